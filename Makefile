@@ -1,0 +1,106 @@
+# The commands of the repository; `make help` lists them.
+#
+# Needs Python 3.11 or newer and make. With a C compiler the hot modules are compiled beside
+# their sources; BRAIDMQ_PURE=1 leaves them interpreted (the faster loop while editing them).
+
+PYTHON ?= python3
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+# How much `make chaos` does; a release asks for more.
+KILLS ?= 500
+CUTS ?= 100
+SEEDS ?= 5000
+
+BIN := .venv/bin
+PURE := $(CURDIR)/build/pure
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+TREE := $(wildcard src tests bench setup.py)
+
+# A virtual environment does not survive being copied or moved: it knows its own place.
+ifneq ($(shell cat .venv/place 2>/dev/null),$(CURDIR))
+MOVED := moved
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: bench chaos check clean demo format help lock moved run setup test test-compiled test-pure
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+# --- set-up: each step is skipped while its result is current -------------------------------
+
+setup: .venv/installed ## virtual environment, dependencies from the lock, compiled modules
+	@$(BIN)/python setup.py refresh
+
+.venv/place: $(MOVED)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "BraidMQ needs Python 3.11 or newer")'
+	rm -rf .venv
+	@# Debian ships venv without pip; then the machine's own pip puts one inside.
+	$(PYTHON) -m venv .venv || { $(PYTHON) -m venv --clear --without-pip .venv \
+	  && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	@echo '$(CURDIR)' > $@
+
+.venv/locked: requirements.lock .venv/place
+	@# uv itself comes from the lock too, hashes and all: its block, cut out.
+	@awk '/^[^ ]/ { mine = /^uv==/ } mine' requirements.lock > .venv/uv.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@touch $@
+
+.venv/installed: pyproject.toml .venv/locked
+	@# Compiling is left to `setup.py refresh`, which shows what it does.
+	BRAIDMQ_PURE=1 $(BIN)/uv pip install --quiet --python $(BIN)/python \
+	  --no-deps --no-build-isolation --editable .
+	@touch $@
+
+lock: .venv/place ## choose the newest allowed versions of all dependencies
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+	  --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements.lock
+
+# --- running --------------------------------------------------------------------------------
+
+run: setup ## the broker in development mode, until Ctrl-C
+	$(BIN)/braidmq serve --dev
+
+demo: setup ## the product at work for half a minute, counts checked
+	$(BIN)/braidmq demo
+
+bench: setup ## the benchmarks, as ratios to the peers that are installed
+	$(BIN)/python -m bench
+
+# --- judging --------------------------------------------------------------------------------
+
+test: test-compiled ## the whole suite; where that ran compiled, the quick tests interpreted as well
+	@if [ -n "$$(find src -name '*.so' -print -quit)" ]; then $(MAKE) --no-print-directory test-pure; fi
+
+test-compiled: setup ## the whole suite, as the package is installed
+	$(PYTEST)
+
+test-pure: setup ## all but the slow tests, on a copy of the package without compiled modules
+	rm -rf $(PURE)
+	mkdir -p $(PURE)
+	cp -R src/braidmq $(PURE)/
+	find $(PURE) -name '*.so' -delete
+	BRAIDMQ_PURE=1 PYTHONPATH=$(PURE) $(PYTEST) -m 'not slow' $(wildcard tests/unit tests/integration)
+
+chaos: setup ## the long runs: kills, torn disks, broken networks
+	BRAIDMQ_KILLS=$(KILLS) BRAIDMQ_CUTS=$(CUTS) BRAIDMQ_SIM_SEEDS=$(SEEDS) BRAIDMQ_MUTANTS=all \
+	  $(BIN)/python -m pytest --timeout=7200 $(PYTEST_ARGS) tests/chaos tests/simulation
+
+check: setup ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(TREE)
+	$(BIN)/lint-imports
+
+format: setup ## format, and repair what the linter can repair
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove everything that the commands above have made
+	rm -rf .venv build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src -name '*.so' -delete
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +

@@ -1,0 +1,222 @@
+"""`python -m bench`: every row, beside the peers that are installed; see docs/benchmarks.md."""
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from bench import blip, memory, nats, redis, report
+from bench.servers import Broker, Peer, interpreted_package
+from bench.streams import BrokenRunError, Sample
+from braidmq.base.build import is_compiled
+
+MIB: Final = 1024 * 1024
+INTERPRETED_BAR_DIVISOR: Final = 3
+MEMORY_BAR_MIB: Final = 20.0
+RECOVERY_BAR_S: Final = 5.0
+BACKLOG: Final = "backlog"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is done: rounds, and messages in each run."""
+
+    rounds: int
+    messages_divisor: int
+    backlog_messages: int
+
+
+FULL: Final = Sizes(rounds=3, messages_divisor=1, backlog_messages=5_000_000)
+QUICK: Final = Sizes(rounds=1, messages_divisor=10, backlog_messages=200_000)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A comparison with one peer; *ours* gives a sample for each of the titles and bars."""
+
+    name: str
+    titles: Sequence[str]
+    bars: Sequence[float | None]
+    ours: Callable[[Broker, int], Sequence[Sample]]
+    messages: int
+    interpreted_messages: int
+    peer_name: str
+    peer_program: str
+    start_peer: Callable[[Path], Peer]
+    theirs: Callable[[Peer, int], Sample]
+    peer_messages: int
+
+
+CONTESTS: Final = (
+    Contest(
+        name="publish",
+        titles=["publish, QoS 1, fsynced"],
+        bars=[2.0],
+        ours=lambda broker, messages: [blip.publish(broker, messages)],
+        messages=500_000,
+        interpreted_messages=200_000,
+        peer_name="JetStream file",
+        peer_program=nats.PROGRAM,
+        start_peer=nats.start,
+        theirs=nats.publish,
+        peer_messages=300_000,
+    ),
+    Contest(
+        name="consume",
+        titles=["POLL and ACK, QoS 1", "CREDIT and ACK, QoS 1"],
+        bars=[3.0, None],
+        ours=blip.poll_and_credit,
+        messages=300_000,
+        interpreted_messages=100_000,
+        peer_name="XREADGROUP",
+        peer_program=redis.PROGRAM,
+        start_peer=redis.start,
+        theirs=redis.read_group,
+        peer_messages=200_000,
+    ),
+    Contest(
+        name="relay",
+        titles=["publish to deliver, QoS 0"],
+        bars=[0.5],
+        ours=lambda broker, messages: [blip.relay(broker, messages)],
+        messages=1_000_000,
+        interpreted_messages=300_000,
+        peer_name="NATS core",
+        peer_program=nats.PROGRAM,
+        start_peer=nats.start,
+        theirs=nats.relay,
+        peer_messages=2_000_000,
+    ),
+)
+PEERS: Final = {nats.PROGRAM: nats.is_installed, redis.PROGRAM: redis.is_installed}
+
+
+class Bench:
+    """One session of measuring, in a directory that goes away afterwards."""
+
+    def __init__(self, directory: Path, sizes: Sizes) -> None:
+        self._directory = directory
+        self._sizes = sizes
+        self._runs = 0
+        self._interpreted = interpreted_package(directory / "interpreted")
+        self.installed = [program for program, there in PEERS.items() if there()]
+
+    def contest(self, contest: Contest) -> Iterator[report.Row]:
+        """Run ours, the peer and ours interpreted in turn, some rounds; give the rows."""
+        ours: list[Sequence[Sample]] = []
+        interpreted: list[Sequence[Sample]] = []
+        theirs: list[Sample] = []
+        for _ in range(self._sizes.rounds):
+            if is_compiled():
+                ours.append(self._ours(contest, contest.messages, None))
+            if contest.peer_program in self.installed:
+                theirs.append(self._theirs(contest))
+            count = contest.interpreted_messages
+            interpreted.append(self._ours(contest, count, self._interpreted))
+        peer = contest.peer_name if theirs else f"{contest.peer_program} is not installed"
+        for i, (title, bar) in enumerate(zip(contest.titles, contest.bars, strict=True)):
+            for suffix, samples, divisor in (
+                ("", ours, 1),
+                (", interpreted", interpreted, INTERPRETED_BAR_DIVISOR),
+            ):
+                if samples:
+                    yield report.rate_row(
+                        title + suffix,
+                        [sample[i] for sample in samples],
+                        peer_name=peer,
+                        peer_samples=theirs,
+                        bar=None if bar is None else bar / divisor,
+                    )
+
+    def backlog(self) -> Iterator[report.Row]:
+        """Let a subscription fall far behind; give the rows about memory and recovery."""
+        found = memory.backlog(self._new_directory(), self._sizes.backlog_messages)
+        behind = f"{found.messages:,} behind"
+        grown_mib = found.grown_bytes / MIB
+        yield report.amount_row(f"memory, {behind}", grown_mib, "MiB", bar=MEMORY_BAR_MIB)
+        # A kill comes before the first snapshot is due, so that the whole log is replayed: the
+        # bar is for a log with a snapshot.
+        for how, restart, bar in (
+            ("stop", found.after_stop, RECOVERY_BAR_S),
+            ("kill", found.after_kill, None),
+        ):
+            yield report.amount_row(
+                f"ready again after a {how}, {behind}",
+                restart.ready_s,
+                "s",
+                bar=bar,
+                note=f"recovery itself {restart.recovery_s:.2f} s",
+            )
+
+    def _ours(self, contest: Contest, messages: int, package: Path | None) -> Sequence[Sample]:
+        with Broker(self._new_directory(), package=package) as broker:
+            return contest.ours(broker, messages // self._sizes.messages_divisor)
+
+    def _theirs(self, contest: Contest) -> Sample:
+        with contest.start_peer(self._new_directory()) as peer:
+            return contest.theirs(peer, contest.peer_messages // self._sizes.messages_divisor)
+
+    def _new_directory(self) -> Path:
+        self._runs += 1
+        return self._directory / f"run{self._runs}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; return 1 when a run breaks."""
+    options = _options(arguments)
+    chosen = options.only or [*(contest.name for contest in CONTESTS), BACKLOG]
+    signal.signal(signal.SIGTERM, _end)
+    with tempfile.TemporaryDirectory(prefix="braidmq-bench-") as name:
+        bench = Bench(Path(name), QUICK if options.quick else FULL)
+        facts = report.machine(Path(name), bench.installed)
+        rows: list[report.Row] = []
+        try:
+            for contest in CONTESTS:
+                if contest.name in chosen:
+                    rows += bench.contest(contest)
+            if BACKLOG in chosen:
+                rows += bench.backlog()
+        except (BrokenRunError, OSError) as error:
+            print(f"error: a run broke: {error}", file=sys.stderr)
+            return 1
+    if not is_compiled():
+        facts["braidmq"] = "there are no compiled modules here: `make setup`"
+    print("\n".join(f"{fact}: {value}" for fact, value in facts.items()))
+    print()
+    print(report.table(rows))
+    if options.json is not None:
+        report.write_json(options.json, facts, rows)
+    return 0
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="BraidMQ beside its peers, on this machine."
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one short round: shows that it works, not how fast",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=[*(contest.name for contest in CONTESTS), BACKLOG],
+        help="measure only this; may be repeated",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    return parser.parse_args(arguments)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    # As an exception, so that every server that was started is stopped on the way out.
+    del frame
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

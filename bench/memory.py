@@ -1,0 +1,67 @@
+"""A subscription far behind: what it costs in memory, and how soon the broker is back.
+
+One broker, one durable subscription that never asks for anything, and a long log. Then the
+broker is killed and started again, and then stopped and started again: the first has to replay
+what came after the last snapshot, if one was due at all, the second finds all in its snapshot.
+"""
+
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench import blip
+from bench.servers import Broker
+from bench.streams import BrokenRunError
+
+HTTP_S_MAX: Final = 10.0
+_RECOVERY_METRIC: Final = "braidmq_recovery_seconds "
+_PUBLISHED_METRIC: Final = "braidmq_wal_committed_id "
+
+
+@dataclass(frozen=True)
+class Restart:
+    """How long a start took: until the ready file, and the broker's own figure for recovery."""
+
+    ready_s: float
+    recovery_s: float
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What was found out about a log with a subscription that is far behind."""
+
+    messages: int
+    grown_bytes: int
+    after_kill: Restart
+    after_stop: Restart
+
+
+def backlog(directory: Path, messages: int) -> Backlog:
+    """Publish *messages* that nobody fetches; measure the memory, and two restarts."""
+    with Broker(directory) as broker, blip.open_connection(broker) as connection:
+        blip.subscribe(connection, 1)
+        before = broker.rss_bytes
+        blip.publish_all(connection, messages)
+        grown = broker.rss_bytes - before
+        broker.kill()
+    after_kill = _restart(directory, messages)
+    after_stop = _restart(directory, messages)
+    return Backlog(messages, grown, after_kill, after_stop)
+
+
+def _restart(directory: Path, messages: int) -> Restart:
+    with Broker(directory) as broker:
+        if _metric(broker, _PUBLISHED_METRIC) < messages:
+            raise BrokenRunError("messages are missing after a restart")
+        return Restart(broker.ready_s, _metric(broker, _RECOVERY_METRIC))
+
+
+def _metric(broker: Broker, name: str) -> float:
+    address = f"http://{broker.http}/metrics"
+    with urllib.request.urlopen(address, timeout=HTTP_S_MAX) as page:
+        lines = page.read().decode().splitlines()
+    for line in lines:
+        if line.startswith(name):
+            return float(line.removeprefix(name))
+    raise BrokenRunError(f"{address} has no {name}")

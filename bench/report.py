@@ -1,0 +1,155 @@
+"""The report: rows of figures, as a table for people and as JSON for machines.
+
+A bar is a goal of the design. It is printed whether it is met or not; nothing fails by it,
+because one noisy run proves neither.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.streams import Sample
+
+FSYNCS_TRIED: Final = 50
+FSYNC_BYTES: Final = 4096
+US_PER_S: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; what was not measured is None."""
+
+    name: str
+    value: str
+    peer: str = ""
+    ratio: float | None = None
+    bar: float | None = None
+    bar_text: str = ""
+    met: bool | None = None
+    rate: float | None = None
+    peer_rate: float | None = None
+    server_cpu_us: float | None = None
+    client_busy: float | None = None
+    amount: float | None = None  # of a row that is not a rate: MiB or seconds
+
+
+def rate_row(
+    name: str,
+    samples: Sequence[Sample],
+    *,
+    peer_name: str,
+    peer_samples: Sequence[Sample],
+    bar: float | None,
+) -> Row:
+    """Return a row of medians; the ratio is the median of the ratios within each round."""
+    rate = statistics.median(sample.rate for sample in samples)
+    ratio = peer_rate = None
+    peer = peer_name
+    if peer_samples:
+        peer_rate = statistics.median(sample.rate for sample in peer_samples)
+        pairs = zip(samples, peer_samples, strict=True)
+        ratio = statistics.median(ours.rate / theirs.rate for ours, theirs in pairs)
+        peer = f"{peer_name} {peer_rate:,.0f}/s"
+    return Row(
+        name=name,
+        value=f"{rate:,.0f}/s",
+        peer=peer,
+        ratio=ratio,
+        bar=bar,
+        bar_text="" if bar is None else f">= {bar:.2f}",
+        met=None if bar is None or ratio is None else ratio >= bar,
+        rate=rate,
+        peer_rate=peer_rate,
+        server_cpu_us=statistics.median(
+            sample.server_cpu_s / sample.messages * US_PER_S for sample in samples
+        ),
+        client_busy=statistics.median(
+            sample.client_cpu_s / sample.seconds for sample in samples
+        ),
+    )
+
+
+def amount_row(
+    name: str, amount: float, unit: str, *, bar: float | None, note: str = ""
+) -> Row:
+    """Return a row about an amount that should stay below its bar, if it has one."""
+    return Row(
+        name=name,
+        value=f"{amount:,.2f} {unit}",
+        peer=note,
+        bar=bar,
+        bar_text="" if bar is None else f"< {bar:g} {unit}",
+        met=None if bar is None else amount < bar,
+        amount=amount,
+    )
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows with their columns aligned."""
+    lines = [("", "BraidMQ", "peer", "ratio", "bar", "", "CPU us/msg")]
+    lines += [_cells(row) for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    right = {1, 3, 4, 6}
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def write_json(path: Path, facts: dict[str, str], rows: Sequence[Row]) -> None:
+    """Write everything that is known, for a machine."""
+    content = {"machine": facts, "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def machine(directory: Path, peers: Sequence[str]) -> dict[str, str]:
+    """Return the facts without which the figures say little."""
+    facts = {
+        "cores": str(os.cpu_count()),
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "fdatasync of 4 KiB": f"{_fsync_s(directory) * 1000:.2f} ms (median)",
+        "load before": f"{os.getloadavg()[0]:.2f}",
+    }
+    for program in peers:
+        found = subprocess.run([program, "--version"], capture_output=True, check=True)
+        facts[program] = found.stdout.decode().strip()
+    return facts
+
+
+def _cells(row: Row) -> tuple[str, str, str, str, str, str, str]:
+    met = "" if row.met is None else "met" if row.met else "not met"
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+    cpu = "" if row.server_cpu_us is None else f"{row.server_cpu_us:.2f}"
+    return row.name, row.value, row.peer, ratio, row.bar_text, met, cpu
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _fsync_s(directory: Path) -> float:
+    taken = []
+    with (directory / "fsync").open("wb", buffering=0) as file:
+        for _ in range(FSYNCS_TRIED):
+            file.write(bytes(FSYNC_BYTES))
+            started = time.perf_counter()
+            os.fdatasync(file.fileno())
+            taken.append(time.perf_counter() - started)
+    return statistics.median(taken)

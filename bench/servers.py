@@ -1,0 +1,172 @@
+"""Servers under load: each its own process, on loopback, in a directory of its own.
+
+They are stopped by the handle that started them, whatever happens in between. What is sent to
+them is not known here.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import psutil
+
+import braidmq
+from bench.streams import BrokenRunError, Elapsed, Sample
+
+HOST: Final = "127.0.0.1"
+START_S_MAX: Final = 60.0
+"""A server that does not answer by then has failed; recovery of a long log counts as start."""
+
+STOP_S_MAX: Final = 30.0
+"""A server that does not end by then is killed."""
+
+LOOK_AGAIN_S: Final = 0.002
+LOG_LINES_SHOWN: Final = 5
+
+
+class Server:
+    """A process that listens; `started_s` is when it was started, by `time.perf_counter`."""
+
+    def __init__(
+        self, command: Sequence[str], directory: Path, environment: dict[str, str] | None = None
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self._log = directory / "server.log"
+        self.started_s = time.perf_counter()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=directory,
+                env={**os.environ, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def rss_bytes(self) -> int:
+        """The memory that is resident now."""
+        return int(psutil.Process(self._process.pid).memory_info().rss)
+
+    @property
+    def cpu_s(self) -> float:
+        """The processor time used so far, all threads together."""
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def measure(self, messages: int, run: Callable[[], Elapsed]) -> Sample:
+        """Return what *run* took, with the processor time that this process spent on it."""
+        before = self.cpu_s
+        elapsed = run()
+        return Sample(messages, elapsed.seconds, self.cpu_s - before, elapsed.cpu_s)
+
+    def check(self) -> None:
+        """Raise BrokenRunError when the process has ended."""
+        if self._process.poll() is not None:
+            lines = self._log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+            told = "\n".join(lines)
+            raise BrokenRunError(f"{self._process.args!r} ended: {told}")
+
+    def stop(self) -> None:
+        """Ask the process to end and wait until it has."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Broker(Server):
+    """A BraidMQ daemon that has answered; *package* is the program's copy to run, if any."""
+
+    def __init__(self, directory: Path, *, package: Path | None = None) -> None:
+        ready = directory / "ready.json"
+        data = directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        ready.unlink(missing_ok=True)
+        program = str(Path(sys.executable).parent / "braidmq")
+        command = [program, "serve", "--dev", "--data-dir", str(data), "--ready-file"]
+        command += [str(ready), "--blip", f"{HOST}:0", "--http", f"{HOST}:0"]
+        command += ["--vibe", "off", "--qumbed", "off", "--flight", "off"]
+        environment = {}
+        if package is not None:
+            environment = {"BRAIDMQ_PURE": "1", "PYTHONPATH": str(package)}
+        super().__init__(command, directory, environment)
+        try:
+            while not ready.exists():
+                _wait_for(self)
+        except BaseException:
+            self.stop()
+            raise
+        self.ready_s = time.perf_counter() - self.started_s
+        facts = json.loads(ready.read_text())
+        self.blip: str = facts["blip"]
+        self.http: str = facts["http"]
+
+
+class Peer(Server):
+    """Somebody else's server that listens on a port of our choice."""
+
+    def __init__(self, command: Sequence[str], directory: Path, port: int) -> None:
+        super().__init__(command, directory)
+        self.address = f"{HOST}:{port}"
+        try:
+            while not _accepts(port):
+                _wait_for(self)
+        except BaseException:
+            self.stop()
+            raise
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def interpreted_package(directory: Path) -> Path:
+    """Copy the package without its compiled modules; return what PYTHONPATH must name."""
+    source = Path(braidmq.__file__).parent
+    without = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
+    shutil.copytree(source, directory / source.name, ignore=without)
+    return directory
+
+
+def _accepts(port: int) -> bool:
+    with suppress(ConnectionRefusedError), socket.create_connection((HOST, port)):
+        return True
+    return False
+
+
+def _wait_for(server: Server) -> None:
+    server.check()
+    if time.perf_counter() - server.started_s > START_S_MAX:
+        raise BrokenRunError(f"nothing answered within {START_S_MAX:.0f} s")
+    time.sleep(LOOK_AGAIN_S)

@@ -1,0 +1,179 @@
+"""Streams: prebuilt requests in, replies out, and the time between the two.
+
+The client must never be what is measured: requests are built before the clock starts, replies
+go into memory that has been touched before, and what they say is judged after it stops.
+"""
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+CHUNK_BYTES: Final = 256 * 1024
+"""What one call on a socket sends or receives at most."""
+
+SILENCE_S_MAX: Final = 20.0
+"""A run in which nothing moves for so long is broken."""
+
+RUN_S_MAX: Final = 300.0
+"""A run that takes longer is broken, however it moves."""
+
+
+class BrokenRunError(Exception):
+    """A run did not do what it measures; its figures would mean nothing."""
+
+
+@dataclass(frozen=True)
+class Elapsed:
+    """What the client saw of a run: the time, and the processor time it used itself."""
+
+    seconds: float
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run: how many messages, how long, and the processor time of both sides."""
+
+    messages: int
+    seconds: float
+    server_cpu_s: float
+    client_cpu_s: float
+
+    @property
+    def rate(self) -> float:
+        """Messages per second."""
+        return self.messages / self.seconds
+
+
+class Replies(Protocol):
+    """What comes back on a socket; `progress` grows to `goal`."""
+
+    goal: int
+    progress: int
+
+    def receive(self, source: socket.socket) -> None:
+        """Take what the socket has now."""
+
+    def verify(self) -> None:
+        """Raise BrokenRunError when the replies are not what they should be."""
+
+
+class ExpectedReplies:
+    """Replies whose every byte is known beforehand; progress is counted in bytes."""
+
+    def __init__(self, expected: bytes) -> None:
+        self._expected = expected
+        self._received = bytearray(b"\xff") * len(expected)
+        self._view = memoryview(self._received)
+        self.goal = len(expected)
+        self.progress = 0
+
+    def receive(self, source: socket.socket) -> None:
+        """Take what the socket has now."""
+        count = source.recv_into(self._view[self.progress : self.progress + CHUNK_BYTES])
+        _check_open(count)
+        self.progress += count
+
+    def verify(self) -> None:
+        """Compare every byte."""
+        if self._received != self._expected:
+            pairs = zip(self._received, self._expected, strict=True)
+            at = next(i for i, (one, other) in enumerate(pairs) if one != other)
+            told = bytes(self._received[max(0, at - 64) : at + 64])
+            raise BrokenRunError(f"reply differs at byte {at} of {self.goal}: {told!r}")
+
+
+class CountedReplies:
+    """Replies of which each holds a mark exactly once; progress is counted in marks."""
+
+    def __init__(self, mark: bytes, goal: int) -> None:
+        self._mark = mark
+        self._buffer = bytearray(b"\xff") * CHUNK_BYTES
+        self._view = memoryview(self._buffer)
+        self._kept = 0  # bytes of a mark that may have been cut
+        self.goal = goal
+        self.progress = 0
+
+    def receive(self, source: socket.socket) -> None:
+        """Take what the socket has now."""
+        count = source.recv_into(self._view[self._kept :])
+        _check_open(count)
+        end = self._kept + count
+        self.progress += self._buffer.count(self._mark, 0, end)
+        # Shorter than a mark by one: no mark can be counted twice.
+        self._kept = min(end, len(self._mark) - 1)
+        self._view[: self._kept] = self._view[end - self._kept : end]
+
+    def verify(self) -> None:
+        """Say whether there were more than asked for."""
+        if self.progress > self.goal:
+            raise BrokenRunError(f"{self.progress} replies, expected {self.goal}")
+
+
+class Requests:
+    """A block of bytes that is sent some number of times over."""
+
+    def __init__(self, block: bytes, repeats: int = 1) -> None:
+        self._block = memoryview(block)
+        self.goal = len(block) * repeats
+        self.sent = 0
+
+    def send(self, target: socket.socket, limit: int) -> None:
+        """Send what the socket takes now, in total not more than *limit* bytes."""
+        at = self.sent % len(self._block)
+        self.sent += target.send(self._block[at : at + min(CHUNK_BYTES, limit - self.sent)])
+
+
+def connect(address: str) -> socket.socket:
+    """Return a connected socket that waits a bounded time."""
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=SILENCE_S_MAX)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def read_until(source: socket.socket, end: bytes) -> bytes:
+    """Return what arrives, up to and with the first *end*, which comes last."""
+    data = b""
+    while not data.endswith(end):
+        piece = source.recv(CHUNK_BYTES)
+        _check_open(len(piece))
+        data += piece
+    return data
+
+
+def exchange(
+    requests: Requests,
+    target: socket.socket,
+    replies: Replies,
+    source: socket.socket,
+    allowed: Callable[[int], int] | None = None,
+) -> Elapsed:
+    """Send all requests and receive all replies; return the time from first to last.
+
+    *allowed* says how many bytes may have been sent, given the replies' progress; without it
+    nothing waits.
+    """
+    started = time.perf_counter()
+    cpu_started = time.process_time()
+    while replies.progress < replies.goal:
+        limit = requests.goal if allowed is None else allowed(replies.progress)
+        writers = [target] if requests.sent < limit else []
+        readable, writable, _ = select.select([source], writers, [], SILENCE_S_MAX)
+        if readable:
+            replies.receive(source)
+        if writable:
+            requests.send(target, limit)
+        if not readable and not writable:
+            raise BrokenRunError(f"silence after {replies.progress} of {replies.goal}")
+        if time.perf_counter() - started > RUN_S_MAX:
+            raise BrokenRunError(f"{replies.progress} of {replies.goal} in {RUN_S_MAX:.0f} s")
+    return Elapsed(time.perf_counter() - started, time.process_time() - cpu_started)
+
+
+def _check_open(count: int) -> None:
+    if count == 0:
+        raise BrokenRunError("the server closed the connection")

@@ -1,0 +1,73 @@
+"""Which modules are hot, and whether they run compiled.
+
+The list is here once: setup.py reads it to know what to compile, and the running program to
+say what it is made of. It compiles nothing and knows nothing about compilers.
+"""
+
+import importlib.util
+import pkgutil
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from importlib.machinery import EXTENSION_SUFFIXES
+from typing import Final
+
+HOT_MODULES: Final = (
+    "braidmq.base.records",
+    "braidmq.wire.*.frames",
+    "braidmq.wire.*.session",
+    "braidmq.wire.blip.messages",
+    "braidmq.broker.*",
+    "braidmq.wal.format",
+    "braidmq.server.connection",
+    "braidmq.server.engine",
+    "braidmq.server.host",
+)
+"""Patterns of the modules on the way of every message. A `*` may stand for one name."""
+
+_PACKAGE: Final = "braidmq"
+
+
+def is_hot(module: str) -> bool:
+    """Tell whether the module of this dotted name is on the way of every message."""
+    return any(
+        module.count(".") == pattern.count(".") and fnmatchcase(module, pattern)
+        for pattern in HOT_MODULES
+    )
+
+
+def hot_modules() -> list[str]:
+    """Return the names of the hot modules that this installation holds, sorted."""
+    return sorted(name for name in _modules(_PACKAGE) if is_hot(name))
+
+
+def compiled_modules() -> list[str]:
+    """Return the names of the hot modules that run compiled, sorted."""
+    return [name for name in hot_modules() if _is_extension(name)]
+
+
+def is_compiled() -> bool:
+    """Tell whether every hot module runs compiled; a half-compiled program is not compiled."""
+    return bool(hot_modules()) and hot_modules() == compiled_modules()
+
+
+def _modules(package: str) -> Iterator[str]:
+    # Only the packages that a pattern passes through are opened: finding a module imports
+    # the packages above it, and a question about the build must not import half the program.
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    for module in pkgutil.iter_modules(spec.submodule_search_locations):
+        name = f"{package}.{module.name}"
+        if not module.ispkg:
+            yield name
+        elif any(_leads_to(name, pattern) for pattern in HOT_MODULES):
+            yield from _modules(name)
+
+
+def _leads_to(package: str, pattern: str) -> bool:
+    depth = package.count(".") + 1
+    return fnmatchcase(package, ".".join(pattern.split(".")[:depth]))
+
+
+def _is_extension(module: str) -> bool:
+    spec = importlib.util.find_spec(module)
+    return spec is not None and str(spec.origin).endswith(tuple(EXTENSION_SUFFIXES))

@@ -1,0 +1,28 @@
+"""What the log's index keeps of one record: the words that log and broker share."""
+
+from typing import final
+
+
+@final
+class Description:
+    """Topic, payload and times of one record body.
+
+    `payload_at` is where the message's payload begins in the body; it runs to the body's end.
+    A record that is no message has no topic, and is all payload.
+    """
+
+    def __init__(  # noqa: PLR0917 - made once per record, and keywords cost when compiled
+        self,
+        topic: bytes,
+        payload_at: int,
+        timestamp_us: int,
+        qos: int,
+        priority: int,
+        origin: int,
+    ) -> None:
+        self.topic: bytes = topic
+        self.payload_at: int = payload_at
+        self.timestamp_us: int = timestamp_us
+        self.qos: int = qos
+        self.priority: int = priority
+        self.origin: int = origin

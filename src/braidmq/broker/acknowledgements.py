@@ -1,0 +1,86 @@
+"""Acknowledgements: which messages of a subscription are settled, as ranges.
+
+A range (after, last] stands for every message of the subscription's topic with an id above
+`after` and up to `last`. Ids of other topics lie between, and need no mention: ranges of one
+subscription that follow each other meet exactly, so acknowledgement in order stays one range.
+"""
+
+
+class Settled:
+    """Ranges of settled messages; everything up to `floor` is settled."""
+
+    def __init__(self, floor: int) -> None:
+        self._ranges: list[tuple[int, int]] = [(0, floor)]
+
+    @property
+    def floor(self) -> int:
+        """The id up to which every message is settled."""
+        return self._ranges[0][1]
+
+    def add(self, after: int, last: int) -> None:
+        """Settle the messages in (after, last]."""
+        assert after < last
+        ranges = self._ranges
+        if after == ranges[-1][1]:  # in order, the common case
+            ranges[-1] = (ranges[-1][0], last)
+            return
+        low = after
+        high = last
+        kept: list[tuple[int, int]] = []
+        for first, end in ranges:
+            if end < low or first > high:
+                kept.append((first, end))
+            else:
+                low = min(low, first)
+                high = max(high, end)
+        kept.append((low, high))
+        kept.sort()
+        self._ranges = kept
+
+    def skip_from(self, position: int) -> int:
+        """Return the end of the settled range that begins at or spans *position*."""
+        for after, last in self._ranges:
+            if after <= position < last:
+                return last
+        return position
+
+    def next_range_after(self, position: int) -> int:
+        """Return where the next settled range above *position* begins, or 0 if none does."""
+        for after, _ in self._ranges:
+            if after > position:
+                return after
+        return 0
+
+    def contains(self, message_id: int) -> bool:
+        """Say whether the message is settled."""
+        return any(after < message_id <= last for after, last in self._ranges)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the ranges in order; the first begins at 0."""
+        return list(self._ranges)
+
+
+class Progress:
+    """What happened to one subscription since its last progress record."""
+
+    def __init__(self) -> None:
+        self.handed_id: int = 0
+        self.ranges: list[tuple[int, int]] = []
+        self.attempts: dict[int, int] = {}
+
+    def settle(self, after: int, message_id: int) -> None:
+        """Note that a message was settled; *after* is the message before it."""
+        ranges = self.ranges
+        if ranges and ranges[-1][1] == after:
+            ranges[-1] = (ranges[-1][0], message_id)
+        else:
+            ranges.append((after, message_id))
+        if self.attempts:
+            self.attempts.pop(message_id, None)
+
+    def merge(self, later: "Progress") -> None:
+        """Add what happened after this, when this could not be written by itself."""
+        self.handed_id = max(self.handed_id, later.handed_id)
+        for after, last in later.ranges:
+            self.settle(after, last)
+        self.attempts.update(later.attempts)

@@ -1,0 +1,52 @@
+"""Dedup: publisher-chosen ids that were seen lately, so that a repeat is not stored again."""
+
+from collections import deque
+
+HEADER = "dedupId"
+"""The header that carries a publisher's own id of a message."""
+
+
+class DedupWindow:
+    """The (topic, dedup id) pairs of the last while, each with the id its message got."""
+
+    def __init__(self, window_us: int) -> None:
+        self._window_us: int = window_us
+        self._ids: dict[tuple[str, str], tuple[int, int]] = {}  # message id, when
+        self._order: deque[tuple[int, str, str]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def find(self, topic: str, dedup_id: str, now_us: int) -> int:
+        """Return the id under which the message was accepted, or 0 if it is new."""
+        self.expire(now_us)
+        known = self._ids.get((topic, dedup_id))
+        return 0 if known is None else known[0]
+
+    def remember(self, topic: str, dedup_id: str, message_id: int, now_us: int) -> None:
+        """Note that a message was accepted under *message_id*."""
+        self._order.append((now_us, topic, dedup_id))
+        self._ids[(topic, dedup_id)] = (message_id, now_us)
+
+    def forget(self, topic: str, dedup_id: str) -> None:
+        """Take a refused message back, so that its repeat is accepted."""
+        self._ids.pop((topic, dedup_id), None)
+
+    def expire(self, now_us: int) -> None:
+        """Forget what is older than the window."""
+        order = self._order
+        while order and order[0][0] + self._window_us <= now_us:
+            at_us, topic, dedup_id = order.popleft()
+            known = self._ids.get((topic, dedup_id))
+            # A message that was refused and accepted later counts from the later time.
+            if known is not None and known[1] == at_us:
+                del self._ids[(topic, dedup_id)]
+
+    def rows(self) -> list[tuple[int, str, str, int]]:
+        """Return what :meth:`remember` needs to build this window again."""
+        rows: list[tuple[int, str, str, int]] = []
+        for at_us, topic, dedup_id in self._order:
+            known = self._ids.get((topic, dedup_id))
+            if known is not None and known[1] == at_us:
+                rows.append((at_us, topic, dedup_id, known[0]))
+        return rows

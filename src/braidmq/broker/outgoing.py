@@ -1,0 +1,101 @@
+"""Outgoing records: numbered, on their way to the log, not committed yet."""
+
+from collections import deque
+from typing import final
+
+from braidmq.base.ids import FIRST_ID
+from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.subscriptions import Entry, Subscription
+from braidmq.broker.topics import Message, Pending
+
+
+@final
+class Started(Pending):
+    """A new subscription."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.id = 0
+        self.subscription: Subscription = subscription
+
+
+@final
+class Ended(Pending):
+    """The end of a subscription, by request or because its lease is over."""
+
+    def __init__(self, subscription_id: int, reason: int) -> None:
+        self.id = 0
+        self.subscription_id: int = subscription_id
+        self.reason: int = reason
+
+
+@final
+class Advanced(Pending):
+    """The progress of some subscriptions."""
+
+    def __init__(self, progress: dict[int, Progress]) -> None:
+        self.id = 0
+        self.progress: dict[int, Progress] = progress
+
+
+@final
+class Buried(Pending):
+    """A dead letter, and the entry it came from."""
+
+    def __init__(self, letter: Message, entry: Entry, message: Message) -> None:
+        self.id = 0
+        self.letter: Message = letter
+        self.entry: Entry = entry
+        self.message: Message = message
+
+
+class Outgoing:
+    """Gives ids, collects records, and remembers what each was about until it is committed."""
+
+    def __init__(self) -> None:
+        self.next_id: int = FIRST_ID
+        self.bytes: int = 0  # of message bodies that are not committed
+        self._records: list[bytes] = []
+        self._pending: deque[Pending] = deque()
+
+    @property
+    def last_id(self) -> int:
+        """The newest id that was given."""
+        return self.next_id - 1
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, item: Pending, record: bytes) -> int:
+        """Give *item* the next id and queue its record."""
+        given = self.next_id
+        self.next_id = given + 1
+        item.id = given
+        self._records.append(record)
+        self._pending.append(item)
+        return given
+
+    def pending(self) -> list[Pending]:
+        """Return everything that is not committed, oldest first."""
+        return list(self._pending)
+
+    def take_records(self) -> list[bytes]:
+        """Take the records that were queued since the last call."""
+        records = self._records
+        self._records = []
+        return records
+
+    def next_committed(self, up_to: int) -> Pending | None:
+        """Take the oldest item with an id up to *up_to*."""
+        if self._pending and self._pending[0].id <= up_to:
+            return self._pending.popleft()
+        return None
+
+    def take_back(self, from_id: int) -> list[Pending]:
+        """Take back everything from *from_id* on; those ids were seen by nobody."""
+        taken: list[Pending] = []
+        while self._pending and self._pending[-1].id >= from_id:
+            taken.append(self._pending.pop())
+        taken.reverse()
+        self._records = []
+        self.next_id = from_id
+        return taken

@@ -1,0 +1,274 @@
+"""Records: every durable fact of the broker as the bytes the log keeps.
+
+The first byte is the type; a type never changes its meaning. Little-endian, but for the topic's
+length, which is kept as it came over the Blip wire together with topic and payload.
+
+    1 MESSAGE      qos u8 | priority u8 | origin u8 | timestamp us u64 | expires us u64
+                   | headers length u32 | headers | topic length u16 BE | topic | payload
+    2 DEAD LETTER  the same fixed part | subscription id u64 | after id u64 | message id u64
+                   | headers | topic length u16 BE | topic | payload
+    3 SUBSCRIBE    qos u8 | timestamp us u64 | principal length u16 | principal | topic
+    4 UNSUBSCRIBE  reason u8 | subscription id u64
+    5 PROGRESS     u32 count, then for each subscription:
+                   id u64 | handed id u64 | u32 ranges, each (after u64, last u64)
+                   | u32 redeliveries, each (message id u64, attempts u32)
+
+A dead letter settles its message for the subscription that gave up on it: one record, so that
+no crash leaves the message in both places or in neither. The payload comes last in a record, so
+that the index can point at it.
+"""
+
+import struct
+from typing import Final, final
+
+from braidmq.base.errors import UnknownRecordError
+from braidmq.base.records import Description
+from braidmq.broker.acknowledgements import Progress
+
+MESSAGE: Final = 1
+DEAD_LETTER: Final = 2
+SUBSCRIBE: Final = 3
+UNSUBSCRIBE: Final = 4
+PROGRESS: Final = 5
+GAP: Final = 255
+"""Written by the log's repair: a range of ids that was lost and accepted as lost."""
+
+ENDED_BY_REQUEST: Final = 1
+ENDED_BY_LEASE: Final = 2
+
+_MESSAGE: Final = struct.Struct(
+    "<B"  # type
+    "B"  # qos
+    "B"  # priority
+    "B"  # origin
+    "Q"  # timestamp us
+    "Q"  # expires us
+    "I"  # headers length
+)
+_SETTLES: Final = struct.Struct(
+    "<Q"  # subscription id
+    "Q"  # after id
+    "Q"  # message id
+)
+_SUBSCRIBE: Final = struct.Struct(
+    "<B"  # type
+    "B"  # qos
+    "Q"  # timestamp us
+    "H"  # principal length
+)
+_UNSUBSCRIBE: Final = struct.Struct(
+    "<B"  # type
+    "B"  # reason
+    "Q"  # subscription id
+)
+_PROGRESS: Final = struct.Struct(
+    "<B"  # type
+    "I"  # subscriptions
+)
+_SUBSCRIPTION: Final = struct.Struct(
+    "<Q"  # subscription id
+    "Q"  # handed id
+    "I"  # ranges
+)
+_RANGE: Final = struct.Struct("<QQ")
+_COUNT: Final = struct.Struct("<I")
+_ATTEMPTS: Final = struct.Struct(
+    "<Q"  # message id
+    "I"  # attempts
+)
+
+
+@final
+class Head:
+    """The fixed part of a MESSAGE or DEAD LETTER record, and where the rest of it is."""
+
+    def __init__(self, record: bytes) -> None:
+        kind, qos, priority, origin, timestamp_us, expires_us, headers_bytes = (
+            _MESSAGE.unpack_from(record)
+        )
+        self.qos: int = qos
+        self.priority: int = priority
+        self.origin: int = origin
+        self.timestamp_us: int = timestamp_us
+        self.expires_us: int = expires_us
+        self.headers_at: int = _MESSAGE.size
+        if kind == DEAD_LETTER:
+            self.headers_at = _MESSAGE.size + _SETTLES.size
+        self.body_at: int = self.headers_at + headers_bytes
+
+
+class StoredMessage:
+    """A MESSAGE or DEAD LETTER record, to be written or read as a whole."""
+
+    def __init__(self) -> None:
+        self.qos: int = 0
+        self.priority: int = 0
+        self.origin: int = 0
+        self.timestamp_us: int = 0
+        self.expires_us: int = 0
+        self.headers: bytes = b""
+        self.topic: str = ""
+        self.body: bytes = b""
+        self.settles_subscription: int = 0
+        self.settles_after: int = 0
+        self.settles_id: int = 0
+
+
+def encode_message(  # noqa: PLR0917 - on the hot path, where keywords cost
+    qos: int,
+    priority: int,
+    origin: int,
+    timestamp_us: int,
+    expires_us: int,
+    headers: bytes,
+    body: bytes,
+) -> bytes:
+    """Return a MESSAGE record."""
+    head: bytes = _MESSAGE.pack(
+        MESSAGE, qos, priority, origin, timestamp_us, expires_us, len(headers)
+    )
+    return b"".join([head, headers, body])
+
+
+class MessageEncoder:
+    """Encodes MESSAGE records; those of one moment that are alike share their first part."""
+
+    def __init__(self) -> None:
+        self._head: bytes = b""
+        self._timestamp_us: int = -1
+        self._expires_us: int = 0
+        self._alike: int = 0  # priority and origin of the head
+
+    def encode_plain(
+        self, priority: int, origin: int, timestamp_us: int, expires_us: int, body: bytes
+    ) -> bytes:
+        """Return the record of a durable message without headers."""
+        alike = priority << 8 | origin
+        if (
+            timestamp_us != self._timestamp_us
+            or expires_us != self._expires_us
+            or alike != self._alike
+        ):
+            self._head = _MESSAGE.pack(
+                MESSAGE, 1, priority, origin, timestamp_us, expires_us, 0
+            )
+            self._timestamp_us = timestamp_us
+            self._expires_us = expires_us
+            self._alike = alike
+        return self._head + body
+
+
+def encode_dead_letter(message: StoredMessage) -> bytes:
+    """Return a DEAD LETTER record."""
+    head = _MESSAGE.pack(
+        DEAD_LETTER,
+        message.qos,
+        message.priority,
+        message.origin,
+        message.timestamp_us,
+        message.expires_us,
+        len(message.headers),
+    )
+    settles = _SETTLES.pack(
+        message.settles_subscription, message.settles_after, message.settles_id
+    )
+    return b"".join([head, settles, message.headers, message.body])
+
+
+def encode_subscribe(qos: int, timestamp_us: int, principal: str, topic: str) -> bytes:
+    """Return a SUBSCRIBE record; its own id is the subscription's."""
+    name = principal.encode()
+    return _SUBSCRIBE.pack(SUBSCRIBE, qos, timestamp_us, len(name)) + name + topic.encode()
+
+
+def encode_unsubscribe(subscription_id: int, reason: int) -> bytes:
+    """Return an UNSUBSCRIBE record."""
+    return _UNSUBSCRIBE.pack(UNSUBSCRIBE, reason, subscription_id)
+
+
+def encode_progress(progress: dict[int, Progress]) -> bytes:
+    """Return a PROGRESS record of several subscriptions."""
+    parts: list[bytes] = [_PROGRESS.pack(PROGRESS, len(progress))]
+    for subscription_id, made in progress.items():
+        parts.append(_SUBSCRIPTION.pack(subscription_id, made.handed_id, len(made.ranges)))
+        parts.extend(_RANGE.pack(after, last) for after, last in made.ranges)
+        parts.append(_COUNT.pack(len(made.attempts)))
+        parts.extend(_ATTEMPTS.pack(*item) for item in made.attempts.items())
+    return b"".join(parts)
+
+
+def read_message(record: bytes) -> StoredMessage:
+    """Return what a MESSAGE or DEAD LETTER record says."""
+    head = Head(record)
+    message = StoredMessage()
+    message.qos = head.qos
+    message.priority = head.priority
+    message.origin = head.origin
+    message.timestamp_us = head.timestamp_us
+    message.expires_us = head.expires_us
+    if record[0] == DEAD_LETTER:
+        message.settles_subscription, message.settles_after, message.settles_id = (
+            _SETTLES.unpack_from(record, _MESSAGE.size)
+        )
+    message.headers = record[head.headers_at : head.body_at]
+    message.body = record[head.body_at :]
+    topic_bytes = record[head.body_at] << 8 | record[head.body_at + 1]
+    message.topic = record[head.body_at + 2 : head.body_at + 2 + topic_bytes].decode()
+    return message
+
+
+def read_subscribe(record: bytes) -> tuple[int, int, str, str]:
+    """Return qos, timestamp, principal and topic of a SUBSCRIBE record."""
+    _, qos, timestamp_us, name_bytes = _SUBSCRIBE.unpack_from(record)
+    at = _SUBSCRIBE.size + name_bytes
+    return qos, timestamp_us, record[_SUBSCRIBE.size : at].decode(), record[at:].decode()
+
+
+def read_unsubscribe(record: bytes) -> tuple[int, int]:
+    """Return subscription id and reason of an UNSUBSCRIBE record."""
+    _, reason, subscription_id = _UNSUBSCRIBE.unpack(record)
+    return subscription_id, reason
+
+
+def read_progress(record: bytes) -> dict[int, Progress]:
+    """Return what a PROGRESS record says of each subscription."""
+    _, count = _PROGRESS.unpack_from(record)
+    at = _PROGRESS.size
+    progress: dict[int, Progress] = {}
+    for _ in range(count):
+        made = Progress()
+        subscription_id, made.handed_id, ranges = _SUBSCRIPTION.unpack_from(record, at)
+        at += _SUBSCRIPTION.size
+        end = at + ranges * _RANGE.size
+        made.ranges = list(_RANGE.iter_unpack(record[at:end]))
+        (redeliveries,) = _COUNT.unpack_from(record, end)
+        at = end + _COUNT.size
+        end = at + redeliveries * _ATTEMPTS.size
+        made.attempts = dict(_ATTEMPTS.iter_unpack(record[at:end]))
+        at = end
+        progress[subscription_id] = made
+    return progress
+
+
+def describe(record: bytes) -> Description:
+    """Return what the log's index keeps of a record.
+
+    Raises:
+        UnknownRecordError: The type is not known to this version.
+    """
+    kind = record[0]
+    if kind <= DEAD_LETTER and kind != 0:
+        head = Head(record)
+        at = head.body_at
+        topic_end = at + 2 + (record[at] << 8 | record[at + 1])
+        return Description(
+            record[at + 2 : topic_end],
+            topic_end,
+            head.timestamp_us,
+            head.qos,
+            head.priority,
+            head.origin,
+        )
+    if kind == GAP or SUBSCRIBE <= kind <= PROGRESS:
+        return Description(b"", 0, 0, 0, 0, 0)
+    raise UnknownRecordError(kind)

@@ -1,0 +1,30 @@
+"""Counters of what happened since the process started, and snapshots of what is."""
+
+
+class Stats:
+    """Plain counters; every end of a message is counted by its reason."""
+
+    def __init__(self) -> None:
+        self.published: int = 0
+        self.published_bytes: int = 0
+        self.delivered: int = 0
+        self.acknowledged: int = 0
+        self.redelivered: int = 0
+        self.dead_lettered: int = 0
+        self.expired: int = 0
+        self.dropped_overflow: int = 0
+        self.refused: int = 0
+        self.duplicates: int = 0
+        self.unsubscribed: int = 0
+        self.leases_ended: int = 0
+        self.lost_to_retention: int = 0  # ids that a laggard did not get to read
+
+
+class TopicRow:
+    """One topic as an operator sees it."""
+
+    def __init__(self, name: str, message_count: int, last_id: int, subscriptions: int) -> None:
+        self.name: str = name
+        self.message_count: int = message_count
+        self.last_id: int = last_id
+        self.subscriptions: int = subscriptions

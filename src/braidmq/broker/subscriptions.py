@@ -1,0 +1,161 @@
+"""Subscriptions, who consumes them, and the entries that stand for messages in them.
+
+    log ...... | cursor ......... ready ......... open (handed out) ......... settled
+               the backlog        the window      in flight, or returned
+
+A durable subscription takes messages from the log's end as they are committed while its window
+has room; when it has none it is *behind*, keeps only its cursor, and reads forward later.
+"""
+
+from collections import deque
+from typing import Final, final
+
+from braidmq.broker.acknowledgements import Progress, Settled
+from braidmq.broker.authorize import Principal
+from braidmq.broker.in_flight import InFlight
+from braidmq.broker.schedule import Deadline
+from braidmq.broker.topics import Message, Topic
+
+READY: Final = 0
+IN_FLIGHT: Final = 1
+RETURNED: Final = 2
+SETTLED: Final = 3
+
+_NO_MESSAGE: Final = Message(Topic(""), 0, b"")
+
+
+@final
+class Delivery:
+    """One message on its way to one peer."""
+
+    def __init__(self, message: Message, correlation_id: int, qos: int) -> None:
+        self.message: Message = message
+        self.correlation_id: int = correlation_id
+        self.qos: int = qos
+
+
+class Peer:
+    """A connection as the broker sees it: who it is, what waits to be sent, how much may."""
+
+    def __init__(self) -> None:
+        self.principal: Principal | None = None
+        self.deliveries: list[Delivery] = []
+        self.room_bytes: int = 0
+        self.consumers: dict[int, Consumer] = {}
+        self.touched: bool = False  # is in the broker's list of peers to look after
+
+
+@final
+class Consumer:
+    """One peer's hold on one subscription."""
+
+    def __init__(self, peer: Peer, subscription: "Subscription") -> None:
+        self.peer: Peer = peer
+        self.subscription: Subscription = subscription
+        self.credit: int = 0
+        self.correlation_id: int = 0  # of the latest CREDIT
+        self.held: int = 0  # deliveries in flight to this peer
+        self.isolated: bool = False  # holds a message's last allowed delivery
+
+
+@final
+class Entry(Deadline):
+    """A durable message in one subscription."""
+
+    def __init__(self, subscription: "Subscription", message: Message, previous: int) -> None:
+        self.due_us = 0
+        self.lane_us = 0
+        self.place = 0
+        self.subscription: Subscription = subscription
+        self.message: Message = message
+        self.id: int = message.id
+        self.previous: int = previous  # the message before it in this subscription
+        self.attempts: int = 0
+        self.state: int = READY
+        self.consumer: Consumer | None = None
+
+    def finish(self) -> None:
+        """Mark it settled and let go of the message, wherever this entry is still listed."""
+        self.state = SETTLED
+        self.due_us = 0
+        self.consumer = None
+        self.message = _NO_MESSAGE
+
+
+class Subscription:
+    """A queue of one topic's messages for one principal's consumers."""
+
+    def __init__(self, topic: Topic, qos: int, principal: str) -> None:
+        self.id: int = 0
+        self.topic: Topic = topic
+        self.qos: int = qos
+        self.principal: str = principal
+        self.ended: bool = False
+        self.last_used_us: int = 0
+        # Waiting messages: durable ones, and those that live in memory only.
+        self.ready: deque[Entry] = deque()
+        self.volatile: deque[Message] = deque()
+        self.held_bytes: int = 0
+        self.in_flight: InFlight = InFlight()
+        # The place in the log.
+        self.cursor: int = 0  # everything up to it was taken in, or is settled
+        self.tail: int = 0  # the last message that was
+        self.behind: bool = False  # the log holds more than was taken in
+        self.reading: bool = False
+        self.handed_id: int = 0  # the newest message ever handed out
+        self.progress: Progress | None = None  # since the last progress record
+        # What a restart knows of messages that were not taken in again yet.
+        self.settled: Settled | None = None
+        self.known_attempts: dict[int, int] = {}
+        # Who wants messages.
+        self.consumers: list[Consumer] = []
+        self.waiters: list[Peer] = []
+
+    def begin(self, subscription_id: int) -> None:
+        """Take the record's id as its own: messages above it are its."""
+        self.id = subscription_id
+        self.cursor = subscription_id
+        self.tail = subscription_id
+
+    def backlog_is_known_open(self, tag: int) -> bool:
+        """Say whether *tag* was handed out before a restart and is not taken in yet."""
+        settled = self.settled
+        if settled is None or not self.cursor < tag <= self.handed_id:
+            return False
+        return not settled.contains(tag)
+
+    def made_progress(self) -> Progress:
+        """Return the progress to note something in."""
+        progress = self.progress
+        if progress is None:
+            progress = Progress()
+            self.progress = progress
+        return progress
+
+    def settled_ranges(self, committed_id: int) -> list[tuple[int, int]]:
+        """Return the ranges (after, last] of all that is settled, for a snapshot.
+
+        They go as far as they can, up to *committed_id* when nothing more waits in the log:
+        a subscription of a quiet topic must not hold the whole log back.
+        """
+        unsettled = sorted([*self.in_flight.all(), *self.ready], key=_entry_id)
+        ranges: list[tuple[int, int]] = []
+        at = 0
+        for entry in unsettled:
+            if entry.id - 1 > at:
+                ranges.append((at, entry.id - 1))
+            at = entry.id
+        end = self.cursor if self.behind else max(self.cursor, committed_id)
+        if end > at:
+            ranges.append((at, end))
+        if self.settled is not None:
+            ranges.extend(
+                (max(after, self.cursor), last)
+                for after, last in self.settled.ranges()
+                if last > self.cursor
+            )
+        return ranges
+
+
+def _entry_id(entry: Entry) -> int:
+    return entry.id

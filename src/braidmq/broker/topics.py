@@ -1,0 +1,91 @@
+"""Topics and the messages on them."""
+
+from typing import TYPE_CHECKING, Final, final
+
+if TYPE_CHECKING:
+    from braidmq.broker.subscriptions import Peer, Subscription
+
+ORIGIN_BLIP: Final = 1
+ORIGIN_VIBE: Final = 2
+ORIGIN_QUMBED: Final = 3
+ORIGIN_HTTP: Final = 4
+
+PRIORITY_NORMAL: Final = 1
+
+TOPICS_MAX: Final = 1_000_000
+"""Names the broker remembers; a publisher cannot grow memory by inventing more."""
+
+TOPIC_NAMES_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of all those names together."""
+
+
+class Topic:
+    """A named stream of messages and the subscriptions that hang on it."""
+
+    def __init__(self, name: str) -> None:
+        self.name: str = name
+        self.raw: bytes = name.encode()
+        self.subscriptions: list[Subscription] = []
+        self.last_id: int = 0  # of the newest committed message
+        self.message_count: int = 0  # committed ones, over all time
+
+
+class Pending:
+    """A record that has an id and is not committed yet."""
+
+    def __init__(self) -> None:
+        self.id: int = 0
+
+
+@final
+class Message(Pending):
+    """One message; `body` is u16 topic length, topic and payload as on the Blip wire."""
+
+    def __init__(self, topic: Topic, qos: int, body: bytes) -> None:
+        self.id = 0
+        self.topic: Topic = topic
+        self.qos: int = qos
+        self.body: bytes = body
+        self.priority: int = PRIORITY_NORMAL
+        self.origin: int = ORIGIN_BLIP
+        self.timestamp_us: int = 0
+        self.expires_us: int = 0
+        self.arrival: int = 0
+        self.headers: bytes = b""
+        self.publisher: Peer | None = None
+        self.correlation_id: int = 0
+
+    @property
+    def payload(self) -> bytes:
+        """The publisher's bytes."""
+        return self.body[2 + len(self.topic.raw) :]
+
+
+class Topics:
+    """Every topic by its name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Topic] = {}
+        self._names_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def find(self, name: str) -> Topic | None:
+        """Return the topic of that name, if it exists."""
+        return self._by_name.get(name)
+
+    def get(self, name: str) -> Topic | None:
+        """Return the topic of that name, made if need be; None when there are too many."""
+        topic = self._by_name.get(name)
+        if topic is None and len(self._by_name) < TOPICS_MAX:
+            topic = Topic(name)
+            if self._names_bytes + len(topic.raw) > TOPIC_NAMES_BYTES_MAX:
+                return None
+            self._names_bytes += len(topic.raw)
+            self._by_name[name] = topic
+        return topic
+
+    def all(self) -> list[Topic]:
+        """Return every topic, oldest first."""
+        return list(self._by_name.values())

@@ -1,0 +1,116 @@
+"""The command line: which commands there are, and how every one of them ends.
+
+A command either works or ends in one plain line `error: …` on stderr with the exit code of
+its error, never in a traceback. What the commands do is in the modules beside this one,
+and they import what they need when they run: completion and --help are felt at every call.
+"""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from braidmq.base.errors import EXIT_IO_ERROR, EXIT_USAGE, BraidError
+from braidmq.cli import config, demo, doctor, keys, messages, serve, topics, wal
+
+EXIT_INTERRUPTED: Final = 130
+"""128 and the number of SIGINT, as shells say it."""
+
+ERROR_CHARS_MAX: Final = 2_000
+"""An error is one line that a person reads."""
+
+_USER_OF_URL = re.compile(r"(?<=://)[^/\s'\"]*@")
+
+app = typer.Typer(
+    name="braidmq",
+    help="One durable message broker for three wire protocols.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("serve")(serve.serve)
+app.command("publish")(messages.publish)
+app.command("subscribe")(messages.subscribe)
+app.command("topics")(topics.topics)
+app.command("doctor")(doctor.doctor)
+app.command("demo")(demo.demo)
+app.add_typer(keys.app, name="keys")
+app.add_typer(config.app, name="config")
+app.add_typer(wal.app, name="wal")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"braidmq {version('braidmq')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """One durable message broker for three wire protocols."""
+
+
+def run() -> None:
+    """Run the command line of this process, and exit."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; errors are told on stderr."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(list(arguments), prog_name="braidmq", standalone_mode=False)
+        sys.stdout.flush()
+    except BraidError as error:
+        return _told(str(error), error.exit_code)
+    except BrokenPipeError:
+        # Whoever read us has gone; nothing more can be said to it, at exit neither.
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until exit
+        return EXIT_IO_ERROR
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _told(f"{place}{error.strerror or error}", EXIT_IO_ERROR)
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last line of defence before a traceback
+        return _told_about_other(error)
+    return result if isinstance(result, int) else 0
+
+
+def _told_about_other(error: Exception) -> int:
+    # The parser's usage errors have this method in every version of the library, whatever
+    # module their classes live in.
+    format_message = getattr(error, "format_message", None)
+    if format_message is not None:
+        message = str(format_message())
+        # `braidmq` alone prints its help, and has no message besides.
+        return _told(message, EXIT_USAGE) if message.strip() else EXIT_USAGE
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(frame.filename).name}:{frame.lineno}"
+    return _told(f"internal error: {type(error).__name__}: {error} ({place})", 1)
+
+
+def _told(message: str, exit_code: int) -> int:
+    print(f"error: {one_line(message)}", file=sys.stderr)
+    return exit_code
+
+
+def one_line(message: str) -> str:
+    """Return *message* as one printable line, with no API key in it."""
+    from braidmq.server.logs import MASK, escaped
+
+    without_key = _USER_OF_URL.sub(f"{MASK}@", " ".join(message.split()))
+    return escaped(without_key, chars_max=ERROR_CHARS_MAX)

@@ -1,0 +1,54 @@
+"""Tables and JSON on stdout: readable on a terminal, plain in a pipe, exact with --json."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+
+Row = Mapping[str, object]
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
+    """Print *rows*: as a JSON list, as an aligned table, or tab-separated in a pipe."""
+    if as_json:
+        print_json(list(rows))
+    elif sys.stdout.isatty():
+        _print_table(rows, columns)
+    else:
+        print("\t".join(columns))
+        for row in rows:
+            print("\t".join(_cell(row.get(column)) for column in columns))
+
+
+def print_json(value: object) -> None:
+    """Print *value* as one JSON document on one line."""
+    print(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def printable(text: str) -> str:
+    r"""Return *text* with control characters as `\x1b`: names come from strangers."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for c in text
+    )
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_cell, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else printable(str(value))
+
+
+def _print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*columns, box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*(escape(_cell(row.get(column))) for column in columns))
+    Console().print(table)

@@ -1,0 +1,82 @@
+"""The library that users import: one surface over three strands. It holds no broker logic.
+
+    async with braidmq.connect("blip://dev-key@127.0.0.1:5555") as client:
+        await client.publish("orders", b"1")  # returns when it is durable
+        async with client.subscribe("orders") as messages:
+            async for message in messages:
+                async with message.process():
+                    ...
+
+`braidmq.sync` is the same for programs without an event loop.
+"""
+
+from typing import Unpack
+
+from braidmq.client import blip
+from braidmq.client.errors import (
+    AuthenticationFailed,
+    ClientError,
+    Closed,
+    ConnectionFailed,
+    ConnectionLost,
+    InvalidArgument,
+    NotSent,
+    NotSupported,
+    OutcomeUnknown,
+    PublishError,
+    PublishFailed,
+    PublishRefused,
+    StaleDelivery,
+    SubscriptionGone,
+    SubscriptionRefused,
+)
+from braidmq.client.messages import Message, Receipt, Stats
+from braidmq.client.options import Choices, Options
+from braidmq.client.surface import Client, Connecting, Subscription
+from braidmq.client.url import parse
+
+__all__ = [
+    "AuthenticationFailed",
+    "Client",
+    "ClientError",
+    "Closed",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "InvalidArgument",
+    "Message",
+    "NotSent",
+    "NotSupported",
+    "OutcomeUnknown",
+    "PublishError",
+    "PublishFailed",
+    "PublishRefused",
+    "Receipt",
+    "StaleDelivery",
+    "Stats",
+    "Subscription",
+    "SubscriptionGone",
+    "SubscriptionRefused",
+    "connect",
+]
+
+
+def connect(url: str, *, key: str | None = None, **options: Unpack[Choices]) -> Connecting:
+    """Connect to the broker at *url*, for example `blip://dev-key@127.0.0.1:5555`.
+
+    Enter the result with `async with`, or await it and close the client yourself. *key* wins
+    over the one in the URL. All other options, with their defaults, are the fields of
+    :class:`~braidmq.client.options.Options`: `tls`, `connect_timeout`, `answer_timeout`,
+    `offline_timeout`, `keepalive`, `close_timeout`, `reconnect`, `reconnect_delay`,
+    `reconnect_delay_max`, `on_disconnect`, `on_reconnect`.
+
+    Raises:
+        InvalidArgument: The URL or an option cannot be used.
+        NotSupported: The client does not speak the strand that the URL names.
+        ConnectionFailed: When entered or awaited: there is no broker.
+        AuthenticationFailed: When entered or awaited: the broker does not know the key.
+    """
+    endpoint = parse(url, key=key)
+    chosen = Options(**options)
+    if endpoint.strand != blip.STRAND:
+        raise NotSupported(endpoint.strand, "connections from this client")
+    return Connecting(lambda: blip.connect(endpoint, chosen))

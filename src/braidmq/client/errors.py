@@ -1,0 +1,114 @@
+# ruff: noqa: N818 - the names say what happened, as users read them in an except clause
+"""What the client library raises.
+
+    ClientError(BraidError)
+    |-- InvalidArgument          a URL, topic, payload or option cannot be used (a ValueError)
+    |-- NotSupported             the strand cannot do that
+    |-- Closed                   the client or the subscription was closed, or is draining
+    |-- ConnectionFailed         no connection could be made
+    |   `-- AuthenticationFailed     the broker does not know the key; not tried again
+    |-- ConnectionLost           the connection broke before the answer came
+    |-- StaleDelivery            an acknowledgement came for a delivery that is no longer open
+    |-- SubscriptionRefused      the broker said no to a subscription
+    |   `-- SubscriptionGone         it does not exist, or no longer
+    `-- PublishError             what stands in `publish_many`'s results in place of a receipt
+        |-- NotSent              nothing was handed over: publish it again at will
+        |-- PublishRefused       the broker said no
+        |   `-- PublishFailed        and cannot tell what is stored (an OutcomeUnknown too)
+        `-- OutcomeUnknown       it may be stored or not: publishing again may store it twice
+
+Errors carry addresses, codes and texts; never a key, a token or a payload.
+"""
+
+from braidmq.base.errors import BraidError
+
+
+class ClientError(BraidError):
+    """Everything that the client library raises on purpose."""
+
+
+class InvalidArgument(ClientError, ValueError):
+    """A URL, topic, payload or option cannot be used."""
+
+
+class NotSupported(ClientError):
+    """The strand in use cannot do what was asked."""
+
+    def __init__(self, strand: str, feature: str) -> None:
+        super().__init__(f"{strand} does not support {feature}")
+        self.strand = strand
+        self.feature = feature
+
+
+class Closed(ClientError):
+    """The client or the subscription was closed, or takes nothing new while it drains."""
+
+
+class ConnectionFailed(ClientError):
+    """No connection could be made."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"cannot connect to {address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class AuthenticationFailed(ConnectionFailed):
+    """The broker refused the key; it is not tried again."""
+
+
+class ConnectionLost(ClientError):
+    """The connection broke before the answer came."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"lost the connection to {address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class StaleDelivery(ClientError):
+    """The delivery is no longer open: it was settled before, or its subscription is gone."""
+
+    def __init__(self, delivery_id: int, text: str) -> None:
+        super().__init__(f"delivery {delivery_id} cannot be acknowledged: {text}")
+        self.delivery_id = delivery_id
+        self.text = text
+
+
+class SubscriptionRefused(ClientError):
+    """The broker said no to a subscription."""
+
+    def __init__(self, topic: str, code: int, text: str) -> None:
+        super().__init__(f"subscription to {topic!r} refused: {code} {text}")
+        self.topic = topic
+        self.code = code
+        self.text = text
+
+
+class SubscriptionGone(SubscriptionRefused):
+    """The subscription that was to be resumed does not exist, or no longer."""
+
+
+class PublishError(ClientError):
+    """A message was not confirmed; the subclass says what that means."""
+
+
+class NotSent(PublishError):
+    """Nothing was handed over, so the message is certainly not published."""
+
+
+class OutcomeUnknown(PublishError):
+    """The message may be stored or not; publishing it again may store it twice."""
+
+
+class PublishRefused(PublishError):
+    """The broker refused the message."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"publish refused: {code} {text}")
+        self.code = code
+        self.text = text
+
+
+class PublishFailed(PublishRefused, OutcomeUnknown):
+    """The broker failed (code 500): whether the message is stored is unknown, so repeat it."""

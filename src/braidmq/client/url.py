@@ -1,0 +1,80 @@
+"""URLs of brokers: `strand://key@host:port`, read into an endpoint.
+
+The strand with an `s` behind it (`blips://`) asks for TLS. The key is percent-decoded. What
+follows the address is not used by any strand, and is refused rather than ignored.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from braidmq.client.errors import InvalidArgument
+
+DEFAULT_PORTS: Final = {"blip": 5555, "vibe": 2925, "qumbed": 6121}
+DEFAULT_HOST: Final = "127.0.0.1"
+
+_PORT_MAX: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a broker is, what it speaks, and who is asking."""
+
+    strand: str
+    host: str
+    port: int
+    tls: bool
+    key: str = field(repr=False)
+
+    @property
+    def address(self) -> str:
+        """Host and port as people write them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse(url: str, *, key: str | None = None) -> Endpoint:
+    """Return the endpoint that *url* names; *key* wins over the one in the URL.
+
+    Raises:
+        InvalidArgument: The URL is not of that form. The text never repeats its key.
+    """
+    scheme, separator, _ = url.partition("://")
+    strand, tls = _strand(scheme.lower() if separator else "")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or DEFAULT_HOST, parts.port
+    except ValueError:
+        # Its text may repeat a misplaced key.
+        raise InvalidArgument(f"{strand} URL: the address cannot be read") from None
+    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise InvalidArgument(f"{strand} URL: nothing may follow host and port")
+    return Endpoint(
+        strand=strand,
+        host=host,
+        port=DEFAULT_PORTS[strand] if port is None else _port(strand, port),
+        tls=tls,
+        key=_key(strand, parts.netloc.rpartition("@")[0]) if key is None else key,
+    )
+
+
+def _strand(scheme: str) -> tuple[str, bool]:
+    if scheme in DEFAULT_PORTS:
+        return scheme, False
+    if scheme.endswith("s") and scheme[:-1] in DEFAULT_PORTS:
+        return scheme[:-1], True
+    known = ", ".join(f"{strand}://" for strand in DEFAULT_PORTS)
+    raise InvalidArgument(f"a broker's URL begins with one of {known}")
+
+
+def _port(strand: str, port: int) -> int:
+    if not 1 <= port <= _PORT_MAX:
+        raise InvalidArgument(f"{strand} URL: port {port} is none")
+    return port
+
+
+def _key(strand: str, quoted: str) -> str:
+    try:
+        return unquote(quoted, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{strand} URL: the key is not UTF-8") from None

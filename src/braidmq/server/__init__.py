@@ -1,0 +1,1 @@
+"""The daemon: configuration, listeners, durability, time. It joins the other rooms."""

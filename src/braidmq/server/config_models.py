@@ -1,0 +1,302 @@
+"""The settings as typed models: names, defaults, bounds and what must agree with what.
+
+It does not read files, the environment or flags (config_sources.py does), and it opens
+nothing: a model is valid or it is not, on any machine.
+"""
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from braidmq.base.limits import KIB, MIB
+
+DURATION_S_MAX: Final = 10 * 365 * 24 * 3600
+"""Ten years: beyond it a duration is a slip of the keyboard, and timers overflow."""
+
+DURATION_MS_MAX: Final = DURATION_S_MAX * 1000
+
+COUNT_MAX: Final = 2**31 - 1
+"""The most of anything that is counted in connections or messages."""
+
+SIZE_BYTES_MAX: Final = 2**63 - 1
+"""What a signed 64-bit file offset can say."""
+
+SEGMENT_BYTES_MIN: Final = 64 * KIB
+"""Below it the log is more directory entries than data."""
+
+SEGMENT_BYTES_MAX: Final = 1024 * MIB
+"""Index rows hold offsets as u32, and the last batch may overshoot a segment's size."""
+
+PORT_MAX: Final = 65_535
+
+NAME_CHARS_MAX: Final = 128
+"""A principal's name goes into records and log lines."""
+
+STRANDS: Final = ("blip", "vibe", "qumbed")
+"""The sections that may override [delivery] for themselves."""
+
+LISTENERS: Final = ("blip", "vibe", "qumbed", "http", "flight")
+"""The sections that have an address."""
+
+MASK: Final = "********"
+"""What is shown instead of a secret."""
+
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_FSYNC_NUMBERED = re.compile(r"(?:every_n|interval_ms):([1-9][0-9]{0,9})")
+
+
+def wrong(problem: str) -> PydanticCustomError:
+    """Return the error that says *problem* in our words; it never holds the value."""
+    return PydanticCustomError("wrong", "{problem}", {"problem": problem})
+
+
+def _not_bool(value: object) -> object:
+    # Python calls True the number 1; a person who writes `port = true` does not.
+    if isinstance(value, bool):
+        raise wrong("must be a number, not true or false")
+    return value
+
+
+def _comma_separated(value: object) -> object:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _not_empty(value: object) -> object:
+    if value == "":
+        raise wrong("must not be empty")
+    return value
+
+
+def _no_control_characters(value: str) -> str:
+    if not value.isprintable():
+        raise wrong("must not hold control characters")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_not_bool)]
+Count = Annotated[Whole, Field(ge=1, le=COUNT_MAX)]
+CountOrOff = Annotated[Whole, Field(ge=0, le=COUNT_MAX)]
+SizeBytes = Annotated[Whole, Field(ge=1, le=SIZE_BYTES_MAX)]
+SizeBytesOrOff = Annotated[Whole, Field(ge=0, le=SIZE_BYTES_MAX)]
+Milliseconds = Annotated[Whole, Field(ge=1, le=DURATION_MS_MAX)]
+MillisecondsOrOff = Annotated[Whole, Field(ge=0, le=DURATION_MS_MAX)]
+Number = Annotated[float, BeforeValidator(_not_bool)]
+Seconds = Annotated[Number, Field(gt=0, le=DURATION_S_MAX)]
+SecondsOrOff = Annotated[Number, Field(ge=0, le=DURATION_S_MAX)]
+HoursOrOff = Annotated[Number, Field(ge=0, le=DURATION_S_MAX / 3600)]
+FilePath = Annotated[Path, BeforeValidator(_not_empty)]
+Texts = Annotated[list[str], BeforeValidator(_comma_separated)]
+Text = Annotated[str, BeforeValidator(_not_empty), AfterValidator(_no_control_characters)]
+
+
+class Section(BaseModel):
+    """What all sections share: unknown keys are errors, and nothing changes after loading."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+
+class DeliveryConfig(Section):
+    """How messages reach consumers, and what happens when they are not acknowledged."""
+
+    max_retries: Count = 5
+    retry_backoff_ms: Milliseconds = 5_000
+    retry_backoff_max_ms: Milliseconds = 60_000
+    message_ttl_ms: MillisecondsOrOff = 0
+    window: Count = 1_024
+    window_bytes: SizeBytes = 16 * MIB
+    dedup_window_s: SecondsOrOff = 120.0
+
+
+class DeliveryOverrides(Section):
+    """The keys of [delivery] in a strand's own section; None leaves the common value."""
+
+    max_retries: Count | None = None
+    retry_backoff_ms: Milliseconds | None = None
+    retry_backoff_max_ms: Milliseconds | None = None
+    message_ttl_ms: MillisecondsOrOff | None = None
+    window: Count | None = None
+    window_bytes: SizeBytes | None = None
+    dedup_window_s: SecondsOrOff | None = None
+
+
+class ListenerConfig(Section):
+    """One listening address."""
+
+    enabled: bool = True
+    host: Text = "127.0.0.1"
+    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 0
+    tls_cert: FilePath | None = None
+    tls_key: FilePath | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _off_is_no_host(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("host") == "off":
+            rest = {key: value for key, value in data.items() if key != "host"}
+            return {**rest, "enabled": False}
+        return data
+
+    @field_validator("host")
+    @classmethod
+    def _without_brackets(cls, host: str) -> str:
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not bare or any(character in bare for character in "[]/@ "):
+            raise wrong("must be a host name or an IP address")
+        if ":" in bare:
+            try:
+                ipaddress.IPv6Address(bare)
+            except ValueError:
+                raise wrong("must be a host name or an IP address, without a port") from None
+        return bare
+
+    @property
+    def address(self) -> str:
+        """The address as `H:P`, with brackets around IPv6."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class BlipConfig(ListenerConfig, DeliveryOverrides):
+    """The Blip strand, TCP."""
+
+    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 5555
+    subscription_lease_s: Seconds = 86_400.0
+    subscription_lease_qos0_s: Seconds = 300.0
+
+
+class VibeConfig(ListenerConfig, DeliveryOverrides):
+    """The Vibe strand, TCP."""
+
+    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 2925
+
+
+class QumbedConfig(ListenerConfig, DeliveryOverrides):
+    """The Qumbed strand, QUIC over UDP."""
+
+    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 6121
+
+
+class HttpConfig(ListenerConfig):
+    """Health, metrics and the JSON API."""
+
+    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 9100
+
+
+class FlightConfig(ListenerConfig):
+    """The Arrow Flight endpoint, for Spark on other machines."""
+
+    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 8815
+
+
+class WalConfig(Section):
+    """The write-ahead log."""
+
+    fsync: str = "always"
+    segment_bytes: Annotated[Whole, Field(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)] = (
+        64 * MIB
+    )
+    snapshot_interval_s: Seconds = 30.0
+    retention_hours: HoursOrOff = 168.0
+    retention_bytes: SizeBytesOrOff = 0
+    retention_force: bool = False
+
+    @field_validator("fsync")
+    @classmethod
+    def _known_policy(cls, policy: str) -> str:
+        if policy not in {"always", "none"} and not _FSYNC_NUMBERED.fullmatch(policy):
+            raise wrong(
+                "must be always, none, every_n:N or interval_ms:M with a number from 1 on"
+            )
+        return policy
+
+
+class LimitsConfig(Section):
+    """What the broker refuses to exceed."""
+
+    connections: Count = 10_000
+    connections_per_ip: CountOrOff = 0
+    handshake_timeout_s: Seconds = 10.0
+    idle_timeout_s: SecondsOrOff = 0.0
+    messages_per_s: CountOrOff = 0
+    max_memory_bytes: SizeBytes = 512 * MIB
+    output_buffer_bytes: SizeBytes = MIB
+    drain_s: SecondsOrOff = 5.0
+
+
+class KeyConfig(Section):
+    """One API key: whose it is, its hash, and what it may do."""
+
+    name: Annotated[Text, Field(max_length=NAME_CHARS_MAX)]
+    hash: str = Field(repr=False)
+    publish: Texts = []
+    subscribe: Texts = []
+    admin: bool = False
+
+    @field_validator("hash")
+    @classmethod
+    def _sha256_in_hex(cls, value: str) -> str:
+        if not _HASH.fullmatch(value):
+            raise wrong("must be sha256: and 64 hex digits, as 'braidmq keys new' prints it")
+        return value
+
+
+class AuthConfig(Section):
+    """Who may come in."""
+
+    keys: list[KeyConfig] = []
+
+    @field_validator("keys")
+    @classmethod
+    def _each_once(cls, keys: list[KeyConfig]) -> list[KeyConfig]:
+        for number, key in enumerate(keys):
+            if any(key.name == other.name for other in keys[:number]):
+                raise wrong(f"two keys have the name {key.name!r}")
+            if any(key.hash == other.hash for other in keys[:number]):
+                raise wrong(f"key {key.name!r} has the hash of another key")
+        return keys
+
+
+class Config(Section):
+    """Everything that can be set; the attribute names are those of the file."""
+
+    data_dir: FilePath = Path("data")
+    schemas_dir: FilePath | None = None
+    blip: BlipConfig = BlipConfig()
+    vibe: VibeConfig = VibeConfig()
+    qumbed: QumbedConfig = QumbedConfig()
+    http: HttpConfig = HttpConfig()
+    flight: FlightConfig = FlightConfig()
+    wal: WalConfig = WalConfig()
+    delivery: DeliveryConfig = DeliveryConfig()
+    limits: LimitsConfig = LimitsConfig()
+    auth: AuthConfig = AuthConfig()
+    dev: bool = False
+
+    def listeners(self) -> list[tuple[str, ListenerConfig]]:
+        """Return every section that has an address, with its name."""
+        return [(name, getattr(self, name)) for name in LISTENERS]

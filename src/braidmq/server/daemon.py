@@ -1,0 +1,303 @@
+"""The daemon: starts everything in order, runs until told to stop, and ends in order.
+
+lock the data directory | HTTP (not ready) | bind | recover | accept | ready file
+... a signal, or the log fails ...
+accept no more | let acknowledgements arrive | commit | snapshot | close
+"""
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+import uvloop
+
+from braidmq.admin.app import build_app
+from braidmq.admin.server import AdminServer
+from braidmq.base.build import is_compiled
+from braidmq.base.errors import BraidError, ConfigError
+from braidmq.server.config import Config, loss_note
+from braidmq.server.connection import Connection
+from braidmq.server.durability import Durability
+from braidmq.server.engine import Engine
+from braidmq.server.keys import KeyRing
+from braidmq.server.listeners import BlipListener
+from braidmq.server.ready import remove_quietly, write_atomically
+from braidmq.server.recovery import Recovered, recover
+from braidmq.server.status import Status
+from braidmq.server.ticker import Clock, SystemClock, Ticker
+from braidmq.wal.disk import Disk
+from braidmq.wal.policy import FsyncPolicy
+
+LOCK_PATH: Final = "LOCK"
+RUN_FILE: Final = "run.json"
+
+_GIL_SWITCH_S: Final = 0.001
+"""The log's writer needs the interpreter a few times per commit; the default is 5 ms each."""
+
+_GC_THRESHOLD: Final = 50_000
+"""Messages come by the million and hold no cycles; the collector need not look so often."""
+
+_DRAIN_LOOK_S: Final = 0.01
+
+_log = structlog.get_logger(__name__)
+
+
+class Daemon:
+    """One broker with its listeners, on the running event loop."""
+
+    def __init__(self, config: Config, *, clock: Clock | None = None) -> None:
+        self._config = config
+        self._given_clock = clock
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._loop = asyncio.get_running_loop()
+        self._files = Disk(config.data_dir)
+        self._is_locked = False
+        self._keys = KeyRing(config.auth.keys, config.dev)
+        self.status = Status(config, self._keys)
+        self._admin: AdminServer | None = None
+        self._durability: Durability | None = None
+        self._ticker: Ticker | None = None
+        self._snapshot_due_s = 0.0
+        self.ended = asyncio.Event()  # the log failed
+        self.failure: BraidError | None = None
+        self.addresses: dict[str, str | None] = dict.fromkeys(
+            ("blip", "vibe", "qumbed", "http", "flight")
+        )
+
+    async def start(self) -> None:
+        """Recover, and accept connections.
+
+        Raises:
+            BraidError: It cannot; its `exit_code` says how the process ends.
+        """
+        self._files.make_dir("")
+        self._files.lock(LOCK_PATH)
+        self._is_locked = True
+        await self._start_admin()
+        if self._config.blip.enabled:
+            self.status.listener = BlipListener(self._config.blip, self._config.limits)
+            self.addresses["blip"] = self.status.listener.address
+        engine = self._start_engine(await asyncio.to_thread(self._recover))
+        if self.status.listener is not None:
+            await self.status.listener.start(engine)
+        write_atomically(self._config.data_dir / RUN_FILE, json.dumps(self.ready_facts()))
+
+    async def stop(self) -> None:
+        """End in order, whether or not everything was started, or the log has failed."""
+        engine = self.status.engine
+        listener = self.status.listener
+        if listener is not None:
+            listener.stop_accepting()
+        if engine is not None and engine.failed is None:
+            await self._drain(engine)
+        if listener is not None:
+            listener.close_connections()
+            await asyncio.sleep(_DRAIN_LOOK_S)  # let the last replies leave
+            listener.abort_connections()
+        if self._ticker is not None:
+            self._ticker.stop()
+        if self._admin is not None:
+            await self._admin.stop()
+        if self._durability is not None:
+            await asyncio.to_thread(self._durability.close)
+        if self._is_locked:  # else these are another broker's
+            remove_quietly(self._config.data_dir / RUN_FILE)
+            self._files.unlock(LOCK_PATH)
+            self._is_locked = False
+
+    def ready_facts(self) -> dict[str, object]:
+        """Return what the ready file says."""
+        return {
+            **self.addresses,
+            "pid": os.getpid(),
+            "qumbed_fingerprint": None,
+            "gateway_public_key": None,
+        }
+
+    def look_at_clock(self) -> None:
+        """Do what has fallen due, after a clock was moved by hand."""
+        if self.status.engine is not None:
+            self.status.engine.tick()
+
+    async def _start_admin(self) -> None:
+        http = self._config.http
+        if not http.enabled:
+            return
+        loopback = http.loopback
+        self._admin = AdminServer(
+            build_app(self.status, loopback=loopback),
+            host=http.host,
+            port=http.port,
+            tls_cert=http.tls_cert,
+            tls_key=http.tls_key,
+        )
+        host, port = await self._admin.start()
+        self.addresses["http"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _recover(self) -> Recovered:
+        # On a thread of its own, so that the health pages answer meanwhile.
+        started = time.monotonic()
+        now_us = self._clock.now_us()
+        found = recover(self._files, self._config, now_us=now_us, clock=time.perf_counter)
+        self.status.recovery_seconds = time.monotonic() - started
+        return found
+
+    def _start_engine(self, found: Recovered) -> Engine:
+        broker = found.broker
+        if self._given_clock is None:
+            self._clock = SystemClock(broker.latest_us)
+        engine = Engine(
+            broker,
+            now_us=self._clock.now_us,
+            find_principal=self.status.find_principal,
+            wake_later=self._wake_later,
+            fail=self._fail,
+        )
+        policy = FsyncPolicy.parse(self._config.wal.fsync)
+        self._durability = Durability(
+            found.wal,
+            self._files,
+            engine,
+            now_us=self._clock.now_us,
+            sync_interval_s=policy.interval_ms / 1000,
+        )
+        self._durability.start()
+        engine.start(self._durability)
+        self._ticker = Ticker(
+            self._clock,
+            next_deadline_us=broker.next_deadline_us,
+            tick=engine.tick,
+            chores=self._do_chores,
+        )
+        engine.rearm = self._ticker.rearm
+        self._ticker.start()
+        self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
+        self.status.engine = engine
+        self.status.wal = found.wal
+        _log_recovery(found, self.status.recovery_seconds)
+        return engine
+
+    def _do_chores(self) -> None:
+        engine = self.status.engine
+        if engine is None or self._durability is None or engine.failed is not None:
+            return
+        engine.look_for_room()
+        if self.status.listener is not None:
+            self.status.listener.close_idle()
+        if self._loop.time() >= self._snapshot_due_s:
+            self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
+            engine.take_snapshot()
+        self._durability.scrub()
+
+    def _wake_later(self, connection: Connection, delay_us: int) -> None:
+        def wake() -> None:
+            connection.wake()
+            if self.status.engine is not None:
+                self.status.engine.end_turn()
+
+        self._loop.call_later(delay_us / 1_000_000, wake)
+
+    def _fail(self, error: BraidError) -> None:
+        _log.error("the log failed", reason=str(error))
+        self.failure = error
+        self.ended.set()
+
+    async def _drain(self, engine: Engine) -> None:
+        engine.drain()
+        deadline = self._loop.time() + self._config.limits.drain_s
+        await self._until(lambda: engine.is_quiet() or self._loop.time() >= deadline)
+        engine.take_snapshot()
+        # What is in the log's hands is finished, however long the disk takes.
+        await self._until(
+            lambda: engine.failed is not None or engine.log_is_full or engine.is_committed()
+        )
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        # Looked at, not waited for: nothing that leads to it should have to know.
+        while not condition():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(_DRAIN_LOOK_S)
+
+
+def main(config: Config, *, ready_file: Path | None = None, mdns: bool = False) -> int:
+    """Run the broker until a signal; return the exit code."""
+    if mdns:
+        raise ConfigError("--mdns", "needs the Qumbed strand, which is not in this version")
+    if ready_file is not None:
+        remove_quietly(ready_file)
+    sys.setswitchinterval(_GIL_SWITCH_S)
+    gc.set_threshold(_GC_THRESHOLD, 50, 50)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config, ready_file))
+
+
+async def _serve(config: Config, ready_file: Path | None) -> int:
+    daemon = Daemon(config)
+    told = _signals()
+    try:
+        await daemon.start()
+        if ready_file is not None:
+            write_atomically(ready_file, json.dumps(daemon.ready_facts()))
+    except BaseException:
+        await daemon.stop()
+        raise
+    gc.freeze()
+    note = loss_note(config.wal.fsync)
+    if note:
+        _log.warning(note)
+    _log.info("ready", **daemon.addresses, compiled=is_compiled())
+    waits = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(daemon.ended.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    _log.info("stopping")
+    await daemon.stop()
+    if ready_file is not None:
+        remove_quietly(ready_file)
+    if daemon.failure is not None:
+        raise daemon.failure
+    _log.info("stopped")
+    return 0
+
+
+def _signals() -> asyncio.Event:
+    """Return an event that the first signal sets; the second ends the process at once."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+
+    def hear() -> None:
+        if told.is_set():
+            os._exit(0)
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, hear)
+    return told
+
+
+def _log_recovery(found: Recovered, seconds: float) -> None:
+    recovered = found.wal.recovered
+    _log.info(
+        "recovered",
+        seconds=round(seconds, 3),
+        records=recovered.replayed_records,
+        next_id=found.wal.next_id,
+        subscriptions=len(found.broker.subscriptions),
+        topics=len(found.broker.topics),
+    )
+    if recovered.torn_bytes or recovered.zero_bytes:
+        _log.warning(
+            "torn tail healed: an unfinished write was moved to quarantine",
+            torn_bytes=recovered.torn_bytes,
+            zero_bytes=recovered.zero_bytes,
+            files=recovered.quarantined,
+        )
+    for path in found.snapshots_rejected:
+        _log.warning("bad snapshot set aside", file=path)

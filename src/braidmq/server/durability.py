@@ -1,0 +1,218 @@
+"""Durability: the log's own threads, and what they report to the event loop.
+
+One writer thread takes everything that has accumulated, appends it in one write and commits it
+with one fdatasync; while it does, the next batch accumulates. One reader thread reads backlog
+back. Both report by calls on the event loop, in the order in which they finished.
+
+What stands here is all that the broker needs of a log: append a batch, learn "committed up to
+id N", read a range, keep a snapshot and delete what nobody needs. Another log that can do this
+can stand in its place.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol
+
+from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
+from braidmq.broker.broker import ReadRequest
+from braidmq.wal import snapshots
+from braidmq.wal.files import FULL_ERRNOS, Files
+from braidmq.wal.wal import Wal
+
+SCRUB_BYTES: Final = 1024 * 1024
+"""How much of the sealed segments is verified each second, in the background."""
+
+
+READ_AGAIN_S: Final = 1.0
+"""How long a read that found no room to rebuild an index waits."""
+
+
+class Reports(Protocol):
+    """Who is told, on the event loop."""
+
+    def committed(self, up_to: int) -> None:
+        """Go on: everything up to this id is committed."""
+
+    def log_failed(self, error: BraidError) -> None:
+        """Refuse what waits for the log."""
+
+    def backlog_read(
+        self,
+        request: ReadRequest,
+        found: list[tuple[int, bytes]],
+        *,
+        reached_id: int,
+        lost_count: int,
+    ) -> None:
+        """Take in backlog; *lost_count* ids of it were deleted by forced retention."""
+
+    def room_made(self) -> None:
+        """Take durable publishes again."""
+
+
+class Durability:
+    """A write-ahead log behind threads."""
+
+    def __init__(
+        self,
+        wal: Wal,
+        files: Files,
+        reports: Reports,
+        *,
+        now_us: Callable[[], int],
+        sync_interval_s: float = 0.0,
+    ) -> None:
+        self._wal = wal
+        self._files = files
+        self._reports = reports
+        self._now_us = now_us
+        self._sync_interval_s = sync_interval_s
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="braidmq-log-writer")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="braidmq-log-reader")
+        self._scrubbing = False
+
+    @property
+    def wal(self) -> Wal:
+        """The log itself, for what may be read of it from any thread."""
+        return self._wal
+
+    def start(self) -> None:
+        """Start the writer."""
+        self._writer.start()
+
+    def append(self, bodies: list[bytes], *, urgent: bool) -> None:
+        """Append a batch and commit it."""
+
+        def job() -> None:
+            self._wal.append(bodies, urgent=urgent)
+            up_to = self._wal.commit(self._now_us())
+            self._report(lambda: self._reports.committed(up_to))
+
+        self._jobs.put(lambda: self._attempt(job))
+
+    def read(self, request: ReadRequest) -> None:
+        """Read backlog back from the log."""
+        self._reader.submit(self._read, request)
+
+    def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
+        """Keep a snapshot, then delete the segments that nobody needs."""
+
+        def job() -> None:
+            self._wal.sync()  # a snapshot must never be ahead of the log
+            snapshots.save(self._files, last_id, snapshot)
+            # The snapshot before this one is kept as well, and needs the records behind it.
+            oldest = min(snapshots.list_ids(self._files))
+            self._wal.retain(needed_id, self._now_us(), recovery_id=oldest + 1)
+
+        self._jobs.put(lambda: self._attempt(job, full_is_harmless=True))
+
+    def make_room(self) -> None:
+        """Try to have the reserve again."""
+
+        def job() -> None:
+            if self._wal.refill_reserve():
+                self._report(self._reports.room_made)
+
+        self._jobs.put(lambda: self._attempt(job, full_is_harmless=True))
+
+    def scrub(self) -> None:
+        """Verify some more of the sealed segments, in the background."""
+        if not self._scrubbing:
+            self._scrubbing = True
+            self._reader.submit(self._scrub)
+
+    def close(self) -> None:
+        """Finish what was asked, sync, and end the threads; blocks until then."""
+        self._jobs.put(None)
+        if self._writer.is_alive():
+            self._writer.join()
+        self._reader.shutdown()
+        self._wal.close()
+
+    # On the writer thread.
+
+    def _write(self) -> None:
+        sync_at = 0.0  # by the interval_ms policy; 0 when nothing waits for it
+        while True:
+            if (
+                sync_at == 0
+                and self._sync_interval_s
+                and self._wal.synced_id < self._wal.committed_id
+            ):
+                sync_at = self._clock() + self._sync_interval_s
+            try:
+                job = self._jobs.get(
+                    timeout=max(0, sync_at - self._clock()) if sync_at else None
+                )
+            except queue.Empty:
+                sync_at = 0.0
+                job = self._sync
+            if job is None:
+                return
+            job()
+
+    def _sync(self) -> None:
+        self._attempt(self._wal.sync)
+
+    def _attempt(self, job: Callable[[], object], *, full_is_harmless: bool = False) -> None:
+        """Do a job and report how it failed.
+
+        A full disk is the publishers' business only when it was an append that met it: the
+        batch behind a snapshot or a read that found no room may well be written.
+        """
+        try:
+            job()
+        except LogError as error:
+            if full_is_harmless and isinstance(error, LogFullError):
+                return
+            failure = error
+            self._report(lambda: self._reports.log_failed(failure))
+        except OSError as error:
+            if full_is_harmless and error.errno in FULL_ERRNOS:
+                return
+            poisoned = LogPoisonedError("write", error.strerror or type(error).__name__)
+            self._report(lambda: self._reports.log_failed(poisoned))
+
+    # On the reader thread.
+
+    def _read(self, request: ReadRequest) -> None:
+        def job() -> None:
+            try:
+                found = self._wal.read(
+                    request.after_id,
+                    topic=request.topic,
+                    up_to=request.up_to,
+                    count_max=request.count_max,
+                    bytes_max=request.bytes_max,
+                )
+            except LogFullError:
+                # An index must be rebuilt first, and there is no room for it yet.
+                self._report(lambda: self._read_later(request))
+                return
+            lost = 0 if found.lost is None else found.lost[1] - found.lost[0] + 1
+            self._report(
+                lambda: self._reports.backlog_read(
+                    request, found.records, reached_id=found.reached_id, lost_count=lost
+                )
+            )
+
+        self._attempt(job)
+
+    def _read_later(self, request: ReadRequest) -> None:
+        self._loop.call_later(READ_AGAIN_S, self.read, request)
+
+    def _scrub(self) -> None:
+        self._attempt(lambda: self._wal.scrub(SCRUB_BYTES), full_is_harmless=True)
+        self._scrubbing = False
+
+    def _report(self, call: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            return  # the loop is closed: there is nobody left to tell

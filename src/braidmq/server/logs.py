@@ -1,0 +1,134 @@
+"""Log lines: structured, to stderr, for a person on a terminal and as JSON otherwise.
+
+What a peer sent cannot forge a line, move a cursor or fill a disk: it is escaped and cut.
+What is secret does not come out, whoever passes it in. Nothing here decides what is worth
+a line, and nothing on the way of a message logs.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Final, TextIO
+
+import structlog
+
+TEXT_CHARS_MAX: Final = 256
+"""A peer's string in a log line; more is cut."""
+
+EVENT_CHARS_MAX: Final = 1_024
+"""The sentence of a line; ours are short, a library's may quote a peer."""
+
+NESTING_MAX: Final = 4
+"""Values inside values; deeper ones are shown as text."""
+
+SECRET_NAMES: Final = frozenset({"key", "token", "password", "payload", "secret"})
+"""A field so named, or ending so (`api_key`), is masked."""
+
+MASK: Final = "********"
+
+_CUT: Final = "…"
+_KEY_IN_TEXT = re.compile(r"bk_[A-Za-z0-9_-]{16,}")
+_OWN_FIELDS: Final = frozenset({"timestamp", "level"})
+
+EventDict = MutableMapping[str, object]
+
+
+def configure_logs(stream: TextIO | None = None, *, level: int = logging.INFO) -> None:
+    """Send every log line, also those of libraries, to *stream* (stderr)."""
+    target = stream if stream is not None else sys.stderr
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        mask_secrets,
+        escape_text,
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=True)
+        if target.isatty()
+        else structlog.processors.JSONRenderer(ensure_ascii=False)
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def mask_secrets(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Replace the values of fields that are secret by name, at any depth."""
+    for name, value in event.items():
+        event[name] = MASK if _is_secret(name) else _masked_inside(value, NESTING_MAX)
+    return event
+
+
+def escape_text(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Make every value one safe, short line; only a traceback keeps its line breaks."""
+    for name, value in event.items():
+        if name in _OWN_FIELDS or name.startswith("_"):
+            continue
+        if name == "exception":
+            event[name] = "\n".join(escaped(line) for line in str(value).split("\n"))
+        else:
+            chars_max = EVENT_CHARS_MAX if name == "event" else TEXT_CHARS_MAX
+            event[name] = _escaped_inside(value, NESTING_MAX, chars_max)
+    return event
+
+
+def escaped(text: str, *, chars_max: int = TEXT_CHARS_MAX) -> str:
+    r"""Return *text* without API keys, cut, and with what is not printable as `\x1b`."""
+    # Masked before it is cut: half a key behind the cut would not be recognised.
+    masked = _KEY_IN_TEXT.sub(MASK, text)
+    cut = masked if len(masked) <= chars_max else masked[:chars_max] + _CUT
+    return cut if cut.isprintable() else "".join(map(_escaped_character, cut))
+
+
+def _escaped_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _is_secret(name: str) -> bool:
+    return name.lower().rpartition("_")[2] in SECRET_NAMES
+
+
+def _masked_inside(value: object, depth: int) -> object:
+    if isinstance(value, Mapping) and depth:
+        return {
+            name: MASK if _is_secret(str(name)) else _masked_inside(inner, depth - 1)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list | tuple) and depth:
+        return [_masked_inside(inner, depth - 1) for inner in value]
+    return value
+
+
+def _escaped_inside(value: object, depth: int, chars_max: int) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping) and depth:
+        return {
+            escaped(str(name)): _escaped_inside(inner, depth - 1, chars_max)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list | tuple) and depth:
+        return [_escaped_inside(inner, depth - 1, chars_max) for inner in value]
+    return escaped(str(value), chars_max=chars_max)

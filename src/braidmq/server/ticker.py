@@ -1,0 +1,91 @@
+"""The ticker: where the daemon asks what time it is, and the timers that drive the broker."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+_US_PER_S: Final = 1_000_000
+_CHORES_S: Final = 1.0
+_RESOLUTION_S: Final = 0.005
+"""Timers closer together than this are one."""
+
+
+class Clock(Protocol):
+    """A time in microseconds since the epoch that never goes back."""
+
+    def now_us(self) -> int:
+        """Return the time."""
+
+
+class SystemClock:
+    """Wall time at the start, monotonic from there: a clock that is set does not move it.
+
+    It starts no earlier than the newest time that the log knows, so that times in the log never
+    decrease over a restart either.
+    """
+
+    def __init__(self, not_before_us: int = 0) -> None:
+        wall_us = time.time_ns() // 1000
+        self._offset_us = max(wall_us, not_before_us) - time.monotonic_ns() // 1000
+
+    def now_us(self) -> int:
+        """Return the time."""
+        return self._offset_us + time.monotonic_ns() // 1000
+
+
+class Ticker:
+    """One timer for the broker's next deadline, and chores once a second."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        next_deadline_us: Callable[[], int],
+        tick: Callable[[], None],
+        chores: Callable[[], None],
+    ) -> None:
+        self._clock = clock
+        self._next_deadline_us = next_deadline_us
+        self._tick = tick
+        self._chores = chores
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        self._chores_timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._chores_timer = self._loop.call_later(_CHORES_S, self._do_chores)
+        self.rearm()
+
+    def stop(self) -> None:
+        """End."""
+        for timer in (self._timer, self._chores_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = None
+        self._chores_timer = None
+
+    def rearm(self) -> None:
+        """Have the timer end no later than the broker's next deadline."""
+        if self._chores_timer is None:
+            return
+        delay_s = max(0, self._next_deadline_us() - self._clock.now_us()) / _US_PER_S
+        due = self._loop.time() + delay_s
+        if self._timer is not None:
+            # An early timer is harmless and is armed anew; so most turns change nothing.
+            if self._timer_due <= due + _RESOLUTION_S:
+                return
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._loop.call_at(due, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._tick()
+        self.rearm()
+
+    def _do_chores(self) -> None:
+        self._chores_timer = self._loop.call_later(_CHORES_S, self._do_chores)
+        self._chores()

@@ -1,0 +1,64 @@
+"""The real broker in a test's own process: free ports, a throw-away log, a clock to move."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from braidmq.server.config import Config
+from braidmq.server.daemon import Daemon
+from braidmq.testing.clock import FakeClock
+
+
+class RunningBroker:
+    """A broker that is up."""
+
+    def __init__(self, daemon: Daemon, clock: FakeClock, data_dir: Path) -> None:
+        self.daemon = daemon
+        self.clock = clock
+        self.data_dir = data_dir
+
+    def address(self, listener: str = "blip") -> tuple[str, int]:
+        """Return host and port of a listener."""
+        shown = self.daemon.addresses[listener]
+        assert shown is not None, f"{listener} is off"
+        host, _, port = shown.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def url(self, strand: str = "blip", key: str = "dev-key") -> str:
+        """Return the address of a strand for `braidmq.connect`."""
+        host, port = self.address(strand)
+        return f"{strand}://{key}@{host}:{port}"
+
+
+@asynccontextmanager
+async def running_broker(
+    *,
+    data_dir: Path | None = None,
+    config: dict[str, object] | None = None,
+    clock: FakeClock | None = None,
+) -> AsyncIterator[RunningBroker]:
+    """Run the real broker, in development mode, until the block ends.
+
+    *config* is what a configuration file would say. Give *data_dir* to keep the log, and to
+    start again on it, and then *clock* too, because time does not go back.
+    """
+    with tempfile.TemporaryDirectory(prefix="braidmq-") as throw_away:
+        directory = data_dir if data_dir is not None else Path(throw_away)
+        clock = clock if clock is not None else FakeClock()
+        daemon = Daemon(_config(directory, config or {}), clock=clock)
+        clock.watch(daemon.look_at_clock)
+        try:
+            await daemon.start()
+            yield RunningBroker(daemon, clock, directory)
+        finally:
+            await daemon.stop()
+
+
+def _config(data_dir: Path, given: dict[str, object]) -> Config:
+    settings: dict[str, object] = {"data_dir": data_dir, "dev": True, **given}
+    for listener in ("blip", "http"):
+        section = settings.get(listener, {})
+        assert isinstance(section, dict)
+        settings[listener] = {"port": 0, **section}
+    return Config.model_validate(settings)

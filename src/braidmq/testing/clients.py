@@ -1,0 +1,260 @@
+"""Blip clients that keep a ledger: publishers and consumers, with manners that a seed decides.
+
+They speak frames, and do not know what carries them: the simulation's wires in memory, or a
+socket. Each is one connection; when that breaks, the client is gone, and a new one takes over.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Ledger
+from braidmq.wire.blip import frames, messages
+
+KEY: Final = "dev-key"
+
+PAYLOAD_BYTES_MAX: Final = 700
+"""More than a sector, so that one record can be torn."""
+
+FENCE_CHANCE: Final = 0.7
+LEAVING_CHANCE: Final = 0.05
+_POLL: Final = 1 << 40
+_PING: Final = 1 << 41
+_SUBSCRIBE: Final = 1 << 42
+_UNSUBSCRIBE: Final = 1 << 43
+_NOT_FOUND: Final = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A subscription that the world keeps, and the manner of those who consume it.
+
+    `care` is how likely a delivery is acknowledged; one that `comes_and_goes` is ended now and
+    then, and made anew. Only while one connection after the other consumes it, and none is
+    followed before the broker knows that it is gone, are its deliveries `ordered`.
+    """
+
+    name: str
+    topic: str
+    care: float
+    pulls: bool
+    consumers: int = 1
+    comes_and_goes: bool = False
+    ordered: bool = True
+
+
+PLANS: Final = (
+    Plan("letters", "dlq.orders", care=1.0, pulls=True),
+    Plan("more letters", "dlq.events", care=0.8, pulls=False),
+    Plan("faithful", "orders", care=1.0, pulls=False),
+    Plan("careless", "orders", care=0.7, pulls=True, ordered=False),
+    Plan("pair", "events", care=0.9, pulls=False, consumers=2, ordered=False),
+    Plan("guest", "events", care=0.9, pulls=True, comes_and_goes=True),
+)
+"""Those of dead letters first: they must be there before the first letter is written."""
+
+
+class Scene:
+    """What clients of one world share: its ledger, its dice, and what outlives a connection."""
+
+    def __init__(
+        self,
+        rng: Random,
+        ledger: Ledger,
+        subscriptions: "dict[Plan, int] | None" = None,
+    ) -> None:
+        self.rng = rng
+        self.ledger = ledger
+        self.subscriptions: dict[Plan, int] = dict(subscriptions or {})
+        self.confirmations = 0
+        self.refusals = 0
+
+    def roles(self) -> "list[Plan | None]":
+        """Return who may act now, None for a publisher: dead letters need a reader first."""
+        letters = [plan for plan in PLANS if plan.topic.startswith(DEAD_LETTER_PREFIX)]
+        if all(plan in self.subscriptions for plan in letters):
+            return [None, *PLANS]
+        return list(letters)
+
+
+class Client:
+    """One connection's own end; a subclass says what it does."""
+
+    def __init__(self, scene: Scene, name: str, send: Callable[[bytes], None]) -> None:
+        self.scene = scene
+        self.name = name
+        self.send = send
+        self.unanswered = 0  # PINGs
+        self._number = 0
+        self.send(messages.encode_hello(0) + messages.encode_auth(0, KEY))
+
+    def next_number(self) -> int:
+        """Return a number that this connection has not used."""
+        self._number += 1
+        return self._number
+
+    def receive(self, kind: int, correlation_id: int, payload: bytes) -> None:
+        """Handle a frame of the broker."""
+        raise NotImplementedError
+
+    def act(self) -> None:
+        """Do something of one's own accord."""
+        raise NotImplementedError
+
+
+class Publisher(Client):
+    """Publishes in bursts and asks for confirmation behind some of them."""
+
+    def receive(self, kind: int, correlation_id: int, payload: bytes) -> None:
+        """Note confirmations and refusals."""
+        del payload
+        if kind == frames.PONG:
+            self.unanswered -= 1
+            self.scene.ledger.confirm(self.name, correlation_id)
+            self.scene.confirmations += 1
+        elif kind == frames.NACK:
+            self.scene.ledger.refuse(self.name, correlation_id)
+            self.scene.refusals += 1
+
+    def act(self) -> None:
+        """Publish a burst."""
+        rng = self.scene.rng
+        burst = [rng.choice(("orders", "events")) for _ in range(rng.randint(1, 6))]
+        self.publish(burst, qos0=0.1, fence=rng.random() < FENCE_CHANCE)
+
+    def publish(self, topics: list[str], *, qos0: float = 0.0, fence: bool = True) -> None:
+        """Publish one message to each of *topics*, pipelined, perhaps with a PING behind."""
+        rng = self.scene.rng
+        parts = []
+        for topic in topics:
+            number = self.next_number()
+            padding = rng.randbytes(rng.choice((0, 8, 100, rng.randrange(PAYLOAD_BYTES_MAX))))
+            payload = f"{self.name}/{number}/".encode() + padding
+            qos = int(rng.random() >= qos0)
+            self.scene.ledger.attempt(self.name, number, topic, payload, qos=qos)
+            parts.append(messages.encode_publish(number, qos, topic, payload))
+        if fence:
+            self.unanswered += 1
+            parts.append(frames.encode(frames.PING, self._number))
+        self.send(b"".join(parts))
+
+
+class Consumer(Client):
+    """Consumes one subscription, made first if need be."""
+
+    def __init__(
+        self, scene: Scene, name: str, send: Callable[[bytes], None], plan: Plan
+    ) -> None:
+        super().__init__(scene, name, send)
+        scene.ledger.connect(name)
+        self.plan = plan
+        self.care = plan.care
+        self.delivered = 0
+        self._asked = False
+        self._leaving = False
+        self._held: list[int] = []
+        self._unconfirmed: list[int] = []
+        self._fences: dict[int, int] = {}
+        self._asked_of: dict[int, int] = {}
+
+    @property
+    def subscription(self) -> int:
+        """The id, 0 while there is none."""
+        return self.scene.subscriptions.get(self.plan, 0)
+
+    def receive(self, kind: int, correlation_id: int, payload: bytes) -> None:
+        """Take deliveries, note what was confirmed."""
+        ledger = self.scene.ledger
+        if kind == frames.PUBLISH:
+            qos, topic, message = messages.read_publish(payload)
+            tag = correlation_id if qos else 0
+            ledger.deliver(self.subscription, self.name, tag, topic, message)
+            self.delivered += 1
+            if tag and self.scene.rng.random() < self.care:
+                self._held.append(tag)
+        elif kind == frames.PONG:
+            self.unanswered -= 1
+            count = self._fences.pop(correlation_id)
+            for tag in self._unconfirmed[:count]:
+                if tag:
+                    ledger.settle(self.subscription, self.name, tag)
+            del self._unconfirmed[:count]
+            self._fences = {key: value - count for key, value in self._fences.items()}
+        elif kind == frames.NACK:
+            self._refused(correlation_id, payload)
+        elif correlation_id >= _UNSUBSCRIBE:
+            ledger.ended(self.subscription)
+            self._forget_subscription()
+        elif correlation_id >= _SUBSCRIBE:
+            given = messages.read_subscription_id(payload)
+            ledger.subscribe(given, self.plan.topic, ordered=self.plan.ordered)
+            self.scene.subscriptions[self.plan] = given
+
+    def _refused(self, correlation_id: int, payload: bytes) -> None:
+        code, _ = messages.read_nack(payload)
+        if correlation_id >= _SUBSCRIBE:
+            self._asked = False
+        elif correlation_id >= _POLL:
+            if code == _NOT_FOUND and self.subscription == self._asked_of.get(correlation_id):
+                self.scene.ledger.missing(self.subscription)
+                self._forget_subscription()
+        elif correlation_id in self._unconfirmed:
+            self._unconfirmed[self._unconfirmed.index(correlation_id)] = 0  # not ours to settle
+
+    def _forget_subscription(self) -> None:
+        self.scene.subscriptions.pop(self.plan, None)
+        self._held.clear()
+        self._unconfirmed.clear()
+        self._fences = dict.fromkeys(self._fences, 0)
+        self._asked = False
+        self._leaving = False
+
+    def act(self) -> None:
+        """Subscribe, ask for messages, acknowledge, or ask whether it counts."""
+        rng = self.scene.rng
+        if not self.subscription:
+            if not self._asked:
+                self._asked = True
+                self.send(messages.encode_subscribe(_SUBSCRIBE + 1, self.plan.topic, 1))
+            return
+        if self._leaving:
+            return
+        self.acknowledge(rng.randint(0, len(self._held)))
+        if rng.random() < FENCE_CHANCE:
+            self.fence()
+        if self.plan.comes_and_goes and rng.random() < LEAVING_CHANCE:
+            self._leaving = True
+            self.scene.ledger.unsubscribe(self.subscription)
+            self.send(messages.encode_unsubscribe(_UNSUBSCRIBE + 1, self.subscription))
+        else:
+            self.ask(rng.randint(1, 4))
+
+    def ask(self, count: int) -> None:
+        """Ask for *count* messages, in the plan's manner."""
+        number = _POLL + self.next_number()
+        self._asked_of[number] = self.subscription
+        if self.plan.pulls:
+            self.send(messages.encode_poll(number, self.subscription) * count)
+        else:
+            self.send(messages.encode_credit(number, self.subscription, count))
+
+    def acknowledge(self, count: int) -> None:
+        """Acknowledge the oldest *count* of what is held."""
+        for tag in self._held[:count]:
+            self.scene.ledger.acknowledge(self.subscription, tag)
+            self._unconfirmed.append(tag)
+            self.send(messages.encode_ack(tag, self.subscription))
+        del self._held[:count]
+
+    def acknowledge_all(self) -> None:
+        """Acknowledge everything that is held, and ask whether it counts."""
+        self.acknowledge(len(self._held))
+        self.fence()
+
+    def fence(self) -> None:
+        """Ask whether what was acknowledged counts."""
+        number = _PING + self.next_number()
+        self._fences[number] = len(self._unconfirmed)
+        self.unanswered += 1
+        self.send(frames.encode(frames.PING, number))

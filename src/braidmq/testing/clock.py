@@ -1,0 +1,29 @@
+"""A clock that stands still until a test moves it."""
+
+from collections.abc import Callable
+from typing import Final
+
+_US_PER_S: Final = 1_000_000
+
+
+class FakeClock:
+    """Time in microseconds that only :meth:`advance` moves."""
+
+    def __init__(self, start_us: int = 1_800_000_000 * _US_PER_S) -> None:
+        self._now_us = start_us
+        self._watchers: list[Callable[[], None]] = []
+
+    def now_us(self) -> int:
+        """Return the time."""
+        return self._now_us
+
+    def advance(self, seconds: float) -> None:
+        """Let *seconds* pass, then let everyone who watches look at the time."""
+        assert seconds >= 0
+        self._now_us += int(seconds * _US_PER_S)
+        for watcher in list(self._watchers):
+            watcher()
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call *watcher* whenever the time was moved."""
+        self._watchers.append(watcher)

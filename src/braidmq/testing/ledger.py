@@ -1,0 +1,373 @@
+"""The ledger: what was promised and what came, written outside the broker, and its checker.
+
+Every rig (simulation, kills, power cuts) writes the same ledger and asks the same question::
+
+    ledger = Ledger()
+    ledger.attempt("p1", 1, "orders", b"...")      # before the bytes leave
+    ledger.confirm("p1", 1)                        # the PONG behind it came
+    ledger.deliver(7, "c1", 9, "orders", b"...")   # subscription 7 got tag 9
+    assert [] == check(ledger)
+
+It knows nothing of sockets or disks. Publishers are connections: each has its own name and
+numbers its publishes 1, 2, 3 ...; no two payloads are equal, so that a digest names each.
+"""
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+DEAD_LETTER_PREFIX: Final = "dlq."
+_DIGEST_CHARACTERS: Final = 32
+
+ATTEMPT: Final = "attempt"
+CONFIRM: Final = "confirm"
+REFUSE: Final = "refuse"
+SUBSCRIBE: Final = "subscribe"
+UNSUBSCRIBE: Final = "unsubscribe"
+ENDED: Final = "ended"
+MISSING: Final = "missing"
+CONNECT: Final = "connect"
+DELIVER: Final = "deliver"
+ACKNOWLEDGE: Final = "acknowledge"
+SETTLE: Final = "settle"
+DRAINED: Final = "drained"
+
+LOST: Final = "lost"
+LOST_SUBSCRIPTION: Final = "lost subscription"
+INVENTED: Final = "invented"
+DOUBLED: Final = "doubled"
+RESURRECTED: Final = "resurrected"
+OUT_OF_ORDER: Final = "out of order"
+REUSED_ID: Final = "reused id"
+
+
+def digest(payload: bytes) -> str:
+    """Return what a payload is known by."""
+    return hashlib.sha256(payload).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the ledger; what a kind does not need is 0 or empty.
+
+    `who` is a publisher's or a consumer's connection; `number` a publisher's sequence number or
+    a delivery tag, 0 for a delivery that lives in memory only.
+    """
+
+    kind: str
+    who: str = ""
+    number: int = 0
+    topic: str = ""
+    digest: str = ""
+    subscription: int = 0
+    qos: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken promise: its kind, and what happened in words."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The ledger in numbers; duplicates are legal, and told."""
+
+    attempted: int
+    confirmed: int
+    refused: int
+    unknown: int
+    deliveries: int
+    duplicates: int
+    settled: int
+    dead_letters: int
+
+
+class Ledger:
+    """Events in the order in which they were seen, in memory and in a JSON lines file."""
+
+    def __init__(self, path: Path | None = None, events: Iterable[Event] = ()) -> None:
+        self.events: list[Event] = list(events)
+        self._file = None if path is None else path.open("a", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Ledger":
+        """Return the ledger that a file holds."""
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return cls(events=[Event(**json.loads(line)) for line in lines])
+
+    def fork(self) -> "Ledger":
+        """Return a ledger in memory that goes on from here by itself."""
+        return Ledger(events=self.events)
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        if self._file is not None:
+            self._file.close()
+
+    def attempt(
+        self, publisher: str, sequence: int, topic: str, payload: bytes, *, qos: int = 1
+    ) -> None:
+        """Note a publish that is about to be sent."""
+        self.record(Event(ATTEMPT, publisher, sequence, topic, digest(payload), qos=qos))
+
+    def confirm(self, publisher: str, sequence: int) -> None:
+        """Note that all of a publisher's attempts up to *sequence* are durable, or refused."""
+        self.record(Event(CONFIRM, publisher, sequence))
+
+    def refuse(self, publisher: str, sequence: int) -> None:
+        """Note that an attempt was refused: its outcome is unknown."""
+        self.record(Event(REFUSE, publisher, sequence))
+
+    def subscribe(self, subscription: int, topic: str, *, ordered: bool = True) -> None:
+        """Note a confirmed subscription; not *ordered* when several consumers compete."""
+        who = "" if ordered else "competing"
+        self.record(Event(SUBSCRIBE, who, subscription, topic, subscription=subscription))
+
+    def unsubscribe(self, subscription: int) -> None:
+        """Note that the end of a subscription is about to be asked for."""
+        self.record(Event(UNSUBSCRIBE, subscription=subscription))
+
+    def ended(self, subscription: int) -> None:
+        """Note that the end of a subscription was confirmed."""
+        self.record(Event(ENDED, subscription=subscription))
+
+    def missing(self, subscription: int) -> None:
+        """Note that the broker says that it does not know a subscription."""
+        self.record(Event(MISSING, subscription=subscription))
+
+    def connect(self, consumer: str) -> None:
+        """Note a consumer's new connection."""
+        self.record(Event(CONNECT, consumer))
+
+    def deliver(
+        self,
+        subscription: int,
+        consumer: str,
+        tag: int,
+        topic: str,
+        payload: bytes,
+    ) -> None:
+        """Note a delivery; *tag* is 0 for one that lives in memory only."""
+        self.record(
+            Event(DELIVER, consumer, tag, topic, digest(payload), subscription, int(tag > 0))
+        )
+
+    def acknowledge(self, subscription: int, tag: int) -> None:
+        """Note an acknowledgement that is about to be sent."""
+        self.record(Event(ACKNOWLEDGE, number=tag, subscription=subscription))
+
+    def settle(self, subscription: int, consumer: str, tag: int) -> None:
+        """Note that an acknowledgement was confirmed."""
+        self.record(Event(SETTLE, consumer, tag, subscription=subscription))
+
+    def drained(self, subscription: int) -> None:
+        """Note that a subscription has nothing more to give."""
+        self.record(Event(DRAINED, subscription=subscription))
+
+    def record(self, event: Event) -> None:
+        """Add one line."""
+        self.events.append(event)
+        if self._file is not None:
+            self._file.write(json.dumps(asdict(event)) + "\n")
+            self._file.flush()
+
+
+def check(ledger: Ledger) -> list[Violation]:
+    """Return every promise that the ledger shows broken; none for an honest broker.
+
+    Nothing confirmed is lost (on subscriptions that were drained), nothing comes that was not
+    sent as it was sent, nothing comes twice under two ids, nothing comes back after its
+    acknowledgement was confirmed, first deliveries keep each publisher's order, no id ever
+    stands for two things. What was not confirmed may have happened or not, but whole.
+    """
+    books = Books(ledger.events)
+    return books.violations
+
+
+def summarize(ledger: Ledger) -> Summary:
+    """Return the ledger in numbers."""
+    books = Books(ledger.events)
+    attempted = sum(event.qos for event in books.attempts.values())
+    return Summary(
+        attempted=attempted,
+        confirmed=len(books.confirmed),
+        refused=len(books.refused),
+        unknown=attempted - len(books.confirmed) - len(books.refused),
+        deliveries=books.deliveries,
+        duplicates=books.duplicates,
+        settled=len(books.settled),
+        dead_letters=sum(len(tags) for tags in books.dead_tags.values()),
+    )
+
+
+class Books:
+    """The ledger read once, from front to back; `violations` is the verdict."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.violations: list[Violation] = []
+        self.attempts: dict[str, Event] = {}
+        self.confirmed: set[str] = set()
+        self.refused: set[tuple[str, int]] = set()
+        self.deliveries = 0
+        self.duplicates = 0
+        self.settled: dict[tuple[int, int], tuple[int, str]] = {}
+        self.dead_tags: dict[str, set[int]] = defaultdict(set)
+        self._unconfirmed: dict[str, list[Event]] = defaultdict(list)
+        self._attempted_at: dict[str, int] = {}
+        self._subscriptions: dict[int, tuple[int, Event]] = {}
+        self._leaving: set[int] = set()
+        self._ended: set[int] = set()
+        self._drained: set[int] = set()
+        self._connected_at: dict[str, int] = {}
+        self._meaning: dict[int, str] = {}
+        self._tags: dict[tuple[str, str], int] = {}
+        self._seen: Counter[tuple[int, int]] = Counter()
+        self._newest: dict[tuple[int, str, int], int] = {}
+        self._acknowledged: set[tuple[int, str]] = set()
+        self._digests: dict[tuple[int, int], str] = {}
+        for at, event in enumerate(events):
+            self._read(at, event)
+        self._find_losses()
+        self._find_dead_letters_of_settled()
+
+    def _read(self, at: int, event: Event) -> None:
+        kind = event.kind
+        if kind == DELIVER:
+            self._deliver(at, event)
+        elif kind == ATTEMPT:
+            self._attempt(at, event)
+        elif kind == CONFIRM:
+            self._confirm(event)
+        elif kind == REFUSE:
+            self.refused.add((event.who, event.number))
+        elif kind == SUBSCRIBE:
+            self._subscriptions[event.subscription] = (at, event)
+            self._mean(event.subscription, f"subscription to {event.topic}")
+        elif kind == UNSUBSCRIBE:
+            self._leaving.add(event.subscription)
+        elif kind == ENDED:
+            self._ended.add(event.subscription)
+        elif kind == MISSING:
+            if event.subscription not in self._leaving:
+                self._blame(LOST_SUBSCRIPTION, f"subscription {event.subscription} is unknown")
+        elif kind == CONNECT:
+            self._connected_at[event.who] = at
+        elif kind == ACKNOWLEDGE:
+            found = self._digests.get((event.subscription, event.number))
+            assert found is not None, f"acknowledgement without a delivery: {event}"
+            self._acknowledged.add((event.subscription, found))
+        elif kind == SETTLE:
+            self.settled.setdefault((event.subscription, event.number), (at, event.who))
+        else:
+            assert kind == DRAINED, kind
+            self._drained.add(event.subscription)
+
+    def _attempt(self, at: int, event: Event) -> None:
+        assert event.digest not in self.attempts, f"two attempts with one payload: {event}"
+        self.attempts[event.digest] = event
+        self._attempted_at[event.digest] = at
+        if event.qos:
+            self._unconfirmed[event.who].append(event)
+
+    def _confirm(self, event: Event) -> None:
+        waiting = self._unconfirmed[event.who]
+        while waiting and waiting[0].number <= event.number:
+            attempt = waiting.pop(0)
+            if (attempt.who, attempt.number) not in self.refused:
+                self.confirmed.add(attempt.digest)
+
+    def _deliver(self, at: int, event: Event) -> None:
+        self.deliveries += 1
+        attempt = self.attempts.get(event.digest)
+        is_dead_letter = event.topic.startswith(DEAD_LETTER_PREFIX)
+        sent_to = event.topic.removeprefix(DEAD_LETTER_PREFIX)
+        if attempt is None or attempt.topic != sent_to or (event.number and not attempt.qos):
+            self._blame(INVENTED, f"nobody published this, so, there: {event}")
+            return
+        if event.subscription in self._ended:
+            self._blame(RESURRECTED, f"delivered after the subscription's end: {event}")
+        if is_dead_letter:
+            self.dead_tags[event.digest].add(event.number)
+        elif event.number:
+            self._in_order(event, attempt)
+            known = self._tags.setdefault((event.topic, event.digest), event.number)
+            if known != event.number:
+                self._blame(DOUBLED, f"one publish, ids {known} and {event.number}: {attempt}")
+        if event.number:
+            self._mean(event.number, f"message {event.digest} on {event.topic}")
+            self._comes_back(at, event)
+
+    def _in_order(self, event: Event, attempt: Event) -> None:
+        key = (event.subscription, event.number)
+        _, subscription = self._subscriptions.get(event.subscription, (0, None))
+        if self._seen[key] or subscription is None or subscription.who:
+            return
+        lane = (event.subscription, attempt.who, attempt.qos)
+        newest = self._newest.get(lane, 0)
+        if newest > attempt.number:
+            self._blame(OUT_OF_ORDER, f"{attempt} came after number {newest}: {event}")
+        self._newest[lane] = max(newest, attempt.number)
+
+    def _comes_back(self, at: int, event: Event) -> None:
+        key = (event.subscription, event.number)
+        self.duplicates += self._seen[key] > 0
+        self._seen[key] += 1
+        self._digests[key] = event.digest
+        if key not in self.settled:
+            return
+        settled_at, by = self.settled[key]
+        # Between connections there is no order, unless one was made after the other's answer.
+        if event.who == by or self._connected_at.get(event.who, 0) > settled_at:
+            self._blame(
+                RESURRECTED, f"settled at {settled_at}, delivered again at {at}: {event}"
+            )
+
+    def _mean(self, number: int, meaning: str) -> None:
+        known = self._meaning.setdefault(number, meaning)
+        if known != meaning:
+            self._blame(REUSED_ID, f"id {number} is {known}, and {meaning}")
+
+    def _find_losses(self) -> None:
+        """Each drained subscription gave all it owed, or a dead letter stands for it."""
+        owed_letters: Counter[str] = Counter()
+        for number, (since, subscription) in self._subscriptions.items():
+            if number not in self._drained or number in self._leaving:
+                continue
+            if subscription.topic.startswith(DEAD_LETTER_PREFIX):
+                continue
+            for found in self.confirmed:
+                attempt = self.attempts[found]
+                if attempt.topic != subscription.topic or self._attempted_at[found] < since:
+                    continue
+                if (number, found) not in self._acknowledged:
+                    owed_letters[found] += 1
+        for found, count in owed_letters.items():
+            if len(self.dead_tags.get(found, ())) < count:
+                attempt = self.attempts[found]
+                self._blame(LOST, f"confirmed, and neither taken nor a dead letter: {attempt}")
+
+    def _find_dead_letters_of_settled(self) -> None:
+        """A message that a subscription settled is given up on by the others at most."""
+        holders: Counter[str] = Counter(
+            subscription.topic for _, subscription in self._subscriptions.values()
+        )
+        settled: Counter[str] = Counter()
+        for key in self.settled:
+            found = self._digests.get(key, "")
+            _, subscription = self._subscriptions.get(key[0], (0, None))
+            if subscription is not None and found in self.attempts:
+                settled[found] += subscription.topic == self.attempts[found].topic
+        for found, tags in self.dead_tags.items():
+            attempt = self.attempts[found]
+            if len(tags) > holders[attempt.topic] - settled[found]:
+                self._blame(RESURRECTED, f"{len(tags)} dead letters, though settled: {attempt}")
+
+    def _blame(self, kind: str, text: str) -> None:
+        self.violations.append(Violation(kind, text))

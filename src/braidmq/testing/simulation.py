@@ -1,0 +1,428 @@
+"""The whole broker in one thread: real engine, connections, broker and log on fakes, one seed.
+
+A :class:`World` owns a disk, a clock, a ledger and clients that speak Blip over wires in
+memory. Each :meth:`World.step` lets one thing happen that on a real machine would happen at a
+time of its own: some bytes arrive, the log writes or reads or reports, a client acts, time
+passes, a connection breaks. The same seed replays the same world. The threads of
+`server.durability` and real sockets are not part of it; tests/chaos has those.
+
+    world = World(seed=7)
+    world.run(steps=500)
+    world.restart(world.disk.crash(world.rng))     # the power went
+    assert [] == world.drain()                     # the checker's verdict
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Final
+
+from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
+from braidmq.broker.authorize import Principal
+from braidmq.broker.broker import ReadRequest
+from braidmq.server.config import Config
+from braidmq.server.connection import Connection
+from braidmq.server.engine import Engine
+from braidmq.server.host import Limits
+from braidmq.server.recovery import recover
+from braidmq.testing.clients import Client, Consumer, Plan, Publisher, Scene
+from braidmq.testing.clock import FakeClock
+from braidmq.testing.disk import FakeDisk
+from braidmq.testing.ledger import Ledger, Violation, check
+from braidmq.wal import snapshots
+from braidmq.wal.files import Files
+from braidmq.wal.wal import Wal
+from braidmq.wire.blip import frames
+
+BACKOFF_MAX_S: Final = 1.0
+SETTINGS: Final[dict[str, object]] = {
+    "dev": True,
+    "wal": {"retention_hours": 0.0005},
+    "delivery": {
+        "max_retries": 3,
+        "retry_backoff_ms": 250,
+        "retry_backoff_max_ms": int(BACKOFF_MAX_S * 1000),
+        "window": 8,
+    },
+}
+"""Small everything: windows, retries, segments, so that a short run meets them all."""
+
+SEGMENT_BYTES: Final = 4096
+"""Less than an operator may configure."""
+
+PUBLISHERS: Final = 2
+AT_ONCE_MAX: Final = 6
+"""Pieces of data, or jobs of the log, that are handled without anything in between."""
+
+SPLIT_CHANCE: Final = 0.3
+_HAPPENINGS: Final = ("carry", "work", "act", "time", "chores", "break")
+_WEIGHTS: Final = (30, 30, 30, 5, 4, 1)
+DRAIN_ROUNDS_MAX: Final = 400
+
+
+class InlineLog:
+    """A `server.engine.Log` that does its work when it is told to.
+
+    `jobs` are the writer's, `reads` the reader's, `reports` what they have to tell the engine.
+    """
+
+    def __init__(
+        self, wal: Wal, files: Files, reports: Engine, now_us: Callable[[], int]
+    ) -> None:
+        self._wal = wal
+        self._files = files
+        self._reports = reports
+        self._now_us = now_us
+        self.jobs: deque[Callable[[], None]] = deque()
+        self.reads: deque[Callable[[], None]] = deque()
+        self.reports: deque[Callable[[], None]] = deque()
+
+    def append(self, bodies: list[bytes], *, urgent: bool) -> None:
+        """Append a batch and commit it."""
+
+        def job() -> None:
+            self._wal.append(bodies, urgent=urgent)
+            up_to = self._wal.commit(self._now_us())
+            self.reports.append(lambda: self._reports.committed(up_to))
+
+        self.jobs.append(job)
+
+    def read(self, request: ReadRequest) -> None:
+        """Read backlog back from the log."""
+
+        def job() -> None:
+            try:
+                found = self._wal.read(
+                    request.after_id,
+                    topic=request.topic,
+                    up_to=request.up_to,
+                    count_max=request.count_max,
+                    bytes_max=request.bytes_max,
+                )
+            except LogFullError:
+                self.reads.append(job)  # an index must be rebuilt first, and there is no room
+                return
+            lost = 0 if found.lost is None else found.lost[1] - found.lost[0] + 1
+            self.reports.append(
+                lambda: self._reports.backlog_read(
+                    request, found.records, reached_id=found.reached_id, lost_count=lost
+                )
+            )
+
+        self.reads.append(job)
+
+    def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
+        """Keep a snapshot, then delete the segments that nobody needs."""
+
+        def job() -> None:
+            try:
+                snapshots.save(self._files, last_id, snapshot)
+            except LogFullError:
+                return
+            oldest = min(snapshots.list_ids(self._files))
+            self._wal.retain(needed_id, self._now_us(), recovery_id=oldest + 1)
+
+        self.jobs.append(job)
+
+    def make_room(self) -> None:
+        """Try to have the reserve again."""
+
+        def job() -> None:
+            if self._wal.refill_reserve():
+                self.reports.append(self._reports.room_made)
+
+        self.jobs.append(job)
+
+    def do(self, jobs: deque[Callable[[], None]]) -> None:
+        """Do the first of *jobs*; a failure becomes a report."""
+        try:
+            jobs.popleft()()
+        except LogError as error:
+            failure: BraidError = error
+            self.reports.append(lambda: self._reports.log_failed(failure))
+        except OSError as error:
+            poisoned = LogPoisonedError("write", str(error))
+            self.reports.append(lambda: self._reports.log_failed(poisoned))
+
+
+class MemoryWire:
+    """What carries a connection's bytes, without a socket; whole frames come out at once."""
+
+    def __init__(self) -> None:
+        self.sink: Callable[[int, int, bytes], None] | None = None
+        self._decoder = frames.FrameDecoder()
+        self.to_server: deque[bytes] = deque()
+        self.paused = False
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        """Hand every whole frame on, as something that is surely on its way."""
+        self._decoder.receive_data(data)
+        while kind := self._decoder.advance():
+            assert self.sink is not None
+            self.sink(kind, self._decoder.correlation_id, self._decoder.payload())
+
+    def unsent_bytes(self) -> int:
+        """Return 0: memory takes everything."""
+        return 0
+
+    def pause_reading(self) -> None:
+        """Deliver no more data for a while."""
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        """Deliver data again."""
+        self.paused = False
+
+    def close(self) -> None:
+        """Note that the connection is to end."""
+        self.closed = True
+
+    def greeted(self) -> None:
+        """Do nothing: strangers are not measured here."""
+
+
+class _InOrder(set[Connection]):
+    """A set that is walked in the order in which it grew: addresses must not steer a replay."""
+
+    def __init__(self, order: dict[Connection, None]) -> None:
+        super().__init__()
+        self._order = order
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._order))
+
+
+class World:
+    """Everything that one seed decides."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        disk: FakeDisk | None = None,
+        ledger: Ledger | None = None,
+        clock: FakeClock | None = None,
+        subscriptions: dict[Plan, int] | None = None,
+        life: int = 0,
+    ) -> None:
+        self.rng = Random(seed)
+        self.disk = disk if disk is not None else FakeDisk()
+        self.scene = Scene(self.rng, ledger or Ledger(), subscriptions)
+        self.clock = clock if clock is not None else FakeClock()
+        self.config = _config()
+        self.limits = Limits(output_buffer_bytes=1 << 20, messages_per_s=0)
+        self.failure: BraidError | None = None
+        self.life = life
+        self._names = 0
+        self.clients: list[Client] = []
+        self.wires: dict[Client, tuple[MemoryWire, Connection]] = {}
+        self.connections: dict[Connection, None] = {}
+        self._principal = Principal("sim", publish=["*"], subscribe=["*"])
+        self.boot()
+
+    # Lives.
+
+    def boot(self) -> None:
+        """Start the broker on what the disk holds.
+
+        Raises:
+            BraidError: It refuses.
+        """
+        self.life += 1
+        self.clients = []
+        self.wires = {}
+        self.connections = {}
+        self.failure = None
+        self.disk.lock("LOCK")
+        found = recover(self.disk, self.config, now_us=self.clock.now_us(), clock=lambda: 0.0)
+        self.wal = found.wal
+        self.engine = Engine(
+            found.broker,
+            now_us=self.clock.now_us,
+            find_principal=lambda _: self._principal,
+            wake_later=lambda connection, _: connection.wake(),
+            fail=self._fail,
+        )
+        self.engine.connections = _InOrder(self.connections)
+        self.log = InlineLog(found.wal, self.disk, self.engine, self.clock.now_us)
+        self.engine.start(self.log)
+
+    def restart(self, disk: FakeDisk) -> None:
+        """Let the process be gone, and start it anew on *disk*."""
+        self.disk = disk
+        self.boot()
+
+    def _fail(self, error: BraidError) -> None:
+        self.failure = error
+
+    # One thing at a time.
+
+    def run(self, steps: int) -> None:
+        """Let *steps* things happen, or fewer when the log fails."""
+        for _ in range(steps):
+            if self.failure is not None:
+                return
+            self.step()
+
+    def step(self) -> None:
+        """Let one thing happen."""
+        happening = self.rng.choices(_HAPPENINGS, _WEIGHTS)[0]
+        if happening == "carry":
+            for _ in range(self.rng.randint(1, AT_ONCE_MAX)):
+                self._carry()
+        elif happening == "work":
+            for _ in range(self.rng.randint(1, AT_ONCE_MAX)):
+                self._work()
+        elif happening == "act":
+            self._act()
+        elif happening == "time":
+            self.pass_time(self.rng.choice((0.01, 0.1, 0.3, 2.0)))
+        elif happening == "chores":
+            self.engine.look_for_room()
+            self.engine.take_snapshot()
+        elif self.clients:
+            self.break_connection(self.rng.choice(self.clients))
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time jump, and the broker do what has fallen due."""
+        self.clock.advance(seconds)
+        self.engine.tick()
+
+    def break_connection(self, client: Client) -> None:
+        """Let a connection be gone, with whatever was on its way to the broker."""
+        self.clients.remove(client)
+        _, connection = self.wires.pop(client)
+        self.connections.pop(connection)
+        connection.lost()
+
+    def settle(self) -> None:
+        """Let everything happen that is due, until nothing is."""
+        while self.failure is None and (self._carry() or self._work()):
+            pass
+
+    def _carry(self) -> bool:
+        waiting = [
+            (wire, connection)
+            for wire, connection in self.wires.values()
+            if wire.to_server and not wire.paused
+        ]
+        if not waiting:
+            return False
+        wire, connection = self.rng.choice(waiting)
+        data = wire.to_server.popleft()
+        if len(data) > 1 and self.rng.random() < SPLIT_CHANCE:
+            cut = self.rng.randrange(1, len(data))
+            wire.to_server.appendleft(data[cut:])
+            data = data[:cut]
+        connection.receive(data)
+        return True
+
+    def _work(self) -> bool:
+        log = self.log
+        queues = [queue for queue in (log.jobs, log.reads, log.reports) if queue]
+        if not queues:
+            return False
+        queue = self.rng.choice(queues)
+        if queue is log.reports:
+            queue.popleft()()
+        else:
+            log.do(queue)
+        return True
+
+    def _act(self) -> None:
+        role = self.rng.choice(self.scene.roles())
+        found = [c for c in self.clients if getattr(c, "plan", None) is role]
+        wanted = PUBLISHERS if role is None else role.consumers
+        if role is not None and role not in self.scene.subscriptions:
+            wanted = 1  # so that it is made once
+        if len(found) < wanted:
+            self.join(role)
+        else:
+            self.rng.choice(found).act()
+
+    def join(self, role: Plan | None) -> Client:
+        """Let a client connect: a consumer of a plan, or a publisher."""
+        self._names += 1
+        name = f"{self.life}.{self._names}"
+        wire = MemoryWire()
+        connection = Connection(self.engine, wire, self.limits)
+        self.connections[connection] = None
+        client: Client
+        if role is None:
+            client = Publisher(self.scene, name, wire.to_server.append)
+        else:
+            client = Consumer(self.scene, name, wire.to_server.append, role)
+        wire.sink = client.receive
+        self.wires[client] = (wire, connection)
+        self.clients.append(client)
+        return client
+
+    # The end.
+
+    def drain(self) -> list[Violation]:
+        """Take everything that is there, twice, over a restart; return the checker's verdict.
+
+        The second time there must be nothing: what was settled stays so.
+        """
+        self._empty()
+        self.restart(self.disk.kill())
+        self._empty()
+        for subscription in self.scene.subscriptions.values():
+            self.scene.ledger.drained(subscription)
+        return check(self.scene.ledger)
+
+    def _empty(self) -> None:
+        for client in list(self.clients):
+            self.break_connection(client)
+        self.settle()
+        publisher = self.join(None)
+        assert isinstance(publisher, Publisher)
+        before = self.scene.confirmations
+        publisher.publish(["orders", "events"])
+        self.settle()
+        assert self.scene.confirmations == before + 1, "the broker no longer confirms"
+        drainers = [self.join(plan) for plan in list(self.scene.subscriptions)]
+        quiet = 0
+        for _ in range(DRAIN_ROUNDS_MAX):
+            taken = sum(self._drain_once(drainer) for drainer in drainers)
+            quiet = 0 if taken else quiet + 1
+            if quiet > 1:
+                return
+            if not taken:
+                self.pass_time(2 * BACKOFF_MAX_S)
+                self.settle()
+        raise AssertionError("it never runs dry")
+
+    def _drain_once(self, drainer: Client) -> int:
+        assert isinstance(drainer, Consumer)
+        if not drainer.subscription:
+            return 0
+        drainer.care = 1.0
+        before = drainer.delivered
+        drainer.ask(8)
+        drainer.fence()
+        self.settle()
+        drainer.acknowledge_all()
+        self.settle()
+        return drainer.delivered - before
+
+
+def _config() -> Config:
+    config = Config.model_validate(SETTINGS)
+    wal = config.wal.model_copy(update={"segment_bytes": SEGMENT_BYTES})
+    return config.model_copy(update={"wal": wal})
+
+
+def survives(disk: FakeDisk, world: World, seed: int) -> list[Violation]:
+    """Return the verdict on a broker that starts on *disk*, after what *world* has seen."""
+    clock = FakeClock(world.clock.now_us())
+    after = World(
+        seed,
+        disk=disk,
+        ledger=world.scene.ledger.fork(),
+        clock=clock,
+        subscriptions=world.scene.subscriptions,
+        life=world.life,
+    )
+    return after.drain()

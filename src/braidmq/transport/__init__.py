@@ -1,0 +1,1 @@
+"""Sockets that carry a session: TCP, QUIC, TLS. They understand none of the bytes."""

@@ -1,0 +1,152 @@
+"""TCP: an asyncio protocol that carries one connection, and nothing of what it means."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+KEEPALIVE_S: Final = 60
+"""An idle peer is asked after this long whether it is still there."""
+
+KEEPALIVE_PROBES: Final = 4
+KEEPALIVE_INTERVAL_S: Final = 10
+
+
+class Carried(Protocol):
+    """The connection that the bytes belong to."""
+
+    def receive(self, data: bytes) -> None:
+        """Handle bytes of the peer."""
+
+    def finish_input(self) -> None:
+        """Handle that the peer sends no more."""
+
+    def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - a state, not an option
+        """Handle that the output buffer is full, or has room again."""
+
+    def lost(self) -> None:
+        """Handle the end."""
+
+
+class TcpWire(asyncio.Protocol):
+    """One accepted TCP connection, from accept to close.
+
+    The handshake deadline counts from the making of this object, which is the accept, so that a
+    TLS handshake is part of it.
+    """
+
+    def __init__(
+        self,
+        accept: Callable[["TcpWire"], Carried | None],
+        *,
+        output_buffer_bytes: int,
+        handshake_timeout_s: float,
+        closed: Callable[["TcpWire"], None],
+    ) -> None:
+        self._accept = accept
+        self._closed = closed
+        self._output_buffer_bytes = output_buffer_bytes
+        self._transport: asyncio.Transport | None = None
+        self._carried: Carried | None = None
+        loop = asyncio.get_running_loop()
+        self._deadline: asyncio.TimerHandle | None = loop.call_later(
+            handshake_timeout_s, self.abort
+        )
+        self._loop = loop
+        self.peer_address: str = ""
+        self.heard_at: float = loop.time()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the socket up and make the connection."""
+        # uvloop's transports have the methods of asyncio.Transport, but not its name.
+        assert hasattr(transport, "set_write_buffer_limits")
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.peer_address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            _configure(raw)
+        self._transport.set_write_buffer_limits(high=self._output_buffer_bytes)
+        self._carried = self._accept(self)
+        if self._carried is None:
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on what the peer sent."""
+        self.heard_at = self._loop.time()
+        if self._carried is not None:
+            self._carried.receive(data)
+
+    def eof_received(self) -> bool:
+        """Keep our half open: what was sent is still answered."""
+        if self._carried is not None:
+            self._carried.finish_input()
+        return self._transport is not None and not self._transport.is_closing()
+
+    def pause_writing(self) -> None:
+        """Hand on that the output buffer is full."""
+        if self._carried is not None:
+            self._carried.set_writable(False)
+
+    def resume_writing(self) -> None:
+        """Hand on that the output buffer has room."""
+        if self._carried is not None:
+            self._carried.set_writable(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Hand on the end; how it came does not matter."""
+        del exc
+        self.greeted()
+        carried = self._carried
+        self._carried = None
+        self._transport = None
+        if carried is not None:
+            carried.lost()
+        self._closed(self)
+
+    # What the connection calls.
+
+    def write(self, data: bytes) -> None:
+        """Send *data*, now or when there is room."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def unsent_bytes(self) -> int:
+        """Return how much was written and not yet sent."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        """Deliver no more data for a while."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Deliver data again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what is written, then close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def greeted(self) -> None:
+        """Stop the clock that strangers are measured by."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def _configure(raw: socket.socket) -> None:
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)

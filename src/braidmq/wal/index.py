@@ -1,0 +1,220 @@
+"""The index beside a segment: written with it, read block by block, rebuilt from it.
+
+It is never trusted over the segment: rows are verified by the checksums of their blocks, and
+what they point to by the record's own. The bytes are drawn in `braidmq.wal.format` and
+`braidmq.wal.tables`.
+"""
+
+from typing import Final
+
+from braidmq.wal.files import File, Files, read_all, write_all
+from braidmq.wal.format import (
+    GAP_KIND,
+    HEADER_BYTES,
+    INDEX_MAGIC,
+    ROW_BYTES,
+    VERSION,
+    checksum,
+    decode_header,
+    encode_header,
+)
+from braidmq.wal.tables import (
+    BLOCK_ROWS,
+    ROW_BLOCK_BYTES,
+    TRAILER_BYTES,
+    BlockSums,
+    Trailer,
+    decode_tables,
+    decode_trailer,
+    encode_tables,
+)
+
+_KIND_AT: Final = ROW_BYTES - 1
+_ID_BYTES: Final = 8
+_END_AT: Final = ROW_BYTES - 16
+"""How far before a row's end its payload's offset and length are."""
+
+
+def index_path(first_id: int) -> str:
+    """Return the path of the index of the segment that starts with *first_id*."""
+    return f"wal/{first_id:020}.idx"
+
+
+class IndexView:
+    """An index as it was at one moment, for any thread.
+
+    `topics` may hold names that are newer than the view; no row of the view has their numbers.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        *,
+        first_id: int,
+        rows: int,
+        gap_count: int,
+        topics: dict[bytes, int],
+        row_sums: list[int],
+        last_sum: int,
+        block_sums: list[int],
+    ) -> None:
+        self._file = file
+        self.first_id = first_id
+        self.rows = rows
+        self.gap_count = gap_count
+        self.topics = topics
+        self.block_sums = block_sums
+        self._row_sums = row_sums
+        self._last_sum = last_sum
+
+    def block(self, number: int) -> bytes | None:
+        """Return the rows of block *number*, or None when they are not what was written."""
+        rows = min(BLOCK_ROWS, self.rows - number * BLOCK_ROWS)
+        data = read_all(self._file, rows * ROW_BYTES, HEADER_BYTES + number * ROW_BLOCK_BYTES)
+        whole = rows == BLOCK_ROWS
+        expected = self._row_sums[number] if whole else self._last_sum
+        return data if len(data) == rows * ROW_BYTES and checksum(data) == expected else None
+
+    def end_before(self, row: int) -> int:
+        """Return where the record before that of *row* ends in the segment file."""
+        data = read_all(self._file, 8, HEADER_BYTES + row * ROW_BYTES - _END_AT)
+        return int.from_bytes(data[:4], "little") + int.from_bytes(data[4:], "little")
+
+    def row_after(self, after_id: int) -> int:
+        """Return the number of the first row whose id is above *after_id* (or `rows`)."""
+        if not self.gap_count:
+            return min(max(after_id + 1 - self.first_id, 0), self.rows)
+        low, high = 0, self.rows
+        while low < high:
+            middle = (low + high) // 2
+            data = read_all(self._file, _ID_BYTES, HEADER_BYTES + middle * ROW_BYTES)
+            if int.from_bytes(data, "little") > after_id:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+
+class IndexWriter:
+    """The index of the segment that grows."""
+
+    def __init__(self, file: File, first_id: int) -> None:
+        self.file = file
+        self.first_id = first_id
+        self.rows = 0
+        self.gap_count = 0
+        self.topics: dict[bytes, int] = {b"": 0}
+        self._sums = BlockSums(ROW_BLOCK_BYTES)
+
+    @classmethod
+    def create(
+        cls, files: Files, path: str, *, first_id: int, created_us: int
+    ) -> "IndexWriter":
+        """Start an empty index at *path*; nothing of it is synced, since it can be rebuilt.
+
+        Raises:
+            OSError: It could not be made.
+        """
+        file = files.open(path, write=True, create=True)
+        file.truncate(0)
+        write_all(file, encode_header(INDEX_MAGIC, first_id, created_us), 0)
+        return cls(file, first_id)
+
+    @property
+    def size(self) -> int:
+        """Where the next row goes."""
+        return HEADER_BYTES + self.rows * ROW_BYTES
+
+    def grow(self, rows: bytes, gap_count: int = 0) -> None:
+        """Take note that *rows* are now in the file."""
+        self.rows += len(rows) // ROW_BYTES
+        self.gap_count += gap_count
+        self._sums.update(rows)
+
+    def append(self, rows: bytes) -> None:
+        """Write *rows*, which may be of gap records too.
+
+        Raises:
+            OSError: They were not all written.
+        """
+        write_all(self.file, rows, self.size)
+        self.grow(rows, rows[_KIND_AT::ROW_BYTES].count(GAP_KIND))
+
+    def seal(self, trailer: Trailer, block_sums: list[int]) -> None:
+        """Write the tables and the trailer behind the rows.
+
+        Raises:
+            OSError: They were not all written.
+        """
+        names = list(self.topics)[1:]
+        write_all(
+            self.file, encode_tables(trailer, names, self._sums.all(), block_sums), self.size
+        )
+
+    def view(self) -> IndexView:
+        """Return the index as it is now."""
+        return IndexView(
+            self.file,
+            first_id=self.first_id,
+            rows=self.rows,
+            gap_count=self.gap_count,
+            topics=self.topics,
+            row_sums=self._sums.sums,
+            last_sum=self._sums.last,
+            block_sums=[],
+        )
+
+
+def read_trailer(files: Files, first_id: int, created_us: int, size: int) -> Trailer | None:
+    """Return the trailer of a sealed index if it belongs to this segment of *size* bytes.
+
+    None for an index that is missing, torn, stale or of another version: rebuild it.
+    """
+    try:
+        file = files.open(index_path(first_id), write=False, create=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return _trailer_of(file, first_id, created_us, size)
+    finally:
+        file.close()
+
+
+def _trailer_of(file: File, first_id: int, created_us: int, size: int) -> Trailer | None:
+    header = decode_header(read_all(file, HEADER_BYTES, 0), INDEX_MAGIC)
+    if header is None or header.version != VERSION:
+        return None
+    if (header.first_id, header.created_us) != (first_id, created_us):
+        return None
+    index_bytes = file.size()
+    if index_bytes < HEADER_BYTES + TRAILER_BYTES:
+        return None
+    trailer = decode_trailer(
+        read_all(file, TRAILER_BYTES, index_bytes - TRAILER_BYTES), index_bytes
+    )
+    return trailer if trailer is not None and trailer.segment_bytes == size else None
+
+
+def open_sealed(files: Files, first_id: int, created_us: int, size: int) -> IndexView | None:
+    """Return a sealed index whose trailer and tables are verified, or None: rebuild it."""
+    try:
+        file = files.open(index_path(first_id), write=False, create=False)
+    except FileNotFoundError:
+        return None
+    trailer = _trailer_of(file, first_id, created_us, size)
+    if trailer is None:
+        return None
+    length = file.size() - TRAILER_BYTES - trailer.topics_at
+    tables = decode_tables(read_all(file, length, trailer.topics_at), trailer)
+    if tables is None:
+        return None
+    return IndexView(
+        file,
+        first_id=first_id,
+        rows=trailer.rows,
+        gap_count=trailer.gap_count,
+        topics=tables.topics,
+        row_sums=tables.row_sums,
+        last_sum=tables.row_sums[-1] if tables.row_sums else 0,
+        block_sums=tables.block_sums,
+    )

@@ -1,0 +1,50 @@
+"""Where bytes go that could not be accepted. Nothing here is ever pruned, by anybody."""
+
+from typing import Final
+
+from braidmq.wal.files import File, Files, read_all, write_all
+
+QUARANTINE_DIR: Final = "quarantine"
+_COPY_BYTES: Final = 1024 * 1024
+
+
+def _free_name(files: Files, name: str) -> str:
+    if not files.exists(QUARANTINE_DIR):
+        files.make_dir(QUARANTINE_DIR)
+        files.sync_dir("")
+    taken = set(files.list_dir(QUARANTINE_DIR))
+    number = 1
+    while f"{name}.{number}" in taken:
+        number += 1
+    return f"{QUARANTINE_DIR}/{name}.{number}"
+
+
+def keep_copy(files: Files, file: File, name: str, offset: int) -> str:
+    """Copy what *file* holds from *offset* on, durably, and return the copy's path.
+
+    Raises:
+        OSError: The copy is not complete: leave the original as it is.
+    """
+    path = _free_name(files, f"{name}.at{offset}")
+    copy = files.open(path, write=True, create=True)
+    size = file.size()
+    for at in range(offset, size, _COPY_BYTES):
+        write_all(copy, read_all(file, min(_COPY_BYTES, size - at), at), at - offset)
+    copy.fsync()
+    copy.close()
+    files.sync_dir(QUARANTINE_DIR)
+    return path
+
+
+def move_in(files: Files, path: str) -> str:
+    """Move the file *path* here, durably, and return its new path.
+
+    Raises:
+        OSError: It may be at either place, whole.
+    """
+    directory, _, name = path.rpartition("/")
+    kept = _free_name(files, name)
+    files.rename(path, kept)
+    files.sync_dir(QUARANTINE_DIR)
+    files.sync_dir(directory)
+    return kept

@@ -1,0 +1,306 @@
+"""Reading committed records back, for any thread: by the index, verified, a block at a time.
+
+A reader holds no lock while it reads: it works on a `View` that the writer swaps, and files
+close themselves with their last reference.
+"""
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
+from braidmq.base.limits import KIB
+from braidmq.wal.files import FULL_ERRNOS, File, Files, read_all
+from braidmq.wal.format import (
+    GAP_KIND,
+    HEADER_BYTES,
+    ROW_BYTES,
+    Describe,
+    Selection,
+    cut_records,
+    decode_gap,
+    select_rows,
+)
+from braidmq.wal.index import IndexView, open_sealed
+from braidmq.wal.rebuild import rebuild_sealed
+from braidmq.wal.recovery import Walk, find_record
+from braidmq.wal.segment import SegmentInfo, reader_of, segment_path
+from braidmq.wal.tables import BLOCK_ROWS
+
+SKIP_BYTES_MIN: Final = 4 * KIB
+"""Other topics' bytes shorter than this are read along: cheaper than another call."""
+OPEN_SEGMENTS_MAX: Final = 16
+"""Sealed segments whose files and tables are kept at hand."""
+_NO_TOPIC: Final = -2
+"""A topic number that no row has."""
+
+ROWS_AT_ONCE_MIN: Final = 512
+"""Rows that are looked at together when a topic may be rare among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The committed log at one moment."""
+
+    sealed: tuple[SegmentInfo, ...]
+    active: SegmentInfo
+    file: File
+    index: IndexView
+    committed_id: int
+
+    @property
+    def first_id(self) -> int:
+        """The lowest id that the log still has."""
+        return (self.sealed[0] if self.sealed else self.active).first_id
+
+
+@dataclass(slots=True)
+class ReadBack:
+    """What a read found.
+
+    Everything that was asked for up to `reached_id` is in `records`, as (id, body). `lost` are
+    the ids (first, last) that retention had deleted before they were read; `gaps` are the id
+    ranges that a repair gave up.
+    """
+
+    records: list[tuple[int, bytes]] = field(default_factory=list)
+    reached_id: int = 0
+    lost: tuple[int, int] | None = None
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    body_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    topic: bytes | None
+    up_to: int
+    count_max: int
+    bytes_max: int
+
+
+class _DoubtError(Exception):
+    """Index and segment do not agree; one of them is wrong."""
+
+
+class Reader:
+    """Reads views; keeps the files of sealed segments that were read lately."""
+
+    def __init__(self, files: Files, describe: Describe) -> None:
+        self._files = files
+        self._describe = describe
+        self._open: OrderedDict[int, tuple[File, IndexView]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(
+        self,
+        view: View,
+        after_id: int,
+        *,
+        topic: bytes | None,
+        up_to: int,
+        count_max: int,
+        bytes_max: int,
+    ) -> ReadBack:
+        """Return records of *view* as `Wal.read` says.
+
+        Raises:
+            DamagedLogError: A committed record cannot be read.
+            LogFullError: An index must be rebuilt and there is no room for it.
+            LogPoisonedError: An index must be rebuilt and cannot be written.
+            FileNotFoundError: A segment was deleted meanwhile: take a new view.
+        """
+        wanted = _Wanted(topic, min(up_to, view.committed_id), count_max, bytes_max)
+        found = ReadBack(reached_id=after_id)
+        if after_id < wanted.up_to and after_id + 1 < view.first_id:
+            found.lost = (after_id + 1, min(view.first_id - 1, wanted.up_to))
+            found.reached_id = found.lost[1]
+        segments = (*view.sealed, view.active)
+        start = bisect_right(segments, found.reached_id + 1, key=lambda s: s.first_id) - 1
+        for segment in segments[max(start, 0) :]:
+            if found.reached_id >= wanted.up_to or self._read_segment(
+                view, segment, wanted, found
+            ):
+                break
+        return found
+
+    def _read_segment(
+        self, view: View, segment: SegmentInfo, wanted: _Wanted, found: ReadBack
+    ) -> bool:
+        """Add what *segment* has to *found*; return whether the bounds are reached."""
+        for attempt in range(2):
+            file, index = self.opened(view, segment)
+            try:
+                return self._read_blocks(file, index, segment, wanted, found)
+            except _DoubtError:
+                self.settle_doubt(view, segment, again=attempt > 0)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise _unreadable(segment, found.reached_id + 1, str(error)) from error
+        raise AssertionError(segment)
+
+    def _read_blocks(
+        self,
+        file: File,
+        index: IndexView,
+        segment: SegmentInfo,
+        wanted: _Wanted,
+        found: ReadBack,
+    ) -> bool:
+        number = -1 if wanted.topic is None else index.topics.get(wanted.topic)
+        row = index.row_after(found.reached_id)
+        while row < index.rows and (number is not None or index.gap_count):
+            rows, before = _rows_from(index, row)
+            count_left = wanted.count_max - len(found.records)
+            # No more rows than are likely to be wanted: each is looked at.
+            rows = rows[: max(count_left + 1, ROWS_AT_ONCE_MIN) * ROW_BYTES]
+            chosen = select_rows(
+                rows,
+                before,
+                _NO_TOPIC if number is None else number,
+                found.reached_id,
+                wanted.up_to,
+                count_left,
+                wanted.bytes_max - found.body_bytes,
+            )
+            if found.records and chosen.body_bytes + found.body_bytes > wanted.bytes_max:
+                return True
+            self._fetch(file, chosen, found)
+            if index.gap_count:
+                _note_gaps(file, rows, found, chosen.reached_id)
+            found.reached_id = max(found.reached_id, chosen.reached_id)
+            if chosen.full or found.reached_id >= wanted.up_to:
+                return chosen.full
+            row += len(rows) // ROW_BYTES
+        found.reached_id = max(found.reached_id, min(segment.last_id, wanted.up_to))
+        return False
+
+    def _fetch(self, file: File, chosen: Selection, found: ReadBack) -> None:
+        """Read the chosen records, neighbours by one call."""
+        starts, ends = chosen.starts, chosen.ends
+        fetched: list[tuple[int, bytes]] = []
+        first = 0
+        for i in range(1, len(starts) + 1):
+            if i < len(starts) and starts[i] - ends[i - 1] < SKIP_BYTES_MIN:
+                continue
+            base = starts[first]
+            data = read_all(file, ends[i - 1] - base, base)
+            records = cut_records(
+                data, base, chosen.ids[first:i], starts[first:i], ends[first:i]
+            )
+            if len(records) != i - first:
+                raise _DoubtError
+            fetched += records
+            first = i
+        found.records += fetched
+        found.body_bytes += chosen.body_bytes
+
+    def opened(self, view: View, segment: SegmentInfo) -> tuple[File, IndexView]:
+        """Return the segment's file and its index, rebuilt when it cannot be trusted.
+
+        Raises:
+            DamagedLogError: The segment is damaged.
+        """
+        if not segment.sealed:
+            return view.file, view.index
+        with self._lock:
+            held = self._open.get(segment.first_id)
+            if held is not None:
+                self._open.move_to_end(segment.first_id)
+                return held
+            file = self._files.open(segment.path, write=False, create=False)
+            index = self._open_index(segment)
+            self._open[segment.first_id] = file, index
+            if len(self._open) > OPEN_SEGMENTS_MAX:
+                self._open.popitem(last=False)
+            return file, index
+
+    def _open_index(self, segment: SegmentInfo) -> IndexView:
+        for _ in range(2):
+            index = open_sealed(self._files, segment.first_id, segment.created_us, segment.size)
+            if index is not None:
+                return index
+            self._rebuild(segment)
+        raise _unreadable(segment, segment.first_id, "its index cannot be rebuilt")
+
+    def _rebuild(self, segment: SegmentInfo) -> None:
+        try:
+            rebuild_sealed(self._files, segment.first_id, segment.last_id + 1, self._describe)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                raise LogFullError("no space left to rebuild an index") from error
+            raise LogPoisonedError("rebuilding an index", str(error)) from error
+
+    def settle_doubt(self, view: View, segment: SegmentInfo, *, again: bool) -> None:
+        """Find out which of segment and index is wrong; rebuild the index, or raise.
+
+        Raises:
+            DamagedLogError: It is the segment, or the index of the segment that grows, which
+                only a restart rebuilds.
+        """
+        if segment.sealed and not again:
+            with self._lock:
+                self._rebuild(segment)
+                self._open.pop(segment.first_id, None)
+            return
+        file, _ = self.opened(view, segment)
+        read = reader_of(file)
+        walk = Walk(read, segment.size, segment.first_id)
+        for _ in walk.runs():
+            pass
+        behind = find_record(read, walk.offset, segment.size, walk.next_id - 1, fenced=False)
+        raise DamagedLogError(
+            segment.path,
+            offset=walk.offset,
+            first_id=walk.next_id,
+            last_id=max(behind[1] - 1 if behind else segment.last_id, walk.next_id),
+            reason=walk.problem or "its index does not match; a restart rebuilds it",
+        )
+
+    @property
+    def open_count(self) -> int:
+        """How many sealed segments are held open."""
+        return len(self._open)
+
+    def forget(self, segment: SegmentInfo) -> None:
+        """Let go of the files of a segment that is deleted."""
+        with self._lock:
+            self._open.pop(segment.first_id, None)
+
+
+def _rows_from(index: IndexView, row: int) -> tuple[bytes, int]:
+    """Return the rows from *row* to the end of its block, and where its record starts."""
+    block, skipped = divmod(row, BLOCK_ROWS)
+    rows = index.block(block)
+    if rows is None:
+        raise _DoubtError
+    return rows[skipped * ROW_BYTES :], index.end_before(row) if row else HEADER_BYTES
+
+
+def _note_gaps(file: File, rows: bytes, found: ReadBack, reached_id: int) -> None:
+    for at in range(0, len(rows), ROW_BYTES):
+        record_id = int.from_bytes(rows[at : at + 8], "little")
+        if rows[at + ROW_BYTES - 1] != GAP_KIND or not (
+            found.reached_id < record_id <= reached_id
+        ):
+            continue
+        body_at = int.from_bytes(rows[at + 16 : at + 20], "little")
+        body_bytes = int.from_bytes(rows[at + 20 : at + 24], "little")
+        gap = decode_gap(read_all(file, body_bytes, body_at))
+        if gap is None:
+            raise _DoubtError
+        found.gaps.append(gap)
+
+
+def _unreadable(segment: SegmentInfo, first_id: int, reason: str) -> DamagedLogError:
+    return DamagedLogError(
+        segment_path(segment.first_id),
+        offset=0,
+        first_id=first_id,
+        last_id=segment.last_id,
+        reason=reason,
+    )

@@ -1,0 +1,147 @@
+"""Building an index from its segment, verifying every record on the way."""
+
+from collections.abc import Callable
+
+from braidmq.base.errors import DamagedLogError, UnknownRecordError
+from braidmq.wal.files import File, Files, read_all
+from braidmq.wal.format import HEADER_BYTES, RECORD_HEADER_BYTES, Describe, Header, encode_rows
+from braidmq.wal.index import IndexWriter, index_path
+from braidmq.wal.recovery import (
+    CHUNK_BYTES,
+    Ending,
+    Walk,
+    judge_header,
+    judge_sealed,
+)
+from braidmq.wal.segment import (
+    LOG_DIR,
+    ActiveSegment,
+    SegmentInfo,
+    damage,
+    reader_of,
+    segment_path,
+)
+
+Visit = Callable[[int, bytes], None]
+"""Called with the id and the body of each verified record, in order."""
+
+
+def read_header(file: File, first_id: int) -> Header:
+    """Return the header of a segment that must have a valid one.
+
+    Raises:
+        DamagedLogError: It has none.
+    """
+    header, problem = judge_header(read_all(file, HEADER_BYTES, 0), first_id)
+    if header is None:
+        raise DamagedLogError(
+            segment_path(first_id),
+            offset=0,
+            first_id=first_id,
+            last_id=first_id,
+            reason=problem,
+        )
+    return header
+
+
+def visit_run(
+    first_id: int, start: int, records: list[tuple[int, bytes]], visit: Visit
+) -> None:
+    """Call *visit* with each of *records*, the first of which starts at *start*.
+
+    Raises:
+        DamagedLogError: *visit* does not know a record's type.
+    """
+    at = start
+    for record_id, body in records:
+        try:
+            visit(record_id, body)
+        except UnknownRecordError as error:
+            raise DamagedLogError(
+                segment_path(first_id),
+                offset=at,
+                first_id=record_id,
+                last_id=record_id,
+                reason=str(error),
+            ) from error
+        at += RECORD_HEADER_BYTES + len(body)
+
+
+def rows_of(
+    first_id: int,
+    start: int,
+    records: list[tuple[int, bytes]],
+    describe: Describe,
+    topics: dict[bytes, int],
+) -> bytes:
+    """Return the index rows of *records*.
+
+    Raises:
+        DamagedLogError: A record's type is not known.
+    """
+    try:
+        return encode_rows(records, start, describe, topics)
+    except UnknownRecordError:
+        visit_run(first_id, start, records, lambda _, body: _describe_only(describe, body))
+        raise
+
+
+def _describe_only(describe: Describe, body: bytes) -> None:
+    describe(body)
+
+
+def build_index(
+    walk: Walk, segment: ActiveSegment, describe: Describe, visit: Visit | None = None
+) -> None:
+    """Append rows for every valid record that *walk* finds to *segment*'s index, and visit it.
+
+    Raises:
+        DamagedLogError: A record's type is not known.
+    """
+    index = segment.index
+    for start, records in walk.runs():
+        index.append(rows_of(segment.first_id, start, records, describe, index.topics))
+        if visit is not None:
+            visit_run(segment.first_id, start, records, visit)
+    for at in range(HEADER_BYTES, walk.offset, CHUNK_BYTES):
+        size = min(CHUNK_BYTES, walk.offset - at)
+        segment.grow(read_all(segment.file, size, at), walk.next_id)
+
+
+def start_index(files: Files, file: File, header: Header) -> ActiveSegment:
+    """Return *file* as a segment with an empty index under a temporary name."""
+    path = index_path(header.first_id) + ".tmp"
+    index = IndexWriter.create(
+        files, path, first_id=header.first_id, created_us=header.created_us
+    )
+    return ActiveSegment(file, index, header.created_us)
+
+
+def finish_index(files: Files, first_id: int) -> None:
+    """Give the temporary index its name, in the place of the old one."""
+    path = index_path(first_id)
+    files.rename(path + ".tmp", path)
+    files.sync_dir(LOG_DIR)
+
+
+def rebuild_sealed(
+    files: Files, first_id: int, next_first_id: int, describe: Describe
+) -> SegmentInfo:
+    """Verify a sealed segment, write its index anew, and return what is known of it.
+
+    Raises:
+        DamagedLogError: The segment is damaged; nothing was changed.
+        OSError: The index could not be written.
+    """
+    file = files.open(segment_path(first_id), write=False, create=False)
+    header = read_header(file, first_id)
+    read = reader_of(file)
+    walk = Walk(read, file.size(), first_id)
+    segment = start_index(files, file, header)
+    build_index(walk, segment, describe)
+    verdict = judge_sealed(walk, next_first_id, read)
+    if verdict.ending is not Ending.CLEAN:
+        raise damage(first_id, verdict)
+    segment.seal_index()
+    finish_index(files, first_id)
+    return segment.info(sealed=True)

@@ -1,0 +1,63 @@
+"""The slow background check of sealed segments, by the checksums of their blocks."""
+
+import threading
+
+from braidmq.wal.files import read_all
+from braidmq.wal.format import checksum
+from braidmq.wal.reading import Reader, View
+from braidmq.wal.segment import SegmentInfo
+from braidmq.wal.tables import SEGMENT_BLOCK_BYTES
+
+
+class Scrubber:
+    """Goes round the sealed segments, a few blocks per call, and starts over at the end."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._first_id = 0
+        self._block = 0
+
+    def scrub(self, view: View, bytes_max: int) -> int:
+        """Verify about *bytes_max* bytes from where the last call ended; return how many.
+
+        Raises:
+            DamagedLogError: A segment is damaged.
+        """
+        with self._lock:
+            verified = 0
+            visited = 0
+            while verified < bytes_max and visited <= len(view.sealed):
+                segment = self._current(view)
+                if segment is None:
+                    break
+                verified += self._verify(view, segment, bytes_max - verified)
+                visited += 1
+            return verified
+
+    def _current(self, view: View) -> SegmentInfo | None:
+        for segment in view.sealed:
+            if segment.first_id >= self._first_id:
+                if segment.first_id > self._first_id:
+                    self._first_id, self._block = segment.first_id, 0
+                return segment
+        self._first_id = self._block = 0
+        return view.sealed[0] if view.sealed else None
+
+    def _verify(self, view: View, segment: SegmentInfo, bytes_max: int) -> int:
+        try:
+            file, index = self._reader.opened(view, segment)
+        except FileNotFoundError:  # deleted by retention since the view was taken
+            self._first_id, self._block = segment.last_id + 1, 0
+            return 0
+        verified = 0
+        while self._block < len(index.block_sums) and verified < bytes_max:
+            data = read_all(file, SEGMENT_BLOCK_BYTES, self._block * SEGMENT_BLOCK_BYTES)
+            if checksum(data) != index.block_sums[self._block]:
+                self._reader.settle_doubt(view, segment, again=False)
+                break
+            verified += len(data)
+            self._block += 1
+        if self._block >= len(index.block_sums):
+            self._first_id, self._block = segment.last_id + 1, 0
+        return verified

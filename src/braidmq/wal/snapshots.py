@@ -1,0 +1,155 @@
+"""Snapshots: what recovery starts from, so that it need not read the whole log.
+
+The body is opaque. A snapshot is `snapshot/<last id, 20 digits>.snap`:
+
+    0       8         12        20       28    32
+    +-------+---------+---------+--------+-----+----------+
+    | magic | version | last id | length | crc | body ... |   crc: CRC-32C of the 28 bytes
+    +-------+---------+---------+--------+-----+----------+   before it and of the body
+
+Little-endian. It says what everything up to its last id came to. Sync the log before saving.
+"""
+
+import re
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
+from braidmq.wal.files import FULL_ERRNOS, Files, read_all, write_all
+from braidmq.wal.format import checksum
+from braidmq.wal.quarantine import move_in
+
+SNAPSHOT_DIR: Final = "snapshot"
+SNAPSHOT_MAGIC: Final = b"BRAIDSNP"
+SNAPSHOT_VERSION: Final = 1
+KEPT_COUNT: Final = 2
+_TEMPORARY: Final = f"{SNAPSHOT_DIR}/writing.tmp"
+_NAME: Final = re.compile(r"([0-9]{20})\.snap")
+_HEADER: Final = Struct(
+    "<8s"  # magic
+    "I"  # version
+    "Q"  # last id
+    "Q"  # length of the body
+    "I"  # crc
+)
+_CRC_AT: Final = _HEADER.size - 4
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the records up to `last_id` came to."""
+
+    last_id: int
+    body: bytes
+
+
+def encode(last_id: int, body: bytes) -> bytes:
+    """Return the content of a snapshot file."""
+    fields = _HEADER.pack(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, last_id, len(body), 0)[:_CRC_AT]
+    return fields + checksum(fields + body).to_bytes(4, "little") + body
+
+
+def decode(data: bytes) -> Snapshot | None:
+    """Return the snapshot that *data* is, or None when it is not a valid one.
+
+    Raises:
+        DamagedLogError: It is intact, and of a version that is not known here.
+    """
+    if len(data) < _HEADER.size:
+        return None
+    magic, version, last_id, length, crc = _HEADER.unpack_from(data)
+    body = data[_HEADER.size :]
+    if magic != SNAPSHOT_MAGIC or length != len(body):
+        return None
+    if checksum(data[:_CRC_AT] + body) != crc:
+        return None
+    if version != SNAPSHOT_VERSION:
+        raise DamagedLogError(
+            snapshot_path(last_id),
+            offset=len(SNAPSHOT_MAGIC),
+            first_id=last_id,
+            last_id=last_id,
+            reason=f"snapshot format version {version}, this version reads {SNAPSHOT_VERSION}",
+        )
+    return Snapshot(last_id, body)
+
+
+def snapshot_path(last_id: int) -> str:
+    """Return the path of the snapshot that ends with *last_id*."""
+    return f"{SNAPSHOT_DIR}/{last_id:020}.snap"
+
+
+def list_ids(files: Files) -> list[int]:
+    """Return the last ids of the snapshots there are, newest first; they are not verified."""
+    names = (_NAME.fullmatch(name) for name in files.list_dir(SNAPSHOT_DIR))
+    return sorted((int(name[1]) for name in names if name), reverse=True)
+
+
+def save(files: Files, last_id: int, body: bytes) -> None:
+    """Write a snapshot durably, then delete all but the newest two.
+
+    Raises:
+        LogFullError: There is no room; the snapshots there were are intact.
+        LogPoisonedError: The disk failed.
+    """
+    try:
+        if not files.exists(SNAPSHOT_DIR):
+            files.make_dir(SNAPSHOT_DIR)
+            _sync_dir(files, "")
+        _write_durably(files, snapshot_path(last_id), encode(last_id, body))
+        for old in list_ids(files)[KEPT_COUNT:]:
+            files.unlink(snapshot_path(old))
+            _sync_dir(files, SNAPSHOT_DIR)
+    except OSError as error:
+        if error.errno in FULL_ERRNOS:
+            raise LogFullError("no space left for a snapshot") from error
+        raise LogPoisonedError("snapshot", str(error)) from error
+
+
+def _write_durably(files: Files, path: str, data: bytes) -> None:
+    file = files.open(_TEMPORARY, write=True, create=True)
+    file.truncate(0)
+    try:
+        write_all(file, data, 0)
+    except OSError:
+        file.truncate(0)
+        raise
+    try:
+        file.fsync()
+    except OSError as error:
+        raise LogPoisonedError("fsync of a snapshot", str(error)) from error
+    file.close()
+    files.rename(_TEMPORARY, path)
+    _sync_dir(files, SNAPSHOT_DIR)
+
+
+def _sync_dir(files: Files, path: str) -> None:
+    try:
+        files.sync_dir(path)
+    except OSError as error:
+        raise LogPoisonedError("fsync of a directory", str(error)) from error
+
+
+def read(files: Files, last_id: int) -> Snapshot | None:
+    """Return the snapshot of that name, or None when it is not a valid one."""
+    file = files.open(snapshot_path(last_id), write=False, create=False)
+    found = decode(read_all(file, file.size(), 0))
+    file.close()
+    return found if found is not None and found.last_id == last_id else None
+
+
+def load(files: Files, rejected: list[str] | None = None) -> Snapshot | None:
+    """Return the newest valid snapshot, or None when there is none.
+
+    Invalid ones that are newer are moved to quarantine, never deleted; their new paths are
+    added to *rejected*.
+    """
+    for last_id in list_ids(files):
+        found = read(files, last_id)
+        if found is not None:
+            return found
+        kept = move_in(files, snapshot_path(last_id))
+        if rejected is not None:
+            rejected.append(kept)
+    return None

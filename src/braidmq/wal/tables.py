@@ -1,0 +1,182 @@
+"""The bytes around an index's rows: what is appended when a segment is sealed. No file.
+
+0      32                topics_at   row_sums_at  block_sums_at
++------+-----+-----+-----+-----------+------------+-------------+---------+
+|header| row | row | ... | topics    | row sums   | block sums  | trailer |
++------+-----+-----+-----+-----------+------------+-------------+---------+
+
+header      as a segment's, with the index's magic and the same first id and created_us
+topics      for each number 1, 2, 3 ... in turn: length u16, name
+row sums    u32 each, CRC-32C of every 4096 rows (the last block may be shorter)
+block sums  u32 each, CRC-32C of every MiB of the segment file (the last may be shorter)
+
+the trailer
+0      8         16              24          32            40
++------+---------+---------------+-----------+-------------+---------------+
+| rows | last id | segment bytes | topics_at | row_sums_at | block_sums_at |
++------+---------+---------------+-----------+-------------+---------------+
+48            52          56           60    64      72
++-------------+-----------+------------+-----+-------+
+| topic count | gap count | tables crc | crc | magic |
++-------------+-----------+------------+-----+-------+
+
+tables crc  CRC-32C of topics, row sums and block sums
+crc         CRC-32C of the 60 bytes before it
+"""
+
+from struct import Struct
+from typing import Final
+
+from braidmq.base.limits import MIB
+from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
+
+TRAILER_MAGIC: Final = b"BRAIDEND"
+TRAILER_BYTES: Final = 72
+BLOCK_ROWS: Final = 4096
+"""Rows that are read, and verified, at once."""
+ROW_BLOCK_BYTES: Final = BLOCK_ROWS * ROW_BYTES
+SEGMENT_BLOCK_BYTES: Final = MIB
+
+_TRAILER: Final = Struct(
+    "<Q"  # rows
+    "Q"  # last id
+    "Q"  # segment bytes
+    "Q"  # topics_at
+    "Q"  # row_sums_at
+    "Q"  # block_sums_at
+    "I"  # topic count
+    "I"  # gap count
+    "I"  # tables crc
+    "I"  # crc
+    "8s"  # magic
+)
+_CRC_AT: Final = 60
+
+assert _TRAILER.size == TRAILER_BYTES
+
+
+class Trailer:
+    """What a sealed index says of itself and of its segment."""
+
+    def __init__(self, rows: int, last_id: int, segment_bytes: int, gap_count: int) -> None:
+        self.rows = rows
+        self.last_id = last_id
+        self.segment_bytes = segment_bytes
+        self.gap_count = gap_count
+        self.topics_at = 0
+        self.row_sums_at = 0
+        self.block_sums_at = 0
+        self.topic_count = 0
+        self.tables_crc = 0
+
+
+def encode_tables(
+    trailer: Trailer, topics: list[bytes], row_sums: list[int], block_sums: list[int]
+) -> bytes:
+    """Return everything behind the rows; *topics* are the names in order of their numbers."""
+    names = b"".join([len(name).to_bytes(2, "little") + name for name in topics])
+    row_bytes = Struct(f"<{len(row_sums)}I").pack(*row_sums)
+    block_bytes = Struct(f"<{len(block_sums)}I").pack(*block_sums)
+    tables = names + row_bytes + block_bytes
+    topics_at = HEADER_BYTES + trailer.rows * ROW_BYTES
+    row_sums_at = topics_at + len(names)
+    fields = _TRAILER.pack(
+        trailer.rows,
+        trailer.last_id,
+        trailer.segment_bytes,
+        topics_at,
+        row_sums_at,
+        row_sums_at + len(row_bytes),
+        len(topics),
+        trailer.gap_count,
+        checksum(tables),
+        0,
+        TRAILER_MAGIC,
+    )[:_CRC_AT]
+    return tables + fields + checksum(fields).to_bytes(4, "little") + TRAILER_MAGIC
+
+
+def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
+    """Return the trailer that *data*, the last bytes of an index, is; None when it is none.
+
+    A trailer whose offsets do not fit a file of *file_bytes* is none.
+    """
+    if len(data) != TRAILER_BYTES or data[-8:] != TRAILER_MAGIC:
+        return None
+    rows, last_id, segment_bytes, topics_at, row_sums_at, block_sums_at, *rest = (
+        _TRAILER.unpack(data)
+    )
+    topic_count, gap_count, tables_crc, crc, _ = rest
+    if checksum(data[:_CRC_AT]) != crc or topics_at != HEADER_BYTES + rows * ROW_BYTES:
+        return None
+    if row_sums_at < topics_at or block_sums_at != row_sums_at + 4 * -(-rows // BLOCK_ROWS):
+        return None
+    blocks = -(-segment_bytes // SEGMENT_BLOCK_BYTES)
+    if file_bytes != block_sums_at + 4 * blocks + TRAILER_BYTES:
+        return None
+    trailer = Trailer(rows, last_id, segment_bytes, gap_count)
+    trailer.topics_at = topics_at
+    trailer.row_sums_at = row_sums_at
+    trailer.block_sums_at = block_sums_at
+    trailer.topic_count = topic_count
+    trailer.tables_crc = tables_crc
+    return trailer
+
+
+class Tables:
+    """The three tables of a sealed index."""
+
+    def __init__(
+        self, topics: dict[bytes, int], row_sums: list[int], block_sums: list[int]
+    ) -> None:
+        self.topics = topics
+        self.row_sums = row_sums
+        self.block_sums = block_sums
+
+
+def decode_tables(data: bytes, trailer: Trailer) -> Tables | None:
+    """Return the tables in *data*, the bytes from topics_at to the trailer, or None."""
+    if checksum(data) != trailer.tables_crc:
+        return None
+    names_end = trailer.row_sums_at - trailer.topics_at
+    sums_end = trailer.block_sums_at - trailer.topics_at
+    topics: dict[bytes, int] = {b"": 0}
+    at = 0
+    for number in range(1, trailer.topic_count + 1):
+        end = at + 2 + int.from_bytes(data[at : at + 2], "little")
+        topics[data[at + 2 : end]] = number
+        at = end
+    row_sums = memoryview(data[names_end:sums_end]).cast("I").tolist()
+    block_sums = memoryview(data[sums_end:]).cast("I").tolist()
+    return Tables(topics, row_sums, block_sums) if at == names_end else None
+
+
+class BlockSums:
+    """Running CRC-32C of each block of a file that only grows.
+
+    `sums` holds the blocks that are full, `last` the sum of the one that is not.
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        self.sums: list[int] = []
+        self.last = 0
+        self.filled = 0
+
+    def update(self, data: bytes) -> None:
+        """Take in the bytes that follow those of the last call."""
+        at = 0
+        size = len(data)
+        while at < size:
+            piece = data[at : at + self.block_bytes - self.filled]
+            self.last = checksum(piece, self.last)
+            self.filled += len(piece)
+            at += len(piece)
+            if self.filled == self.block_bytes:
+                self.sums.append(self.last)
+                self.last = 0
+                self.filled = 0
+
+    def all(self) -> list[int]:
+        """Return the sum of every block, the unfinished one included."""
+        return [*self.sums, self.last] if self.filled else list(self.sums)

@@ -1,0 +1,148 @@
+"""Frames of the Blip strand: a byte stream, cut anywhere, becomes frames.
+
+    0        4      5                13
+    +--------+------+----------------+-------------+
+    | length | type | correlation id | payload ... |   big-endian
+    +--------+------+----------------+-------------+
+      u32      u8     u64              length - 9 bytes
+
+`length` counts the bytes after itself. What a payload means is not known here.
+Specification: docs/protocols/blip.md.
+"""
+
+import struct
+from typing import Final
+
+from braidmq.wire.errors import FrameTooLargeError, MalformedFrameError
+
+HELLO: Final = 0x01
+AUTH: Final = 0x02
+PUBLISH: Final = 0x03
+SUBSCRIBE: Final = 0x04
+ACK: Final = 0x05
+NACK: Final = 0x06
+PING: Final = 0x07
+PONG: Final = 0x08
+POLL: Final = 0x09
+STATS: Final = 0x0A
+UNSUBSCRIBE: Final = 0x0B
+CREDIT: Final = 0x0C
+
+_TYPE_MIN: Final = HELLO
+_TYPE_MAX: Final = CREDIT
+
+LENGTH_MIN: Final = 9
+"""Type and correlation id, which `length` counts."""
+
+LENGTH_MAX: Final = 16 * 1024 * 1024
+"""The largest legal `length`, itself legal."""
+
+LENGTH_MAX_UNAUTHENTICATED: Final = 4096
+"""A stranger needs room for HELLO and AUTH only."""
+
+HEADER_BYTES: Final = 13
+_LENGTH_BYTES: Final = 4
+_TYPE_AT: Final = 4
+
+assert LENGTH_MIN == HEADER_BYTES - _LENGTH_BYTES
+assert LENGTH_MIN < LENGTH_MAX_UNAUTHENTICATED < LENGTH_MAX
+
+_HEADER: Final = struct.Struct(
+    ">I"  # length
+    "B"  # type
+    "Q"  # correlation id
+)
+
+
+def encode(frame_type: int, correlation_id: int, payload: bytes = b"") -> bytes:
+    """Return the one encoding of a frame."""
+    assert len(payload) <= LENGTH_MAX - LENGTH_MIN
+    return _HEADER.pack(LENGTH_MIN + len(payload), frame_type, correlation_id) + payload
+
+
+class FrameDecoder:
+    """Cut a byte stream into frames; the current one is described by plain attributes.
+
+    `data[start:end]` is the payload of the frame that the last :meth:`advance` found.
+    Once it has raised, the framing is lost: close the connection.
+    """
+
+    def __init__(self, length_max: int = LENGTH_MAX) -> None:
+        self.length_max: int = length_max
+        self.correlation_id: int = 0
+        self.data: bytes = b""
+        self.start: int = 0
+        self.end: int = 0
+        self._chunks: list[bytes] = []  # what came after `data`, joined only when it suffices
+        self._held: int = 0  # bytes in data[end:] and in the chunks
+        self._needed: int = _LENGTH_BYTES  # held bytes that the next decision takes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes received and not yet part of a frame that was given out."""
+        return self._held
+
+    def receive_data(self, data: bytes) -> None:
+        """Hold *data* until :meth:`advance` asks for it."""
+        self._held += len(data)
+        if self.end == len(self.data) and not self._chunks:
+            self.data = data
+            self.end = 0
+        else:
+            self._chunks.append(data)
+
+    def advance(self) -> int:
+        """Step to the next whole frame and return its type, or 0 when more bytes are needed.
+
+        Raises:
+            MalformedFrameError: The length does not cover the header, or the type is unknown.
+            FrameTooLargeError: The peer announced more than we will hold.
+        """
+        if self._held < self._needed:
+            return 0
+        if self._chunks:
+            self._join()
+        data = self.data
+        at = self.end
+        if self._held < HEADER_BYTES:
+            return self._judge_part(data, at)
+        length, frame_type, correlation_id = _HEADER.unpack_from(data, at)
+        self._judge_length(length)
+        if not _TYPE_MIN <= frame_type <= _TYPE_MAX:
+            raise MalformedFrameError(f"unknown frame type {frame_type:#04x}")
+        size: int = _LENGTH_BYTES + length
+        if self._held < size:
+            self._needed = size
+            return 0
+        self._needed = _LENGTH_BYTES
+        self._held -= size
+        self.start = at + HEADER_BYTES
+        self.end = at + size
+        self.correlation_id = correlation_id
+        kind: int = frame_type
+        return kind
+
+    def payload(self) -> bytes:
+        """Return the current frame's payload."""
+        return self.data[self.start : self.end]
+
+    def _join(self) -> None:
+        # Not before the bytes suffice: a large frame in many reads is joined once.
+        rest = self.data[self.end :]
+        self.data = b"".join([rest, *self._chunks])
+        self.end = 0
+        self._chunks = []
+
+    def _judge_part(self, data: bytes, at: int) -> int:
+        # Judge the header as its bytes come in: waiting for the rest is the attack.
+        self._judge_length(int.from_bytes(data[at : at + _LENGTH_BYTES], "big"))
+        if self._held > _TYPE_AT and not _TYPE_MIN <= data[at + _TYPE_AT] <= _TYPE_MAX:
+            raise MalformedFrameError(f"unknown frame type {data[at + _TYPE_AT]:#04x}")
+        self._needed = _TYPE_AT + 1 if self._held <= _TYPE_AT else HEADER_BYTES
+        return 0
+
+    def _judge_length(self, length: int) -> None:
+        if length < LENGTH_MIN:
+            raise MalformedFrameError(f"length {length} does not cover type and correlation id")
+        if length > self.length_max:
+            raise FrameTooLargeError(length, self.length_max)

@@ -1,0 +1,254 @@
+"""A Blip connection as the server sees it: bytes in, commands out, in the only legal order.
+
+The session answers by itself what needs no broker (HELLO, refusals) with a :class:`Reply`,
+and hands on the rest as a command. It keeps no queue: whoever drives it takes one command at a
+time, so that a command that must wait holds up everything behind it.
+
+States and what may come (docs/protocols/blip.md draws the same table):
+
+    NEW ----HELLO---> GREETED ----AUTH---> AUTHENTICATED
+"""
+
+from typing import Final
+
+from braidmq.wire.blip import frames, messages
+from braidmq.wire.errors import MalformedPayloadError
+
+NEW: Final = 0
+GREETED: Final = 1
+AUTHENTICATED: Final = 2
+
+BAD_REQUEST: Final = 400
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
+UPGRADE_REQUIRED: Final = 426
+SERVER_ERROR: Final = 500
+
+AUTH_FAILURES_MAX: Final = 5
+"""The refused AUTH that is answered and then closes the connection."""
+
+KNOWN_TOPICS_MAX: Final = 1024
+"""Topic names whose UTF-8 was checked, remembered per connection to check each once."""
+
+KNOWN_TOPIC_BYTES_MAX: Final = 256
+"""Longer names are checked every time, so that remembering costs a bounded amount."""
+
+# (state, frame type): why that frame may not come now. Anything else before authentication is
+# `unauthenticated`.
+_OUT_OF_ORDER: Final[dict[tuple[int, int], str]] = {
+    (GREETED, frames.HELLO): "HELLO already performed",
+    (AUTHENTICATED, frames.HELLO): "HELLO already performed",
+    (NEW, frames.AUTH): "HELLO not performed",
+    (AUTHENTICATED, frames.AUTH): "already authenticated",
+}
+
+_NAMES: Final[dict[int, str]] = {
+    frames.HELLO: "HELLO",
+    frames.AUTH: "AUTH",
+    frames.PUBLISH: "PUBLISH",
+    frames.SUBSCRIBE: "SUBSCRIBE",
+    frames.ACK: "ACK",
+    frames.POLL: "POLL",
+    frames.STATS: "STATS",
+    frames.UNSUBSCRIBE: "UNSUBSCRIBE",
+    frames.CREDIT: "CREDIT",
+}
+
+
+class Command:
+    """What a peer asks for; `kind` is the frame type, or 0 for a :class:`Reply`."""
+
+    def __init__(self, kind: int, correlation_id: int) -> None:
+        self.kind: int = kind
+        self.correlation_id: int = correlation_id
+
+
+class Reply(Command):
+    """Bytes that the session itself answers with, to be sent in their turn."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(0, 0)
+        self.data: bytes = data
+
+
+class Authenticate(Command):
+    """A key to be looked up; answer with `authenticated` or `authentication_refused`."""
+
+    def __init__(self, correlation_id: int, key: str) -> None:
+        super().__init__(frames.AUTH, correlation_id)
+        self.key: str = key
+
+
+class Publish(Command):
+    """A message; `body` is the publisher's own slice behind the qos byte."""
+
+    def __init__(self, correlation_id: int, qos: int, topic: str, body: bytes) -> None:
+        self.kind = frames.PUBLISH
+        self.correlation_id = correlation_id
+        self.qos: int = qos
+        self.topic: str = topic
+        self.body: bytes = body
+
+
+class Subscribe(Command):
+    """A wish for a new subscription."""
+
+    def __init__(self, correlation_id: int, topic: str, qos: int) -> None:
+        super().__init__(frames.SUBSCRIBE, correlation_id)
+        self.topic: str = topic
+        self.qos: int = qos
+
+
+class OnSubscription(Command):
+    """ACK, POLL, UNSUBSCRIBE or CREDIT of one subscription; `count` is CREDIT's."""
+
+    def __init__(
+        self, kind: int, correlation_id: int, subscription_id: int, count: int = 0
+    ) -> None:
+        self.kind = kind
+        self.correlation_id = correlation_id
+        self.subscription_id: int = subscription_id
+        self.count: int = count
+
+
+class Session:
+    """One connection's protocol state."""
+
+    def __init__(self) -> None:
+        self.state: int = NEW
+        self._decoder = frames.FrameDecoder(frames.LENGTH_MAX_UNAUTHENTICATED)
+        self._auth_failures: int = 0
+        self._known_topics: dict[bytes, str] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes received and not yet given out as a command."""
+        return self._decoder.held_bytes
+
+    def receive_data(self, data: bytes) -> None:
+        """Hold *data* until :meth:`next_command` asks for it."""
+        self._decoder.receive_data(data)
+
+    def next_command(self) -> Command | None:
+        """Return the next command, or None when more bytes are needed.
+
+        Raises:
+            WireError: The framing is lost; answer what came before, then close.
+        """
+        while True:
+            kind = self._decoder.advance()
+            if kind == 0:
+                return None
+            if self.state == AUTHENTICATED:
+                if kind == frames.PUBLISH:
+                    return self._publish()
+                if kind == frames.ACK or kind == frames.POLL:  # noqa: PLR1714 - a set is slower compiled
+                    return self._on_subscription(kind)
+                if kind == frames.PONG or kind == frames.NACK:  # noqa: PLR1714 - as above
+                    continue
+            return self._rare(kind)
+
+    def authenticated(self, correlation_id: int) -> bytes:
+        """Let the peer in; return the reply to its AUTH."""
+        self.state = AUTHENTICATED
+        self._decoder.length_max = frames.LENGTH_MAX
+        return messages.encode_ack(correlation_id, 0)
+
+    def authentication_refused(self, correlation_id: int) -> tuple[bytes, bool]:
+        """Return the reply to a bad AUTH, and whether the connection ends with it."""
+        self._auth_failures += 1
+        reply = messages.encode_nack(correlation_id, UNAUTHORIZED, "invalid API key")
+        return reply, self._auth_failures >= AUTH_FAILURES_MAX
+
+    def _publish(self) -> Command:
+        decoder = self._decoder
+        data = decoder.data
+        start = decoder.start
+        end = decoder.end
+        topic_at = start + 3
+        if end < topic_at:
+            return self._malformed(frames.PUBLISH)
+        topic_end = topic_at + (data[start + 1] << 8 | data[start + 2])
+        if end < topic_end:
+            return self._malformed(frames.PUBLISH)
+        raw = data[topic_at:topic_end]
+        topic = self._known_topics.get(raw)
+        if topic is None:
+            topic = self._learn_topic(raw)
+            if topic is None:
+                return self._malformed(frames.PUBLISH)
+        qos = data[start]
+        if topic == "":
+            return self._refuse(BAD_REQUEST, "empty topic")
+        if qos > messages.QOS_AT_LEAST_ONCE:
+            return self._refuse(BAD_REQUEST, "invalid QoS value")
+        return Publish(decoder.correlation_id, qos, topic, data[start + 1 : end])
+
+    def _on_subscription(self, kind: int) -> Command:
+        decoder = self._decoder
+        start = decoder.start
+        if decoder.end - start != 8:  # noqa: PLR2004 - a u64, as the module docstring of messages draws
+            return self._malformed(kind)
+        subscription_id = int.from_bytes(decoder.data[start : decoder.end], "big")
+        if subscription_id == 0:
+            return self._refuse(BAD_REQUEST, "subscription_id must be non-zero")
+        return OnSubscription(kind, decoder.correlation_id, subscription_id)
+
+    def _rare(self, kind: int) -> Command:
+        text = _OUT_OF_ORDER.get((self.state, kind))
+        if text is not None:
+            return self._refuse(BAD_REQUEST, text)
+        if self.state != AUTHENTICATED and kind not in {frames.HELLO, frames.AUTH}:
+            return self._refuse(UNAUTHORIZED, "unauthenticated")
+        try:
+            return self._read(kind, self._decoder.payload())
+        except MalformedPayloadError:
+            return self._malformed(kind)
+
+    def _read(self, kind: int, payload: bytes) -> Command:
+        correlation_id = self._decoder.correlation_id
+        if kind == frames.HELLO:
+            if messages.read_hello(payload) != messages.PROTOCOL_VERSION:
+                return self._refuse(UPGRADE_REQUIRED, "unsupported protocol version")
+            self.state = GREETED
+            return Reply(messages.encode_ack(correlation_id, 0))
+        if kind == frames.AUTH:
+            return Authenticate(correlation_id, messages.read_auth(payload))
+        if kind == frames.SUBSCRIBE:
+            return self._subscribe(*messages.read_subscribe(payload))
+        if kind == frames.UNSUBSCRIBE:
+            return self._on_subscription(kind)
+        if kind == frames.CREDIT:
+            subscription_id, count = messages.read_credit(payload)
+            if subscription_id == 0:
+                return self._refuse(BAD_REQUEST, "subscription_id must be non-zero")
+            return OnSubscription(kind, correlation_id, subscription_id, count)
+        if kind == frames.STATS and payload:
+            return self._malformed(kind)
+        assert kind == frames.STATS or kind == frames.PING  # noqa: PLR1714 - a set is slower compiled
+        return Command(kind, correlation_id)
+
+    def _subscribe(self, topic: str, qos: int) -> Command:
+        if topic == "":
+            return self._refuse(BAD_REQUEST, "empty topic")
+        if qos > messages.QOS_AT_LEAST_ONCE:
+            return self._refuse(BAD_REQUEST, "invalid QoS value")
+        return Subscribe(self._decoder.correlation_id, topic, qos)
+
+    def _learn_topic(self, raw: bytes) -> str | None:
+        try:
+            topic = raw.decode()
+        except UnicodeDecodeError:
+            return None
+        if len(raw) <= KNOWN_TOPIC_BYTES_MAX:
+            if len(self._known_topics) >= KNOWN_TOPICS_MAX:
+                self._known_topics.clear()
+            self._known_topics[raw] = topic
+        return topic
+
+    def _malformed(self, kind: int) -> Reply:
+        return self._refuse(BAD_REQUEST, f"invalid {_NAMES[kind]} payload")
+
+    def _refuse(self, code: int, text: str) -> Reply:
+        return Reply(messages.encode_nack(self._decoder.correlation_id, code, text))

@@ -1,0 +1,76 @@
+"""The benchmarks run: what they print is there and can be true. Speed is not asked for."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from bench import nats, redis
+from braidmq.base.build import is_compiled
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+RUN_S_MAX: Final = 300.0
+
+TITLES: Final = (
+    "publish, QoS 1, fsynced",
+    "POLL and ACK, QoS 1",
+    "CREDIT and ACK, QoS 1",
+    "publish to deliver, QoS 0",
+)
+PROGRAMS: Final = ("", ", interpreted") if is_compiled() else (", interpreted",)
+RATES: Final = {title + program for title in TITLES for program in PROGRAMS}
+AMOUNTS: Final = {
+    "memory, 200,000 behind",
+    "ready again after a stop, 200,000 behind",
+    "ready again after a kill, 200,000 behind",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(RUN_S_MAX)
+def test_the_quick_run_measures_every_row(tmp_path: Path) -> None:
+    """Every row is printed, with figures that a machine of this world could have."""
+    figures = tmp_path / "figures.json"
+    run = subprocess.run(
+        [sys.executable, "-m", "bench", "--quick", "--json", str(figures)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S_MAX,
+    )
+
+    assert (0, "") == (run.returncode, run.stderr)
+    rows = {row["name"]: row for row in json.loads(figures.read_text())["rows"]}
+    assert RATES | AMOUNTS == set(rows)
+    assert [] == [name for name in rows if not re.search(f"^{name} ", run.stdout, re.MULTILINE)]
+    assert [] == [name for name in RATES if not 1_000 < rows[name]["rate"] < 100_000_000]
+    assert [] == [name for name in RATES if not _ratio_is_plausible(rows[name])]
+    assert [] == [name for name in AMOUNTS if not 0 < rows[name]["amount"] < 10_000]
+
+
+def test_an_unknown_row_is_refused() -> None:
+    """A name that is not measured is told, with the names that are."""
+    run = subprocess.run(
+        [sys.executable, "-m", "bench", "--only", "everything"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S_MAX,
+    )
+
+    assert 2 == run.returncode
+    assert "publish" in run.stderr
+
+
+def _ratio_is_plausible(row: dict[str, Any]) -> bool:
+    program = redis.PROGRAM if "ACK" in row["name"] else nats.PROGRAM
+    there = redis.is_installed() if program == redis.PROGRAM else nats.is_installed()
+    if not there:
+        return row["ratio"] is None and f"{program} is not installed" == row["peer"]
+    return bool(0.001 < row["ratio"] < 1_000)

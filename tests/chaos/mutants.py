@@ -1,0 +1,248 @@
+"""Planted durability bugs, and the hunt for them: proof that the simulation can fail.
+
+Each mutant is a patch of the sources that must fit exactly once. This module, run with
+`python -m`, patches copies of the tree, one bug each, hunts each with the simulation, and
+prints how many were caught; names on the command line select some. `--hunt` is what runs in a
+copy.
+"""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from braidmq.testing.ledger import Violation
+from braidmq.testing.simulation import World
+from tests.simulation.test_crash import random_world
+from tests.simulation.test_faults import (
+    after_full_disk,
+    after_io_error,
+    after_no_space,
+    full_disk_world,
+)
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SEEDS: Final = int(os.environ.get("BRAIDMQ_MUTANT_SEEDS", "150"))
+STEPS: Final = 300
+HUNT_TIMEOUT_S: Final = 110.0
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Text of one file, and what takes its place."""
+
+    path: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A bug to plant."""
+
+    name: str
+    edits: tuple[Edit, ...]
+
+
+def _mutant(name: str, *edits: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tuple(Edit(*edit) for edit in edits))
+
+
+MUTANTS: Final = (
+    _mutant(
+        "acknowledge before the write",
+        (
+            "server/engine.py",
+            "            log.append(bodies, urgent=self.log_is_full)\n",
+            """
+            log.append(bodies, urgent=self.log_is_full)
+            self.broker.committed(self.broker.outgoing.last_id, self._now_us())
+            self._wake_waiting()
+""",
+        ),
+    ),
+    _mutant(
+        "acknowledge before the sync",
+        ("wal/wal.py", "if self._options.policy.wants_sync(", "if False and bool("),
+    ),
+    _mutant(
+        "a torn tail is not cut off",
+        ("wal/opening.py", "file.truncate(verdict.offset)", "del file"),
+        (
+            "wal/opening.py",
+            "        finish_index(self._files, first_id)\n",
+            "        finish_index(self._files, first_id)\n        segment.size = file.size()\n",
+        ),
+    ),
+    _mutant(
+        "the checksum skips the payload",
+        ("wal/format.py", "crc32c(prefix(record_id, length) + body)", "crc32c(body[:20])"),
+        (
+            "wal/format.py",
+            "if crc32c(data[at : at + 12] + body) != crc:",
+            "if crc32c(body[:20]) != crc:",
+        ),
+    ),
+    _mutant(
+        "acknowledgements are not written",
+        (
+            "broker/broker.py",
+            "        if progress:\n            self.outgoing.add(Advanced",
+            "        if not progress:\n            self.outgoing.add(Advanced",
+        ),
+    ),
+    _mutant(
+        "a snapshot is kept before its records are committed",
+        ("server/engine.py", "if last_id <= self.broker.committed_id:", "if last_id:"),
+    ),
+    _mutant(
+        "a failed sync is tried again",
+        ("wal/wal.py", 'self._fail("fdatasync", error)', "del error"),
+    ),
+    _mutant(
+        "the directory of a new segment is not synced",
+        ("wal/segment.py", "files.sync_dir(LOG_DIR)", "files.exists(LOG_DIR)"),
+        ("wal/opening.py", "files.sync_dir(LOG_DIR)", "files.exists(LOG_DIR)"),
+    ),
+    _mutant(
+        "ids are reused after a crash",
+        (
+            "broker/state.py",
+            "broker.outgoing.next_id = next_id\n",
+            "broker.outgoing.next_id = max(1, next_id - 1)\n",
+        ),
+    ),
+    _mutant(
+        "what was acknowledged comes back after a restart",
+        (
+            "broker/state.py",
+            "        for after, last in made.ranges:\n",
+            "        for after, last in made.ranges[1:]:\n",
+        ),
+    ),
+    _mutant(
+        "a dead letter is lost on its way",
+        (
+            "broker/state.py",
+            "    topic.last_id = record_id\n",
+            "    if not stored.settles_subscription:\n        topic.last_id = record_id\n",
+        ),
+    ),
+    _mutant(
+        "a dead letter leaves its message behind",
+        ("broker/state.py", "    if stored.settles_subscription:\n", "    if False:\n"),
+    ),
+    _mutant(
+        "a full disk leaves half a record",
+        ("wal/segment.py", "self.file.truncate(self.size)", "self.size = self.file.size()"),
+    ),
+    _mutant(
+        "a snapshot is not synced before it gets its name",
+        ("wal/snapshots.py", "    try:\n        file.fsync()\n", "    try:\n        pass\n"),
+    ),
+    _mutant(
+        "retention does not ask the subscriptions",
+        ("broker/broker.py", "needed = min(needed, floor + 1)", "del floor"),
+    ),
+    _mutant(
+        "PING does not wait for acknowledgements",
+        ("server/connection.py", "            self._last_id = self._broker.fence()\n", ""),
+    ),
+    _mutant(
+        "SUBSCRIBE is answered before its commit",
+        ("server/connection.py", "WaitingReply(given, ack,", "WaitingReply(0, ack,"),
+    ),
+    _mutant(
+        "the ids of refused publishes are not taken back",
+        ("broker/outgoing.py", "        self.next_id = from_id\n", ""),
+    ),
+)
+QUICK: Final = (0, 1, 4, 8, 11)
+"""Mutants that the suite hunts each time, quickly caught and each of another kind."""
+
+
+def plant(mutant: Mutant, into: Path) -> None:
+    """Copy the package below *into*, without compiled modules, and patch it."""
+    ignore = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(ROOT / "src" / "braidmq", into / "braidmq", ignore=ignore)
+    for edit in mutant.edits:
+        file = into / "braidmq" / edit.path
+        text = file.read_text(encoding="utf-8")
+        assert 1 == text.count(edit.old), f"{mutant.name}: does not fit {edit.path} once"
+        file.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+
+
+def catch(mutant: Mutant) -> str:
+    """Hunt one mutant; return how it was caught, or nothing."""
+    with tempfile.TemporaryDirectory(prefix="braidmq-mutant-") as directory:
+        plant(mutant, Path(directory))
+        path = os.pathsep.join([directory, str(ROOT)])
+        hunted = subprocess.run(
+            [sys.executable, "-m", "tests.chaos.mutants", "--hunt"],
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=HUNT_TIMEOUT_S,
+        )
+    assert hunted.returncode in {0, CAUGHT}, hunted.stderr
+    return hunted.stdout.strip()
+
+
+CAUGHT: Final = 3
+
+
+def hunt() -> str:
+    """Run worlds until one breaks a promise; return which and how, or nothing."""
+    for seed in range(SEEDS):
+        try:
+            for kind, verdict in verdicts(seed):
+                if verdict:
+                    return f"seed {seed}, {kind}: {verdict[0].kind}"
+        except Exception as error:  # noqa: BLE001 - a broker that breaks is caught as well
+            return f"seed {seed}: {type(error).__name__}: {error}"[:200]
+    return ""
+
+
+def verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
+    """Put one seed through every kind of misfortune."""
+    yield "crashes", random_world(seed)
+    for kind, error in (("EIO", errno.EIO), ("ENOSPC", errno.ENOSPC)):
+        world = World(seed)
+        before = world.disk.operations
+        nth = Random(seed).randint(1, 200)
+        world.disk.fail("*", error, nth=nth)
+        world.run(STEPS)
+        if error == errno.ENOSPC:
+            yield kind, after_no_space(world)
+        elif world.disk.operations - before >= nth:
+            yield kind, after_io_error(world, seed)
+    yield "full disk", after_full_disk(full_disk_world(seed), seed)
+
+
+def main(names: list[str]) -> int:
+    """Hunt the mutants of these names, or all; return the exit code."""
+    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    caught = 0
+    for mutant in chosen:
+        how = catch(mutant)
+        caught += bool(how)
+        sys.stdout.write(f"{mutant.name}: {how or 'NOT CAUGHT'}\n")
+    sys.stdout.write(f"{caught}/{len(chosen)} caught\n")
+    return 0 if caught == len(chosen) else 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--hunt"]:
+        found = hunt()
+        sys.stdout.write(found)
+        sys.exit(CAUGHT if found else 0)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,277 @@
+"""The rig of the chaos tests: the real daemon in its own process, and clients over sockets.
+
+Starting Python takes longer than a life under chaos lasts. So a launcher imports the program
+once and forks for each life; what runs is `braidmq serve`, from its arguments on.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from braidmq.testing.clients import PLANS, Client, Consumer, Plan, Publisher, Scene
+from braidmq.testing.ledger import Ledger
+from braidmq.wire.blip import frames
+
+BACKOFF_MAX_S: Final = 0.3
+PACE_S: Final = 0.004
+PUBLISHER_PACE_S: Final = 0.02
+"""Between two acts of one client: load, not a flood that hides everything behind itself."""
+
+UNANSWERED_MAX: Final = 4
+LOOK_S: Final = 0.002
+START_TIMEOUT_S: Final = 30.0
+ANSWER_TIMEOUT_S: Final = 20.0
+DRAIN_ROUNDS_MAX: Final = 3000
+PUBLISHERS: Final = 2
+BREAK_CHANCE: Final = 0.01
+
+SETTINGS: Final = {
+    "BRAIDMQ_WAL__SEGMENT_BYTES": "65536",
+    "BRAIDMQ_WAL__SNAPSHOT_INTERVAL_S": "0.2",
+    "BRAIDMQ_WAL__RETENTION_HOURS": "0.0002",
+    "BRAIDMQ_DELIVERY__RETRY_BACKOFF_MS": "100",
+    "BRAIDMQ_DELIVERY__RETRY_BACKOFF_MAX_MS": str(int(BACKOFF_MAX_S * 1000)),
+    # A kill takes what is on the wire, and a delivery counts when it is handed out: high enough
+    # that no message comes to its last chance, behind others, before its consumer saw it.
+    "BRAIDMQ_DELIVERY__MAX_RETRIES": "6",
+    "BRAIDMQ_DELIVERY__WINDOW": "64",
+}
+_LAUNCHER: Final = """
+import json, os, signal, sys
+import braidmq.server.daemon
+from braidmq.cli.main import run
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while line := sys.stdin.readline():
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(0)
+        sys.argv = ["braidmq", *json.loads(line)]
+        run()
+    print(pid, flush=True)
+"""
+
+
+class Daemon:
+    """The broker's process, one life after the other."""
+
+    def __init__(self, directory: Path, data_dir: Path, settings: dict[str, str]) -> None:
+        self._ready_file = directory / "ready.json"
+        self._log = directory / "daemon.log"
+        self._flags = ["--dev", "--data-dir", str(data_dir), "--blip", "127.0.0.1:0"]
+        self._flags += ["--http", "off", "--ready-file", str(self._ready_file)]
+        with self._log.open("a") as log:
+            self._launcher = subprocess.Popen(
+                [sys.executable, "-c", _LAUNCHER],
+                env={**os.environ, **SETTINGS, **settings},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.pid = 0
+        self.port = 0
+
+    def start(self) -> None:
+        """Start it, and wait until it accepts connections."""
+        assert self._launcher.stdin is not None
+        assert self._launcher.stdout is not None
+        self._ready_file.unlink(missing_ok=True)
+        self._launcher.stdin.write(json.dumps(["serve", *self._flags]) + "\n")
+        self._launcher.stdin.flush()
+        self.pid = int(self._launcher.stdout.readline())
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._ready_file.exists():
+            assert self.is_alive(), f"it does not start: {self.last_words()}"
+            assert time.monotonic() < deadline, "it does not get ready"
+            time.sleep(LOOK_S)
+        self.port = int(json.loads(self._ready_file.read_text())["blip"].rpartition(":")[2])
+
+    def is_alive(self) -> bool:
+        """Say whether the process is there."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill it as `kill -9` does, and wait until it is gone."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        while self.is_alive():
+            time.sleep(LOOK_S)
+
+    def close(self) -> None:
+        """End everything."""
+        if self.pid:
+            self.kill()
+        with self._launcher:
+            self._launcher.kill()
+
+    def last_words(self) -> str:
+        """Return the end of what it logged."""
+        return self._log.read_text()[-2000:]
+
+
+class SocketClient(asyncio.Protocol):
+    """Carries a client over a socket."""
+
+    def __init__(self) -> None:
+        self._decoder = frames.FrameDecoder()
+        self.transport: asyncio.Transport | None = None
+        self.client: Client | None = None
+        self.gone = asyncio.Event()
+        self.heard = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        assert self.client is not None
+        self._decoder.receive_data(data)
+        while kind := self._decoder.advance():
+            self.client.receive(kind, self._decoder.correlation_id, self._decoder.payload())
+        self.heard.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
+        self.heard.set()
+
+    def send(self, data: bytes) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+
+    async def answered(self, unanswered_max: int) -> None:
+        """Wait until at most so many PINGs are unanswered, or the connection is gone."""
+        assert self.client is not None
+        while self.client.unanswered > unanswered_max and not self.gone.is_set():
+            self.heard.clear()
+            await asyncio.wait_for(self.heard.wait(), ANSWER_TIMEOUT_S)
+
+
+@dataclass
+class Rig:
+    """One data directory, its lives, and the ledger of all of them."""
+
+    directory: Path
+    seed: int
+    data_dir: Path | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.ledger = Ledger(self.directory / "ledger.jsonl")
+        self.scene = Scene(self.rng, self.ledger)
+        self._names = 0
+        data_dir = self.data_dir if self.data_dir is not None else self.directory / "data"
+        self.daemon = Daemon(self.directory, data_dir, self.settings)
+
+    def close(self) -> None:
+        """End all processes."""
+        self.daemon.close()
+        self.ledger.close()
+
+    async def live(self, seconds: float) -> list["asyncio.Task[None]"]:
+        """Put load on the broker for a while; return who is still at it."""
+        tasks = [asyncio.create_task(self._keep(None)) for _ in range(PUBLISHERS)]
+        for plan in PLANS:
+            numbers = range(plan.consumers)
+            tasks += [asyncio.create_task(self._keep(plan, number)) for number in numbers]
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+        return tasks
+
+    async def rest(self, tasks: list["asyncio.Task[None]"]) -> None:
+        """End the load, after the broker is gone."""
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception) and not isinstance(result, OSError):
+                raise result
+
+    async def _keep(self, role: Plan | None, number: int = 0) -> None:
+        """Have a client of this role there; when its connection breaks, another one."""
+        while True:
+            waits = role not in self.scene.roles()
+            second = number > 0 and role not in self.scene.subscriptions
+            if waits or second:
+                await asyncio.sleep(PACE_S)
+                continue
+            try:
+                carrier = await self.connect(role)
+            except OSError:
+                return  # the broker is gone
+            try:
+                await self._work(carrier, role)
+            finally:
+                assert carrier.transport is not None
+                carrier.transport.abort()
+
+    async def _work(self, carrier: SocketClient, role: Plan | None) -> None:
+        assert carrier.client is not None
+        may_break = role is None or not role.ordered
+        pace_s = PUBLISHER_PACE_S if role is None else PACE_S
+        while not carrier.gone.is_set():
+            if may_break and self.rng.random() < BREAK_CHANCE:
+                return
+            carrier.client.act()
+            await carrier.answered(UNANSWERED_MAX)
+            await asyncio.sleep(pace_s)
+
+    async def connect(self, role: Plan | None) -> SocketClient:
+        """Connect a client."""
+        loop = asyncio.get_running_loop()
+        _, carrier = await loop.create_connection(SocketClient, "127.0.0.1", self.daemon.port)
+        self._names += 1
+        name = f"{self.daemon.pid}.{self._names}"
+        if role is None:
+            carrier.client = Publisher(self.scene, name, carrier.send)
+        else:
+            carrier.client = Consumer(self.scene, name, carrier.send, role)
+        return carrier
+
+    async def drain(self) -> None:
+        """Take everything that the broker has, until nothing comes any more."""
+        carriers = [await self.connect(plan) for plan in list(self.scene.subscriptions)]
+        quiet = 0
+        for _ in range(DRAIN_ROUNDS_MAX):
+            taken = sum([await self._drain_once(carrier) for carrier in carriers])
+            quiet = 0 if taken else quiet + 1
+            if quiet > 1:
+                break
+            if not taken:
+                await asyncio.sleep(2 * BACKOFF_MAX_S)
+        else:
+            raise AssertionError("it never runs dry")
+        for carrier in carriers:
+            assert carrier.transport is not None
+            carrier.transport.abort()
+            await carrier.gone.wait()
+
+    async def _drain_once(self, carrier: SocketClient) -> int:
+        drainer = carrier.client
+        assert isinstance(drainer, Consumer)
+        assert not carrier.gone.is_set(), self.daemon.last_words()
+        if not drainer.subscription:
+            return 0
+        drainer.care = 1.0
+        before = drainer.delivered
+        drainer.ask(32)
+        drainer.fence()
+        await carrier.answered(0)
+        drainer.acknowledge_all()
+        await carrier.answered(0)
+        return drainer.delivered - before

@@ -1,0 +1,68 @@
+"""`kill -9` of the real daemon under load, again and again, on one data directory.
+
+BRAIDMQ_KILLS asks for more kills than the suite has time for; BRAIDMQ_CHAOS_SEED for others.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from braidmq.testing.ledger import Summary, Violation, check, summarize
+from tests.chaos.rig import Rig
+
+KILLS: Final = int(os.environ.get("BRAIDMQ_KILLS", "52"))
+SEED: Final = int(os.environ.get("BRAIDMQ_CHAOS_SEED", "1"))
+RIGS: Final = 4
+LIFE_S: Final = (0.02, 0.3, 0.6)
+"""A life lasts up to one of these: some end before the first publish."""
+
+LONG_LIFE_S: Final = (1.1, 1.6)
+"""Every fifth life meets the chores that come once a second, snapshots and retention."""
+
+
+async def kill_again_and_again(rig: Rig, kills: int) -> list[Violation]:
+    for number in range(kills):
+        rig.daemon.start()
+        short_s = rig.rng.uniform(0.0, rig.rng.choice(LIFE_S))
+        long_s = rig.rng.uniform(*LONG_LIFE_S)
+        tasks = await rig.live(long_s if number % 5 == 2 else short_s)
+        rig.daemon.kill()
+        await rig.rest(tasks)
+    for _ in range(2):  # what was taken in the first round does not come back in the second
+        rig.daemon.start()
+        await rig.drain()
+        rig.daemon.kill()
+    for subscription in rig.scene.subscriptions.values():
+        rig.ledger.drained(subscription)
+    return check(rig.ledger)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 + KILLS * 5)
+@pytest.mark.parametrize("number", range(RIGS))
+def test_a_killed_broker_keeps_its_promises(number: int, tmp_path: Path) -> None:
+    """Whatever was confirmed before a kill is there after it, once, and nothing else is."""
+    rig = Rig(tmp_path, seed=SEED * 1000 + number)
+    try:
+        violations = asyncio.run(kill_again_and_again(rig, -(-KILLS // RIGS)))
+    finally:
+        rig.close()
+    told = summarize(rig.ledger)
+    sys.stderr.write(f"\n{-(-KILLS // RIGS)} kills: {told}\n")
+
+    assert [] == violations
+    assert_load(told)
+    assert list((tmp_path / "data" / "snapshot").glob("*.snap"))
+    # Rotation, and perhaps retention: the first segment is not the only one, or is gone.
+    assert [f"{1:020}.wal"] != [p.name for p in (tmp_path / "data" / "wal").glob("*.wal")]
+
+
+def assert_load(told: Summary) -> None:
+    """A run that hardly did anything proves nothing."""
+    assert told.confirmed > 200
+    assert told.settled > 200
+    assert told.duplicates > 0

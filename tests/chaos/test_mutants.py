@@ -1,0 +1,35 @@
+"""The rigs can fail: planted durability bugs are caught. BRAIDMQ_MUTANTS=all hunts them all."""
+
+import os
+from typing import Final
+
+import pytest
+
+from tests.chaos.mutants import MUTANTS, QUICK, Mutant, catch, verdicts
+
+HUNTED: Final = (
+    list(MUTANTS)
+    if os.environ.get("BRAIDMQ_MUTANTS") == "all"
+    else [MUTANTS[number] for number in QUICK]
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", HUNTED, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
+    """The simulation finds every bug that was planted."""
+    assert catch(mutant) != ""
+
+
+@pytest.mark.slow
+def test_the_healthy_tree_is_not_accused() -> None:
+    """What catches mutants finds nothing in the sources as they are."""
+    found = [(seed, kind, v) for seed in range(12) for kind, v in verdicts(seed) if v]
+
+    assert [] == found
+
+
+def test_there_are_enough_mutants() -> None:
+    """Each way of losing a promise that the design names is planted once."""
+    assert len(MUTANTS) >= 12
+    assert len(MUTANTS) == len({mutant.name for mutant in MUTANTS})

@@ -1,0 +1,37 @@
+"""What every test run shares: hypothesis profiles, and a guard against stale compiled modules.
+
+Tests are found by path (`--import-mode=importlib`), so no directory here needs an __init__.py,
+and two rooms may have test modules of the same name. Code that tests share is imported by its
+path from the root: `from tests.integration.something import ...`.
+"""
+
+import os
+
+import hypothesis
+import pytest
+
+import setup
+from braidmq.base import build
+
+# ci: the same examples every time, because a red build must be about the change at hand.
+# dev: new examples every time, for finding what nobody has thought of.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("BRAIDMQ_HYPOTHESIS", "ci"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to test compiled modules that are not what the sources say."""
+    if hasattr(config, "workerinput"):
+        return  # the process that started this worker has looked already
+    if os.environ.get("BRAIDMQ_PURE") == "1":
+        if build.compiled_modules():
+            pytest.exit("BRAIDMQ_PURE=1, but compiled modules would run: `make setup`", 3)
+    elif reason := setup.why_stale():
+        pytest.exit(f"{reason}: `make setup`, or BRAIDMQ_PURE=1 `make setup` while editing", 3)
+
+
+def pytest_report_header() -> str:
+    """Say what is tested."""
+    compiled = len(build.compiled_modules())
+    return f"braidmq: {compiled} of {len(build.hot_modules())} hot modules compiled"

@@ -1,0 +1,308 @@
+"""The documents are true: what they tell to run runs, what they name is there.
+
+A fenced block says by its label what it is: `python` and `sh` are run against a real broker,
+`toml` is loaded as a configuration, `text` is to be looked at. A `sh` block that begins with
+`# one terminal` runs beside the next one.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from braidmq.admin.metrics import MetricsPage, MetricValues
+from braidmq.server.config import load
+from braidmq.wire.blip import frames
+from tests.unit.cli.brokers import BRAIDMQ, Broker, running
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+BIN: Final = Path(sys.executable).parent
+
+OURS: Final = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "docs/delivery.md",
+    "docs/operations.md",
+    "docs/protocols/blip.md",
+)
+"""Documents whose every block must have a label."""
+
+LABELS: Final = frozenset({"python", "sh", "text", "toml"})
+FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+PATH: Final = re.compile(r"`((?:tests|src|docs|bench)/[\w./-]+)`")
+MODULE: Final = re.compile(r"`((?:\w+/)+\w+\.py)`")
+VARIABLE: Final = re.compile(r"\bBRAIDMQ_[A-Z_]+\b")
+BACKGROUND: Final = "# one terminal\n"
+SECONDS_MAX: Final = 60
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document."""
+
+    document: str
+    line: int
+    label: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def documents() -> list[str]:
+    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    return sorted(path.relative_to(ROOT).as_posix() for path in found)
+
+
+def read(document: str) -> str:
+    return (ROOT / document).read_text("utf-8")
+
+
+def blocks(label: str | None = None) -> list[Block]:
+    found = []
+    for document in documents():
+        text = read(document)
+        for match in FENCED.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(Block(document, line, match[1], match[2]))
+    return [block for block in found if label in {None, block.label}]
+
+
+def named(found: list[Block]) -> dict[str, Block]:
+    return {block.name: block for block in found}
+
+
+PYTHON: Final = named(blocks("python"))
+SHELL: Final = named([block for block in blocks("sh") if block.document in OURS])
+TOML: Final = named(blocks("toml"))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def old_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory of a broker that had something to do and was stopped."""
+    directory = tmp_path_factory.mktemp("stopped")
+    with running(directory) as broker:
+        subprocess.run(
+            [*BRAIDMQ, "publish", "orders", "x", "--count", "20", "--url", broker.url()],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        assert 0 == broker.stop()[0]
+    return directory / "data"
+
+
+def here(text: str, broker: Broker) -> str:
+    """Return *text* with the addresses and the directories of this run."""
+    blip, http = str(broker.addresses["blip"]), str(broker.addresses["http"])
+    port = blip.rpartition(":")[2]
+    text = text.replace("127.0.0.1:5555", blip).replace("127.0.0.1:9100", http)
+    return text.replace('("127.0.0.1", 5555)', f'("127.0.0.1", {port})')
+
+
+def shell(block: Block, broker: Broker, directory: Path) -> subprocess.Popen[str]:
+    lines = [line for line in block.text.splitlines() if not line.startswith("make ")]
+    script = here("\n".join(lines), broker).replace(".venv/bin/", f"{BIN}/")
+    environment = os.environ | {
+        "BRAIDMQ_URL": broker.url(),
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    }
+    return subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until_subscribed(broker: Broker, reader: subprocess.Popen[str]) -> None:
+    command = [*BRAIDMQ, "topics", "--url", broker.http_url()]
+    while True:
+        assert reader.poll() is None, reader.communicate()
+        rows = subprocess.check_output(command, text=True).splitlines()[1:]
+        if any(int(row.split("\t")[3]) for row in rows):
+            return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PYTHON)
+def test_python_runs(name: str, broker: Broker, tmp_path: Path) -> None:
+    """As it stands, but for the port; it ends by itself, well and with something to say."""
+    script = tmp_path / "snippet.py"
+    script.write_text(here(PYTHON[name].text, broker), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        capture_output=True,
+        check=False,
+        cwd=tmp_path,
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+
+    assert (0, "Traceback" in done.stderr) == (done.returncode, False), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHELL)
+def test_shell_commands_run(name: str, broker: Broker, old_log: Path, tmp_path: Path) -> None:
+    """Each block ends with 0 and says nothing on stderr; `data` is a stopped broker's log."""
+    shutil.copytree(old_log, tmp_path / "data")
+    block = SHELL[name]
+    following = list(SHELL.values())
+    processes = []
+    if block.text.startswith(BACKGROUND):
+        processes.append(shell(block, broker, tmp_path))
+        until_subscribed(broker, processes[0])
+        block = following[following.index(block) + 1]
+    processes.append(shell(block, broker, tmp_path))
+    try:
+        ends = [(p.communicate(timeout=SECONDS_MAX)[1], p.returncode) for p in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+    assert [("", 0)] * len(processes) == ends
+
+
+@pytest.mark.parametrize("name", SHELL)
+def test_what_make_is_told_is_a_target(name: str) -> None:
+    """`make X` in a document is a rule of the Makefile."""
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    told = set(re.findall(r"^make ([a-z-]+)", SHELL[name].text, re.MULTILINE))
+
+    assert set() == told - targets
+
+
+@pytest.mark.parametrize("name", TOML)
+def test_configuration_loads(name: str, tmp_path: Path) -> None:
+    """A block of TOML is a configuration, once the files that it names are there."""
+    text = TOML[name].text
+    for place in set(re.findall(r'"(/[^"]+\.pem)"', text)):
+        local = tmp_path / Path(place).name
+        local.touch()
+        text = text.replace(place, str(local))
+    (tmp_path / "braidmq.toml").write_text(text, "utf-8")
+
+    load(tmp_path / "braidmq.toml", {}, {}, keys_needed=False)
+
+
+def test_every_block_of_ours_has_a_label() -> None:
+    """So that nobody has to guess whether it is meant to be run."""
+    wrong = [b.name for b in blocks() if b.document in OURS and b.label not in LABELS]
+
+    assert [] == wrong
+
+
+def test_there_is_something_to_run() -> None:
+    """A pattern that finds nothing would prove nothing."""
+    runs = {block.document for block in [*PYTHON.values(), *SHELL.values()]}
+
+    assert {"README.md", "docs/operations.md", "docs/protocols/blip.md"} <= runs
+
+
+@pytest.mark.parametrize("document", documents())
+def test_links_lead_somewhere(document: str) -> None:
+    """Every relative link is a file of the tree, and its anchor a heading in it."""
+    for link in LINK.findall(read(document)):
+        target, _, anchor = str(link).partition("#")
+        if "://" in target:
+            continue
+        place = (ROOT / document).parent / target if target else ROOT / document
+        assert place.exists(), link
+        headings = re.findall(r"^#+ (.*)$", place.read_text("utf-8"), re.MULTILINE)
+        anchors = {
+            re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-") for h in headings
+        }
+        assert not anchor or anchor in anchors, link
+
+
+@pytest.mark.parametrize("document", OURS)
+def test_files_that_are_named_are_there(document: str) -> None:
+    """Tests that prove something, modules that do something."""
+    text = read(document)
+    places = [ROOT / path for path in PATH.findall(text)]
+    places += [
+        ROOT / "src/braidmq" / path
+        for path in MODULE.findall(text)
+        if not path.startswith(("tests/", "src/", "docs/", "bench/"))
+    ]
+
+    assert [] == [str(path.relative_to(ROOT)) for path in places if not path.exists()]
+
+
+def test_variables_that_are_named_are_read() -> None:
+    """An environment variable in a document is looked at somewhere."""
+    told = {name for document in OURS for name in VARIABLE.findall(read(document))}
+    code = [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), ROOT / "setup.py"]
+    known = {name for path in code for name in VARIABLE.findall(path.read_text("utf-8"))}
+
+    assert {"BRAIDMQ_SIM_SEEDS", "BRAIDMQ_MODEL_EXAMPLES", "BRAIDMQ_HYPOTHESIS"} <= told
+    assert set() == told - known
+
+
+class NoBroker:
+    """A source of metrics in which nothing has happened, but each label has a value."""
+
+    def metrics(self) -> MetricValues:
+        some = {"some": 1}
+        return MetricValues(
+            connections=some,
+            connections_refused=some,
+            authentication_failures=some,
+            messages_dropped=some,
+            subscriptions_ended=some,
+        )
+
+
+def test_the_metrics_are_those_of_the_page() -> None:
+    """Every name that is shown is documented, and no other."""
+    page = MetricsPage(NoBroker()).render().decode()
+    shown = {line.split("{")[0].split(" ")[0] for line in page.splitlines() if line[0] != "#"}
+    text = read("docs/operations.md")
+    section = text[text.index("## Metrics") : text.index("Worth an alert: `braidmq_wal_full")]
+    told = {name.partition("{")[0] for name in re.findall(r"`([a-z_]+(?:\{\w+\})?)`", section)}
+    told -= {"connections", "connections_per_ip", "unauthenticated", "idle", "expired"}
+    told -= {"overflow", "retention", "request", "lease"}
+
+    assert {name for name in shown if not name.startswith("braidmq_process_")} == told
+
+
+def test_the_frame_table_is_the_codecs() -> None:
+    """Every type of frame is in the table with its number."""
+    row = re.compile(r"^\| (0x0\w) \| ([A-Z]+) \|", re.MULTILINE)
+    told = dict(row.findall(read("docs/protocols/blip.md")))
+    known = {f"0x{frames.__dict__[name]:02X}": name for name in told.values()}
+
+    assert known == told
+    assert {f"0x{n:02X}" for n in range(frames.HELLO, frames.CREDIT + 1)} == told.keys()
+
+
+def test_every_refusal_of_the_broker_is_in_the_reply_table() -> None:
+    """The texts of NACKs are those of the source, all of them."""
+    source = read("src/braidmq/wire/blip/session.py") + read("src/braidmq/server/connection.py")
+    texts = set(
+        re.findall(r'(?:BAD_REQUEST|UNAUTHORIZED|FORBIDDEN|REQUIRED), "([^"]+)"', source)
+    )
+    texts |= set(re.findall(r'frames\.\w+\): "([^"]+)"', source))
+    texts |= set(re.findall(r'NOT_FOUND, "([^"]+)"', source.replace("\n", " ")))
+    told = read("docs/protocols/blip.md")
+
+    assert len(texts) > 8
+    assert [] == [text for text in sorted(texts) if f"`{text}`" not in told]

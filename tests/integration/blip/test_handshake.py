@@ -1,0 +1,212 @@
+"""The handshake: every row of HELLO, AUTH, and of what comes too early or too late."""
+
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from braidmq.testing.broker import RunningBroker
+from tests.integration.blip.peer import (
+    ACK,
+    AUTH,
+    CREDIT,
+    HELLO,
+    NACK,
+    PING,
+    POLL,
+    PONG,
+    PUBLISH,
+    STATS,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    ack,
+    auth,
+    broker_at,
+    connected,
+    frame,
+    hello,
+    key_config,
+    nack,
+    ping,
+    poll,
+    pong,
+    publish,
+    stranger,
+    subscribe,
+)
+
+pytestmark = pytest.mark.asyncio
+
+ENTERED = hello(1) + auth(2)
+LET_IN = [ack(1, 0), ack(2, 0)]
+
+
+@pytest_asyncio.fixture
+async def broker() -> AsyncIterator[RunningBroker]:
+    async with broker_at() as running:
+        yield running
+
+
+ROWS = {
+    "HELLO ok": (hello(1), [ack(1, 0)]),
+    "HELLO twice": (hello(1) + hello(7), [ack(1, 0), nack(7, 400, "HELLO already performed")]),
+    "HELLO after AUTH": (
+        ENTERED + hello(7),
+        [*LET_IN, nack(7, 400, "HELLO already performed")],
+    ),
+    "a second HELLO is not even read": (
+        hello(1) + frame(HELLO, 7, b"junk"),
+        [ack(1, 0), nack(7, 400, "HELLO already performed")],
+    ),
+    "HELLO empty": (frame(HELLO, 1), [nack(1, 400, "invalid HELLO payload")]),
+    "HELLO one byte": (frame(HELLO, 1, b"\x01"), [nack(1, 400, "invalid HELLO payload")]),
+    "HELLO trailing byte": (
+        frame(HELLO, 1, b"\x00\x01\x00"),
+        [nack(1, 400, "invalid HELLO payload")],
+    ),
+    "HELLO version 0": (hello(1, 0), [nack(1, 426, "unsupported protocol version")]),
+    "HELLO version 2, then 1": (
+        hello(1, 2) + hello(3) + auth(4),
+        [nack(1, 426, "unsupported protocol version"), ack(3, 0), ack(4, 0)],
+    ),
+    "AUTH without HELLO": (auth(2), [nack(2, 400, "HELLO not performed")]),
+    "a refused HELLO is none": (
+        hello(1, 9) + auth(2),
+        [nack(1, 426, "unsupported protocol version"), nack(2, 400, "HELLO not performed")],
+    ),
+    "AUTH without HELLO is not even read": (
+        frame(AUTH, 2, b"junk"),
+        [nack(2, 400, "HELLO not performed")],
+    ),
+    "AUTH twice": (ENTERED + auth(7), [*LET_IN, nack(7, 400, "already authenticated")]),
+    "AUTH twice with a wrong key": (
+        ENTERED + auth(7, "wrong"),
+        [*LET_IN, nack(7, 400, "already authenticated")],
+    ),
+    "AUTH empty": (
+        hello(1) + frame(AUTH, 2),
+        [ack(1, 0), nack(2, 400, "invalid AUTH payload")],
+    ),
+    "AUTH too short": (
+        hello(1) + frame(AUTH, 2, b"\x00\x09dev-key"),
+        [ack(1, 0), nack(2, 400, "invalid AUTH payload")],
+    ),
+    "AUTH too long": (
+        hello(1) + frame(AUTH, 2, b"\x00\x07dev-key!"),
+        [ack(1, 0), nack(2, 400, "invalid AUTH payload")],
+    ),
+    "AUTH not UTF-8": (
+        hello(1) + frame(AUTH, 2, b"\x00\x02\xff\xfe"),
+        [ack(1, 0), nack(2, 400, "invalid AUTH payload")],
+    ),
+    "AUTH unknown key": (
+        hello(1) + auth(2, "no"),
+        [ack(1, 0), nack(2, 401, "invalid API key")],
+    ),
+    "AUTH empty key": (hello(1) + auth(2, ""), [ack(1, 0), nack(2, 401, "invalid API key")]),
+    "AUTH second try": (
+        hello(1) + auth(2, "no") + auth(3),
+        [ack(1, 0), nack(2, 401, "invalid API key"), ack(3, 0)],
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+async def test_each_row_of_the_handshake(broker: RunningBroker, row: str) -> None:
+    """Each row answers as the table says, and the connection stays."""
+    sent, answers = ROWS[row]
+    async with stranger(broker) as peer:
+        peer.send(sent, frame(PONG, 99))
+        await peer.expect(*answers)
+        # Still there: a stranger's next frame is answered, a known peer's ignored PONG is not.
+        if ack(2, 0) in answers or ack(3, 0) in answers or ack(4, 0) in answers:
+            await peer.expect_silence()
+        else:
+            await peer.expect(nack(99, 401, "unauthenticated"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [PUBLISH, SUBSCRIBE, ACK, NACK, PING, PONG, POLL, STATS, UNSUBSCRIBE, CREDIT],
+)
+@pytest.mark.parametrize("greeted", [False, True])
+async def test_a_stranger_may_do_nothing_else(
+    broker: RunningBroker, kind: int, greeted: bool
+) -> None:
+    """Any other type before authentication, PING included, is 401 and the connection stays."""
+    async with stranger(broker) as peer:
+        if greeted:
+            peer.send(hello(1))
+            await peer.expect(ack(1, 0))
+        peer.send(frame(kind, 8, b"anything"), frame(kind, 9))
+        await peer.expect(nack(8, 401, "unauthenticated"), nack(9, 401, "unauthenticated"))
+        peer.send(auth(2) if greeted else ENTERED)
+        await peer.expect(*(LET_IN[1:] if greeted else LET_IN))
+
+
+async def test_what_a_stranger_sent_has_no_effect(broker: RunningBroker) -> None:
+    """A refused SUBSCRIBE or PUBLISH is not done later."""
+    async with stranger(broker) as peer:
+        peer.send(subscribe(5, "early"), publish(6, "early", b"no"), ENTERED)
+        await peer.expect(nack(5, 401, "unauthenticated"), nack(6, 401, "unauthenticated"))
+        await peer.expect(*LET_IN)
+
+        assert (0, 0, 0, 0, 0) == await peer.stats()
+
+
+@pytest.mark.parametrize("kind", [NACK, PONG])
+async def test_nack_and_pong_of_a_client_are_ignored(broker: RunningBroker, kind: int) -> None:
+    """PONG and NACK from a client, when authenticated: ignored, whatever they carry."""
+    async with connected(broker) as peer:
+        peer.send(frame(kind, 5), frame(kind, 6, b"anything at all"))
+        await peer.expect_silence()
+
+
+async def test_ping_ignores_its_payload(broker: RunningBroker) -> None:
+    """PONG has the PING's correlation id and an empty payload."""
+    async with connected(broker) as peer:
+        peer.send(ping(2**64 - 1, b"hello?"), ping(0))
+        await peer.expect(pong(2**64 - 1), pong(0))
+
+
+async def test_the_fifth_failed_auth_is_answered_and_closes(broker: RunningBroker) -> None:
+    """Unknown key: 401; the fifth on a connection closes it after the reply."""
+    async with stranger(broker) as peer:
+        peer.send(hello(1))
+        for number in range(2, 6):
+            peer.send(auth(number, "wrong"))
+        await peer.expect(
+            ack(1, 0), *(nack(number, 401, "invalid API key") for number in range(2, 6))
+        )
+        peer.send(auth(6, "wrong"), auth(7), ping(8))
+        await peer.expect(nack(6, 401, "invalid API key"))
+        await peer.expect_close()
+
+
+async def test_malformed_auth_does_not_count_as_failed(broker: RunningBroker) -> None:
+    """NACK never closes a connection by itself, except the fifth failed AUTH."""
+    async with stranger(broker) as peer:
+        peer.send(hello(1), *(frame(AUTH, 2, b"\x00") for _ in range(9)), auth(3))
+        await peer.expect(ack(1, 0), *[nack(2, 400, "invalid AUTH payload")] * 9, ack(3, 0))
+
+
+async def test_many_nacks_do_not_close(broker: RunningBroker) -> None:
+    """An authenticated peer may be wrong as often as it likes."""
+    async with connected(broker) as peer:
+        peer.send(*(poll(number, 12345) for number in range(200)))
+        answers = [await peer.next() for _ in range(200)]
+
+        assert [NACK] * 200 == [answer.kind for answer in answers]
+        await peer.expect_silence()
+
+
+async def test_a_configured_key_lets_in_by_its_hash() -> None:
+    """Keys besides dev-key come from the configuration, which knows their hashes only."""
+    async with (
+        broker_at(auth={"keys": [key_config("ada", "ada's key")]}) as broker,
+        stranger(broker) as peer,
+    ):
+        digest = struct.pack(">H", 71) + str(key_config("ada", "ada's key")["hash"]).encode()
+        peer.send(hello(1), frame(AUTH, 2, digest), auth(3, "ada's key"))
+        await peer.expect(ack(1, 0), nack(2, 401, "invalid API key"), ack(3, 0))

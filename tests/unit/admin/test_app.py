@@ -1,0 +1,219 @@
+"""The HTTP application: who may see what, and how it refuses."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from braidmq.admin.app import build_app
+from braidmq.admin.health import Readiness
+from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
+
+ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
+ORDERS = {"Authorization": f"Bearer {ORDERS_KEY}"}
+OPEN_PATHS = ["/healthz", "/livez", "/readyz"]
+KEYED_PATHS = ["/api/overview", "/api/topics"]
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def client(source: FakeSource) -> TestClient:
+    app = build_app(source, loopback=True)
+    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
+
+
+@pytest.fixture
+def remote(source: FakeSource) -> TestClient:
+    app = build_app(source, loopback=False)
+    return TestClient(app, base_url="http://broker.example.com")
+
+
+@pytest.mark.parametrize("path", OPEN_PATHS)
+def test_health_is_open_everywhere(client: TestClient, remote: TestClient, path: str) -> None:
+    """Monitors and load balancers have no key."""
+    assert [200, 200] == [client.get(path).status_code, remote.get(path).status_code]
+
+
+def test_readiness_is_the_sources_word(client: TestClient, source: FakeSource) -> None:
+    """It is asked at every request."""
+    source.ready = Readiness(ready=False, reason="the log is poisoned")
+    response = client.get("/readyz")
+
+    assert (503, {"error": "the log is poisoned"}) == (response.status_code, response.json())
+
+
+def test_metrics_are_open_on_loopback_only(client: TestClient, remote: TestClient) -> None:
+    """Elsewhere a scraper brings a key; any key will do."""
+    assert 200 == client.get("/metrics").status_code
+    assert 401 == remote.get("/metrics").status_code
+    response = remote.get("/metrics", headers=ORDERS)
+    assert "text/plain; version=0.0.4; charset=utf-8" == response.headers["content-type"]
+    assert "\nbraidmq_topics 0.0\n" in response.text
+
+
+BAD_AUTHORIZATIONS = [
+    {},
+    {"Authorization": ""},
+    {"Authorization": "Bearer"},
+    {"Authorization": "Bearer wrong"},
+    {"Authorization": ADMIN_KEY},
+    {"Authorization": f"Basic {ADMIN_KEY}"},
+    {"Authorization": f"Bearer {ADMIN_KEY} x"},
+    {"Cookie": f"key={ADMIN_KEY}"},
+]
+
+
+@pytest.mark.parametrize("path", KEYED_PATHS)
+@pytest.mark.parametrize("headers", BAD_AUTHORIZATIONS)
+def test_the_api_needs_a_key_in_the_header(
+    client: TestClient, path: str, headers: dict[str, str]
+) -> None:
+    """401 in one line, which says how; a key in the query or a cookie does not count."""
+    response = client.get(path, headers=headers, params={"key": ADMIN_KEY})
+
+    assert 401 == response.status_code
+    assert "Bearer" == response.headers["www-authenticate"]
+    assert {"error": "an API key is needed: Authorization: Bearer KEY"} == response.json()
+
+
+def test_the_scheme_of_the_header_is_not_case_sensitive(client: TestClient) -> None:
+    """As HTTP says."""
+    headers = {"Authorization": f"bearer  {ADMIN_KEY}"}
+
+    assert 200 == client.get("/api/overview", headers=headers).status_code
+
+
+def test_the_overview_says_what_runs_compiled(client: TestClient) -> None:
+    """Beside what the source says: every hot module is in one of the two lists."""
+    overview = client.get("/api/overview", headers=ORDERS).json()
+    build = overview.pop("build")
+
+    assert {"topics": 0} == overview
+    assert build["compiled"] == (not build["interpreted_modules"])
+    assert (
+        "braidmq.broker.authorize" in build["compiled_modules"] + build["interpreted_modules"]
+    )
+
+
+def test_topics_come_in_pages(client: TestClient, source: FakeSource) -> None:
+    """`next` is what to ask for after, and null at the end."""
+    source.names = ["c", "a", "b/ü?&", "d"]
+    pages = []
+    after: str | None = ""
+    while after is not None:
+        params: dict[str, str | int] = {"limit": 3, "after": after}
+        page = client.get("/api/topics", headers=ADMIN, params=params).json()
+        pages.append([topic["name"] for topic in page["topics"]])
+        after = page["next"]
+
+    assert [["a", "b/ü?&", "c"], ["d"]] == pages
+
+
+def test_a_topic_is_shown_with_its_numbers(client: TestClient, source: FakeSource) -> None:
+    """The names of the fields are the API."""
+    source.names = ["a"]
+    page = client.get("/api/topics", headers=ADMIN).json()
+
+    expected = {"name": "a", "messages": 1, "last_offset": 2, "subscriptions": 3}
+    assert {"topics": [expected], "next": None} == page
+
+
+def test_a_key_sees_the_topics_that_it_may_use(client: TestClient, source: FakeSource) -> None:
+    """Publishing or subscribing is enough; names of other people's topics stay theirs."""
+    source.names = ["in.a", "orders.b", "secret.c"]
+    page = client.get("/api/topics", headers=ORDERS).json()
+
+    assert ["in.a", "orders.b"] == [topic["name"] for topic in page["topics"]]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "", "1.5", "\u0663", 5000 * "9"])
+def test_a_bad_limit_is_refused(client: TestClient, limit: str) -> None:
+    """400, and what would be good."""
+    response = client.get("/api/topics", headers=ADMIN, params={"limit": limit})
+
+    assert 400 == response.status_code
+    assert {"error": "limit must be a whole number from 1 to 1000"} == response.json()
+
+
+def test_other_paths_and_methods_are_refused_in_json(client: TestClient) -> None:
+    """Errors have one form, whoever makes them."""
+    missing, posted = client.get("/api/nope"), client.post("/healthz")
+
+    assert (404, {"error": "Not Found"}) == (missing.status_code, missing.json())
+    assert (405, {"error": "Method Not Allowed"}) == (posted.status_code, posted.json())
+
+
+def test_a_failure_of_ours_tells_nothing(client: TestClient, source: FakeSource) -> None:
+    """500 without the exception's text, which may quote anything."""
+    source.broken = True
+    response = client.get("/api/overview", headers=ADMIN)
+
+    assert (500, {"error": "internal error"}) == (response.status_code, response.json())
+
+
+OWN_HOSTS = [
+    "127.0.0.1",
+    "127.0.0.1:9100",
+    "localhost:9100",
+    "LOCALHOST",
+    "[::1]:9100",
+    "[::1]",
+]
+OTHER_HOSTS = ["evil.example.com", "127.0.0.1.evil.com", "localhost.evil.com:9100", "10.0.0.1"]
+OTHER_HOSTS += ["evil.com:127.0.0.1", "", "[::1", "[::2]:9100", "localhost:x"]
+
+
+@pytest.mark.parametrize("host", OWN_HOSTS)
+def test_on_loopback_this_machines_own_names_are_answered(
+    client: TestClient, host: str
+) -> None:
+    """With and without a port, which a tunnel may have changed."""
+    assert 200 == client.get("/healthz", headers={"Host": host}).status_code
+
+
+@pytest.mark.parametrize("host", OTHER_HOSTS)
+@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/api/overview"])
+def test_on_loopback_other_names_are_refused(client: TestClient, host: str, path: str) -> None:
+    """A web page that points its own name at 127.0.0.1 reads nothing, with a key neither."""
+    response = client.get(path, headers={"Host": host, **ADMIN})
+
+    assert (421, {"error": "unknown Host"}) == (response.status_code, response.json())
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/api/overview", "/nope"])
+@pytest.mark.parametrize("host", ["localhost", "evil.example.com"])
+def test_every_answer_carries_the_security_headers(
+    client: TestClient, path: str, host: str
+) -> None:
+    """Refusals included."""
+    headers = client.get(path, headers={"Host": host}).headers
+
+    assert ("nosniff", "DENY", "no-store", "no-referrer") == (
+        headers["x-content-type-options"],
+        headers["x-frame-options"],
+        headers["cache-control"],
+        headers["referrer-policy"],
+    )
+    assert "default-src 'none'" in headers["content-security-policy"]
+
+
+def test_a_failure_carries_the_security_headers(client: TestClient, source: FakeSource) -> None:
+    """The answer that nobody planned, too."""
+    source.broken = True
+
+    assert (
+        "nosniff"
+        == client.get("/api/overview", headers=ADMIN).headers["x-content-type-options"]
+    )
+
+
+def test_no_answer_repeats_a_key(client: TestClient, source: FakeSource) -> None:
+    """Wherever the key stood in the request."""
+    key = "a-wrong-key"
+    for path in ("/metrics", "/api/overview", f"/{key}", f"/api/topics?limit={key}"):
+        response = client.get(path, headers={"Authorization": f"Bearer {key}"})
+
+        assert key not in response.text
+        assert key not in str(response.headers)

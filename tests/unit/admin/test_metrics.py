@@ -1,0 +1,108 @@
+"""Metrics in Prometheus text."""
+
+import re
+from dataclasses import fields
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from braidmq.admin.metrics import MetricsPage, MetricValues
+
+BLIPMQ = {
+    "topics": 1.0,
+    "subscribers": 2.0,
+    "messages_published_total": 3.0,
+    "messages_delivered_total": 4.0,
+    "messages_inflight": 5.0,
+    "subscriber_expiration_heap_size": 6.0,
+    "subscriber_retry_heap_size": 7.0,
+    "wal_appends_total": 8.0,
+    "wal_bytes_total": 9.0,
+}
+
+
+class Source:
+    def __init__(self, values: MetricValues) -> None:
+        self.values = values
+        self.asked = 0
+
+    def metrics(self) -> MetricValues:
+        self.asked += 1
+        return self.values
+
+
+def samples(values: MetricValues) -> dict[str, float]:
+    text = MetricsPage(Source(values)).render().decode()
+    return {
+        sample.name + "".join(f"{{{k}={v}}}" for k, v in sample.labels.items()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_nine_names_of_blipmq_are_there_under_their_own() -> None:
+    """Its dashboards go on working, and at last show numbers."""
+    found = samples(
+        MetricValues(
+            topics=1,
+            subscriptions=2,
+            messages_published=3,
+            messages_delivered=4,
+            messages_inflight=5,
+            expiration_heap_size=6,
+            retry_heap_size=7,
+            wal_appends=8,
+            wal_bytes=9,
+        )
+    )
+
+    assert BLIPMQ == {name: found.get(name) for name in BLIPMQ}
+
+
+def test_every_other_name_is_ours() -> None:
+    """Nothing but the nine goes without the prefix, the process's own numbers included."""
+    foreign = {name for name in samples(MetricValues()) if not name.startswith("braidmq_")}
+
+    assert BLIPMQ.keys() == foreign
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(MetricValues)])
+def test_every_value_of_the_snapshot_is_shown(field: str) -> None:
+    """A number that the broker keeps and nobody can see is worth nothing."""
+    plain = MetricValues()
+    value = {"a": 41} if isinstance(getattr(plain, field), dict) else 41
+    changed = MetricValues()
+    setattr(changed, field, value)
+    shown = samples(changed)
+
+    assert 41.0 in {shown[name] for name in shown if shown[name] != samples(plain).get(name)}
+
+
+def test_values_by_reason_have_a_label_each() -> None:
+    """A sum would hide which end the messages came to."""
+    found = samples(
+        MetricValues(messages_dropped={"expired": 2, "overflow": 3}, connections={"blip": 4})
+    )
+
+    assert 2.0 == found["braidmq_messages_dropped_total{reason=expired}"]
+    assert 3.0 == found["braidmq_messages_dropped_total{reason=overflow}"]
+    assert 4.0 == found["braidmq_connections{strand=blip}"]
+
+
+def test_every_metric_has_help_and_a_type() -> None:
+    """Whoever meets a number can read what it is."""
+    text = MetricsPage(Source(MetricValues(connections={"blip": 1}))).render().decode()
+    named = set(re.findall(r"^([a-z_]+)[ {]", text, re.MULTILINE))
+
+    assert named <= set(re.findall(r"^# HELP (\S+) \S.*$", text, re.MULTILINE))
+    assert named <= set(re.findall(r"^# TYPE (\S+) (?:counter|gauge)$", text, re.MULTILINE))
+
+
+def test_one_scrape_is_one_snapshot() -> None:
+    """All lines of an answer belong to one moment, and registering takes none."""
+    source = Source(MetricValues())
+    page = MetricsPage(source)
+    before = source.asked
+    page.render()
+
+    assert (0, 1) == (before, source.asked)

@@ -1,0 +1,224 @@
+"""The HTTP listener, with real sockets."""
+
+import asyncio
+import http.client
+import io
+import logging
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+from starlette.types import ASGIApp
+
+from braidmq.admin.app import build_app
+from braidmq.admin.server import CONNECTIONS_MAX, HEADER_BYTES_MAX, AdminServer
+from braidmq.base.errors import AddressInUseError, ConfigError
+from tests.unit.admin.sources import ADMIN_KEY, FakeSource
+
+pytestmark = pytest.mark.asyncio
+
+HAS_IPV6 = Path("/proc/net/if_inet6").exists()
+
+
+def app() -> ASGIApp:
+    return build_app(FakeSource(), loopback=True)
+
+
+@asynccontextmanager
+async def listening(host: str = "127.0.0.1") -> AsyncIterator[tuple[str, int]]:
+    server = AdminServer(app(), host=host, port=0)
+    try:
+        yield await server.start()
+    finally:
+        await server.stop()
+
+
+def asked(address: tuple[str, int], path: str, headers: dict[str, str] | None = None) -> int:
+    connection = http.client.HTTPConnection(*address, timeout=10)
+    try:
+        connection.request("GET", path, headers=headers or {})
+        response = connection.getresponse()
+        response.read()
+        return response.status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+async def test_port_0_is_any_free_port(host: str) -> None:
+    """The address that start returns is the one that answers."""
+    if host == "::1" and not HAS_IPV6:
+        pytest.skip("this machine has no IPv6")
+    async with listening(host) as address:
+        assert 0 != address[1]
+        assert 200 == await asyncio.to_thread(asked, address, "/healthz")
+
+
+async def test_a_taken_address_is_told() -> None:
+    """With the listener's name, the address and the reason; exit 69."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressInUseError, match=rf"^http: .* on 127\.0\.0\.1:{port}: Addr"):
+            await AdminServer(app(), host="127.0.0.1", port=port).start()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid", 70 * "a"])
+async def test_an_address_of_another_machine_is_told(host: str) -> None:
+    """Whatever the system says about it, it is one typed error."""
+    with pytest.raises(AddressInUseError, match=r"^http: cannot listen on "):
+        await AdminServer(app(), host=host, port=0).start()
+
+
+async def test_after_stop_the_address_is_free() -> None:
+    """A restart does not wait for anything."""
+    async with listening() as address:
+        pass
+    server = AdminServer(app(), host=address[0], port=address[1])
+
+    assert address == await server.start()
+    await server.stop()
+
+
+async def test_stop_ends_idle_connections() -> None:
+    """Who keeps a connection open does not keep the broker alive."""
+    async with listening() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await reader.readuntil(b"}")
+
+    assert b"" == await reader.read()
+    writer.close()
+
+
+async def test_stop_without_start_is_harmless() -> None:
+    """Shutting down half of a start is ordinary."""
+    server = AdminServer(app(), host="127.0.0.1", port=0)
+    await server.stop()
+    await server.stop()
+
+
+async def test_signals_stay_with_the_daemon() -> None:
+    """Neither while it serves nor after."""
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    async with listening():
+        during = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    assert before == during
+
+
+async def test_nothing_is_logged_about_requests() -> None:
+    """Neither good ones, whose headers hold keys, nor noise, which would fill the disk."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        async with listening() as address:
+            headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+            assert 200 == await asyncio.to_thread(asked, address, "/api/overview", headers)
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"noise\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+            writer.close()
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+    assert "" == stream.getvalue()
+
+
+async def test_a_name_of_the_longest_topic_fits_into_a_request() -> None:
+    """65,535 bytes, each percent-encoded."""
+    headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    path = "/api/topics?after=" + 65_535 * "%00"
+    async with listening() as address:
+        assert 200 == await asyncio.to_thread(asked, address, path, headers)
+
+
+async def test_a_head_without_an_end_is_refused_at_the_limit() -> None:
+    """It is not held in memory in the hope that it ends."""
+    async with listening() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /" + HEADER_BYTES_MAX * b"a")
+
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET"]
+)
+async def test_a_request_that_does_not_arrive_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """Not the first and not a later one; the place is for those who ask."""
+    monkeypatch.setattr("braidmq.admin.server.HEAD_S_MAX", 0.05)
+    async with listening() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(sent)
+
+        answer = await asyncio.wait_for(reader.read(), timeout=10)
+        assert (b"200 OK" in answer) == sent.startswith(b"GET /healthz")
+        writer.close()
+
+
+async def test_more_connections_than_the_bound_get_503() -> None:
+    """A flood of them costs a bounded amount of memory."""
+    async with listening() as address:
+        idle = [await asyncio.open_connection(*address) for _ in range(CONNECTIONS_MAX)]
+        try:
+            assert 503 == await asyncio.to_thread(asked, address, "/healthz")
+        finally:
+            for _, writer in idle:
+                writer.close()
+
+
+async def test_tls_is_on_with_a_certificate(tmp_path: Path) -> None:
+    """A client that trusts the authority gets its answer."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    server = AdminServer(
+        app(),
+        host="127.0.0.1",
+        port=0,
+        tls_cert=tmp_path / "cert.pem",
+        tls_key=tmp_path / "key.pem",
+    )
+    address = await server.start()
+    try:
+        reader, writer = await asyncio.open_connection(
+            *address, ssl=context, server_hostname="localhost"
+        )
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
+        writer.close()
+        await writer.wait_closed()
+    finally:
+        await server.stop()
+
+
+async def test_a_certificate_that_is_none_is_a_configuration_error(tmp_path: Path) -> None:
+    """It is told at start, in one line, and nothing of the file is shown."""
+    (tmp_path / "cert.pem").write_text("secret")
+    server = AdminServer(
+        app(),
+        host="127.0.0.1",
+        port=0,
+        tls_cert=tmp_path / "cert.pem",
+        tls_key=tmp_path / "cert.pem",
+    )
+    with pytest.raises(ConfigError, match=r"^http\.tls_cert: ") as caught:
+        await server.start()
+
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,247 @@
+"""Drives a real broker as the server does, over a log that is a list. It judges nothing.
+
+Time moves when a test says so; a crash keeps what was committed, and nothing else.
+"""
+
+from typing import Final
+
+from braidmq.broker import records, state
+from braidmq.broker.authorize import Principal
+from braidmq.broker.broker import DELIVERED, WAIT, Broker, ReadRequest
+from braidmq.broker.settings import Settings
+from braidmq.broker.subscriptions import Consumer, Delivery, Peer, Subscription
+from braidmq.broker.topics import Message, Pending, Topic
+
+MS: Final = 1_000
+S: Final = 1_000_000
+START_US: Final = 1_700_000_000 * S
+ROOM_BYTES: Final = 1 << 30
+CORRELATION_ID: Final = 4_711
+FULL: Final = "no space left"
+
+
+def body_of(topic: str, payload: bytes = b"") -> bytes:
+    """Return topic and payload as a PUBLISH frame carries them."""
+    raw = topic.encode()
+    return len(raw).to_bytes(2, "big") + raw + payload
+
+
+def peer_of(name: str) -> Peer:
+    """Return a new connection of *name*, with room for whatever comes."""
+    peer = Peer()
+    peer.principal = Principal(name, publish=["*"], subscribe=["*"])
+    peer.room_bytes = ROOM_BYTES
+    return peer
+
+
+class MemoryLog:
+    """What is committed: record i has id i + 1; and the snapshots of it."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.snapshots: list[tuple[int, bytes]] = []
+        self.reads: list[ReadRequest] = []
+
+    def read(self, request: ReadRequest) -> tuple[list[tuple[int, bytes]], int]:
+        """Answer as a real log does: at least one record when there is one, then the bounds."""
+        self.reads.append(request)
+        found: list[tuple[int, bytes]] = []
+        size = 0
+        up_to = min(request.up_to, len(self.records))
+        for record_id in range(request.after_id + 1, up_to + 1):
+            record = self.records[record_id - 1]
+            if records.describe(record).topic != request.topic:
+                continue
+            if found and size + len(record) > request.bytes_max:
+                return found, record_id - 1
+            found.append((record_id, record))
+            size += len(record)
+            if len(found) == request.count_max:
+                return found, record_id
+        return found, up_to
+
+
+class Drive:
+    """A broker, its log, a clock, and what is on its way between them."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.log = MemoryLog()
+        self.now_us = START_US
+        self.batch: list[bytes] | None = None  # appended, not committed
+        self.requests: list[ReadRequest] = []
+        self.awaited_snapshot: tuple[int, bytes] | None = None
+        self.broker = Broker(self.settings)
+        self.restart()
+
+    # Verbs.
+
+    def topic(self, name: str) -> Topic:
+        topic = self.broker.topics.get(name)
+        assert topic is not None
+        return topic
+
+    def message(self, topic: str, payload: bytes = b"x", *, qos: int = 1) -> Message:
+        return Message(self.topic(topic), qos, body_of(topic, payload))
+
+    def publish(
+        self, topic: str, payload: bytes = b"x", *, qos: int = 1, ttl_us: int = 0
+    ) -> int:
+        message = self.message(topic, payload, qos=qos)
+        message.expires_us = self.now_us + ttl_us if ttl_us else 0
+        return self.broker.publish(message, self.now_us)
+
+    def publish_many(self, topic: str, count: int) -> list[int]:
+        ids = [self.publish(topic, b"%d" % number) for number in range(count)]
+        self.commit()
+        return ids
+
+    def subscribe(
+        self, topic: str, *, qos: int = 1, name: str = "ada", peer: Peer | None = None
+    ) -> Consumer:
+        peer = peer or peer_of(name)
+        given = self.broker.subscribe(peer, self.topic(topic), qos, self.now_us)
+        self.commit()
+        return self.attach(given, peer=peer)
+
+    def attach(self, subscription_id: int, *, peer: Peer | None = None) -> Consumer:
+        consumer = self.broker.attach(peer or peer_of("ada"), subscription_id)
+        assert consumer is not None
+        return consumer
+
+    def poll(self, consumer: Consumer) -> Delivery | None:
+        """Poll, and wait for the log when the broker does; the deliveries are taken."""
+        while (outcome := self.broker.poll(consumer, CORRELATION_ID, self.now_us)) == WAIT:
+            self.serve_reads()
+            assert consumer.peer in self.broker.take_touched()
+        taken = self.pushed(consumer)
+        assert (1 if outcome == DELIVERED else 0) == len(taken)
+        return taken[0] if taken else None
+
+    def poll_id(self, consumer: Consumer) -> int:
+        """Return the id of the message that a poll gives, or 0."""
+        delivery = self.poll(consumer)
+        return 0 if delivery is None else delivery.message.id
+
+    def poll_ids(self, consumer: Consumer, count: int) -> list[int]:
+        return [self.poll_id(consumer) for _ in range(count)]
+
+    def credit(self, consumer: Consumer, count: int) -> list[int]:
+        """Give credit; return the ids of what was pushed."""
+        self.broker.credit(consumer, count, CORRELATION_ID, self.now_us)
+        return self.pushed_ids(consumer)
+
+    def pushed(self, consumer: Consumer) -> list[Delivery]:
+        """Take what was pushed to the consumer's peer, as if it were sent at once."""
+        taken = consumer.peer.deliveries
+        consumer.peer.deliveries = []
+        return taken
+
+    def pushed_ids(self, consumer: Consumer) -> list[int]:
+        return [delivery.message.id for delivery in self.pushed(consumer)]
+
+    def ack(self, consumer: Consumer, tag: int) -> int:
+        """Acknowledge, and wait for the log when the broker does."""
+        while (outcome := self.broker.acknowledge(consumer, tag, self.now_us)) == WAIT:
+            self.serve_reads()
+        return outcome
+
+    def ack_once(self, consumer: Consumer, tag: int) -> int:
+        return self.broker.acknowledge(consumer, tag, self.now_us)
+
+    def disconnect(self, consumer: Consumer) -> None:
+        self.broker.detach(consumer.peer, self.now_us)
+
+    # The log.
+
+    def append(self) -> list[bytes]:
+        """Let the writer take what has accumulated, unless it is at work."""
+        if self.batch is None:
+            self.batch = self.broker.take_records()
+        return self.batch
+
+    def commit(self) -> None:
+        """Commit all that was accepted, and read back what is wanted."""
+        while self.batch is not None or self.broker.wants_commit():
+            self.commit_batch()
+        self.serve_reads()
+
+    def commit_batch(self) -> None:
+        self.log.records.extend(self.append())
+        self.batch = None
+        committed_id = len(self.log.records)
+        self.broker.committed(committed_id, self.now_us)
+        if self.awaited_snapshot and self.awaited_snapshot[0] <= committed_id:
+            self.log.snapshots.append(self.awaited_snapshot)
+            self.awaited_snapshot = None
+
+    def refuse(self) -> list[Pending]:
+        """Refuse the batch and all behind it, as a full disk does."""
+        self.append()
+        self.batch = None
+        self.awaited_snapshot = None
+        return self.broker.refused(len(self.log.records) + 1, FULL, self.now_us)
+
+    def serve_reads(self) -> None:
+        """Answer reads until no more are wanted."""
+        self.requests += self.broker.take_reads()
+        while self.requests:
+            self.serve_one_read()
+            self.requests += self.broker.take_reads()
+
+    def serve_one_read(self) -> None:
+        request = self.requests.pop(0)
+        found, reached_id = self.log.read(request)
+        self.broker.supply(request, found, reached_id, self.now_us)
+
+    def snapshot(self) -> None:
+        """Take a snapshot, to be kept once everything in it is committed."""
+        self.awaited_snapshot = state.snapshot(self.broker, self.now_us)
+        if self.awaited_snapshot[0] <= self.broker.committed_id:
+            self.log.snapshots.append(self.awaited_snapshot)
+            self.awaited_snapshot = None
+
+    def restart(self) -> None:
+        """Crash, and begin anew with what was committed."""
+        self.batch = None
+        self.requests = []
+        self.awaited_snapshot = None
+        self.broker = Broker(self.settings)
+        after_id = 0
+        if self.log.snapshots:
+            after_id, data = self.log.snapshots[-1]
+            state.restore(self.broker, data)
+        for record_id, record in enumerate(self.log.records, 1):
+            if record_id > after_id:
+                state.replay(self.broker, record_id, record)
+        state.recovered(self.broker, len(self.log.records) + 1, self.now_us)
+
+    # Time.
+
+    def tick(self) -> None:
+        self.broker.tick(self.now_us)
+
+    def advance(self, delay_us: int) -> None:
+        """Let time pass, with a tick whenever one is due."""
+        until_us = self.now_us + delay_us
+        while (due_us := self.broker.next_deadline_us()) <= until_us:
+            self.now_us = max(self.now_us, due_us)
+            self.tick()
+        self.now_us = until_us
+
+    # What is there.
+
+    def subscription(self, subscription_id: int) -> Subscription:
+        return self.broker.subscriptions[subscription_id]
+
+    def dead_letters(self, topic: str) -> list[records.StoredMessage]:
+        """Return the committed dead letters of *topic*, in order."""
+        found = [
+            records.read_message(r) for r in self.log.records if r[0] == records.DEAD_LETTER
+        ]
+        return [letter for letter in found if letter.topic == topic]
+
+
+def entries_of(subscription: Subscription) -> int:
+    """Return how many messages the subscription holds in memory."""
+    return len(subscription.ready) + len(subscription.in_flight) + len(subscription.volatile)

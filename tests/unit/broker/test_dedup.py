@@ -1,0 +1,72 @@
+"""Publisher-chosen ids and how long they are remembered."""
+
+from braidmq.broker.dedup import DedupWindow
+
+WINDOW_US = 100
+
+
+def test_a_repeat_is_known_by_the_id_it_got() -> None:
+    """Within the window the same dedup id on the same topic is the same message."""
+    window = DedupWindow(WINDOW_US)
+    window.remember("a", "one", 7, 0)
+
+    assert 7 == window.find("a", "one", WINDOW_US - 1)
+    assert 0 == window.find("b", "one", WINDOW_US - 1)
+    assert 0 == window.find("a", "two", WINDOW_US - 1)
+
+
+def test_the_window_ends() -> None:
+    """After it the id is new again, and costs no memory."""
+    window = DedupWindow(WINDOW_US)
+    window.remember("a", "one", 7, 0)
+    window.remember("a", "two", 8, 50)
+
+    assert 0 == window.find("a", "one", WINDOW_US)
+    assert 1 == len(window)
+    assert 8 == window.find("a", "two", WINDOW_US)
+
+
+def test_a_refused_message_is_forgotten() -> None:
+    """Its repeat is accepted, and forgetting twice is no mistake."""
+    window = DedupWindow(WINDOW_US)
+    window.remember("a", "one", 7, 0)
+    window.forget("a", "one")
+    window.forget("a", "one")
+
+    assert 0 == window.find("a", "one", 1)
+
+
+def test_a_message_that_was_refused_first_counts_from_its_acceptance() -> None:
+    """The refused attempt's time does not end the accepted one's window."""
+    window = DedupWindow(WINDOW_US)
+    window.remember("a", "one", 7, 0)
+    window.forget("a", "one")
+    window.remember("a", "one", 9, 60)
+
+    assert 9 == window.find("a", "one", WINDOW_US + 1)
+    assert [(60, "a", "one", 9)] == window.rows()
+    assert 0 == window.find("a", "one", 60 + WINDOW_US)
+
+
+def test_an_id_that_was_used_anew_is_remembered_anew() -> None:
+    """Replay meets both messages, without anyone asking between them."""
+    window = DedupWindow(WINDOW_US)
+    window.remember("a", "one", 7, 0)
+    window.remember("a", "one", 9, 150)
+
+    assert 9 == window.find("a", "one", 200)
+
+
+def test_rows_make_the_window_again() -> None:
+    """A snapshot's window forgets at the same times as the one it was taken of."""
+    window = DedupWindow(WINDOW_US)
+    window.remember("a", "one", 7, 0)
+    window.remember("b", "two", 8, 30)
+    window.remember("b", "gone", 9, 40)
+    window.forget("b", "gone")
+    again = DedupWindow(WINDOW_US)
+    for at_us, topic, dedup_id, message_id in window.rows():
+        again.remember(topic, dedup_id, message_id, at_us)
+
+    assert [(0, "a", "one", 7), (30, "b", "two", 8)] == again.rows()
+    assert (0, 8) == (again.find("a", "one", 110), again.find("b", "two", 110))

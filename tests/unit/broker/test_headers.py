@@ -1,0 +1,40 @@
+"""Headers as one block of bytes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.broker import headers
+
+GOLDEN = {
+    "": {},
+    "0100 61 0000": {"a": ""},
+    "0200 c3a4 0100 62 0100 63 0100 64": {"ä": "b", "c": "d"},
+}
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@pytest.mark.parametrize(("block", "expected"), GOLDEN.items())
+def test_golden_bytes(block: str, expected: dict[str, str]) -> None:
+    """The bytes on record and the headers are each other's image."""
+    assert bytes.fromhex(block) == headers.encode(expected)
+    assert expected == headers.decode(bytes.fromhex(block))
+
+
+@given(st.dictionaries(texts, texts, max_size=5))
+def test_headers_come_back_in_their_order(sent: dict[str, str]) -> None:
+    """Whatever the texts hold."""
+    assert list(sent.items()) == list(headers.decode(headers.encode(sent)).items())
+
+
+def test_a_text_at_the_limit_fits() -> None:
+    """A length is a u16."""
+    longest = "x" * headers.TEXT_BYTES_MAX
+
+    assert {"a": longest} == headers.decode(headers.encode({"a": longest}))
+
+
+def test_a_text_above_the_limit_is_our_own_mistake() -> None:
+    """Whoever takes headers from a peer has checked them."""
+    with pytest.raises(AssertionError):
+        headers.encode({"a": "x" * (headers.TEXT_BYTES_MAX + 1)})

@@ -1,0 +1,75 @@
+"""Records on their way to the log."""
+
+from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.outgoing import Advanced, Buried, Ended, Outgoing, Started
+from braidmq.broker.subscriptions import Entry, Subscription
+from braidmq.broker.topics import Message, Topic
+
+TOPIC = Topic("a")
+SUBSCRIPTION = Subscription(TOPIC, 1, "ada")
+
+
+def test_ids_are_given_in_order() -> None:
+    """The first is 1, and each item knows its own."""
+    outgoing = Outgoing()
+    first, second = Started(SUBSCRIPTION), Message(TOPIC, 1, b"")
+
+    assert 0 == outgoing.last_id
+    assert [1, 2] == [outgoing.add(first, b"x"), outgoing.add(second, b"y")]
+    assert (1, 2) == (first.id, second.id)
+    assert (2, 3) == (outgoing.last_id, outgoing.next_id)
+    assert [first, second] == outgoing.pending()
+
+
+def test_records_are_taken_once() -> None:
+    """What was taken is with the log; it stays pending until it is committed."""
+    outgoing = Outgoing()
+    outgoing.add(Started(SUBSCRIPTION), b"x")
+
+    assert 1 == len(outgoing)
+    assert [b"x"] == outgoing.take_records()
+    assert [] == outgoing.take_records()
+    assert 1 == len(outgoing.pending())
+
+
+def test_items_are_committed_in_order_and_no_further() -> None:
+    """Up to the id that the log has reported."""
+    outgoing = Outgoing()
+    items = [Ended(9, 1), Advanced({9: Progress()}), Started(SUBSCRIPTION)]
+    for item in items:
+        outgoing.add(item, b"")
+
+    assert items[0] is outgoing.next_committed(2)
+    assert items[1] is outgoing.next_committed(2)
+    assert outgoing.next_committed(2) is None
+    assert items[2] is outgoing.next_committed(3)
+    assert outgoing.next_committed(3) is None
+
+
+def test_refused_items_come_back_and_their_ids_are_given_again() -> None:
+    """Nobody has seen those ids; what waited behind the batch was not taken either."""
+    outgoing = Outgoing()
+    message = Message(TOPIC, 1, b"")
+    letter = Message(TOPIC, 1, b"")
+    kept = Ended(1, 2)
+    taken = [Started(SUBSCRIPTION), Buried(letter, Entry(SUBSCRIPTION, message, 0), message)]
+    outgoing.add(kept, b"1")
+    outgoing.add(taken[0], b"2")
+    outgoing.take_records()
+    outgoing.add(taken[1], b"3")
+
+    assert taken == outgoing.take_back(2)
+    assert [kept] == outgoing.pending()
+    assert [] == outgoing.take_records()
+    assert 2 == outgoing.add(Started(SUBSCRIPTION), b"again")
+
+
+def test_items_keep_what_they_are_about() -> None:
+    """A commit or a refusal needs to know."""
+    message = Message(TOPIC, 1, b"")
+    entry = Entry(SUBSCRIPTION, message, 0)
+    buried = Buried(message, entry, message)
+    ended = Ended(7, 2)
+
+    assert (message, entry, message) == (buried.letter, buried.entry, buried.message)
+    assert (7, 2) == (ended.subscription_id, ended.reason)

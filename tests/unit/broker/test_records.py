@@ -1,0 +1,200 @@
+"""Every durable fact as bytes on record."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.base.errors import UnknownRecordError
+from braidmq.broker import headers, records
+from braidmq.broker.acknowledgements import Progress
+from tests.unit.broker.drive import body_of
+
+MESSAGE = (
+    "01 01 02 03 e803000000000000 d007000000000000 06000000"
+    " 0100 6b 0100 76"  # headers: k, v
+    " 0001 61 6869"  # topic a, payload hi
+)
+BARE_MESSAGE = "01 01 01 01 0100000000000000 0000000000000000 00000000 0002 c3a4"
+DEAD_LETTER = (
+    "02 01 02 03 e803000000000000 0000000000000000 06000000"
+    " 0900000000000000 0a00000000000000 0c00000000000000"
+    " 0100 6b 0100 76"
+    " 0005 646c712e61 6869"  # topic dlq.a
+)
+SUBSCRIBE = "03 01 e803000000000000 0300 616461 6f7264657273"
+UNSUBSCRIBE = "04 02 0900000000000000"
+PROGRESS = (
+    "05 02000000"
+    " 0900000000000000 0c00000000000000 02000000"
+    " 0900000000000000 0a00000000000000 0b00000000000000 0c00000000000000"
+    " 01000000 0b00000000000000 03000000"
+    " 0a00000000000000 0000000000000000 00000000 00000000"
+)
+GAP = "ff 0900000000000000 0b00000000000000"
+
+
+def progress_on_record() -> dict[int, Progress]:
+    made = Progress()
+    made.handed_id = 12
+    made.ranges = [(9, 10), (11, 12)]
+    made.attempts = {11: 3}
+    return {9: made, 10: Progress()}
+
+
+def as_rows(progress: dict[int, Progress]) -> dict[int, tuple[object, ...]]:
+    return {i: (made.handed_id, made.ranges, made.attempts) for i, made in progress.items()}
+
+
+def test_golden_bytes_of_a_message() -> None:
+    """The bytes on record and the message are each other's image."""
+    block = headers.encode({"k": "v"})
+    record = records.encode_message(1, 2, 3, 1000, 2000, block, body_of("a", b"hi"))
+    read = records.read_message(bytes.fromhex(MESSAGE))
+
+    assert bytes.fromhex(MESSAGE) == record
+    assert (1, 2, 3) == (read.qos, read.priority, read.origin)
+    assert (1000, 2000) == (read.timestamp_us, read.expires_us)
+    assert (block, "a", body_of("a", b"hi")) == (read.headers, read.topic, read.body)
+    assert 0 == read.settles_subscription
+
+
+def test_golden_bytes_of_a_message_without_headers_and_payload() -> None:
+    """The topic is the end of it."""
+    record = records.encode_message(1, 1, 1, 1, 0, b"", body_of("ä"))
+    read = records.read_message(record)
+
+    assert bytes.fromhex(BARE_MESSAGE) == record
+    assert (b"", "ä", body_of("ä")) == (read.headers, read.topic, read.body)
+
+
+def test_messages_that_share_their_first_part_are_encoded_alike() -> None:
+    """Whatever changes from one message to the next, the bytes are those of the slow way."""
+    encoder = records.MessageEncoder()
+    facts = [(1, 1, 5, 0), (1, 1, 5, 0), (2, 1, 5, 0), (2, 3, 5, 0), (2, 3, 6, 0), (2, 3, 6, 9)]
+    for priority, origin, now_us, expires_us in facts:
+        body = body_of("a", b"hi")
+        expected = records.encode_message(1, priority, origin, now_us, expires_us, b"", body)
+
+        assert expected == encoder.encode_plain(priority, origin, now_us, expires_us, body)
+
+
+@pytest.mark.parametrize(
+    ("record", "headers_at", "body_at"),
+    [(MESSAGE, 24, 30), (BARE_MESSAGE, 24, 24), (DEAD_LETTER, 48, 54)],
+)
+def test_a_head_says_where_the_rest_is(record: str, headers_at: int, body_at: int) -> None:
+    """A dead letter has more before its headers."""
+    head = records.Head(bytes.fromhex(record))
+
+    assert (headers_at, body_at) == (head.headers_at, head.body_at)
+
+
+def test_golden_bytes_of_a_dead_letter() -> None:
+    """It is a message, and says which message it stands for in which subscription."""
+    letter = records.StoredMessage()
+    letter.qos, letter.priority, letter.origin = 1, 2, 3
+    letter.timestamp_us = 1000
+    letter.headers = headers.encode({"k": "v"})
+    letter.body = body_of("dlq.a", b"hi")
+    letter.settles_subscription, letter.settles_after, letter.settles_id = 9, 10, 12
+    read = records.read_message(bytes.fromhex(DEAD_LETTER))
+
+    assert bytes.fromhex(DEAD_LETTER) == records.encode_dead_letter(letter)
+    assert (9, 10, 12) == (read.settles_subscription, read.settles_after, read.settles_id)
+    assert (1, 2, 3) == (read.qos, read.priority, read.origin)
+    assert (1000, 0) == (read.timestamp_us, read.expires_us)
+    assert {"k": "v"} == headers.decode(read.headers)
+    assert ("dlq.a", body_of("dlq.a", b"hi")) == (read.topic, read.body)
+
+
+def test_golden_bytes_of_a_subscription() -> None:
+    """Its own id is the subscription's, so none is inside."""
+    assert bytes.fromhex(SUBSCRIBE) == records.encode_subscribe(1, 1000, "ada", "orders")
+    assert (1, 1000, "ada", "orders") == records.read_subscribe(bytes.fromhex(SUBSCRIBE))
+
+
+def test_golden_bytes_of_the_end_of_a_subscription() -> None:
+    """It says why."""
+    assert bytes.fromhex(UNSUBSCRIBE) == records.encode_unsubscribe(9, records.ENDED_BY_LEASE)
+    assert (9, records.ENDED_BY_LEASE) == records.read_unsubscribe(bytes.fromhex(UNSUBSCRIBE))
+
+
+def test_golden_bytes_of_progress() -> None:
+    """Several subscriptions in one record, also one of which there is nothing to say."""
+    read = records.read_progress(bytes.fromhex(PROGRESS))
+
+    assert bytes.fromhex(PROGRESS) == records.encode_progress(progress_on_record())
+    assert as_rows(progress_on_record()) == as_rows(read)
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 2**64 - 1),
+        st.tuples(
+            st.integers(0, 2**64 - 1),
+            st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))),
+            st.dictionaries(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)),
+        ),
+        max_size=4,
+    )
+)
+def test_progress_of_any_size_comes_back(
+    rows: dict[int, tuple[int, list[tuple[int, int]], dict[int, int]]],
+) -> None:
+    """However many ranges and redeliveries stand between the subscriptions."""
+    progress: dict[int, Progress] = {}
+    for subscription_id, (handed_id, ranges, attempts) in rows.items():
+        made = progress[subscription_id] = Progress()
+        made.handed_id, made.ranges, made.attempts = handed_id, ranges, attempts
+
+    assert rows == as_rows(records.read_progress(records.encode_progress(progress)))
+
+
+@pytest.mark.parametrize(
+    ("record", "topic", "payload"),
+    [(MESSAGE, b"a", b"hi"), (BARE_MESSAGE, b"\xc3\xa4", b""), (DEAD_LETTER, b"dlq.a", b"hi")],
+)
+def test_the_index_finds_topic_and_payload_of_a_message(
+    record: str, topic: bytes, payload: bytes
+) -> None:
+    """The payload runs to the record's end."""
+    raw = bytes.fromhex(record)
+    described = records.describe(raw)
+
+    assert topic == described.topic
+    assert payload == raw[described.payload_at :]
+    assert records.read_message(raw).timestamp_us == described.timestamp_us
+
+
+def test_the_index_keeps_the_small_numbers_of_a_message() -> None:
+    """Each in its own place."""
+    described = records.describe(bytes.fromhex(MESSAGE))
+
+    assert (1, 2, 3, 1000) == (
+        described.qos,
+        described.priority,
+        described.origin,
+        described.timestamp_us,
+    )
+
+
+@pytest.mark.parametrize("record", [SUBSCRIBE, UNSUBSCRIBE, PROGRESS, GAP])
+def test_a_record_that_is_no_message_is_all_payload(record: str) -> None:
+    """It has no topic and no time."""
+    described = records.describe(bytes.fromhex(record))
+
+    assert (b"", 0, 0, 0, 0, 0) == (
+        described.topic,
+        described.payload_at,
+        described.timestamp_us,
+        described.qos,
+        described.priority,
+        described.origin,
+    )
+
+
+@pytest.mark.parametrize("kind", [0, 6, 127, 254])
+def test_an_unknown_type_is_refused_by_number(kind: int) -> None:
+    """A newer version's record is not guessed at; type 0 is never written."""
+    with pytest.raises(UnknownRecordError, match=f"type {kind}$"):
+        records.describe(bytes([kind]) + b"anything")

@@ -1,0 +1,363 @@
+"""The broker as bytes: snapshots, replay of each record, and what a restart brings back."""
+
+import pytest
+
+from braidmq.base.errors import UnknownRecordError
+from braidmq.broker import headers, records, state
+from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.broker import DELIVERED, MAINTENANCE_US, UNKNOWN, WAIT, Broker
+from braidmq.broker.settings import Settings
+from tests.unit.broker.drive import START_US, Drive, S, body_of, peer_of
+
+GAP = bytes([records.GAP]) + (5).to_bytes(8, "little") + (9).to_bytes(8, "little")
+
+
+def replayed(*log: bytes) -> Broker:
+    broker = Broker(Settings())
+    for record_id, record in enumerate(log, 1):
+        state.replay(broker, record_id, record)
+    state.recovered(broker, len(log) + 1, START_US)
+    return broker
+
+
+def message(topic: str, timestamp_us: int = 7) -> bytes:
+    return records.encode_message(1, 1, 1, timestamp_us, 0, b"", body_of(topic))
+
+
+# Each record by itself.
+
+
+def test_a_replayed_message_is_counted_on_its_topic() -> None:
+    """The topic knows its newest id, and the broker the newest time it has met."""
+    broker = replayed(message("a", 9), message("a", 7), message("b", 3))
+    rows = [(row.name, row.message_count, row.last_id) for row in broker.topic_rows("")]
+
+    assert [("a", 2, 2), ("b", 1, 3)] == rows
+    assert 9 == broker.latest_us
+    assert (3, 4) == (broker.committed_id, broker.outgoing.next_id)
+
+
+def test_a_replayed_message_with_headers_of_its_own_is_no_repeat_of_anything() -> None:
+    """Only the publisher's own id of a message is looked for."""
+    block = headers.encode({"k": "v"})
+    broker = replayed(records.encode_message(1, 1, 1, 7, 0, block, body_of("a")))
+
+    assert 0 == len(broker.dedup)
+
+
+def test_a_replayed_subscription_is_there_again() -> None:
+    """With its principal and topic; one of QoS 0 lived in memory only."""
+    broker = replayed(
+        records.encode_subscribe(1, 8, "ada", "a"), records.encode_subscribe(0, 9, "ada", "a")
+    )
+
+    assert [1] == list(broker.subscriptions)
+    assert broker.attach(peer_of("ada"), 1) is not None
+    assert broker.attach(peer_of("bob"), 1) is None
+    assert 9 == broker.latest_us
+
+
+def test_a_replayed_end_ends_the_subscription() -> None:
+    """Also of one that was of QoS 0, of which nothing is known."""
+    broker = replayed(
+        records.encode_subscribe(1, 8, "ada", "a"),
+        records.encode_unsubscribe(1, records.ENDED_BY_REQUEST),
+        records.encode_unsubscribe(99, records.ENDED_BY_LEASE),
+        message("a"),
+    )
+
+    assert {} == broker.subscriptions
+    assert [0] == [row.subscriptions for row in broker.topic_rows("")]
+
+
+def test_replayed_progress_is_settled_and_counted() -> None:
+    """Ranges, the newest hand-out, and attempts; progress of who is gone is passed over."""
+    made = Progress()
+    made.handed_id, made.ranges, made.attempts = 4, [(1, 2)], {3: 4}
+    broker = replayed(
+        records.encode_subscribe(1, 8, "ada", "a"),
+        *(3 * [message("a")]),
+        records.encode_progress({1: made, 77: made}),
+    )
+    subscription = broker.subscriptions[1]
+
+    assert (2, 4) == (subscription.cursor, subscription.handed_id)
+    assert {3: 4} == subscription.known_attempts
+    assert subscription.behind
+
+
+def test_a_replayed_dead_letter_settles_its_message() -> None:
+    """One record for both facts; the letter is a message of its own topic."""
+    letter = records.StoredMessage()
+    letter.body = body_of("dlq.a")
+    letter.settles_subscription, letter.settles_after, letter.settles_id = 1, 1, 2
+    orphan = records.StoredMessage()
+    orphan.body = body_of("dlq.a")
+    orphan.settles_subscription, orphan.settles_after, orphan.settles_id = 50, 1, 2
+    broker = replayed(
+        records.encode_subscribe(1, 8, "ada", "a"),
+        message("a"),
+        records.encode_dead_letter(letter),
+        records.encode_dead_letter(orphan),
+    )
+    rows = [(row.name, row.message_count, row.last_id) for row in broker.topic_rows("")]
+
+    assert not broker.subscriptions[1].behind
+    assert [("a", 1, 2), ("dlq.a", 2, 4)] == rows
+
+
+def test_a_gap_is_passed_over() -> None:
+    """What a repair gave up is not there, and that is all."""
+    broker = replayed(message("a"), GAP)
+
+    assert [1] == [row.message_count for row in broker.topic_rows("")]
+
+
+def test_a_record_of_an_unknown_type_is_refused() -> None:
+    """It is a newer version's; to go on would be to lose it."""
+    with pytest.raises(UnknownRecordError, match="type 6"):
+        replayed(b"\x06")
+
+
+# Snapshots.
+
+
+def story(drive: Drive) -> dict[int, list[int]]:
+    """What each subscription is given after a restart."""
+    drive.restart()
+    return {
+        s.id: drive.poll_ids(drive.attach(s.id, peer=peer_of(s.principal)), 8)
+        for s in drive.broker.subscriptions.values()
+    }
+
+
+def test_a_snapshot_and_the_records_behind_it_are_the_same_as_all_records() -> None:
+    """Recovery is bounded by the snapshot, and tells the same story."""
+    drive = Drive()
+    consumer = drive.subscribe("a")
+    other = drive.subscribe("b", name="bob")
+    ids = drive.publish_many("a", 6)
+    others = drive.publish_many("b", 2)
+    drive.poll_ids(consumer, 4)
+    drive.poll_id(other)
+    drive.ack(consumer, ids[1])
+    drive.snapshot()
+    drive.commit()
+    drive.ack(consumer, ids[0])
+    (fresh,) = drive.publish_many("a", 1)
+    by_snapshot = story(drive)
+    drive.log.snapshots.clear()
+
+    assert [ids[2], ids[3], ids[4], ids[5], fresh, 0, 0, 0] == by_snapshot[1]
+    assert [*others, 0, 0, 0, 0, 0, 0] == by_snapshot[2]
+    assert by_snapshot == story(drive)
+
+
+def test_a_snapshot_covers_what_is_on_its_way() -> None:
+    """Messages, subscriptions and dead letters that have an id below its own."""
+    drive = Drive(Settings(max_retries=1))
+    consumer = drive.subscribe("a")
+    drive.publish_many("a", 1)
+    drive.poll(consumer)
+    drive.disconnect(consumer)  # buried, not committed
+    late = drive.publish("a", b"late")
+    pending = drive.broker.subscribe(peer_of("bob"), drive.topic("a"), 1, drive.now_us)
+    drive.broker.subscribe(peer_of("bob"), drive.topic("a"), 0, drive.now_us)
+    after = drive.publish("a", b"after")
+    drive.snapshot()
+    drive.commit()
+    drive.restart()
+    rows = [(row.name, row.message_count, row.last_id) for row in drive.broker.topic_rows("")]
+
+    assert after == drive.log.snapshots[0][0]
+    assert [("a", 3, after), ("dlq.a", 1, 3)] == rows
+    assert [1, pending] == list(drive.broker.subscriptions)
+    assert [late, after, 0] == drive.poll_ids(drive.attach(1), 3)
+    assert [after, 0] == drive.poll_ids(drive.attach(pending, peer=peer_of("bob")), 2)
+
+
+def test_a_snapshot_counts_only_once_it_is_committed() -> None:
+    """A crash before that goes back to the one before it."""
+    drive = Drive()
+    drive.subscribe("a")
+    drive.publish("a")
+    drive.snapshot()
+    drive.restart()
+
+    assert [] == drive.log.snapshots
+    assert 1 == drive.broker.committed_id
+
+
+def test_a_snapshot_knows_attempts_of_messages_that_were_not_read_again() -> None:
+    """Two crashes in a row do not give a poison message new chances."""
+    drive = Drive(Settings(max_retries=3, window=1))
+    consumer = drive.subscribe("a")
+    (poison,) = drive.publish_many("a", 1)
+    for _ in range(2):
+        assert poison == drive.poll_id(consumer)
+        drive.disconnect(consumer)
+        consumer = drive.attach(1)
+    drive.snapshot()
+    drive.restart()
+    drive.snapshot()
+    drive.restart()
+    consumer = drive.attach(1)
+
+    assert poison == drive.poll_id(consumer)
+    drive.disconnect(consumer)
+    drive.commit()
+    assert [poison] == [letter.settles_id for letter in drive.dead_letters("dlq.a")]
+
+
+def test_the_lease_is_counted_without_downtime() -> None:
+    """What lay unused for 50 of 60 seconds has 10 left, however long the broker was away."""
+    drive = Drive(Settings(lease_us=60 * S))
+    drive.subscribe("a")
+    drive.advance(50 * S)
+    drive.snapshot()
+    drive.now_us += 1_000 * S
+    drive.restart()
+    drive.advance(9 * S)
+
+    assert [1] == list(drive.broker.subscriptions)
+
+    drive.advance(1 * S + MAINTENANCE_US)
+
+    assert {} == drive.broker.subscriptions
+
+
+def test_use_after_the_snapshot_renews_the_lease() -> None:
+    """The progress record says that it was used; the snapshot's word is old."""
+    drive = Drive(Settings(lease_us=60 * S))
+    consumer = drive.subscribe("a")
+    ids = drive.publish_many("a", 1)
+    drive.advance(59 * S)
+    drive.snapshot()
+    drive.poll(consumer)
+    drive.ack(consumer, ids[0])
+    drive.commit()
+    drive.restart()
+    drive.advance(50 * S)
+
+    assert [1] == list(drive.broker.subscriptions)
+
+
+# What a restart brings back.
+
+
+def test_what_is_acknowledged_stays_acknowledged() -> None:
+    """And what is not comes back oldest first, with the same tags, before newer ones."""
+    drive = Drive()
+    consumer = drive.subscribe("a")
+    ids = drive.publish_many("a", 6)
+    drive.poll_ids(consumer, 4)
+    drive.ack(consumer, ids[0])
+    drive.ack(consumer, ids[2])
+    drive.commit()
+    drive.restart()
+
+    assert [ids[1], ids[3], ids[4], ids[5], 0] == drive.poll_ids(drive.attach(1), 5)
+
+
+def test_an_acknowledgement_that_was_not_committed_is_forgotten() -> None:
+    """A client that wants to know asks for the fence."""
+    drive = Drive()
+    consumer = drive.subscribe("a")
+    ids = drive.publish_many("a", 1)
+    drive.poll(consumer)
+    drive.commit_batch()
+    drive.ack(consumer, ids[0])
+    drive.restart()
+
+    assert ids == drive.poll_ids(drive.attach(1), 1)
+
+
+def test_a_tag_of_before_the_restart_is_looked_up_in_the_log() -> None:
+    """It is open, though it was not read again: the answer waits for the log."""
+    drive = Drive()
+    consumer = drive.subscribe("a")
+    ids = drive.publish_many("a", 3)
+    drive.poll_ids(consumer, 2)
+    drive.commit_batch()
+    drive.restart()
+    consumer = drive.attach(1)
+
+    assert WAIT == drive.ack_once(consumer, ids[1])
+    assert WAIT == drive.ack_once(consumer, ids[1])
+    drive.serve_reads()
+    assert [consumer.peer] == drive.broker.take_touched()
+    assert DELIVERED == drive.ack_once(consumer, ids[1])
+    assert UNKNOWN == drive.ack_once(consumer, ids[2])  # never handed out
+    assert [ids[0], ids[2]] == drive.poll_ids(consumer, 2)
+
+
+def test_one_stuck_message_does_not_make_a_restart_read_what_is_settled() -> None:
+    """Ten thousand acknowledged behind it are one range, and reads jump over it."""
+    drive = Drive(Settings(window=64))
+    consumer = drive.subscribe("a")
+    stuck = drive.publish("a")
+    drive.commit()
+    assert stuck == drive.poll_id(consumer)
+    for _ in range(200):
+        for message_id in drive.publish_many("a", 50):
+            assert message_id == drive.poll_id(consumer)
+            drive.ack(consumer, message_id)
+    settled_id = drive.topic("a").last_id
+    drive.publish_many("b", 1)
+    (fresh,) = drive.publish_many("a", 1)
+    drive.restart()
+    drive.log.reads.clear()
+
+    assert [stuck, fresh, 0] == drive.poll_ids(drive.attach(1), 3)
+    spans = [(request.after_id, request.up_to) for request in drive.log.reads]
+    assert [(1, stuck), (settled_id, fresh)] == spans
+
+
+def test_everything_settled_up_to_the_end_needs_no_read() -> None:
+    """Ranges that reach the newest message end the reading before it begins."""
+    drive = Drive()
+    consumer = drive.subscribe("a")
+    ids = drive.publish_many("a", 3)
+    drive.poll_ids(consumer, 3)
+    drive.ack(consumer, ids[2])
+    drive.ack(consumer, ids[1])
+    drive.commit()
+    drive.restart()
+    consumer = drive.attach(1)
+
+    assert ids[0] == drive.poll_id(consumer)
+    drive.log.reads.clear()
+    assert 0 == drive.poll_id(consumer)
+    assert [] == drive.log.reads
+    assert consumer.subscription.settled is None
+
+
+def test_dedup_ids_survive_a_restart() -> None:
+    """By the records, and by a snapshot."""
+    drive = Drive()
+    given = drive.broker.publish_once(drive.message("a"), "one", drive.now_us)
+    drive.commit()
+    drive.restart()
+
+    assert given == drive.broker.publish_once(drive.message("a"), "one", drive.now_us)
+
+    drive.snapshot()
+    drive.restart()
+
+    assert given == drive.broker.publish_once(drive.message("a"), "one", drive.now_us)
+    assert 1 == drive.broker.stats.duplicates
+
+
+def test_a_dead_letter_is_no_repeat_of_its_message() -> None:
+    """It carries the header of what it was, and nobody has published it under that id."""
+    drive = Drive(Settings(max_retries=1))
+    consumer = drive.subscribe("a")
+    drive.broker.publish_once(drive.message("a"), "one", drive.now_us)
+    drive.commit()
+    drive.poll(consumer)
+    drive.disconnect(consumer)
+    drive.commit()
+    drive.restart()
+    given = drive.broker.publish_once(drive.message("dlq.a"), "one", drive.now_us)
+
+    assert drive.broker.committed_id + 1 == given

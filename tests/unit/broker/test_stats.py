@@ -1,0 +1,75 @@
+"""Counters, and a topic as an operator sees it."""
+
+from braidmq.broker.broker import UNKNOWN
+from braidmq.broker.settings import Settings
+from braidmq.broker.stats import Stats, TopicRow
+from tests.unit.broker.drive import START_US, Drive, S
+
+
+def test_counters_begin_at_zero() -> None:
+    """They start with the process."""
+    stats = Stats()
+
+    assert 13 * [0] == [
+        stats.published,
+        stats.published_bytes,
+        stats.delivered,
+        stats.acknowledged,
+        stats.redelivered,
+        stats.dead_lettered,
+        stats.expired,
+        stats.dropped_overflow,
+        stats.refused,
+        stats.duplicates,
+        stats.unsubscribed,
+        stats.leases_ended,
+        stats.lost_to_retention,
+    ]
+
+
+def test_a_row_says_what_it_was_told() -> None:
+    """Name, messages, newest id, subscriptions."""
+    row = TopicRow("a", 3, 9, 2)
+
+    assert ("a", 3, 9, 2) == (row.name, row.message_count, row.last_id, row.subscriptions)
+
+
+def test_every_end_is_counted_by_its_reason() -> None:
+    """Acknowledged, expired, dead, dropped, refused: each message ends in one of them."""
+    drive = Drive(Settings(max_retries=1, window=3))
+    consumer = drive.subscribe("a")
+    acknowledged, dead, expiring = (
+        drive.publish("a"),
+        drive.publish("a"),
+        drive.publish("a", ttl_us=5),
+    )
+    drive.commit()
+    drive.poll_ids(consumer, 3)
+    drive.ack(consumer, acknowledged)
+    drive.now_us += 5
+
+    assert UNKNOWN == drive.ack(consumer, expiring)
+    drive.disconnect(consumer)
+    drive.commit()
+    for _ in range(5):
+        drive.publish("a", qos=0)
+    drive.publish("a")
+    drive.refuse()
+    stats = drive.broker.stats
+
+    assert [dead] == [letter.settles_id for letter in drive.dead_letters("dlq.a")]
+    assert (1, 1, 1) == (stats.acknowledged, stats.expired, stats.dead_lettered)
+    assert (2, 1) == (stats.dropped_overflow, stats.refused)
+    assert (9, 3, 0) == (stats.published, stats.delivered, stats.redelivered)
+    assert 8 * len(b"\0\1ax") + len(b"\0\5dlq.ax") == stats.published_bytes
+
+
+def test_ends_of_subscriptions_are_counted_by_their_reason() -> None:
+    """By request, or because nobody came for the length of a lease."""
+    drive = Drive(Settings(lease_us=60 * S))
+    drive.subscribe("a")
+    drive.broker.unsubscribe(drive.subscribe("a"))
+    drive.advance(61 * S)
+
+    assert START_US + 61 * S == drive.now_us
+    assert (1, 1) == (drive.broker.stats.unsubscribed, drive.broker.stats.leases_ended)

@@ -1,0 +1,162 @@
+"""The command line: how commands begin and end."""
+
+import os
+import signal
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+import typer
+
+from braidmq.base.errors import DamagedLogError
+from braidmq.cli import main as command_line
+from braidmq.cli.main import main, one_line
+
+KEY = "bk_" + 43 * "k"
+BRAIDMQ = [sys.executable, "-c", "from braidmq.cli.main import run; run()"]
+
+
+def command_that(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    app = typer.Typer()
+
+    @app.command("fail")
+    def fail() -> None:
+        raise error
+
+    @app.command("other")
+    def other() -> None:
+        """Make it a group of two."""
+
+    monkeypatch.setattr(command_line, "app", app)
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    """And nothing else is printed."""
+    assert 0 == main(["--version"])
+    assert f"braidmq {version('braidmq')}\n" == capsys.readouterr().out
+
+
+USAGE_ERRORS = {
+    "--nope": "error: No such option: --nope\n",
+    "nope": "error: No such command 'nope'.\n",
+    "publish": "error: Missing argument 'TOPIC'.\n",
+    "publish t --qos 2": "qos",
+}
+
+
+@pytest.mark.parametrize(("arguments", "line"), USAGE_ERRORS.items())
+def test_a_usage_error_is_one_line_and_exit_2(
+    capsys: pytest.CaptureFixture[str], arguments: str, line: str
+) -> None:
+    """Plain, without frames, colours or advice."""
+    assert 2 == main(arguments.split())
+    captured = capsys.readouterr()
+    assert "" == captured.out
+    assert captured.err.startswith("error: ")
+    assert 1 == captured.err.count("\n")
+    assert line in captured.err
+
+
+def test_an_error_of_ours_ends_with_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error's own text, as one line."""
+    error = DamagedLogError("a.wal", offset=1, first_id=2, last_id=3, reason="bad\nsum")
+    command_that(monkeypatch, error)
+
+    assert 65 == main(["fail"])
+    assert capsys.readouterr().err.startswith(
+        "error: damaged log: a.wal at offset 1, ids 2 to 3: bad sum"
+    )
+
+
+OTHER_ERRORS: dict[str, tuple[BaseException, int, str]] = {
+    "os": (
+        FileNotFoundError(2, "No such file or directory", "x"),
+        74,
+        "error: x: No such file or directory\n",
+    ),
+    "os without a file": (OSError("odd"), 74, "error: odd\n"),
+    "ours to mend": (
+        RuntimeError("a\nb"),
+        1,
+        "error: internal error: RuntimeError: a b (test_main.py:",
+    ),
+    "interrupted": (KeyboardInterrupt(), 130, ""),
+    "told to exit": (typer.Exit(7), 7, ""),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_ERRORS)
+def test_no_end_is_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    """Whatever was raised, one line says it, or none when there is nothing to say."""
+    error, exit_code, line = OTHER_ERRORS[case]
+    command_that(monkeypatch, error)
+
+    assert exit_code == main(["fail"])
+    said = capsys.readouterr().err
+    assert said.startswith(line)
+    assert bool(line) == said.count("\n")
+
+
+LEAKS = [
+    f"no such option: {KEY}",
+    f"cannot use blip://{KEY}@host:1/x",
+    "cannot use 'http://short@host:1'",
+    f"{1990 * 'x'} {KEY}",
+]
+
+
+@pytest.mark.parametrize("message", LEAKS)
+def test_no_error_line_holds_a_key(message: str) -> None:
+    """Not as an argument, not in a URL, not cut in half."""
+    line = one_line(message)
+
+    assert "kkkk" not in line
+    assert "short" not in line
+    assert "********" in line or line.endswith("…")
+
+
+def test_an_error_line_cannot_move_the_cursor() -> None:
+    """Control characters of whoever caused it are text."""
+    assert "a b \\x1b[2J" == one_line("a\n b\t\x1b[2J")
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    """`braidmq … | head` ends without a word on stderr."""
+    process = subprocess.Popen(
+        [*BRAIDMQ, "config", "show"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, said = process.communicate(timeout=60)
+
+    assert ("", True) == (said, process.returncode in {1, -signal.SIGPIPE})
+
+
+def test_shell_completion_is_on() -> None:
+    """A shell that asks what may follow is told."""
+    asked = {
+        "_BRAIDMQ_COMPLETE": "complete_bash",
+        "COMP_WORDS": "braidmq ke",
+        "COMP_CWORD": "1",
+    }
+    out = subprocess.check_output(BRAIDMQ, text=True, env=os.environ | asked)
+
+    assert "keys" in out.split()
+    assert "serve" not in out.split()
+
+
+def test_help_does_not_wait_for_the_heavy_modules() -> None:
+    """Completion and --help run at every keystroke: no pydantic, no server."""
+    code = (
+        "import sys; from braidmq.cli.main import main; main(['--version']);"
+        "print(sorted(m for m in sys.modules if m.split('.')[0] in ('pydantic', 'starlette',"
+        " 'uvicorn', 'structlog', 'rich') or m.startswith('braidmq.server')))"
+    )
+    out = subprocess.check_output([sys.executable, "-c", code], text=True)
+
+    assert "[]" == out.splitlines()[-1]

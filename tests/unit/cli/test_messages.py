@@ -1,0 +1,134 @@
+"""`braidmq publish` and `braidmq subscribe`, against a real broker."""
+
+import base64
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from braidmq.cli.main import main
+from tests.unit.cli.brokers import BRAIDMQ, Broker, running
+
+pytestmark = pytest.mark.slow  # a broker is started, and commands in processes of their own
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+def subscriptions(broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]) -> int:
+    main(["topics", "--url", broker.http_url(), "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    return sum(row["subscriptions"] for row in rows if row["name"] == topic)
+
+
+def subscribed(
+    broker: Broker, topic: str, capsys: pytest.CaptureFixture[str], *options: str
+) -> subprocess.Popen[bytes]:
+    """Start `subscribe` and return once the broker knows it."""
+    process = subprocess.Popen(
+        [*BRAIDMQ, "subscribe", topic, "--url", broker.url(), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    while not subscriptions(broker, topic, capsys):
+        assert process.poll() is None, process.communicate()
+    return process
+
+
+def test_what_is_published_is_printed_by_a_subscriber(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In order, one a line, and --count ends it with 0."""
+    reader = subscribed(broker, "plain", capsys, "--count", "4")
+
+    assert 0 == main(["publish", "plain", "one", "--url", broker.url()])
+    assert "published 1 to plain\n" == capsys.readouterr().out
+    assert 0 == main(["publish", "plain", "two", "--count", "3", "--url", broker.url()])
+    assert (b"one\ntwo\ntwo\ntwo\n", b"") == reader.communicate(timeout=60)
+    assert 0 == reader.returncode
+
+
+def test_json_lines_hold_every_kind_of_payload(
+    broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON as JSON, text as text, and bytes that are neither in base64."""
+    reader = subscribed(broker, "json", capsys, "--count", "4", "--json")
+    for payload in (b'{"n": 1}', b"NaN", b"\xff\x00", b""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(payload)))
+        assert 0 == main(["publish", "json", "-", "--url", broker.url(), "--json"])
+    out, _ = reader.communicate(timeout=60)
+    lines = [json.loads(line) for line in out.splitlines()]
+
+    assert [{"n": 1}, "NaN", None, ""] == [line.get("payload") for line in lines]
+    assert base64.b64encode(b"\xff\x00").decode() == lines[2]["payload_base64"]
+    offsets = [line["offset"] for line in lines]
+    assert sorted(set(offsets)) == offsets
+    assert {("json", 1)} == {(line["topic"], line["qos"]) for line in lines}
+
+
+def test_what_blip_lacks_is_refused_in_one_line(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Headers and priorities belong to other strands."""
+    for option in (["--header", "a=b"], ["--priority", "1"]):
+        assert 1 == main(["publish", "t", "x", "--url", broker.url(), *option])
+        line = capsys.readouterr().err
+        assert line.startswith("error: blip does not support ")
+        assert 1 == line.count("\n")
+
+
+@pytest.mark.parametrize("command", [["publish", "t", "x"], ["subscribe", "t"]])
+def test_a_wrong_key_is_told_without_the_key(
+    broker: Broker, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """Exit 1, where it was tried, and what the broker said."""
+    assert 1 == main([*command, "--url", broker.url("not-a-good-one")])
+    line = capsys.readouterr().err
+    assert line.startswith(f"error: cannot connect to {broker.addresses['blip']}: ")
+    assert "not-a-good-one" not in line
+
+
+def test_ctrl_c_ends_a_subscriber_without_a_word(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """130, as shells expect it."""
+    reader = subscribed(broker, "interrupted", capsys)
+    reader.send_signal(2)
+
+    assert (b"", b"") == reader.communicate(timeout=60)
+    assert 130 == reader.returncode
+
+
+def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, with the address and without the key."""
+    assert 1 == main(["publish", "t", "x", "--url", "blip://some-key@127.0.0.1:1"])
+    line = capsys.readouterr().err
+    assert line.startswith("error: cannot connect to 127.0.0.1:1: ")
+    assert "some-key" not in line
+
+
+@pytest.mark.parametrize("header", ["a", "=b"])
+def test_a_header_is_name_and_value(capsys: pytest.CaptureFixture[str], header: str) -> None:
+    """Told before anything is connected."""
+    assert 2 == main(["publish", "t", "x", "--header", header])
+    assert "error: --header: must be NAME=VALUE\n" == capsys.readouterr().err
+
+
+def test_a_payload_has_a_limit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No more of standard input is read than could be sent."""
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(16 * 1024 * 1024 + 1)
+    with large.open("r", encoding="latin-1") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert 2 == main(["publish", "t", "-"])
+    assert "error: PAYLOAD: must be at most 16777216 bytes\n" == capsys.readouterr().err

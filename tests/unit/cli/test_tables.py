@@ -1,0 +1,61 @@
+"""Tables and JSON on stdout."""
+
+import json
+import sys
+
+import pytest
+
+from braidmq.cli.tables import print_json, print_rows, printable
+
+ROWS: list[dict[str, object]] = [
+    {"name": "a\tb\x1b[2J", "count": 3, "patterns": ["x.*", "y"], "on": True},
+    {"name": "[red]c", "count": None, "on": False},
+]
+COLUMNS = ("name", "count", "patterns", "on")
+
+
+def test_in_a_pipe_rows_are_tab_separated(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, whole, and names cannot add columns or lines."""
+    print_rows(ROWS, COLUMNS, as_json=False)
+
+    assert [
+        "name\tcount\tpatterns\ton",
+        "a\\tb\\x1b[2J\t3\tx.*, y\tyes",
+        "[red]c\t\t\tno",
+    ] == capsys.readouterr().out.splitlines()
+
+
+def test_as_json_rows_are_exact(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a program reads is what was said, not what was printable."""
+    print_rows(ROWS, COLUMNS, as_json=True)
+
+    assert ROWS == json.loads(capsys.readouterr().out)
+
+
+def test_on_a_terminal_rows_are_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names are neither markup nor escape sequences."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_rows(ROWS, COLUMNS, as_json=False)
+    out = capsys.readouterr().out
+
+    assert "\\x1b[2J" in out
+    assert "[red]c" in out
+    assert "\t" not in out
+
+
+def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line is a document, line breaks inside it are escaped."""
+    print_json({"a": "x\ny ü"})
+
+    assert '{"a": "x\\ny ü"}\n' == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("plain ü", "plain ü"), ("\x00\u202e", "\\x00\\u202e"), ("\ud800", "\\ud800")],
+)
+def test_what_is_not_printable_is_escaped(text: str, shown: str) -> None:
+    """Control characters, text direction and half a character included."""
+    assert shown == printable(text)

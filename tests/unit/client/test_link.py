@@ -1,0 +1,246 @@
+"""A connection that is made again when it breaks."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from braidmq.client.connection import BlipConnection
+from braidmq.client.errors import (
+    AuthenticationFailed,
+    ClientError,
+    Closed,
+    ConnectionFailed,
+    ConnectionLost,
+)
+from braidmq.client.link import Health, Link, Resident
+from braidmq.client.options import Callback, Options
+from braidmq.client.url import parse
+from braidmq.wire.blip import frames
+from tests.unit.client.peer import Peer, die, quick
+
+pytestmark = pytest.mark.asyncio
+
+
+class Noting(Resident):
+    """A resident that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.refuse: list[ClientError] = []
+
+    async def prepare(self, connection: BlipConnection) -> None:
+        self.notes.append("prepare")
+        if not await connection.fence()[1]:
+            raise connection.lost()
+        if self.refuse:
+            raise self.refuse.pop()
+
+    def went_down(self) -> None:
+        self.notes.append("down")
+
+    def ended(self, error: ClientError) -> None:
+        self.notes.append(f"end: {type(error).__name__}")
+
+
+@asynccontextmanager
+async def linked(
+    peer: Peer, resident: Resident, options: Options | None = None
+) -> AsyncIterator[Link]:
+    options = options or Options(**quick())
+    link = Link(parse(peer.url), options, Health(options), resident)
+    await link.open()
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def test_a_broken_connection_is_made_again_and_prepared() -> None:
+    """Nobody but the resident sees a connection before it is prepared."""
+    noting = Noting()
+    async with Peer() as peer, linked(peer, noting) as link:
+        first = await link.ready()
+        peer.lines[0].die()
+        await peer.until(lambda: len(peer.lines) == 2)
+        second = await link.ready()
+
+        assert first is not second
+        assert ["prepare", "down", "prepare"] == noting.notes
+        assert await second.settle()
+
+
+async def test_while_there_is_no_broker_it_is_tried_again_and_again() -> None:
+    """A broker that comes back after a while is found."""
+    async with Peer() as peer, linked(peer, Resident()) as link:
+        await peer.stop()
+        waiting = asyncio.create_task(link.ready())
+        await peer.start()
+
+        assert not (await waiting).is_lost
+
+
+async def test_a_connection_that_breaks_while_it_is_prepared_is_made_again() -> None:
+    """Preparation is part of connecting."""
+    noting = Noting()
+    async with Peer() as peer, linked(peer, noting) as link:
+        peer.script(frames.PING, die)
+        peer.lines[0].die()
+        await peer.until(lambda: len(peer.lines) >= 3)
+        del peer.scripts[frames.PING]
+        await link.ready()
+
+        assert noting.notes.count("prepare") >= 3
+        assert 1 == noting.notes.count("down")
+
+
+async def test_who_waits_too_long_learns_that_there_is_no_broker() -> None:
+    """A call takes at most `offline_timeout` when nothing can be sent."""
+    options = Options(**quick(offline_timeout=0.02))
+    async with Peer() as peer, linked(peer, Resident(), options) as link:
+        await peer.stop()
+        while link.current is not None:  # noqa: ASYNC110 - each turn lets the loss arrive
+            await asyncio.sleep(0)
+        with pytest.raises(ConnectionFailed, match=r"no connection for 0.02 s"):
+            await link.ready()
+
+
+async def test_a_key_that_is_no_longer_known_is_the_end() -> None:
+    """It is not tried again: that would lock out, or hammer."""
+    noting = Noting()
+    async with Peer() as peer, linked(peer, noting) as link:
+        peer.nack(frames.AUTH, 401, "invalid API key")
+        peer.lines[0].die()
+        await peer.until(lambda: len(peer.lines) == 2)
+        for _ in range(2):
+            with pytest.raises(AuthenticationFailed):
+                await link.ready()
+
+        assert "end: AuthenticationFailed" == noting.notes[-1]
+
+
+async def test_what_the_resident_cannot_accept_is_the_end() -> None:
+    """An error of preparation other than a lost connection would come again."""
+    noting = Noting()
+    async with Peer() as peer, linked(peer, noting) as link:
+        noting.refuse = [ClientError("no")]
+        peer.lines[0].die()
+        await peer.until(lambda: len(peer.lines) == 2)
+        with pytest.raises(ClientError, match="no"):
+            await link.ready()
+
+
+async def test_reconnecting_can_be_switched_off() -> None:
+    """Then the loss of the connection is the end."""
+    noting = Noting()
+    async with Peer() as peer, linked(peer, noting, Options(reconnect=False)) as link:
+        peer.lines[0].die()
+        while link.end is None:  # noqa: ASYNC110 - each turn lets the loss arrive
+            await asyncio.sleep(0)
+        with pytest.raises(ConnectionLost):
+            await link.ready()
+
+        assert ["prepare", "down", "end: ConnectionLost"] == noting.notes
+
+
+async def test_a_closed_link_stays_closed() -> None:
+    """Also while it was about to connect again."""
+    async with Peer() as peer, linked(peer, Resident()) as link:
+        await peer.stop()
+        waiting = asyncio.create_task(link.ready())
+        await asyncio.sleep(0)
+        await link.close()
+
+        with pytest.raises(Closed):
+            await waiting
+        with pytest.raises(Closed):
+            await link.ready()
+
+
+async def test_a_first_connection_that_cannot_be_prepared_is_not_kept() -> None:
+    """The caller gets the error, the broker an end of the line."""
+    noting = Noting()
+    noting.refuse = [ClientError("no")]
+    async with Peer() as peer:
+        with pytest.raises(ClientError, match="no"):
+            async with linked(peer, noting):
+                pass
+        await peer.until(lambda: not peer.open_lines())
+
+
+async def test_callbacks_come_with_the_first_loss_and_the_last_return() -> None:
+    """However many connections a client has, it is broken once and whole once."""
+    calls: list[str] = []
+    back = asyncio.Event()
+
+    def broken(error: ConnectionLost) -> None:
+        calls.append(type(error).__name__)
+
+    async def whole() -> None:
+        calls.append("back")
+        back.set()
+
+    options = Options(**quick(on_disconnect=broken, on_reconnect=whole))
+    health = Health(options)
+    async with Peer() as peer:
+        links = [Link(parse(peer.url), options, health, Resident()) for _ in range(2)]
+        for link in links:
+            await link.open()
+        for line in peer.open_lines():
+            line.die()
+        await back.wait()
+
+        assert ["ConnectionLost", "back"] == calls
+        for link in links:
+            await link.close()
+
+
+async def test_a_callback_that_raises_is_logged_and_harms_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The connection comes back all the same."""
+
+    def careless(error: ConnectionLost) -> None:
+        raise ZeroDivisionError
+
+    options = Options(**quick(on_disconnect=careless))
+    async with Peer() as peer, linked(peer, Resident(), options) as link:
+        with caplog.at_level(logging.ERROR, "braidmq.client"):
+            peer.lines[0].die()
+            await peer.until(lambda: len(peer.lines) == 2)
+            await link.ready()
+
+        assert ["a callback raised"] == caplog.messages
+
+
+async def test_a_link_that_ends_broken_is_not_called_back() -> None:
+    """Only a connection that is there again is worth a call."""
+    calls: list[str] = []
+    called: Callback = lambda: calls.append("back")  # noqa: E731 - one line says it
+    health = Health(Options(on_reconnect=called))
+    health.broke(ConnectionLost("h:1", "reset"))
+    health.healed(connected=False)
+    await asyncio.sleep(0)
+
+    assert [] == calls
+
+
+async def test_a_connection_that_breaks_between_preparation_and_use_is_lost() -> None:
+    """The resident is told, and it is tried again."""
+
+    class Unlucky(Noting):
+        async def prepare(self, connection: BlipConnection) -> None:
+            await super().prepare(connection)
+            if self.notes == ["prepare", "down", "prepare"]:
+                connection.abort("bad luck")
+                await connection.fence()[1]
+
+    unlucky = Unlucky()
+    async with Peer() as peer, linked(peer, unlucky) as link:
+        peer.lines[0].die()
+        await peer.until(lambda: len(peer.lines) == 3)
+        await link.ready()
+
+        assert ["prepare", "down"] * 2 + ["prepare"] == unlucky.notes

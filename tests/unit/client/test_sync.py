@@ -1,0 +1,212 @@
+"""The blocking facade."""
+
+import asyncio
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import braidmq
+from braidmq.client import sync
+from braidmq.client.surface import Client
+from braidmq.wire.blip import frames
+from tests.unit.client.peer import Peer, quick
+
+
+class Elsewhere:
+    """A peer that runs in a thread of its own, as a broker would."""
+
+    def __init__(self) -> None:
+        self.loop = sync.LoopThread()
+        self.peer = self.loop.run(self._start())
+
+    async def _start(self) -> Peer:
+        peer = Peer()
+        await peer.start()
+        return peer
+
+    def until(self, what: str) -> None:
+        """Wait until the peer has seen something."""
+        conditions = {
+            "nobody": lambda: not self.peer.open_lines(),
+            "held": lambda: self.peer.held,
+            "credit": lambda: any(queue.credit for queue in self.peer.queues.values()),
+        }
+        self.loop.run(self.peer.until(conditions[what]))
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    elsewhere = Elsewhere()
+    yield elsewhere
+    elsewhere.loop.run(elsewhere.peer.stop())
+    elsewhere.loop.stop()
+
+
+def test_the_same_names_without_await(elsewhere: Elsewhere) -> None:
+    """Publish, subscribe, iterate, process: as in an asynchronous program."""
+    with braidmq.sync.connect(elsewhere.peer.url) as client:
+        with client.subscribe("orders") as messages:
+            assert client.publish("orders", b"0").durable
+            assert 2 == len(client.publish_many("orders", [b"1", b"2"]))
+            seen = []
+            for message in messages:
+                with message.process() as same:
+                    assert message is same
+                    seen.append(message.payload)
+                if len(seen) == 3:
+                    break
+            assert ("orders", 1) == (messages.topic, messages.qos)
+            assert messages.subscription_id > 0
+
+        assert [b"0", b"1", b"2"] == seen
+        assert 3 == len(elsewhere.peer.acked)
+        assert braidmq.Stats(1, 2, 3, 4, 5) == client.stats()
+        assert client.ping() > 0
+        client.drain()
+    elsewhere.until("nobody")
+
+
+def test_a_message_says_the_same(elsewhere: Elsewhere) -> None:
+    """All that the asynchronous message says, and the same errors."""
+    with (
+        braidmq.sync.connect(elsewhere.peer.url) as client,
+        client.subscribe("orders") as messages,
+    ):
+        client.publish("orders", b"1")
+        (message,) = messages.fetch(max=1, timeout=10)
+
+        assert ("orders", b"1", 1) == (message.topic, message.payload, message.qos)
+        assert (None, {}) == (message.attempt, dict(message.headers))
+        assert f"id={message.id}" in repr(message)
+        with pytest.raises(braidmq.NotSupported):
+            message.nack()
+        message.ack(confirmed=True)
+        assert [message.id] == elsewhere.peer.acked
+
+
+def test_an_exception_leaves_the_message_unacknowledged(elsewhere: Elsewhere) -> None:
+    """It goes on to the caller."""
+    with (
+        braidmq.sync.connect(elsewhere.peer.url) as client,
+        client.subscribe("orders") as messages,
+    ):
+        client.publish("orders", b"1")
+        with pytest.raises(ZeroDivisionError), next(messages).process():
+            raise ZeroDivisionError
+        messages.drain()
+
+        assert [] == elsewhere.peer.acked
+        assert [] == list(messages)
+
+
+def test_closing_from_another_thread_ends_iteration(elsewhere: Elsewhere) -> None:
+    """Whoever blocks in an iterator is released."""
+    client = braidmq.sync.connect(elsewhere.peer.url)
+    messages = client.subscribe("orders").open()
+    with ThreadPoolExecutor(1) as pool:
+        iterating = pool.submit(lambda: list(messages))
+        elsewhere.until("credit")
+        messages.close()
+
+        assert [] == iterating.result(10)
+    client.close()
+
+
+def test_a_failed_connection_leaves_no_thread(elsewhere: Elsewhere) -> None:
+    """The error is the asynchronous one."""
+    before = threading.active_count()
+    with pytest.raises(braidmq.AuthenticationFailed):
+        braidmq.sync.connect(elsewhere.peer.url, key="wrong")
+    with pytest.raises(braidmq.NotSupported):
+        braidmq.sync.connect("vibe://127.0.0.1")
+
+    assert before == threading.active_count()
+
+
+def test_a_closed_client_says_so_and_leaves_no_thread(elsewhere: Elsewhere) -> None:
+    """Closing again does nothing."""
+    before = threading.active_count()
+    client = braidmq.sync.connect(elsewhere.peer.url)
+    client.close()
+    client.close()
+    with pytest.raises(braidmq.Closed):
+        client.publish("orders", b"1")
+
+    assert before == threading.active_count()
+
+
+def test_a_callback_that_waits_for_its_own_loop_is_told(elsewhere: Elsewhere) -> None:
+    """It would wait for ever."""
+    caught: queue.Queue[BaseException] = queue.Queue()
+
+    def careless(lost: braidmq.ConnectionLost) -> None:
+        try:
+            client.ping()
+        except braidmq.ClientError as error:
+            caught.put(error)
+
+    options = quick(on_disconnect=careless)
+    with braidmq.sync.connect(elsewhere.peer.url, **options) as client:
+        elsewhere.loop.run(kill(elsewhere.peer))
+
+        assert "a callback may not wait" in str(caught.get(timeout=10))
+
+
+async def kill(peer: Peer) -> None:
+    for line in peer.open_lines():
+        line.die()
+
+
+def test_an_interrupt_ends_the_wait(elsewhere: Elsewhere) -> None:
+    """Ctrl-C reaches a program that blocks in a call, and the call is given up."""
+    with braidmq.sync.connect(elsewhere.peer.url) as client:
+        elsewhere.peer.hold(frames.PING)
+        interrupter = threading.Thread(target=interrupt_when_held, args=(elsewhere,))
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.publish("orders", b"1")
+        interrupter.join()
+        elsewhere.loop.run(release(elsewhere.peer))
+
+        assert client.publish("orders", b"2").durable
+
+
+def interrupt_when_held(elsewhere: Elsewhere) -> None:
+    elsewhere.until("held")
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+async def release(peer: Peer) -> None:
+    peer.release()
+
+
+def test_work_left_in_the_loop_ends_with_it() -> None:
+    """Stopping cancels what still runs, and again does nothing."""
+    loop = sync.LoopThread()
+    ended = threading.Event()
+
+    async def linger() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    async def begin() -> None:
+        lingering.append(asyncio.create_task(linger()))
+        await asyncio.sleep(0)
+
+    lingering: list[asyncio.Task[None]] = []
+    loop.run(begin())
+    loop.stop()
+    loop.stop()
+
+    assert ended.is_set()
+
+
+def test_the_facade_is_over_any_strand() -> None:
+    """It knows the surface only."""
+    assert sync.Client.__init__.__annotations__["client"] is Client

@@ -1,0 +1,74 @@
+"""URLs of brokers."""
+
+import pytest
+
+from braidmq.client.errors import InvalidArgument
+from braidmq.client.url import Endpoint, parse
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "address"),
+    [
+        (
+            "blip://dev-key@127.0.0.1:5555",
+            Endpoint("blip", "127.0.0.1", 5555, tls=False, key="dev-key"),
+            "127.0.0.1:5555",
+        ),
+        (
+            "blips://k@broker.example",
+            Endpoint("blip", "broker.example", 5555, tls=True, key="k"),
+            "broker.example:5555",
+        ),
+        ("blip://k@[::1]:7", Endpoint("blip", "::1", 7, tls=False, key="k"), "[::1]:7"),
+        ("BLIP://k@h/", Endpoint("blip", "h", 5555, tls=False, key="k"), "h:5555"),
+        ("blip://", Endpoint("blip", "127.0.0.1", 5555, tls=False, key=""), "127.0.0.1:5555"),
+        (
+            "blip://a%3Ab%40c:%2Fd@h:1",
+            Endpoint("blip", "h", 1, tls=False, key="a:b@c:/d"),
+            "h:1",
+        ),
+        ("vibe://t@h", Endpoint("vibe", "h", 2925, tls=False, key="t"), "h:2925"),
+        ("qumbed://h", Endpoint("qumbed", "h", 6121, tls=False, key=""), "h:6121"),
+    ],
+)
+def test_a_url_names_an_endpoint(url: str, endpoint: Endpoint, address: str) -> None:
+    """Strand, host, port, TLS and key come from their places, with defaults."""
+    assert endpoint == parse(url)
+    assert address == parse(url).address
+
+
+def test_a_key_beside_the_url_wins() -> None:
+    """Keys need not live in URLs."""
+    assert "other" == parse("blip://secret@h", key="other").key
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "secret",
+        "http://secret@h",
+        "s://secret@h",
+        "blip:secret@h",
+        "blip://h:secret",
+        "blip://secret@h:0",
+        "blip://secret@h:65536",
+        "blip://secret@[::1",
+        "blip://secret@h/path",
+        "blip://secret@h?query",
+        "blip://secret@h#fragment",
+        "blip://secret%ff@h",
+    ],
+)
+def test_what_is_not_such_a_url_is_refused_without_repeating_it(url: str) -> None:
+    """An error may be logged, so a key never stands in it."""
+    with pytest.raises(InvalidArgument) as caught:
+        parse(url)
+
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_an_endpoint_shows_no_key() -> None:
+    """What is printed in passing holds no secret."""
+    assert "secret" not in repr(parse("blip://secret@h"))

@@ -1,0 +1,114 @@
+"""An engine whose log, wires and clock are moved by hand: what is durable, a test decides."""
+
+from braidmq.base.errors import BraidError
+from braidmq.broker.authorize import Principal
+from braidmq.broker.broker import Broker, ReadRequest
+from braidmq.broker.settings import Settings
+from braidmq.server.connection import Connection
+from braidmq.server.engine import Engine
+from braidmq.server.host import Limits
+from tests.integration.blip.peer import Frame, auth, hello, parse
+
+
+class HandLog:
+    """A log that commits or fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+        self.urgent: list[bool] = []
+        self.reads: list[ReadRequest] = []
+        self.saved: list[int] = []
+        self.room_asked = 0
+
+    def append(self, bodies: list[bytes], *, urgent: bool) -> None:
+        self.batches.append(bodies)
+        self.urgent.append(urgent)
+
+    def read(self, request: ReadRequest) -> None:
+        self.reads.append(request)
+
+    def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
+        self.saved.append(last_id)
+
+    def make_room(self) -> None:
+        self.room_asked += 1
+
+
+class HandWire:
+    """A wire that keeps what was written."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.unsent = 0
+        self._reading = True
+        self.is_closed = False
+        self.is_greeted = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closed
+        self.written += data
+
+    def unsent_bytes(self) -> int:
+        return self.unsent
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def greeted(self) -> None:
+        self.is_greeted = True
+
+    def take(self) -> list[Frame]:
+        """Return the frames that were written since the last call."""
+        taken, self.written = parse(self.written), b""
+        return taken
+
+
+class Hand:
+    """The engine and everything around it."""
+
+    def __init__(self, settings: Settings | None = None, *, messages_per_s: int = 0) -> None:
+        self.log = HandLog()
+        self.failures: list[BraidError] = []
+        self.wakes: list[tuple[Connection, int]] = []
+        self.now_us = 1_000_000
+        self.committed_id = 0
+        self._messages_per_s = messages_per_s
+        self.engine = Engine(
+            Broker(settings or Settings()),
+            now_us=lambda: self.now_us,
+            find_principal=self._find,
+            wake_later=lambda connection, delay_us: self.wakes.append((connection, delay_us)),
+            fail=self.failures.append,
+        )
+        self.engine.start(self.log)
+
+    def connect(self) -> tuple[Connection, HandWire]:
+        """Return a connection that is authenticated, and its wire."""
+        wire = HandWire()
+        limits = Limits(output_buffer_bytes=1 << 20, messages_per_s=self._messages_per_s)
+        connection = Connection(self.engine, wire, limits)
+        self.engine.connections.add(connection)
+        connection.receive(hello(1) + auth(2, "key"))
+        wire.take()
+        return connection, wire
+
+    def commit(self) -> None:
+        """Commit the batch that the log was given last."""
+        self.committed_id += len(self.log.batches[-1])
+        self.engine.committed(self.committed_id)
+
+    def fail(self, error: BraidError) -> None:
+        """Refuse the batch that the log was given last."""
+        self.engine.log_failed(error)
+
+    def _find(self, key: str) -> Principal | None:
+        return Principal("somebody", publish=["*"], subscribe=["*"]) if key == "key" else None

@@ -1,0 +1,101 @@
+"""The daemon as its pages show it: ready or why not, and the numbers."""
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.base.errors import LogPoisonedError
+from braidmq.server.config import Config
+from braidmq.server.keys import KeyRing
+from braidmq.server.recovery import recover
+from braidmq.server.status import Status
+from braidmq.testing.disk import FakeDisk
+from tests.integration.blip.peer import broker_at, connected
+from tests.unit.server.by_hand import Hand
+
+
+def status_of(hand: Hand | None) -> Status:
+    config = Config(dev=True)
+    status = Status(config, KeyRing([], dev=True))
+    if hand is not None:
+        status.engine = hand.engine
+        status.wal = recover(FakeDisk(), config, now_us=1, clock=lambda: 0.0).wal
+    return status
+
+
+def test_before_recovery_it_is_not_ready() -> None:
+    """The pages answer during recovery, and say so; there are no numbers yet."""
+    status = status_of(None)
+
+    assert (False, "recovering the log") == _readiness(status)
+    assert 0 == status.metrics().topics
+    assert [] == status.topics(after="", limit=10, visible=lambda _: True).topics
+
+
+def test_after_recovery_it_is_ready() -> None:
+    """And says nothing more."""
+    assert (True, "") == _readiness(status_of(Hand()))
+
+
+def test_a_poisoned_log_is_not_ready() -> None:
+    """Whoever balances load sends it elsewhere."""
+    hand = Hand()
+    hand.fail(LogPoisonedError("write", "Input/output error"))
+
+    assert (False, "the log is poisoned") == _readiness(status_of(hand))
+
+
+def test_a_broker_that_is_ending_is_not_ready() -> None:
+    """The drain is seen at once."""
+    hand = Hand()
+    hand.engine.drain()
+
+    assert (False, "shutting down") == _readiness(status_of(hand))
+
+
+def test_failed_keys_are_counted() -> None:
+    """Every unknown key counts, wherever it was shown."""
+    status = status_of(Hand())
+    found = [
+        status.find_principal("wrong"),
+        status.principal("wrong"),
+        status.principal("dev-key"),
+    ]
+
+    assert [True, True, False] == [principal is None for principal in found]
+    assert {"blip": 2} == status.metrics().authentication_failures
+
+
+@pytest.mark.asyncio
+async def test_topics_come_by_name_in_pages() -> None:
+    """Only those that may be seen, and whether there are more."""
+    async with broker_at() as broker, connected(broker) as peer:
+        for topic in ("c", "a", "secret", "b"):
+            await peer.publish(topic, b"x")
+        page = broker.daemon.status.topics(after="a", limit=1, visible=lambda t: t != "secret")
+
+        assert ["b"] == [topic.name for topic in page.topics]
+        assert page.more
+
+
+@pytest.mark.asyncio
+async def test_the_overview_is_the_metrics(tmp_path: Path) -> None:
+    """The same numbers, for a person."""
+    async with broker_at(tmp_path) as broker, connected(broker) as peer:
+        await peer.subscribe("t")
+        await peer.publish("t", b"x", b"y")
+        overview = broker.daemon.status.overview()
+
+        assert (True, 1, 1, 2, 3) == (
+            overview["ready"],
+            overview["topics"],
+            overview["subscriptions"],
+            overview["messages_published"],
+            overview["committed_id"],
+        )
+        assert {"blip": 1} == overview["connections"]
+
+
+def _readiness(status: Status) -> tuple[bool, str]:
+    readiness = status.readiness()
+    return readiness.ready, readiness.reason

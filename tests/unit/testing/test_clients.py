@@ -1,0 +1,87 @@
+"""Clients that keep a ledger, frame by frame, without a broker."""
+
+from random import Random
+
+from braidmq.testing import ledger as books
+from braidmq.testing.clients import PLANS, Consumer, Plan, Publisher, Scene
+from braidmq.testing.ledger import Ledger, summarize
+from braidmq.wire.blip import frames, messages
+
+PLAN = Plan("test", "orders", care=1.0, pulls=True)
+SUBSCRIBED, TAG = 3, 9
+
+
+def subscribed(sent: list[bytes]) -> Consumer:
+    consumer = Consumer(Scene(Random(1), Ledger()), "c1", sent.append, PLAN)
+    consumer.act()
+    correlation_id = frames_of(sent)[-1][1]
+    consumer.receive(frames.ACK, correlation_id, SUBSCRIBED.to_bytes(8, "big"))
+    return consumer
+
+
+def frames_of(sent: list[bytes]) -> list[tuple[int, int, bytes]]:
+    decoder = frames.FrameDecoder()
+    decoder.receive_data(b"".join(sent))
+    found = []
+    while kind := decoder.advance():
+        found.append((kind, decoder.correlation_id, decoder.payload()))
+    return found
+
+
+def deliver(consumer: Consumer, tag: int = TAG) -> None:
+    consumer.scene.ledger.attempt("p1", tag, "orders", b"%d" % tag)
+    payload = b"\x01" + messages.topic_and_message("orders", b"%d" % tag)
+    consumer.receive(frames.PUBLISH, tag, payload)
+
+
+def test_a_publisher_notes_an_attempt_before_it_is_sent() -> None:
+    """The ledger knows of every publish, and a PONG confirms those that were not refused."""
+    sent: list[bytes] = []
+    scene = Scene(Random(1), Ledger())
+    publisher = Publisher(scene, "p1", sent.append)
+    publisher.publish(["orders", "orders", "events"])
+    publisher.receive(frames.NACK, 2, messages.encode_nack(2, 500, "no")[13:])
+    publisher.receive(frames.PONG, 3, b"")
+    told = summarize(scene.ledger)
+
+    assert [frames.PUBLISH] * 3 + [frames.PING] == [kind for kind, _, _ in frames_of(sent)[2:]]
+    assert (3, 2, 1) == (told.attempted, told.confirmed, told.refused)
+
+
+def test_a_settled_delivery_is_one_whose_acknowledgement_was_confirmed() -> None:
+    """Only the PONG behind an ACK settles, and not when the ACK was refused."""
+    consumer = subscribed([])
+    deliver(consumer, 8)
+    deliver(consumer, 9)
+    consumer.acknowledge_all()
+    refusal = messages.encode_nack(8, 404, "unknown subscription or delivery tag")[13:]
+    consumer.receive(frames.NACK, 8, refusal)
+    assert 0 == summarize(consumer.scene.ledger).settled
+    consumer.receive(frames.PONG, (1 << 41) + 1, b"")
+
+    assert 1 == summarize(consumer.scene.ledger).settled
+    assert 9 == consumer.scene.ledger.events[-1].number
+
+
+def test_an_unknown_subscription_is_noted_and_made_anew() -> None:
+    """A 404 to a POLL is told to the ledger; the consumer subscribes again."""
+    sent: list[bytes] = []
+    consumer = subscribed(sent)
+    consumer.ask(1)
+    poll = frames_of(sent)[-1]
+    refusal = messages.encode_nack(poll[1], 404, "unknown subscription or delivery tag")[13:]
+    consumer.receive(frames.NACK, poll[1], refusal)
+    consumer.act()
+
+    assert books.MISSING == consumer.scene.ledger.events[-1].kind
+    assert frames.SUBSCRIBE == frames_of(sent)[-1][0]
+
+
+def test_nobody_acts_before_dead_letters_have_a_reader() -> None:
+    """The letter of a message that is given up on must find a subscription."""
+    scene = Scene(Random(1), Ledger())
+    letters = [plan for plan in PLANS if plan.topic.startswith("dlq.")]
+
+    assert letters == scene.roles()
+    scene.subscriptions = {plan: number for number, plan in enumerate(letters, 1)}
+    assert [None, *PLANS] == scene.roles()

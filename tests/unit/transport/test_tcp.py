@@ -1,0 +1,165 @@
+"""A TCP wire, from accept to close, with real sockets and a connection that is no broker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from braidmq.transport.tcp import Carried, TcpWire
+from tests.integration.blip.peer import Peer, until
+
+pytestmark = pytest.mark.asyncio
+
+
+class Recorder:
+    """A connection that keeps what it is told."""
+
+    def __init__(self, wire: TcpWire) -> None:
+        self.wire = wire
+        self.received = b""
+        self.told: list[str] = []
+
+    def receive(self, data: bytes) -> None:
+        self.received += data
+
+    def finish_input(self) -> None:
+        self.told.append("finished")
+
+    def set_writable(self, writable: bool) -> None:
+        self.told.append("writable" if writable else "full")
+
+    def lost(self) -> None:
+        self.told.append("lost")
+
+
+class Listening:
+    """A server of wires."""
+
+    def __init__(self, *, timeout_s: float = 20.0, refuse: bool = False) -> None:
+        self.accepted: list[Recorder] = []
+        self.closed: list[TcpWire] = []
+        self._timeout_s = timeout_s
+        self._refuse = refuse
+
+    def accept(self, wire: TcpWire) -> Carried | None:
+        if self._refuse:
+            return None
+        self.accepted.append(Recorder(wire))
+        return self.accepted[-1]
+
+    def wire(self) -> TcpWire:
+        return TcpWire(
+            self.accept,
+            output_buffer_bytes=1000,
+            handshake_timeout_s=self._timeout_s,
+            closed=self.closed.append,
+        )
+
+    @asynccontextmanager
+    async def peer(self) -> AsyncIterator[Peer]:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self.wire, "127.0.0.1", 0)
+        _, peer = await loop.create_connection(Peer, *server.sockets[0].getsockname()[:2])
+        try:
+            await until(lambda: self.accepted or self._refuse)
+            yield peer
+        finally:
+            await peer.leave()
+            for recorder in self.accepted:
+                recorder.wire.abort()
+            server.close()
+            await until(lambda: self.closed)
+
+
+async def test_bytes_go_both_ways() -> None:
+    """What is written is sent, what is received is handed on."""
+    listening = Listening()
+    async with listening.peer() as peer:
+        (recorder,) = listening.accepted
+        peer.send(b"question")
+        await until(lambda: recorder.received == b"question")
+        recorder.wire.write(b"answer")
+        await until(lambda: peer.unread == b"answer")
+
+        assert "127.0.0.1" == recorder.wire.peer_address
+
+
+async def test_a_connection_that_is_not_accepted_is_closed() -> None:
+    """The limits are kept before anything is read."""
+    listening = Listening(refuse=True)
+    async with listening.peer() as peer:
+        await until(peer.transport.is_closing)
+
+
+async def test_the_deadline_counts_until_the_peer_has_proven_itself() -> None:
+    """Greeted in time: no deadline; else the end."""
+    listening = Listening(timeout_s=0.05)
+    async with listening.peer() as peer:
+        await until(peer.transport.is_closing)
+        assert ["lost"] == listening.accepted[0].told
+    greeted = Listening(timeout_s=0.05)
+    async with greeted.peer() as peer:
+        greeted.accepted[0].wire.greeted()
+        passed = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.1, passed.set)
+        await passed.wait()
+        assert [] == greeted.accepted[0].told
+
+
+async def test_half_close_leaves_our_half_open() -> None:
+    """What was asked is still answered after the peer's last byte."""
+    listening = Listening()
+    async with listening.peer() as peer:
+        (recorder,) = listening.accepted
+        peer.send(b"last")
+        peer.finish()
+        await until(lambda: recorder.told == ["finished"])
+        recorder.wire.write(b"answer")
+        recorder.wire.close()
+        await until(peer.transport.is_closing)
+
+        assert b"answer" == peer.unread
+
+
+async def test_a_full_buffer_is_told_and_its_end_too() -> None:
+    """Above `output_buffer_bytes` it is full; when the peer has read, it is not."""
+    listening = Listening()
+    async with listening.peer() as peer:
+        (recorder,) = listening.accepted
+        peer.transport.pause_reading()
+        recorder.wire.write(bytes(20_000_000))
+        assert ["full"] == recorder.told
+        assert recorder.wire.unsent_bytes() > 1000
+        peer.transport.resume_reading()
+        await until(lambda: recorder.told == ["full", "writable"])
+
+
+async def test_paused_reading_leaves_bytes_with_the_peer() -> None:
+    """Nothing is handed on until reading goes on."""
+    listening = Listening()
+    async with listening.peer() as peer:
+        (recorder,) = listening.accepted
+        recorder.wire.pause_reading()
+        peer.send(bytes(20_000_000))
+        await until(lambda: peer.transport.get_write_buffer_size() > 0)
+        assert b"" == recorder.received
+        recorder.wire.resume_reading()
+        await until(lambda: len(recorder.received) == 20_000_000)
+
+
+async def test_after_the_end_nothing_is_an_error() -> None:
+    """A connection may still write to a wire that is gone: it goes nowhere."""
+    listening = Listening()
+    async with listening.peer():
+        (recorder,) = listening.accepted
+        recorder.wire.abort()
+        await until(lambda: recorder.told == ["lost"])
+        recorder.wire.write(b"nobody")
+        recorder.wire.pause_reading()
+        recorder.wire.resume_reading()
+        recorder.wire.close()
+        recorder.wire.abort()
+
+        assert 0 == recorder.wire.unsent_bytes()
+        assert [recorder.wire] == listening.closed

@@ -1,0 +1,44 @@
+"""The TLS context of a listener."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+
+from braidmq.base.errors import ConfigError
+from braidmq.transport.tls import server_context
+
+
+def written(directory: Path) -> tuple[Path, Path]:
+    issued = trustme.CA().issue_cert("localhost")
+    issued.cert_chain_pems[0].write_to_path(directory / "cert.pem")
+    issued.private_key_pem.write_to_path(directory / "key.pem")
+    return directory / "cert.pem", directory / "key.pem"
+
+
+def test_only_tls_1_3_is_offered(tmp_path: Path) -> None:
+    """Older versions are not worth their weaknesses."""
+    context = server_context("blip", *written(tmp_path))
+
+    assert ssl.TLSVersion.TLSv1_3 == context.minimum_version
+
+
+@pytest.mark.parametrize("damage", ["no certificate", "no key", "not PEM", "another's key"])
+def test_what_cannot_be_used_names_the_setting(tmp_path: Path, damage: str) -> None:
+    """Exit 2 with the name of the key, and nothing of what the files hold."""
+    certificate, key = written(tmp_path)
+    if damage == "no certificate":
+        certificate.unlink()
+    elif damage == "no key":
+        key.unlink()
+    elif damage == "not PEM":
+        key.write_text("canary")
+    else:
+        (tmp_path / "other").mkdir()
+        _, key = written(tmp_path / "other")
+    with pytest.raises(ConfigError, match=r"blip\.tls_cert: ") as caught:
+        server_context("blip", certificate, key)
+
+    assert 2 == caught.value.exit_code
+    assert "canary" not in str(caught.value)

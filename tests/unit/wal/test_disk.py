@@ -1,0 +1,109 @@
+"""The real disk."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from braidmq.base.errors import DataDirInUseError
+from braidmq.wal.disk import Disk
+from braidmq.wal.survey import verify
+from tests.unit.wal.bodies import (
+    batches_of,
+    describe,
+    numbered,
+    open_log,
+    read_everything,
+    write,
+)
+
+
+def test_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    """Files are 0600 and directories 0700, whatever the umask allows."""
+    disk = Disk(tmp_path)
+    disk.make_dir("wal")
+    disk.open("wal/f", write=True, create=True).close()
+
+    assert 0o600 == stat.S_IMODE((tmp_path / "wal/f").stat().st_mode)
+    assert 0o700 == stat.S_IMODE((tmp_path / "wal").stat().st_mode)
+
+
+def test_a_file_does_what_it_is_told(tmp_path: Path) -> None:
+    """Write, read, size, truncate, allocate and sync are those of the system."""
+    disk = Disk(tmp_path)
+    file = disk.open("f", write=True, create=True)
+    assert 5 == file.pwrite(b"hello", 3)
+    assert b"lo" == file.pread(10, 6)
+    assert 8 == file.size()
+    file.truncate(4)
+    file.fdatasync()
+    file.fsync()
+    assert b"\0\0\0h" == (tmp_path / "f").read_bytes()
+    file.allocate(10_000)
+    assert 10_000 == file.size()
+    assert (tmp_path / "f").stat().st_blocks * 512 >= 10_000
+    file.close()
+    file.close()
+
+
+def test_a_directory_does_what_it_is_told(tmp_path: Path) -> None:
+    """List, rename, unlink and sync are those of the system."""
+    disk = Disk(tmp_path)
+    assert [] == disk.list_dir("d")
+    disk.make_dir("d")
+    disk.make_dir("d")
+    for name in ("d/b", "d/a"):
+        disk.open(name, write=True, create=True)
+    disk.sync_dir("d")
+    assert ["a", "b"] == disk.list_dir("d")
+    disk.rename("d/a", "d/b")
+    assert ["b"] == disk.list_dir("d")
+    disk.unlink("d/b")
+    assert not disk.exists("d/b")
+    assert disk.exists("d")
+    assert 0 < disk.free_bytes()
+    with pytest.raises(FileNotFoundError):
+        disk.open("d/c", write=False, create=False)
+
+
+def test_the_last_reference_closes(tmp_path: Path) -> None:
+    """Descriptors do not leak, and none is closed under a reader's feet."""
+    disk = Disk(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    file = disk.open("f", write=True, create=True)
+    assert before + 1 == len(list(Path("/proc/self/fd").iterdir()))
+    del file
+
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_two_brokers_never_share_a_directory(tmp_path: Path) -> None:
+    """The lock is exclusive, and free again when it is given back."""
+    disk, other = Disk(tmp_path), Disk(tmp_path)
+    disk.lock("LOCK")
+    with pytest.raises(DataDirInUseError):
+        other.lock("LOCK")
+    disk.unlock("LOCK")
+    other.lock("LOCK")
+    other.unlock("LOCK")
+
+
+def test_a_log_on_the_real_disk(tmp_path: Path) -> None:
+    """The log that runs on the fake runs here: append, rotate, read, reopen, retain."""
+    disk = Disk(tmp_path)
+    bodies = numbered(100)
+    wal = open_log(disk, limit=1)
+    write(wal, *batches_of(bodies, 9))
+    expected = list(enumerate(bodies, 1))
+    assert expected == read_everything(wal)
+    wal.close()
+    seen: list[tuple[int, bytes]] = []
+    wal = open_log(disk, seen, limit=1)
+    assert expected == seen
+    report = verify(disk, describe)
+    assert ([], []) == (report.damages, report.notes)
+    assert wal.scrub(10**9) > 0
+    gone = wal.retain(50, 1)
+    assert gone
+    assert not any((tmp_path / path).exists() for path in gone)
+    wal.close()

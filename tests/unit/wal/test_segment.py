@@ -1,0 +1,96 @@
+"""Segments: names, creation, and the one that grows."""
+
+import errno
+from random import Random
+
+import pytest
+
+from braidmq.base.errors import LogPoisonedError
+from braidmq.testing.disk import FakeDisk
+from braidmq.wal.format import HEADER_BYTES, checksum
+from braidmq.wal.index import IndexWriter, index_path
+from braidmq.wal.segment import ActiveSegment, create_segment, list_segments, segment_path
+from tests.unit.wal.bodies import describe, message, note
+
+
+def start(disk: FakeDisk) -> ActiveSegment:
+    disk.make_dir("wal")
+    disk.sync_dir("")
+    file = create_segment(disk, 1, 7)
+    index = IndexWriter.create(disk, index_path(1), first_id=1, created_us=7)
+    return ActiveSegment(file, index, 7)
+
+
+def test_only_segments_are_listed() -> None:
+    """Foreign files in the directory are not looked at, and not touched."""
+    disk = FakeDisk()
+    for name in ("5.wal", "x.wal", "0" * 19 + "5.idx", "0" * 19 + "5.wal.tmp", "reserve"):
+        disk.put("wal/" + name, b"foreign")
+    disk.put(segment_path(12), b"")
+    disk.put(segment_path(3), b"")
+
+    assert [3, 12] == list_segments(disk)
+    assert "wal/00000000000000000003.wal" == segment_path(3)
+
+
+def test_a_new_segment_survives_a_power_cut() -> None:
+    """Header and directory entry are durable before the segment is used."""
+    disk = FakeDisk()
+    start(disk)
+
+    for seed in range(10):
+        after = disk.crash(Random(seed))
+        assert [1] == list_segments(after)
+        assert HEADER_BYTES == len(after.content(segment_path(1)))
+
+
+@pytest.mark.parametrize("operation", ["fsync", "sync_dir"])
+def test_a_new_segment_that_cannot_be_synced_poisons(operation: str) -> None:
+    """Even if the sync says that the disk is full: a failed sync is final."""
+    disk = FakeDisk()
+    disk.make_dir("wal")
+    disk.fail(operation, errno.ENOSPC)
+    with pytest.raises(LogPoisonedError):
+        create_segment(disk, 1, 0)
+
+
+def test_rolling_back_leaves_no_trace() -> None:
+    """File, index and topics are as before, also after a power cut."""
+    disk = FakeDisk()
+    segment = start(disk)
+    segment.append([message(b"a", b"1")], describe, fence=True)
+    segment.file.fdatasync()
+    before = disk.content(segment_path(1))
+    rows = disk.content(index_path(1))
+    disk.write_bytes_max = 100
+    batch = [message(b"b", b"2" * 900), *[note(b"n")] * 20]
+    calls = (16 * 21 + sum(map(len, batch))) // 100 + 1 + 32 * 21 // 100 + 1
+    for nth in range(1, calls + 1):
+        disk.fail("pwrite", errno.ENOSPC, nth=nth)
+        with pytest.raises(OSError, match="space"):
+            segment.append(batch, describe, fence=True)
+        disk.heal()
+        disk.write_back()
+        segment.roll_back()
+
+        assert before == disk.content(segment_path(1))
+        assert rows == disk.content(index_path(1))
+        assert [b"", b"a"] == list(segment.index.topics)
+        for seed in range(10):
+            assert before == disk.crash(Random(seed)).content(segment_path(1))
+
+
+def test_what_is_known_of_it() -> None:
+    """Ids, size and block sums follow what is written."""
+    disk = FakeDisk()
+    segment = start(disk)
+    assert segment.is_empty
+    assert 0 == segment.info(sealed=False).last_id
+    segment.append([note(b"1"), note(b"2")], describe, fence=True)
+
+    info = segment.info(sealed=True)
+    content = disk.content(segment_path(1))
+    assert (1, 2, len(content), 7) == (info.first_id, info.last_id, info.size, info.created_us)
+    assert segment_path(1) == info.path
+    assert [checksum(content)] == segment.blocks.all()
+    assert not segment.is_empty

@@ -1,0 +1,78 @@
+"""The tables behind an index's rows."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
+from braidmq.wal.tables import (
+    TRAILER_BYTES,
+    BlockSums,
+    Trailer,
+    decode_tables,
+    decode_trailer,
+    encode_tables,
+)
+
+
+def sample() -> tuple[bytes, int]:
+    """Return tables for an index of 5000 rows, and the size of its file."""
+    data = encode_tables(Trailer(5000, 9, 99, 1), [b"a", b"", b"ccc"], [1, 2], [3])
+    return data, HEADER_BYTES + 5000 * ROW_BYTES + len(data)
+
+
+def test_what_is_encoded_is_decoded() -> None:
+    """Trailer and tables come back as they were."""
+    data, size = sample()
+    trailer = decode_trailer(data[-TRAILER_BYTES:], size)
+    assert trailer is not None
+    tables = decode_tables(data[:-TRAILER_BYTES], trailer)
+    assert tables is not None
+
+    found = (trailer.rows, trailer.last_id, trailer.segment_bytes, trailer.gap_count)
+    assert (5000, 9, 99, 1) == found
+    assert ([1, 2], [3]) == (tables.row_sums, tables.block_sums)
+    assert 3 == tables.topics[b"ccc"]
+
+
+def test_every_bit_counts() -> None:
+    """No trailer and no table with a bit flipped is accepted."""
+    data, size = sample()
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        trailer = decode_trailer(bytes(flipped[-TRAILER_BYTES:]), size)
+        if trailer is not None:
+            assert bit // 8 < len(data) - TRAILER_BYTES
+            assert None is decode_tables(bytes(flipped[:-TRAILER_BYTES]), trailer)
+
+
+def test_a_trailer_must_fit_its_file() -> None:
+    """Offsets beyond the file are not followed."""
+    data, size = sample()
+    assert None is decode_trailer(data[-TRAILER_BYTES:], size - 1)
+    assert None is decode_trailer(data[-TRAILER_BYTES:], size + 1)
+    assert None is decode_trailer(data[-TRAILER_BYTES + 1 :], size)
+    odd = encode_tables(Trailer(5000, 9, 99, 1), [b"a"], [1], [2])
+    assert None is decode_trailer(odd[-TRAILER_BYTES:], size)
+
+
+def test_tables_that_do_not_add_up_are_refused() -> None:
+    """A topic table whose names do not fill it is not one."""
+    data, size = sample()
+    trailer = decode_trailer(data[-TRAILER_BYTES:], size)
+    assert trailer is not None
+    trailer.topic_count = 2
+    assert None is decode_tables(data[:-TRAILER_BYTES], trailer)
+
+
+@given(st.lists(st.binary(max_size=30)), st.integers(1, 20))
+def test_running_sums_are_the_sums_of_the_blocks(pieces: list[bytes], size: int) -> None:
+    """However the bytes arrive, each block's sum is that of its bytes."""
+    sums = BlockSums(size)
+    for piece in pieces:
+        sums.update(piece)
+    data = b"".join(pieces)
+    blocks = [checksum(data[at : at + size]) for at in range(0, len(data), size)]
+
+    assert blocks == sums.all()
+    assert blocks[: len(data) // size] == sums.sums
