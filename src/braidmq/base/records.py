@@ -1,6 +1,9 @@
 """What the log's index keeps of one record: the words that log and broker share."""
 
-from typing import final
+from typing import Final, final
+
+GAP_KIND: Final = 127
+"""The type of the record that a repair of the log writes for ids that are lost."""
 
 
 @final

@@ -160,14 +160,14 @@ class Broker:
         """Settle a delivery: DELIVERED, UNKNOWN, or WAIT when the log has to be asked."""
         subscription = consumer.subscription
         subscription.last_used_us = now_us
-        entry = subscription.in_flight.find(tag)
+        entry = subscription.in_flight.open.get(tag)
         if entry is None:
             if not subscription.backlog_is_known_open(tag):
                 return UNKNOWN
             self._read_now(subscription)
             subscription.waiters.append(consumer.peer)
             return WAIT
-        if is_expired(entry.message.expires_us, now_us):
+        if entry.message.expires_us and is_expired(entry.message.expires_us, now_us):
             self.deliverer.expire_open(entry, now_us)
             outcome = UNKNOWN
         else:
@@ -213,8 +213,12 @@ class Broker:
         return self.outgoing.last_id
 
     def wants_commit(self) -> bool:
-        """Say whether there is something that somebody may wait for."""
-        return len(self.outgoing) > 0 or self.deliverer.acknowledged
+        """Say whether there are records for the log.
+
+        Progress becomes one with the next batch, at a fence, or when it is due: until a fence
+        asks for it nobody waits for an acknowledgement.
+        """
+        return len(self.outgoing) > 0
 
     def take_records(self) -> list[bytes]:
         """Take the records to append next; the first has the id after the last one taken."""

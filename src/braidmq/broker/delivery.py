@@ -24,7 +24,7 @@ from braidmq.broker.subscriptions import (
 from braidmq.broker.topics import Message, Topics
 
 PROGRESS_DELAY_US: Final = 10_000
-"""How long a mere hand-out may wait to be recorded; an acknowledgement never waits."""
+"""How long a hand-out or an acknowledgement that no fence asks for may wait to be recorded."""
 
 
 class Deliverer:
@@ -48,6 +48,7 @@ class Deliverer:
         self.log_refuses: bool = False
         self.stopped: bool = False
         self._arrivals: int = 0
+        self._window: int = settings.window
 
     # In: a message comes to a subscription.
 
@@ -64,18 +65,44 @@ class Deliverer:
             message.arrival = self._arrivals
             for subscription in topic.subscriptions:
                 self._offer(subscription, message, now_us)
-                if subscription.consumers:
-                    self.pump(subscription, now_us)
 
     def _offer(self, subscription: Subscription, message: Message, now_us: int) -> None:
         if message.qos == 0 or subscription.qos == 0:
-            self._offer_volatile(subscription, message)
-        elif not subscription.behind:
+            if subscription.consumers:
+                if self._pass_on(subscription, message):
+                    return
+                self._offer_volatile(subscription, message)
+                self.pump(subscription, now_us)
+            else:
+                self._offer_volatile(subscription, message)
+            return
+        if not subscription.behind:
             if self._has_room(subscription, len(message.body)):
                 self.take_in(subscription, message, now_us)
                 subscription.cursor = message.id
             else:
                 subscription.behind = True
+        if subscription.consumers:
+            self.pump(subscription, now_us)
+
+    def _pass_on(self, subscription: Subscription, message: Message) -> bool:
+        """Push a memory-only message at once when nothing waits before it."""
+        consumer = subscription.consumers[0]
+        peer = consumer.peer
+        if (
+            consumer.credit <= 0
+            or peer.room_bytes <= 0
+            or subscription.volatile
+            or subscription.ready
+            or subscription.in_flight.open
+            or self.stopped
+        ):
+            return False
+        consumer.credit -= 1
+        self._deliver(peer, Delivery(message, consumer.correlation_id, 0))
+        if len(subscription.consumers) > 1:
+            subscription.consumers.append(subscription.consumers.pop(0))
+        return True
 
     def take_in(self, subscription: Subscription, message: Message, now_us: int) -> None:
         """Put a durable message into the window, behind all that is there."""
@@ -101,7 +128,7 @@ class Deliverer:
         volatile = subscription.volatile
         size = len(message.body)
         while volatile and (
-            len(volatile) >= self.settings.window
+            len(volatile) >= self._window
             or subscription.held_bytes + size > self.settings.window_bytes
             or self.held_bytes + size > self.settings.memory_bytes
         ):
@@ -113,10 +140,10 @@ class Deliverer:
 
     def _has_room(self, subscription: Subscription, size: int) -> bool:
         waiting = len(subscription.ready)
-        if waiting >= self.settings.window:
+        if waiting >= self._window:
             return False
         # One message always fits, however large it is.
-        if waiting == 0 and len(subscription.in_flight) == 0:
+        if waiting == 0 and not subscription.in_flight.open:
             return True
         return (
             subscription.held_bytes + size <= self.settings.window_bytes
@@ -149,21 +176,26 @@ class Deliverer:
 
     def hand_out(self, consumer: Consumer, correlation_id: int, now_us: int) -> bool:
         """Give the consumer the next message it may have; say whether there was one."""
-        subscription = consumer.subscription
         if self.stopped:
             return False
-        may_hold = self._may_hold(consumer)
-        if may_hold and subscription.in_flight.waiting():
+        subscription = consumer.subscription
+        in_flight = subscription.in_flight
+        may_hold = (
+            not consumer.isolated
+            and in_flight.count < self._window
+            and (in_flight.count == 0 or in_flight.bytes < self.settings.window_bytes)
+        )
+        if may_hold and (in_flight.returned or in_flight.last_chances):
             entry = self._next_returned(consumer, now_us)
             if entry is not None:
                 self._hand_out_entry(consumer, entry, now_us)
                 return True
             may_hold = not self._last_chance_waits(subscription, now_us)
         # A message whose dead letter the log refused is with nobody, and keeps its place.
-        may_hold = may_hold and len(subscription.in_flight) < self.settings.window
+        may_hold = may_hold and len(in_flight.open) < self._window
+        ready = subscription.ready
+        volatile = subscription.volatile
         while True:
-            ready = subscription.ready
-            volatile = subscription.volatile
             if volatile and not (
                 may_hold and ready and ready[0].message.arrival < volatile[0].arrival
             ):
@@ -180,18 +212,13 @@ class Deliverer:
                 self.read_ahead(subscription)
                 return False
             entry = ready.popleft()
-            self.read_ahead(subscription)
-            if is_expired(entry.message.expires_us, now_us):
+            if subscription.behind and not subscription.reading:
+                self.read_ahead(subscription)
+            if entry.message.expires_us and is_expired(entry.message.expires_us, now_us):
                 self._expire(entry, now_us)
                 continue
             self._hand_out_entry(consumer, entry, now_us)
             return True
-
-    def _may_hold(self, consumer: Consumer) -> bool:
-        in_flight = consumer.subscription.in_flight
-        if consumer.isolated or in_flight.count >= self.settings.window:
-            return False
-        return in_flight.count == 0 or in_flight.bytes < self.settings.window_bytes
 
     def _next_returned(self, consumer: Consumer, now_us: int) -> Entry | None:
         in_flight = consumer.subscription.in_flight
@@ -233,19 +260,24 @@ class Deliverer:
         consumer.held += 1
         subscription.in_flight.add(entry)
         self.in_flight += 1
-        delay_us = retry.delay_us(
-            entry.attempts,
+        self.retries.set(entry, now_us, self._retry_delay_us(entry.attempts))
+        self._deliver(consumer.peer, Delivery(entry.message, entry.id, 1))
+
+    def _retry_delay_us(self, attempts: int) -> int:
+        if attempts == 1:
+            return self.settings.retry_backoff_us
+        return retry.delay_us(
+            attempts,
             backoff_us=self.settings.retry_backoff_us,
             backoff_max_us=self.settings.retry_backoff_max_us,
         )
-        self.retries.set(entry, now_us, delay_us)
-        self._deliver(consumer.peer, Delivery(entry.message, entry.id, 1))
 
     def _deliver(self, peer: Peer, delivery: Delivery) -> None:
         peer.deliveries.append(delivery)
         peer.room_bytes -= len(delivery.message.body)
         self.stats.delivered += 1
-        self.touch(peer)
+        if not peer.touched:
+            self.touch(peer)
 
     def touch(self, peer: Peer) -> None:
         """Have the server look after this peer at the end of the turn."""
@@ -258,7 +290,7 @@ class Deliverer:
         if (
             subscription.behind
             and not subscription.reading
-            and 2 * len(subscription.ready) <= self.settings.window
+            and 2 * len(subscription.ready) <= self._window
         ):
             subscription.reading = True
             self.reads.append(subscription)
@@ -267,7 +299,9 @@ class Deliverer:
 
     def settle(self, entry: Entry, now_us: int) -> None:
         """Note that a message that was handed out is acknowledged."""
-        self._release(entry)
+        if entry.state == IN_FLIGHT:
+            self._uncount(entry)
+        del entry.subscription.in_flight.open[entry.id]
         self._settle_entry(entry, now_us)
         self.acknowledged = True
         self.stats.acknowledged += 1
@@ -295,7 +329,9 @@ class Deliverer:
             progress = subscription.made_progress()
             self._note_progress(subscription, now_us)
         progress.settle(entry.previous, entry.id)
-        self._hold(subscription, -len(entry.message.body))
+        size = len(entry.message.body)
+        subscription.held_bytes -= size
+        self.held_bytes -= size
         entry.finish()
 
     def _note_progress(self, subscription: Subscription, now_us: int) -> None:

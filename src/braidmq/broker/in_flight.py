@@ -18,31 +18,27 @@ class InFlight:
     def __init__(self) -> None:
         self.count: int = 0  # with consumers
         self.bytes: int = 0  # of those messages
-        self._open: dict[int, Entry] = {}
-        self._returned: list[int] = []
-        self._last_chance: list[int] = []
+        self.open: dict[int, Entry] = {}
+        self.returned: list[int] = []  # heaps of tags, some of them perhaps settled
+        self.last_chances: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self.open)
 
     def all(self) -> "list[Entry]":
         """Return every open entry."""
-        return list(self._open.values())
-
-    def find(self, tag: int) -> "Entry | None":
-        """Return the open entry with that tag."""
-        return self._open.get(tag)
+        return list(self.open.values())
 
     def add(self, entry: "Entry") -> None:
         """Count an entry as being with a consumer."""
-        self._open[entry.id] = entry
+        self.open[entry.id] = entry
         self.count += 1
         self.bytes += len(entry.message.body)
 
     def give_back(self, entry: "Entry", *, last_chance: bool) -> None:
         """Let an entry that is with no consumer wait for its next delivery."""
-        self._open[entry.id] = entry
-        heapq.heappush(self._last_chance if last_chance else self._returned, entry.id)
+        self.open[entry.id] = entry
+        heapq.heappush(self.last_chances if last_chance else self.returned, entry.id)
 
     def uncount(self, entry: "Entry") -> None:
         """Note that an entry is no longer with a consumer."""
@@ -51,31 +47,27 @@ class InFlight:
 
     def remove(self, tag: int) -> None:
         """Close a tag; the heaps forget it when they come to it."""
-        del self._open[tag]
-
-    def waiting(self) -> int:
-        """Return how many entries wait for another delivery, some of them perhaps settled."""
-        return len(self._returned) + len(self._last_chance)
+        del self.open[tag]
 
     def last_chance(self) -> "Entry | None":
         """Return the oldest entry that waits for a consumer that holds nothing else."""
-        return self._live_head(self._last_chance)
+        return self._live_head(self.last_chances)
 
     def take_returned(self, *, consumer_is_idle: bool) -> "Entry | None":
         """Take the oldest entry that this consumer may have."""
         if consumer_is_idle:
-            entry = self._live_head(self._last_chance)
+            entry = self._live_head(self.last_chances)
             if entry is not None:
-                heapq.heappop(self._last_chance)
+                heapq.heappop(self.last_chances)
                 return entry
-        entry = self._live_head(self._returned)
+        entry = self._live_head(self.returned)
         if entry is not None:
-            heapq.heappop(self._returned)
+            heapq.heappop(self.returned)
         return entry
 
     def _live_head(self, heap: list[int]) -> "Entry | None":
         while heap:
-            entry = self._open.get(heap[0])
+            entry = self.open.get(heap[0])
             if entry is not None:
                 return entry
             heapq.heappop(heap)

@@ -14,7 +14,6 @@ class Started(Pending):
     """A new subscription."""
 
     def __init__(self, subscription: Subscription) -> None:
-        self.id = 0
         self.subscription: Subscription = subscription
 
 
@@ -23,7 +22,6 @@ class Ended(Pending):
     """The end of a subscription, by request or because its lease is over."""
 
     def __init__(self, subscription_id: int, reason: int) -> None:
-        self.id = 0
         self.subscription_id: int = subscription_id
         self.reason: int = reason
 
@@ -33,7 +31,6 @@ class Advanced(Pending):
     """The progress of some subscriptions."""
 
     def __init__(self, progress: dict[int, Progress]) -> None:
-        self.id = 0
         self.progress: dict[int, Progress] = progress
 
 
@@ -42,7 +39,6 @@ class Buried(Pending):
     """A dead letter, and the entry it came from."""
 
     def __init__(self, letter: Message, entry: Entry, message: Message) -> None:
-        self.id = 0
         self.letter: Message = letter
         self.entry: Entry = entry
         self.message: Message = message

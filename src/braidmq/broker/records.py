@@ -21,8 +21,10 @@ that the index can point at it.
 import struct
 from typing import Final, final
 
+from librt.strings import read_i32_le, read_i64_le
+
 from braidmq.base.errors import UnknownRecordError
-from braidmq.base.records import Description
+from braidmq.base.records import GAP_KIND, Description
 from braidmq.broker.acknowledgements import Progress
 
 MESSAGE: Final = 1
@@ -30,7 +32,7 @@ DEAD_LETTER: Final = 2
 SUBSCRIBE: Final = 3
 UNSUBSCRIBE: Final = 4
 PROGRESS: Final = 5
-GAP: Final = 255
+GAP: Final = GAP_KIND
 """Written by the log's repair: a range of ids that was lost and accepted as lost."""
 
 ENDED_BY_REQUEST: Final = 1
@@ -83,18 +85,16 @@ class Head:
     """The fixed part of a MESSAGE or DEAD LETTER record, and where the rest of it is."""
 
     def __init__(self, record: bytes) -> None:
-        kind, qos, priority, origin, timestamp_us, expires_us, headers_bytes = (
-            _MESSAGE.unpack_from(record)
-        )
-        self.qos: int = qos
-        self.priority: int = priority
-        self.origin: int = origin
-        self.timestamp_us: int = timestamp_us
-        self.expires_us: int = expires_us
+        # Read where `_MESSAGE` puts them: a tuple of boxed integers would cost more than this.
+        self.qos: int = record[1]
+        self.priority: int = record[2]
+        self.origin: int = record[3]
+        self.timestamp_us: int = read_i64_le(record, 4)
+        self.expires_us: int = read_i64_le(record, 12)
         self.headers_at: int = _MESSAGE.size
-        if kind == DEAD_LETTER:
+        if record[0] == DEAD_LETTER:
             self.headers_at = _MESSAGE.size + _SETTLES.size
-        self.body_at: int = self.headers_at + headers_bytes
+        self.body_at: int = self.headers_at + read_i32_le(record, 20)
 
 
 class StoredMessage:

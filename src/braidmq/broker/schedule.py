@@ -19,10 +19,9 @@ class Deadline:
     `lane_us` and `place` say where it stands; any other place where it is listed is stale.
     """
 
-    def __init__(self) -> None:
-        self.due_us: int = 0
-        self.lane_us: int = 0
-        self.place: int = 0
+    due_us: int = 0
+    lane_us: int = 0
+    place: int = 0
 
 
 @final

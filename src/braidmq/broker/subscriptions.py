@@ -62,17 +62,15 @@ class Consumer:
 class Entry(Deadline):
     """A durable message in one subscription."""
 
+    attempts: int = 0
+    state: int = READY
+    consumer: Consumer | None = None
+
     def __init__(self, subscription: "Subscription", message: Message, previous: int) -> None:
-        self.due_us = 0
-        self.lane_us = 0
-        self.place = 0
         self.subscription: Subscription = subscription
         self.message: Message = message
         self.id: int = message.id
         self.previous: int = previous  # the message before it in this subscription
-        self.attempts: int = 0
-        self.state: int = READY
-        self.consumer: Consumer | None = None
 
     def finish(self) -> None:
         """Mark it settled and let go of the message, wherever this entry is still listed."""

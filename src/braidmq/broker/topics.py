@@ -33,27 +33,27 @@ class Topic:
 class Pending:
     """A record that has an id and is not committed yet."""
 
-    def __init__(self) -> None:
-        self.id: int = 0
+    id: int = 0
 
 
 @final
 class Message(Pending):
     """One message; `body` is u16 topic length, topic and payload as on the Blip wire."""
 
+    # Defaults stand here and not in __init__, which runs for every message.
+    priority: int = PRIORITY_NORMAL
+    origin: int = ORIGIN_BLIP
+    timestamp_us: int = 0
+    expires_us: int = 0
+    arrival: int = 0
+    headers: bytes = b""
+    publisher: "Peer | None" = None
+    correlation_id: int = 0
+
     def __init__(self, topic: Topic, qos: int, body: bytes) -> None:
-        self.id = 0
         self.topic: Topic = topic
         self.qos: int = qos
         self.body: bytes = body
-        self.priority: int = PRIORITY_NORMAL
-        self.origin: int = ORIGIN_BLIP
-        self.timestamp_us: int = 0
-        self.expires_us: int = 0
-        self.arrival: int = 0
-        self.headers: bytes = b""
-        self.publisher: Peer | None = None
-        self.correlation_id: int = 0
 
     @property
     def payload(self) -> bytes:

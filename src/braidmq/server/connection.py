@@ -9,6 +9,8 @@ that waits for a commit keeps the later ones behind it.
 from collections import deque
 from typing import Final
 
+from librt.strings import BytesWriter
+
 from braidmq.broker import broker as verbs
 from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, authorize
 from braidmq.broker.broker import Broker
@@ -189,14 +191,20 @@ class Connection(Peer):
 
     def _execute(self, command: session.Command, now_us: int) -> bool:
         kind = command.kind
-        if len(self._replies) >= WAITING_REPLIES_MAX:
+        replies = self._replies
+        if replies and len(replies) >= WAITING_REPLIES_MAX:
             return False
         if kind == frames.PUBLISH:
             assert isinstance(command, session.Publish)
+            if self._limits.messages_per_s:
+                return self._publish_at_rate(command, now_us)
             return self._publish(command, now_us)
         if kind == frames.ACK:
             assert isinstance(command, session.OnSubscription)
             return self._acknowledge(command, now_us)
+        if kind == frames.POLL and not replies:
+            assert isinstance(command, session.OnSubscription)
+            return self._poll(command, now_us)
         if kind == 0:
             assert isinstance(command, session.Reply)
             self._reply(command.data)
@@ -204,15 +212,13 @@ class Connection(Peer):
         if kind == frames.PING:
             self._ping(command.correlation_id)
             return True
-        if self._replies:
-            return False  # while a reply waits, only the frames above go on
-        return self._execute_in_turn(command, now_us)
+        if replies:
+            return False  # while a reply waits, only PUBLISH, ACK and PING go on
+        self._execute_in_turn(command, now_us)
+        return True
 
-    def _execute_in_turn(self, command: session.Command, now_us: int) -> bool:
+    def _execute_in_turn(self, command: session.Command, now_us: int) -> None:
         kind = command.kind
-        if kind == frames.POLL:
-            assert isinstance(command, session.OnSubscription)
-            return self._poll(command, now_us)
         if kind == frames.CREDIT:
             assert isinstance(command, session.OnSubscription)
             self._credit(command, now_us)
@@ -228,7 +234,6 @@ class Connection(Peer):
         else:
             assert isinstance(command, session.Authenticate)
             self._authenticate(command)
-        return True
 
     # One verb each.
 
@@ -249,17 +254,13 @@ class Connection(Peer):
         self._session = session.Session()
         self._ending = True
 
-    def _publish(self, command: session.Publish, now_us: int) -> bool:
-        if self._limits.messages_per_s and not self._paid:
-            if not self._take_token(now_us):
-                return False
-            self._paid = True
-        if not self._accept(command, now_us):
+    def _publish_at_rate(self, command: session.Publish, now_us: int) -> bool:
+        if not self._paid and not self._take_token(now_us):
             return False
-        self._paid = False
-        return True
+        self._paid = not self._publish(command, now_us)
+        return not self._paid
 
-    def _accept(self, command: session.Publish, now_us: int) -> bool:
+    def _publish(self, command: session.Publish, now_us: int) -> bool:
         topic = self._topics.get(command.topic)
         if topic is None:
             topic = self._learn_topic(command)
@@ -320,10 +321,12 @@ class Connection(Peer):
         self.wake()
 
     def _acknowledge(self, command: session.OnSubscription, now_us: int) -> bool:
-        consumer = self._consumer(command)
-        if consumer is None:
-            self._not_found(command)
-            return True
+        consumer = self.consumers.get(command.subscription_id)
+        if consumer is None or consumer.subscription.ended:
+            consumer = self._consumer(command)
+            if consumer is None:
+                self._not_found(command)
+                return True
         outcome = self._broker.acknowledge(consumer, command.correlation_id, now_us)
         if outcome == verbs.UNKNOWN:
             self._not_found(command)
@@ -334,10 +337,12 @@ class Connection(Peer):
         return True
 
     def _poll(self, command: session.OnSubscription, now_us: int) -> bool:
-        consumer = self._consumer(command)
-        if consumer is None:
-            self._not_found(command)
-            return True
+        consumer = self.consumers.get(command.subscription_id)
+        if consumer is None or consumer.subscription.ended:
+            consumer = self._consumer(command)
+            if consumer is None:
+                self._not_found(command)
+                return True
         outcome = self._broker.poll(consumer, command.correlation_id, now_us)
         if outcome == verbs.WAIT:
             return False
@@ -443,12 +448,12 @@ class Connection(Peer):
     def _collect(self) -> None:
         deliveries = self.deliveries
         if deliveries:
-            out = self._out
-            header = messages.delivery_header
+            out = BytesWriter()
             for delivery in deliveries:
-                body = delivery.message.body
-                out.append(header(delivery.correlation_id, delivery.qos, len(body)))
-                out.append(body)
+                messages.write_delivery(
+                    out, delivery.correlation_id, delivery.qos, delivery.message.body
+                )
+            self._out.append(out.getvalue())
             self.deliveries = []
 
     def _flush(self) -> None:

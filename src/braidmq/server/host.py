@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from braidmq.server.connection import Connection
 
 
-UNCOMMITTED_BYTES_MAX: Final = 32 * 1024 * 1024
+UNCOMMITTED_BYTES_MAX: Final = 2 * 1024 * 1024
 """Message bytes on their way to the log, of all connections; above it publishers wait."""
 
 

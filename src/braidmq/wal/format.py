@@ -47,9 +47,10 @@ from struct import Struct
 from typing import Final
 
 import google_crc32c
+from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le, write_i64_le
 
 from braidmq.base.limits import RECORD_BYTES_MAX
-from braidmq.base.records import Description
+from braidmq.base.records import GAP_KIND, Description
 
 SEGMENT_MAGIC: Final = b"BRAIDWAL"
 INDEX_MAGIC: Final = b"BRAIDIDX"
@@ -58,7 +59,6 @@ HEADER_BYTES: Final = 32
 RECORD_HEADER_BYTES: Final = 16
 MARK_BYTES: Final = 12
 ROW_BYTES: Final = 32
-GAP_KIND: Final = 127
 GAP_BODY_BYTES: Final = 17
 FENCE_BIT: Final = 0x80
 TYPE_MASK: Final = 0x7F
@@ -66,6 +66,9 @@ SEGMENT_BYTES_LIMIT: Final = 2**32 - 1
 """Index rows hold offsets in 32 bits."""
 
 assert GAP_KIND <= TYPE_MASK
+
+_I32_MAX: Final = 2**31 - 1
+_U32_SPAN: Final = 2**32
 
 _crc32c: Final[Callable[[bytes], int]] = google_crc32c.value
 _extend: Final[Callable[[int, bytes], int]] = google_crc32c.extend
@@ -213,16 +216,15 @@ def encode_batch(  # noqa: PLR0917 - called once per batch, from one place
     """
     crc32c = _crc32c
     prefix = _PREFIX.pack
-    header = _RECORD.pack
-    row = _ROW.pack
-    pieces: list[bytes] = []
-    rows: list[bytes] = []
+    data = BytesWriter()
+    rows = BytesWriter()
     record_id = first_id
     at = offset + RECORD_HEADER_BYTES
     # Messages of one moment and topic begin alike, and what begins alike is described alike.
     beginning = _NO_BEGINNING
     what = _NOT_A_MESSAGE
-    number = kind = start = 0
+    alike = 0  # the last eight bytes of a row: topic number, qos, priority, origin, kind
+    start = 0
     for body in bodies:
         length = len(body)
         if not body.startswith(beginning):
@@ -230,30 +232,27 @@ def encode_batch(  # noqa: PLR0917 - called once per batch, from one place
             assert 0 < kind < GAP_KIND
             what = describe(body)
             number = _number_of(what.topic, topics)
+            alike = (
+                number | what.qos << 32 | what.priority << 40 | what.origin << 48 | kind << 56
+            )
             start = what.payload_at
             beginning = body[:start] if start else _NO_BEGINNING
         assert length <= RECORD_BYTES_MAX
         if fence:
             body = _fenced(body)  # noqa: PLW2901 - what is written, from here on
             fence = False
-        pieces.append(header(record_id, length, crc32c(prefix(record_id, length) + body)))
-        pieces.append(body)
-        rows.append(
-            row(
-                record_id,
-                what.timestamp_us,
-                at + start,
-                length - start,
-                number,
-                what.qos,
-                what.priority,
-                what.origin,
-                kind,
-            )
-        )
+        head: bytes = prefix(record_id, length)
+        crc = crc32c(head + body)
+        data.write(head)
+        write_i32_le(data, crc if crc <= _I32_MAX else crc - _U32_SPAN)
+        data.write(body)
+        write_i64_le(rows, record_id)
+        write_i64_le(rows, what.timestamp_us)
+        write_i64_le(rows, at + start | (length - start) << 32)
+        write_i64_le(rows, alike)
         record_id += 1
         at += length + RECORD_HEADER_BYTES
-    return b"".join(pieces), b"".join(rows)
+    return data.getvalue(), rows.getvalue()
 
 
 def _number_of(topic: bytes, topics: dict[bytes, int]) -> int:
@@ -453,13 +452,16 @@ def cut_records(
     """
     records: list[tuple[int, bytes]] = []
     crc32c = _crc32c
-    unpack = _RECORD.unpack_from
     for i in range(len(ids)):
         start = starts[i] - base
         end = ends[i] - base
         if end > len(data) or end - start <= RECORD_HEADER_BYTES:
             break
-        record_id, length, crc = unpack(data, start)
+        record_id: int = read_i64_le(data, start)
+        length: int = read_i32_le(data, start + 8)
+        crc: int = read_i32_le(data, start + 12)
+        if crc < 0:
+            crc += _U32_SPAN
         body = data[start + RECORD_HEADER_BYTES : end]
         if (
             record_id != ids[i]

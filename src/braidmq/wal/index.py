@@ -7,9 +7,9 @@ what they point to by the record's own. The bytes are drawn in `braidmq.wal.form
 
 from typing import Final
 
+from braidmq.base.records import GAP_KIND
 from braidmq.wal.files import File, Files, read_all, write_all
 from braidmq.wal.format import (
-    GAP_KIND,
     HEADER_BYTES,
     INDEX_MAGIC,
     ROW_BYTES,

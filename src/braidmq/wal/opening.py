@@ -10,9 +10,9 @@ from typing import Final
 from braidmq.base.errors import DamagedLogError, LogPoisonedError
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.limits import MIB
+from braidmq.base.records import GAP_KIND
 from braidmq.wal.files import File, Files, read_all, write_all
 from braidmq.wal.format import (
-    GAP_KIND,
     HEADER_BYTES,
     MARK_BYTES,
     SEGMENT_MAGIC,

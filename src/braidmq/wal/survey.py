@@ -10,10 +10,9 @@ from itertools import pairwise
 
 from braidmq.base.errors import DamagedLogError, UnknownRecordError
 from braidmq.base.ids import FIRST_ID
-from braidmq.base.records import Description
+from braidmq.base.records import GAP_KIND, Description
 from braidmq.wal.files import File, Files, read_all
 from braidmq.wal.format import (
-    GAP_KIND,
     HEADER_BYTES,
     INDEX_MAGIC,
     RECORD_HEADER_BYTES,

@@ -162,6 +162,7 @@ class Drive:
 
     def commit(self) -> None:
         """Commit all that was accepted, and read back what is wanted."""
+        self.broker.fence()
         while self.batch is not None or self.broker.wants_commit():
             self.commit_batch()
         self.serve_reads()

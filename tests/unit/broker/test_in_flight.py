@@ -26,7 +26,7 @@ def test_what_is_with_consumers_is_counted_in_messages_and_bytes() -> None:
     assert (1, 10) == (in_flight.count, in_flight.bytes)
     assert 2 == len(in_flight)
     assert [first, second] == in_flight.all()
-    assert first is in_flight.find(1)
+    assert first is in_flight.open.get(1)
 
 
 def test_a_closed_tag_is_unknown() -> None:
@@ -35,7 +35,7 @@ def test_a_closed_tag_is_unknown() -> None:
     in_flight.add(entry_of(1))
     in_flight.remove(1)
 
-    assert in_flight.find(1) is None
+    assert in_flight.open.get(1) is None
     assert 0 == len(in_flight)
 
 
@@ -76,10 +76,10 @@ def test_a_message_that_was_settled_while_it_waited_is_passed_over() -> None:
     in_flight.remove(1)
     in_flight.remove(2)
 
-    assert 2 == in_flight.waiting()
+    assert 2 == len(in_flight.returned) + len(in_flight.last_chances)
     assert in_flight.last_chance() is None
     assert in_flight.take_returned(consumer_is_idle=True) is None
-    assert 0 == in_flight.waiting()
+    assert 0 == len(in_flight.returned) + len(in_flight.last_chances)
 
 
 def test_a_last_chance_that_waits_can_be_seen() -> None:

@@ -127,7 +127,7 @@ def test_quiet_means_nothing_in_flight_and_nothing_uncommitted() -> None:
     assert hand.engine.is_quiet()
     connection.receive(poll(3, 1))
     assert not hand.engine.is_quiet()
-    connection.receive(ack(2, 1))
+    connection.receive(ack(2, 1) + ping(4))
     assert not hand.engine.is_quiet()
     hand.commit()
 

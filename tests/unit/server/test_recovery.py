@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import DamagedLogError
-from braidmq.broker import state
+from braidmq.broker import records, state
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
 from braidmq.broker.subscriptions import Peer
@@ -14,6 +14,7 @@ from braidmq.server.config import Config
 from braidmq.server.recovery import Recovered, recover, settings_of
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal import snapshots
+from braidmq.wal.repair import repair
 
 NOW_US = 5_000_000
 
@@ -120,3 +121,25 @@ def test_damage_is_not_started_over() -> None:
         recovered(disk)
 
     assert 65 == caught.value.exit_code
+
+
+def test_a_repaired_log_starts_and_keeps_all_but_what_was_accepted_as_lost() -> None:
+    """The gap record that a repair writes is known to the broker, and costs only its ids."""
+    disk = FakeDisk()
+    found = recovered(disk)
+    ids = [publish(found.broker, "orders", bytes([n])) for n in range(3)]
+    write(found)
+    found.wal.close()
+    log = disk.open("wal/00000000000000000001.wal", write=True, create=False)
+    damaged_at = log.pread(log.size(), 0).index(b"\x00\x06orders\x01")
+    log.pwrite(b"\xff", damaged_at)
+    with pytest.raises(DamagedLogError):
+        recovered(disk)
+
+    repair(disk, records.describe, accept_loss=True)
+    again = recovered(disk)
+
+    assert ids[-1] + 1 == again.wal.next_id
+    read = again.wal.read(0, topic=b"orders", up_to=ids[-1], count_max=9, bytes_max=999)
+    assert [ids[0], ids[2]] == [message_id for message_id, _ in read.records]
+    assert [(ids[1], ids[1])] == read.gaps

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from braidmq.base.errors import DamagedLogError
+from braidmq.base.records import GAP_KIND
 from braidmq.testing.disk import FakeDisk, PowerCutError
 from braidmq.wal import snapshots
 from braidmq.wal.format import (
-    GAP_KIND,
     SEGMENT_MAGIC,
     decode_gap,
     encode_header,

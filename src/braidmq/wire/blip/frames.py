@@ -13,6 +13,8 @@ Specification: docs/protocols/blip.md.
 import struct
 from typing import Final
 
+from librt.strings import read_i32_be, read_i64_be
+
 from braidmq.wire.errors import FrameTooLargeError, MalformedFrameError
 
 HELLO: Final = 0x01
@@ -43,6 +45,9 @@ LENGTH_MAX_UNAUTHENTICATED: Final = 4096
 HEADER_BYTES: Final = 13
 _LENGTH_BYTES: Final = 4
 _TYPE_AT: Final = 4
+_CORRELATION_AT: Final = 5
+_U32_MASK: Final = 2**32 - 1  # what is read as signed is not
+_U64_MASK: Final = 2**64 - 1
 
 assert LENGTH_MIN == HEADER_BYTES - _LENGTH_BYTES
 assert LENGTH_MIN < LENGTH_MAX_UNAUTHENTICATED < LENGTH_MAX
@@ -106,8 +111,10 @@ class FrameDecoder:
         at = self.end
         if self._held < HEADER_BYTES:
             return self._judge_part(data, at)
-        length, frame_type, correlation_id = _HEADER.unpack_from(data, at)
-        self._judge_length(length)
+        length: int = read_i32_be(data, at)
+        if not LENGTH_MIN <= length <= self.length_max:
+            self._judge_length(length & _U32_MASK)
+        frame_type: int = data[at + _TYPE_AT]
         if not _TYPE_MIN <= frame_type <= _TYPE_MAX:
             raise MalformedFrameError(f"unknown frame type {frame_type:#04x}")
         size: int = _LENGTH_BYTES + length
@@ -118,9 +125,11 @@ class FrameDecoder:
         self._held -= size
         self.start = at + HEADER_BYTES
         self.end = at + size
+        correlation_id: int = read_i64_be(data, at + _CORRELATION_AT)
+        if correlation_id < 0:
+            correlation_id &= _U64_MASK
         self.correlation_id = correlation_id
-        kind: int = frame_type
-        return kind
+        return frame_type
 
     def payload(self) -> bytes:
         """Return the current frame's payload."""

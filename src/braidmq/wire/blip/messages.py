@@ -18,6 +18,8 @@ All integers are big-endian, all texts UTF-8. Order and permission are not known
 import struct
 from typing import Final
 
+from librt.strings import BytesWriter, write_i32_be, write_i64_be
+
 from braidmq.wire.blip import frames
 from braidmq.wire.errors import MalformedPayloadError
 
@@ -27,6 +29,9 @@ QOS_AT_LEAST_ONCE: Final = 1
 
 _TOPIC_AT: Final = 3  # in PUBLISH: behind qos and topic length
 _SUBSCRIPTION_ID_BYTES: Final = 8
+
+_I64_MAX: Final = 2**63 - 1
+_U64_SPAN: Final = 2**64  # what is written as signed is not
 
 _U16: Final = struct.Struct(">H")
 _U64: Final = struct.Struct(">Q")
@@ -96,6 +101,17 @@ def delivery_header(correlation_id: int, qos: int, body_bytes: int) -> bytes:
         _DELIVERY_LENGTH + body_bytes, frames.PUBLISH, correlation_id, qos
     )
     return packed
+
+
+def write_delivery(out: BytesWriter, correlation_id: int, qos: int, body: bytes) -> None:
+    """Write a PUBLISH frame as a consumer gets it; *body* is topic and message."""
+    if correlation_id > _I64_MAX:
+        correlation_id -= _U64_SPAN
+    write_i32_be(out, _DELIVERY_LENGTH + len(body))
+    out.append(frames.PUBLISH)
+    write_i64_be(out, correlation_id)
+    out.append(qos)
+    out.write(body)
 
 
 def encode_subscribe(correlation_id: int, topic: str, qos: int) -> bytes:

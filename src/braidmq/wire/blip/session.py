@@ -11,6 +11,8 @@ States and what may come (docs/protocols/blip.md draws the same table):
 
 from typing import Final
 
+from librt.strings import read_i64_be
+
 from braidmq.wire.blip import frames, messages
 from braidmq.wire.errors import MalformedPayloadError
 
@@ -24,6 +26,8 @@ FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
 UPGRADE_REQUIRED: Final = 426
 SERVER_ERROR: Final = 500
+
+_U64_SPAN: Final = 2**64  # what is read as signed is not
 
 AUTH_FAILURES_MAX: Final = 5
 """The refused AUTH that is answered and then closes the connection."""
@@ -190,7 +194,9 @@ class Session:
         start = decoder.start
         if decoder.end - start != 8:  # noqa: PLR2004 - a u64, as the module docstring of messages draws
             return self._malformed(kind)
-        subscription_id = int.from_bytes(decoder.data[start : decoder.end], "big")
+        subscription_id: int = read_i64_be(decoder.data, start)
+        if subscription_id < 0:
+            subscription_id += _U64_SPAN
         if subscription_id == 0:
             return self._refuse(BAD_REQUEST, "subscription_id must be non-zero")
         return OnSubscription(kind, decoder.correlation_id, subscription_id)
