@@ -4,8 +4,8 @@ import argparse
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -49,6 +49,7 @@ class Contest:
     start_peer: Callable[[Path], Peer]
     theirs: Callable[[Peer, int], Sample]
     peer_messages: int
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 CONTESTS: Final = (
@@ -66,9 +67,27 @@ CONTESTS: Final = (
         peer_messages=300_000,
     ),
     Contest(
+        name="poll",
+        titles=["POLL, QoS 1"],
+        bars=[3.0],
+        ours=lambda broker, messages: [blip.poll(broker, messages)],
+        messages=300_000,
+        interpreted_messages=100_000,
+        peer_name="XREADGROUP",
+        peer_program=redis.PROGRAM,
+        start_peer=redis.start,
+        theirs=redis.read_group,
+        peer_messages=200_000,
+        # Neither side acknowledges here, so ours must be allowed to have it all in flight.
+        settings={
+            "BRAIDMQ_DELIVERY__WINDOW": "1000000",
+            "BRAIDMQ_DELIVERY__WINDOW_BYTES": "1000000000",
+        },
+    ),
+    Contest(
         name="consume",
         titles=["POLL and ACK, QoS 1", "CREDIT and ACK, QoS 1"],
-        bars=[3.0, None],
+        bars=[None, None],
         ours=blip.poll_and_credit,
         messages=300_000,
         interpreted_messages=100_000,
@@ -138,8 +157,8 @@ class Bench:
         behind = f"{found.messages:,} behind"
         grown_mib = found.grown_bytes / MIB
         yield report.amount_row(f"memory, {behind}", grown_mib, "MiB", bar=MEMORY_BAR_MIB)
-        # A kill comes before the first snapshot is due, so that the whole log is replayed: the
-        # bar is for a log with a snapshot.
+        # After a kill, what came since the last snapshot is replayed; the bar is for a log that
+        # ends with one.
         for how, restart, bar in (
             ("stop", found.after_stop, RECOVERY_BAR_S),
             ("kill", found.after_kill, None),
@@ -153,7 +172,8 @@ class Bench:
             )
 
     def _ours(self, contest: Contest, messages: int, package: Path | None) -> Sequence[Sample]:
-        with Broker(self._new_directory(), package=package) as broker:
+        directory = self._new_directory()
+        with Broker(directory, package=package, settings=contest.settings) as broker:
             return contest.ours(broker, messages // self._sizes.messages_divisor)
 
     def _theirs(self, contest: Contest) -> Sample:

@@ -23,6 +23,9 @@ from bench.streams import (
 KEY: Final = b"dev-key"
 TOPIC: Final = b"bench"
 PAYLOAD: Final = b"x" * 100
+POLL_BLOCK: Final = 500
+"""POLL frames in one write."""
+
 IN_FLIGHT_MAX: Final = 1024
 """The broker's default `delivery.window`: at most so many are with a consumer."""
 
@@ -95,6 +98,28 @@ def publish(broker: Broker, messages: int) -> Sample:
     """Durable publishing, until the last fence says that everything is committed."""
     with open_connection(broker) as connection:
         return broker.measure(messages, lambda: publish_all(connection, messages))
+
+
+def poll(broker: Broker, messages: int) -> Sample:
+    """Hand out messages one by one; nothing is acknowledged, so the window must hold them."""
+    with open_connection(broker) as connection:
+        polled = subscribe(connection, 1)
+        publish_all(connection, messages)
+        tags = range(polled + 1, polled + 1 + messages)
+        request = frame(_POLL, 9, polled.to_bytes(8, "big"))
+        delivery = len(publish_frame(0, 1))
+        requests = Requests(request * POLL_BLOCK, messages // POLL_BLOCK)
+        replies = ExpectedReplies(b"".join(publish_frame(tag, 1) for tag in tags))
+
+        def allowed(received_bytes: int) -> int:
+            ahead = received_bytes // delivery + IN_FLIGHT_MAX
+            return min(requests.goal, ahead * len(request))
+
+        sample = broker.measure(
+            messages, lambda: exchange(requests, connection, replies, connection, allowed)
+        )
+        replies.verify()
+        return sample
 
 
 def poll_and_credit(broker: Broker, messages: int) -> tuple[Sample, Sample]:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -105,7 +105,13 @@ class Server:
 class Broker(Server):
     """A BraidMQ daemon that has answered; *package* is the program's copy to run, if any."""
 
-    def __init__(self, directory: Path, *, package: Path | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        package: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         ready = directory / "ready.json"
         data = directory / "data"
         data.mkdir(parents=True, exist_ok=True)
@@ -114,9 +120,9 @@ class Broker(Server):
         command = [program, "serve", "--dev", "--data-dir", str(data), "--ready-file"]
         command += [str(ready), "--blip", f"{HOST}:0", "--http", f"{HOST}:0"]
         command += ["--vibe", "off", "--qumbed", "off", "--flight", "off"]
-        environment = {}
+        environment = dict(settings or {})
         if package is not None:
-            environment = {"BRAIDMQ_PURE": "1", "PYTHONPATH": str(package)}
+            environment |= {"BRAIDMQ_PURE": "1", "PYTHONPATH": str(package)}
         super().__init__(command, directory, environment)
         try:
             while not ready.exists():

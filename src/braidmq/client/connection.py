@@ -17,6 +17,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, NamedTuple, cast
 
+from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.client.errors import (
     AuthenticationFailed,
     ConnectionFailed,
@@ -107,7 +108,8 @@ class BlipConnection(asyncio.Protocol):
         self._tenant = tenant
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._decoder = frames.FrameDecoder()
+        # A dead letter of the largest message is longer than it: its topic's name has grown.
+        self._decoder = frames.FrameDecoder(frames.LENGTH_MAX + TOPIC_BYTES_MAX)
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_scheduled = False

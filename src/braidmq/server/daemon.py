@@ -39,6 +39,9 @@ from braidmq.wal.policy import FsyncPolicy
 LOCK_PATH: Final = "LOCK"
 RUN_FILE: Final = "run.json"
 
+SNAPSHOT_RECORDS: Final = 1_000_000
+"""So many records behind a snapshot call for the next, however soon: they are read at start."""
+
 _GIL_SWITCH_S: Final = 0.001
 """The log's writer needs the interpreter a few times per commit; the default is 5 ms each."""
 
@@ -66,6 +69,7 @@ class Daemon:
         self._durability: Durability | None = None
         self._ticker: Ticker | None = None
         self._snapshot_due_s = 0.0
+        self._snapshot_id = 0
         self.ended = asyncio.Event()  # the log failed
         self.failure: BraidError | None = None
         self.addresses: dict[str, str | None] = dict.fromkeys(
@@ -180,6 +184,7 @@ class Daemon:
         engine.rearm = self._ticker.rearm
         self._ticker.start()
         self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
+        self._snapshot_id = broker.committed_id
         self.status.engine = engine
         self.status.wal = found.wal
         _log_recovery(found, self.status.recovery_seconds)
@@ -192,8 +197,10 @@ class Daemon:
         engine.look_for_room()
         if self.status.listener is not None:
             self.status.listener.close_idle()
-        if self._loop.time() >= self._snapshot_due_s:
+        records = engine.broker.committed_id - self._snapshot_id
+        if self._loop.time() >= self._snapshot_due_s or records >= SNAPSHOT_RECORDS:
             self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
+            self._snapshot_id = engine.broker.committed_id
             engine.take_snapshot()
         self._durability.scrub()
 

@@ -110,3 +110,15 @@ async def test_a_daemon_that_did_not_get_the_lock_leaves_it_alone(tmp_path: Path
 
         assert (tmp_path / daemon.RUN_FILE).exists()
         await peer.publish("t", b"x")
+
+
+async def test_many_records_call_for_a_snapshot_early(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A busy broker's start is bounded by records, not only by the interval."""
+    monkeypatch.setattr(daemon, "SNAPSHOT_RECORDS", 10)
+    async with broker_at(tmp_path) as broker, connected(broker) as peer:
+        for number in range(12):
+            await peer.publish("t", bytes([number]))
+
+        await until(lambda: any((tmp_path / "snapshot").glob("*.snap")))

@@ -103,13 +103,14 @@ class FrameDecoder:
             MalformedFrameError: The length does not cover the header, or the type is unknown.
             FrameTooLargeError: The peer announced more than we will hold.
         """
-        if self._held < self._needed:
+        held = self._held
+        if held < self._needed:
             return 0
         if self._chunks:
             self._join()
         data = self.data
         at = self.end
-        if self._held < HEADER_BYTES:
+        if held < HEADER_BYTES:
             return self._judge_part(data, at)
         length: int = read_i32_be(data, at)
         if not LENGTH_MIN <= length <= self.length_max:
@@ -118,11 +119,11 @@ class FrameDecoder:
         if not _TYPE_MIN <= frame_type <= _TYPE_MAX:
             raise MalformedFrameError(f"unknown frame type {frame_type:#04x}")
         size: int = _LENGTH_BYTES + length
-        if self._held < size:
+        if held < size:
             self._needed = size
             return 0
         self._needed = _LENGTH_BYTES
-        self._held -= size
+        self._held = held - size
         self.start = at + HEADER_BYTES
         self.end = at + size
         correlation_id: int = read_i64_be(data, at + _CORRELATION_AT)
