@@ -321,12 +321,9 @@ class Connection(Peer):
         self.wake()
 
     def _acknowledge(self, command: session.OnSubscription, now_us: int) -> bool:
-        consumer = self.consumers.get(command.subscription_id)
-        if consumer is None or consumer.subscription.ended:
-            consumer = self._consumer(command)
-            if consumer is None:
-                self._not_found(command)
-                return True
+        consumer = self._consumer(command)
+        if consumer is None:
+            return True
         outcome = self._broker.acknowledge(consumer, command.correlation_id, now_us)
         if outcome == verbs.UNKNOWN:
             self._not_found(command)
@@ -337,12 +334,9 @@ class Connection(Peer):
         return True
 
     def _poll(self, command: session.OnSubscription, now_us: int) -> bool:
-        consumer = self.consumers.get(command.subscription_id)
-        if consumer is None or consumer.subscription.ended:
-            consumer = self._consumer(command)
-            if consumer is None:
-                self._not_found(command)
-                return True
+        consumer = self._consumer(command)
+        if consumer is None:
+            return True
         outcome = self._broker.poll(consumer, command.correlation_id, now_us)
         if outcome == verbs.WAIT:
             return False
@@ -352,9 +346,7 @@ class Connection(Peer):
 
     def _credit(self, command: session.OnSubscription, now_us: int) -> None:
         consumer = self._consumer(command)
-        if consumer is None:
-            self._not_found(command)
-        else:
+        if consumer is not None:
             self._broker.credit(consumer, command.count, command.correlation_id, now_us)
 
     def _subscribe(self, command: session.Subscribe, now_us: int) -> None:
@@ -375,7 +367,6 @@ class Connection(Peer):
     def _unsubscribe(self, command: session.OnSubscription) -> None:
         consumer = self._consumer(command)
         if consumer is None:
-            self._not_found(command)
             return
         self._last_id = self._broker.unsubscribe(consumer)
         del self.consumers[command.subscription_id]
@@ -390,12 +381,15 @@ class Connection(Peer):
         self._reply_after(WaitingReply(self._last_id, pong))
 
     def _consumer(self, command: session.OnSubscription) -> Consumer | None:
+        """Return the hold on the subscription; refuse the command when there is none."""
         consumer = self.consumers.get(command.subscription_id)
-        if consumer is None:
-            return self._broker.attach(self, command.subscription_id)
-        if consumer.subscription.ended:
+        if consumer is not None:
+            if not consumer.subscription.ended:
+                return consumer
             del self.consumers[command.subscription_id]
-            return None
+        consumer = self._broker.attach(self, command.subscription_id)
+        if consumer is None:
+            self._not_found(command)
         return consumer
 
     # Output.
