@@ -5,6 +5,8 @@ A range (after, last] stands for every message of the subscription's topic with 
 subscription that follow each other meet exactly, so acknowledgement in order stays one range.
 """
 
+from typing import Final
+
 
 class Settled:
     """Ranges of settled messages; everything up to `floor` is settled."""
@@ -60,6 +62,10 @@ class Settled:
         return list(self._ranges)
 
 
+COMPACT_RANGES: Final = 4096
+"""More ranges than this are sorted and joined: only out of order do they pile up."""
+
+
 class Progress:
     """What happened to one subscription since its last progress record."""
 
@@ -67,6 +73,7 @@ class Progress:
         self.handed_id: int = 0
         self.ranges: list[tuple[int, int]] = []
         self.attempts: dict[int, int] = {}
+        self._compact_at: int = COMPACT_RANGES
 
     def settle(self, after: int, message_id: int) -> None:
         """Note that a message was settled; *after* is the message before it."""
@@ -75,12 +82,30 @@ class Progress:
             ranges[-1] = (ranges[-1][0], message_id)
         else:
             ranges.append((after, message_id))
+            if len(ranges) >= self._compact_at:
+                self.compact()
         if self.attempts:
             self.attempts.pop(message_id, None)
+
+    def compact(self) -> None:
+        """Join the ranges that meet, whatever the order in which they were noted."""
+        joined: list[tuple[int, int]] = []
+        for after, last in sorted(self.ranges):
+            if joined and joined[-1][1] >= after:
+                joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+            else:
+                joined.append((after, last))
+        self.ranges = joined
+        self._compact_at = max(COMPACT_RANGES, 2 * len(joined))
+
+    def size_bytes(self) -> int:
+        """Return about how much of a record this takes."""
+        return 24 + 16 * len(self.ranges) + 12 * len(self.attempts)
 
     def merge(self, later: "Progress") -> None:
         """Add what happened after this, when this could not be written by itself."""
         self.handed_id = max(self.handed_id, later.handed_id)
         for after, last in later.ranges:
             self.settle(after, last)
+        self.compact()
         self.attempts.update(later.attempts)

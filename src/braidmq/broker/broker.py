@@ -11,6 +11,7 @@ from typing import Final
 from braidmq.base.ids import NO_ID
 from braidmq.broker import headers, records
 from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.dedup import DedupWindow
 from braidmq.broker.delivery import Deliverer
@@ -27,20 +28,11 @@ WAIT: Final = 3
 """The answer has to be read back from the log; ask again when the peer is touched."""
 UNKNOWN: Final = 4
 
+PROGRESS_BYTES: Final = 1024 * 1024
+"""A progress record that has grown to this is followed by another."""
+
 MAINTENANCE_US: Final = 1_000_000
 """How often leases and waiting messages' times are looked at."""
-
-
-class ReadRequest:
-    """A piece of backlog that a subscription has room for."""
-
-    def __init__(self, subscription: Subscription, settings: Settings) -> None:
-        self.subscription: Subscription = subscription
-        self.topic: bytes = subscription.topic.raw
-        self.after_id: int = subscription.cursor
-        self.up_to: int = subscription.topic.last_id
-        self.count_max: int = max(1, settings.window - len(subscription.ready))
-        self.bytes_max: int = max(1, settings.window_bytes - subscription.held_bytes)
 
 
 class Broker:
@@ -381,14 +373,24 @@ class Broker:
 
     def _advance(self) -> None:
         progress: dict[int, Progress] = {}
+        size = 0
         for subscription_id, subscription in self.deliverer.dirty.items():
-            assert subscription.progress is not None
-            progress[subscription_id] = subscription.progress
+            made = subscription.progress
+            assert made is not None
+            progress[subscription_id] = made
             subscription.progress = None
+            size += made.size_bytes()
+            if size >= PROGRESS_BYTES:
+                self._record_progress(progress)
+                progress = {}
+                size = 0
         self.deliverer.dirty = {}
         self.deliverer.acknowledged = False
         if progress:
-            self.outgoing.add(Advanced(progress), records.encode_progress(progress))
+            self._record_progress(progress)
+
+    def _record_progress(self, progress: dict[int, Progress]) -> None:
+        self.outgoing.add(Advanced(progress), records.encode_progress(progress))
 
     def _take_progress_back(self, progress: dict[int, Progress]) -> None:
         for subscription_id, earlier in progress.items():
@@ -437,7 +439,7 @@ class Broker:
         if subscription.ended or subscription.cursor >= subscription.topic.last_id:
             self._end_reading(subscription)
             return None
-        request = ReadRequest(subscription, self.settings)
+        request = ReadRequest(subscription, self.settings, self.deliverer.held_bytes)
         if settled is not None:
             next_range = settled.next_range_after(subscription.cursor)
             if next_range:

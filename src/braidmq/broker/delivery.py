@@ -130,6 +130,9 @@ class Deliverer:
     def _offer_volatile(self, subscription: Subscription, message: Message) -> None:
         volatile = subscription.volatile
         size = len(message.body)
+        if self._others_spend_the_budget(subscription, size):
+            self.stats.dropped_overflow += 1
+            return
         while volatile and (
             len(volatile) >= self._window
             or subscription.held_bytes + size > self.settings.window_bytes
@@ -141,17 +144,24 @@ class Deliverer:
         volatile.append(message)
         self._hold(subscription, size)
 
+    def _others_spend_the_budget(self, subscription: Subscription, size: int) -> bool:
+        """Say whether a message would not fit even if all its elders made room for it."""
+        if self.held_bytes + size <= self.settings.memory_bytes:
+            return False
+        others = self.held_bytes - sum(len(elder.body) for elder in subscription.volatile)
+        return others > 0 and others + size > self.settings.memory_bytes
+
     def _has_room(self, subscription: Subscription, size: int) -> bool:
         waiting = len(subscription.ready)
         if waiting >= self._window:
             return False
-        # One message always fits, however large it is.
+        # Over the budget it stays in the log, and is read back when somebody asks for it.
+        if self.held_bytes > 0 and self.held_bytes + size > self.settings.memory_bytes:
+            return False
+        # One message always fits the window, however large it is.
         if waiting == 0 and not subscription.in_flight.open:
             return True
-        return (
-            subscription.held_bytes + size <= self.settings.window_bytes
-            and self.held_bytes + size <= self.settings.memory_bytes
-        )
+        return subscription.held_bytes + size <= self.settings.window_bytes
 
     def _hold(self, subscription: Subscription, size: int) -> None:
         subscription.held_bytes += size
@@ -394,7 +404,8 @@ class Deliverer:
         while volatile and is_expired(volatile[0].expires_us, now_us):
             self._hold(subscription, -len(volatile.popleft().body))
             self.stats.expired += 1
-        self.read_ahead(subscription)
+        if subscription.consumers:
+            self.read_ahead(subscription)
 
     def expire_open(self, entry: Entry, now_us: int) -> None:
         """End a message that was handed out and whose time is over."""

@@ -102,6 +102,13 @@ def recovered(broker: Broker, next_id: int, now_us: int) -> None:
         subscription.behind = subscription.cursor < subscription.topic.last_id
         if not subscription.behind:
             subscription.settled = None
+            subscription.known_attempts = {}
+        else:
+            subscription.known_attempts = {
+                message_id: attempts
+                for message_id, attempts in subscription.known_attempts.items()
+                if not subscription.settled.contains(message_id)
+            }
 
 
 def _subscription_row(subscription: Subscription, committed_id: int, now_us: int) -> list[Any]:

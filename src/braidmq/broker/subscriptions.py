@@ -21,6 +21,9 @@ IN_FLIGHT: Final = 1
 RETURNED: Final = 2
 SETTLED: Final = 3
 
+SUBSCRIPTIONS_MAX: Final = 100_000
+"""Subscriptions of all principals; each lives for its lease, used or not."""
+
 _NO_MESSAGE: Final = Message(Topic(""), 0, b"")
 
 

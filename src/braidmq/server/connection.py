@@ -14,7 +14,7 @@ from librt.strings import BytesWriter
 from braidmq.broker import broker as verbs
 from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, authorize
 from braidmq.broker.broker import Broker
-from braidmq.broker.subscriptions import Consumer, Peer
+from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX, Consumer, Peer
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.host import Host, Limits, Wire
 from braidmq.wire.blip import frames, messages, session
@@ -68,6 +68,8 @@ class Connection(Peer):
         self._tokens: float = float(limits.messages_per_s)
         self._tokens_us: int = 0
         self._paid: bool = False  # the held PUBLISH has its token
+        self._will_wake: bool = False  # a timer for the next token runs
+        self._input_finished: bool = False
         self.room_bytes = limits.output_buffer_bytes
 
     @property
@@ -90,6 +92,7 @@ class Connection(Peer):
 
     def finish_input(self) -> None:
         """Answer everything, then close: the peer sends no more."""
+        self._input_finished = True
         self._broker.stop_pushing(self)
         self._ending_after_input()
         self._host.end_turn()
@@ -305,10 +308,17 @@ class Connection(Peer):
         self._tokens = min(float(rate), self._tokens + earned)
         self._tokens_us = now_us
         if self._tokens < 1.0:
-            self._host.wake_later(self, int((1.0 - self._tokens) * 1_000_000 / rate) + 1)
+            if not self._will_wake:
+                self._will_wake = True
+                self._host.wake_later(self, int((1.0 - self._tokens) * 1_000_000 / rate) + 1)
             return False
         self._tokens -= 1.0
         return True
+
+    def earn(self) -> None:
+        """Go on publishing: time has passed, and a token is there."""
+        self._will_wake = False
+        self.wake()
 
     def _starve(self) -> None:
         if not self._starving:
@@ -346,7 +356,7 @@ class Connection(Peer):
 
     def _credit(self, command: session.OnSubscription, now_us: int) -> None:
         consumer = self._consumer(command)
-        if consumer is not None:
+        if consumer is not None and not self._input_finished:
             self._broker.credit(consumer, command.count, command.correlation_id, now_us)
 
     def _subscribe(self, command: session.Subscribe, now_us: int) -> None:
@@ -356,6 +366,8 @@ class Connection(Peer):
             return
         topic = self._broker.topics.get(command.topic)
         refusal = "too many topics" if topic is None else self._broker.refusal
+        if len(self._broker.subscriptions) >= SUBSCRIPTIONS_MAX:
+            refusal = "too many subscriptions"
         if topic is None or refusal:
             self._reply(self._refusal(command.correlation_id, refusal))
             return

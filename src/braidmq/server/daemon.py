@@ -111,6 +111,7 @@ class Daemon:
         if self._admin is not None:
             await self._admin.stop()
         if self._durability is not None:
+            self._durability.stop_reading()
             await asyncio.to_thread(self._durability.close)
         if self._is_locked:  # else these are another broker's
             remove_quietly(self._config.data_dir / RUN_FILE)
@@ -206,7 +207,7 @@ class Daemon:
 
     def _wake_later(self, connection: Connection, delay_us: int) -> None:
         def wake() -> None:
-            connection.wake()
+            connection.earn()
             if self.status.engine is not None:
                 self.status.engine.end_turn()
 

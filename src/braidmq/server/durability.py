@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
-from braidmq.broker.broker import ReadRequest
+from braidmq.broker.backlog import ReadRequest
 from braidmq.wal import snapshots
 from braidmq.wal.files import FULL_ERRNOS, Files
 from braidmq.wal.wal import Wal
@@ -76,6 +76,7 @@ class Durability:
         self._writer = threading.Thread(target=self._write, name="braidmq-log-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="braidmq-log-reader")
         self._scrubbing = False
+        self._closing = False
 
     @property
     def wal(self) -> Wal:
@@ -98,7 +99,8 @@ class Durability:
 
     def read(self, request: ReadRequest) -> None:
         """Read backlog back from the log."""
-        self._reader.submit(self._read, request)
+        if not self._closing:
+            self._reader.submit(self._read, request)
 
     def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
         """Keep a snapshot, then delete the segments that nobody needs."""
@@ -123,12 +125,17 @@ class Durability:
 
     def scrub(self) -> None:
         """Verify some more of the sealed segments, in the background."""
-        if not self._scrubbing:
+        if not self._scrubbing and not self._closing:
             self._scrubbing = True
             self._reader.submit(self._scrub)
 
+    def stop_reading(self) -> None:
+        """Start no more reads; call it on the event loop, before `close`."""
+        self._closing = True
+
     def close(self) -> None:
         """Finish what was asked, sync, and end the threads; blocks until then."""
+        self._closing = True
         self._jobs.put(None)
         if self._writer.is_alive():
             self._writer.join()
@@ -176,8 +183,13 @@ class Durability:
         except OSError as error:
             if full_is_harmless and error.errno in FULL_ERRNOS:
                 return
-            poisoned = LogPoisonedError("write", error.strerror or type(error).__name__)
-            self._report(lambda: self._reports.log_failed(poisoned))
+            self._report_failure(error.strerror or type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - a thread that dies silently hangs everybody
+            self._report_failure(type(error).__name__)
+
+    def _report_failure(self, reason: str) -> None:
+        poisoned = LogPoisonedError("a job of the log", reason)
+        self._report(lambda: self._reports.log_failed(poisoned))
 
     # On the reader thread.
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
 from braidmq.broker.authorize import Principal
-from braidmq.broker.broker import ReadRequest
+from braidmq.broker.backlog import ReadRequest
 from braidmq.server.config import Config
 from braidmq.server.connection import Connection
 from braidmq.server.engine import Engine
@@ -241,7 +241,7 @@ class World:
             found.broker,
             now_us=self.clock.now_us,
             find_principal=lambda _: self._principal,
-            wake_later=lambda connection, _: connection.wake(),
+            wake_later=lambda connection, _: connection.earn(),
             fail=self._fail,
         )
         self.engine.connections = _InOrder(self.connections)

@@ -7,6 +7,9 @@ Paths are relative POSIX strings below the data directory: ``wal/000000000000000
 import errno
 from typing import Final, Protocol
 
+LOG_DIR: Final = "wal"
+"""Where segments, indexes, mark and reserve are, below the data directory."""
+
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What a write says when there is no room; anything else that it says is final."""
 

@@ -176,7 +176,7 @@ def decode_gap(body: bytes) -> tuple[int, int] | None:
 
 
 _NOT_A_MESSAGE: Final = Description(b"", 0, 0, 0, 0, 0)
-_NO_BEGINNING: Final = bytes(1)  # no body begins with a zero
+_NO_BEGINNING: Final = 32 * b"\xff"  # no body begins so: that type is above the mask
 
 
 def encode_record(record_id: int, body: bytes, *, fence: bool) -> bytes:

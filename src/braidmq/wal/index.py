@@ -5,10 +5,11 @@ what they point to by the record's own. The bytes are drawn in `braidmq.wal.form
 `braidmq.wal.tables`.
 """
 
+import re
 from typing import Final
 
 from braidmq.base.records import GAP_KIND
-from braidmq.wal.files import File, Files, read_all, write_all
+from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     INDEX_MAGIC,
@@ -29,6 +30,7 @@ from braidmq.wal.tables import (
     encode_tables,
 )
 
+_INDEX_NAME: Final = re.compile(r"(\d{20})\.idx")
 _KIND_AT: Final = ROW_BYTES - 1
 _ID_BYTES: Final = 8
 _END_AT: Final = ROW_BYTES - 16
@@ -37,7 +39,15 @@ _END_AT: Final = ROW_BYTES - 16
 
 def index_path(first_id: int) -> str:
     """Return the path of the index of the segment that starts with *first_id*."""
-    return f"wal/{first_id:020}.idx"
+    return f"{LOG_DIR}/{first_id:020}.idx"
+
+
+def remove_orphans(files: Files, first_id: int) -> None:
+    """Remove the indexes of segments below *first_id*, which retention has deleted."""
+    for name in files.list_dir(LOG_DIR):
+        found = _INDEX_NAME.fullmatch(name)
+        if found and int(found[1]) < first_id:
+            files.unlink(f"{LOG_DIR}/{name}")
 
 
 class IndexView:

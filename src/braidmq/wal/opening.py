@@ -11,7 +11,7 @@ from braidmq.base.errors import DamagedLogError, LogPoisonedError
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.limits import MIB
 from braidmq.base.records import GAP_KIND
-from braidmq.wal.files import File, Files, read_all, write_all
+from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     MARK_BYTES,
@@ -22,7 +22,7 @@ from braidmq.wal.format import (
     decode_mark,
     encode_header,
 )
-from braidmq.wal.index import IndexWriter, index_path, read_trailer
+from braidmq.wal.index import IndexWriter, index_path, read_trailer, remove_orphans
 from braidmq.wal.quarantine import keep_copy
 from braidmq.wal.rebuild import (
     Visit,
@@ -36,7 +36,6 @@ from braidmq.wal.rebuild import (
 from braidmq.wal.recovery import Ending, Verdict, Walk, judge_last, judge_sealed
 from braidmq.wal.reserve import RESERVE_PATH
 from braidmq.wal.segment import (
-    LOG_DIR,
     ActiveSegment,
     SegmentInfo,
     create_segment,
@@ -131,6 +130,7 @@ class Opening:
             raise self._missing(
                 active.next_id, self._after_id, "the snapshot is ahead of the log"
             )
+        remove_orphans(self._files, first_ids[0])
         return sealed, active
 
     def _make_room(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from braidmq.base.errors import DamagedLogError, UnknownRecordError
-from braidmq.wal.files import File, Files, read_all
+from braidmq.wal.files import LOG_DIR, File, Files, read_all
 from braidmq.wal.format import HEADER_BYTES, RECORD_HEADER_BYTES, Describe, Header, encode_rows
 from braidmq.wal.index import IndexWriter, index_path
 from braidmq.wal.recovery import (
@@ -13,14 +13,7 @@ from braidmq.wal.recovery import (
     judge_header,
     judge_sealed,
 )
-from braidmq.wal.segment import (
-    LOG_DIR,
-    ActiveSegment,
-    SegmentInfo,
-    damage,
-    reader_of,
-    segment_path,
-)
+from braidmq.wal.segment import ActiveSegment, SegmentInfo, damage, reader_of, segment_path
 
 Visit = Callable[[int, bytes], None]
 """Called with the id and the body of each verified record, in order."""

@@ -7,7 +7,7 @@ a gap record that names the ids. Nothing is repaired without being told to accep
 from itertools import pairwise
 
 from braidmq.base.ids import FIRST_ID
-from braidmq.wal.files import File, Files, read_all, write_all
+from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     SEGMENT_MAGIC,
     Describe,
@@ -18,7 +18,7 @@ from braidmq.wal.format import (
 from braidmq.wal.index import index_path
 from braidmq.wal.quarantine import keep_copy
 from braidmq.wal.recovery import CHUNK_BYTES
-from braidmq.wal.segment import LOG_DIR, segment_path
+from braidmq.wal.segment import segment_path
 from braidmq.wal.survey import DumpedRecord, Report, SegmentSurvey, Survey, dump, verify
 
 __all__ = ["DumpedRecord", "Report", "dump", "repair", "verify"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from braidmq.base.errors import DamagedLogError, LogPoisonedError
-from braidmq.wal.files import File, Files, read_all, write_all
+from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     SEGMENT_BYTES_LIMIT,
@@ -21,7 +21,6 @@ from braidmq.wal.index import IndexWriter
 from braidmq.wal.recovery import Read, Verdict
 from braidmq.wal.tables import SEGMENT_BLOCK_BYTES, BlockSums, Trailer
 
-LOG_DIR: Final = "wal"
 _SEGMENT_NAME: Final = re.compile(r"([0-9]{20})\.wal")
 
 

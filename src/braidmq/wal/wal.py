@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 from braidmq.base.errors import ConfigError, DamagedLogError, LogFullError, LogPoisonedError
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import KIB, MIB
-from braidmq.wal.files import FULL_ERRNOS, File, Files, write_all
+from braidmq.wal.files import FULL_ERRNOS, LOG_DIR, File, Files, write_all
 from braidmq.wal.format import ROW_BYTES, Describe, encode_mark
 from braidmq.wal.index import index_path
 from braidmq.wal.opening import MARK_PATH, Opening, Recovered, start_segment
@@ -22,7 +22,7 @@ from braidmq.wal.rebuild import Visit
 from braidmq.wal.reserve import Reserve
 from braidmq.wal.retention import Retention
 from braidmq.wal.scrub import Scrubber
-from braidmq.wal.segment import LOG_DIR, ActiveSegment, SegmentInfo, segment_path
+from braidmq.wal.segment import ActiveSegment, SegmentInfo, segment_path
 
 SEGMENT_BYTES_MIN: Final = 4 * KIB
 SEGMENT_BYTES_MAX: Final = 1024 * MIB
@@ -334,25 +334,26 @@ class Wal:
         )
         for segment in expired:
             self._sealed = self._sealed[1:]
-            self._view = self._make_view_without(segment)
+            self._view = self._make_view_of_sealed()
             self._delete(segment)
             self.stats.segments_deleted += 1
             self.stats.segments_forced += segment.last_id >= needed_id
         return [segment.path for segment in expired]
 
-    def _make_view_without(self, segment: SegmentInfo) -> View:
-        self._reader.forget(segment)
+    def _make_view_of_sealed(self) -> View:
         view = self._view
         return View(self._sealed, view.active, view.file, view.index, view.committed_id)
 
     def _delete(self, segment: SegmentInfo) -> None:
         try:
-            index = index_path(segment.first_id)
-            if self._files.exists(index):
-                self._files.unlink(index)
+            # The segment first: a reader that finds no index would make a new one of it.
             self._files.unlink(segment.path)
             # One at a time: a crash must never leave an older segment without a younger one.
             self._files.sync_dir(LOG_DIR)
+            index = index_path(segment.first_id)
+            if self._files.exists(index):
+                self._files.unlink(index)
+            self._reader.forget(segment)
         except OSError as error:
             self._fail("deleting a segment", error)
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from braidmq.broker import records, state
 from braidmq.broker.authorize import Principal
-from braidmq.broker.broker import DELIVERED, WAIT, Broker, ReadRequest
+from braidmq.broker.backlog import ReadRequest
+from braidmq.broker.broker import DELIVERED, WAIT, Broker
 from braidmq.broker.settings import Settings
 from braidmq.broker.subscriptions import Consumer, Delivery, Peer, Subscription
 from braidmq.broker.topics import Message, Pending, Topic

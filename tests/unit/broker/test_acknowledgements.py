@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.broker.acknowledgements import Progress, Settled
+from braidmq.broker.acknowledgements import COMPACT_RANGES, Progress, Settled
 
 ID_MAX = 40
 spans = st.tuples(st.integers(0, ID_MAX - 1), st.integers(1, 8)).map(
@@ -131,3 +131,24 @@ def test_an_older_hand_out_does_not_move_the_newest_back() -> None:
     earlier.merge(Progress())
 
     assert 7 == earlier.handed_id
+
+
+def test_progress_out_of_order_is_joined() -> None:
+    """Pairs that are settled the wrong way round cost one range, not one each."""
+    progress = Progress()
+    for number in range(1, 3 * COMPACT_RANGES, 2):
+        progress.settle(number, number + 1)
+        progress.settle(number - 1, number)
+    progress.compact()
+
+    assert [(0, 3 * COMPACT_RANGES)] == progress.ranges
+
+
+def test_progress_does_not_pile_up_while_it_cannot_be_written() -> None:
+    """However much is settled out of order, the ranges stay few without being asked."""
+    progress = Progress()
+    for number in range(1, 20 * COMPACT_RANGES, 2):
+        progress.settle(number, number + 1)
+        progress.settle(number - 1, number)
+
+    assert len(progress.ranges) <= COMPACT_RANGES

@@ -100,8 +100,23 @@ def test_memory_only_messages_are_bounded_over_all_subscriptions() -> None:
     drive.publish("b", 30 * b"3", qos=0)
 
     assert drive.poll(first) is not None
-    assert 1 == len(second.subscription.volatile)
+    kept = drive.poll(second)
+    assert kept is not None
+    assert 10 * b"2" == kept.message.payload
     assert 1 == drive.broker.stats.dropped_overflow
+
+
+def test_large_memory_only_messages_cannot_outgrow_the_budget() -> None:
+    """Each subscription may have one large message by itself, but not all of them at once."""
+    drive = Drive(Settings(memory_bytes=1000, window_bytes=600))
+    for number in range(20):
+        drive.subscribe(f"t{number}", qos=0)
+    for size in (10, 500):
+        for number in range(20):
+            drive.publish(f"t{number}", size * b"x", qos=0)
+
+    assert drive.broker.deliverer.held_bytes <= 1000
+    assert drive.broker.stats.dropped_overflow > 0
 
 
 def test_memory_only_and_durable_messages_keep_their_order_of_arrival() -> None:
@@ -134,7 +149,7 @@ def test_a_full_window_in_bytes_leaves_the_rest_in_the_log() -> None:
 
 
 def test_the_whole_brokers_memory_bounds_the_window() -> None:
-    """A second subscription keeps one message and a place in the log."""
+    """A second subscription keeps a place in the log, and reads from there when asked."""
     drive = Drive(Settings(memory_bytes=100))
     first, second = drive.subscribe("a"), drive.subscribe("b")
     drive.publish("a", 90 * b"1")
@@ -143,7 +158,26 @@ def test_the_whole_brokers_memory_bounds_the_window() -> None:
     drive.commit()
 
     assert (1, False) == (len(first.subscription.ready), first.subscription.behind)
-    assert (1, True) == (len(second.subscription.ready), second.subscription.behind)
+    assert (0, True) == (len(second.subscription.ready), second.subscription.behind)
+    polled = drive.poll(second)
+    assert polled is not None
+    assert 50 * b"2" == polled.message.payload
+    assert drive.broker.deliverer.held_bytes <= 100 + 53
+
+
+def test_maintenance_fills_no_windows_that_nobody_reads() -> None:
+    """A laggard without a consumer costs a cursor, however often the broker looks after it."""
+    drive = Drive(Settings(window=4))
+    consumer = drive.subscribe("a")
+    drive.publish_many("a", 10)
+    for _ in range(3):
+        drive.poll(consumer)
+    drive.disconnect(consumer)
+    held = drive.broker.deliverer.held_bytes
+    for _ in range(3):
+        drive.advance(2 * S)
+
+    assert held == drive.broker.deliverer.held_bytes
 
 
 # Out.

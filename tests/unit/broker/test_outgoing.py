@@ -1,9 +1,12 @@
 """Records on their way to the log."""
 
+from braidmq.broker import records
 from braidmq.broker.acknowledgements import Progress
 from braidmq.broker.outgoing import Advanced, Buried, Ended, Outgoing, Started
+from braidmq.broker.settings import Settings
 from braidmq.broker.subscriptions import Entry, Subscription
 from braidmq.broker.topics import Message, Topic
+from tests.unit.broker.drive import Drive
 
 TOPIC = Topic("a")
 SUBSCRIPTION = Subscription(TOPIC, 1, "ada")
@@ -73,3 +76,21 @@ def test_items_keep_what_they_are_about() -> None:
 
     assert (message, entry, message) == (buried.letter, buried.entry, buried.message)
     assert (7, 2) == (ended.subscription_id, ended.reason)
+
+
+def test_much_progress_becomes_several_records() -> None:
+    """A record has a bound; what a fence asks for is covered by the last of them."""
+    drive = Drive(Settings(window=200_000, window_bytes=10**9))
+    consumers = [drive.subscribe("a") for _ in range(2)]
+    ids = drive.publish_many("a", 140_000)
+    for consumer in consumers:
+        drive.poll_ids(consumer, len(ids))
+        for message_id in ids[::2]:
+            drive.ack(consumer, message_id)
+    before = drive.broker.outgoing.last_id
+    fence = drive.broker.fence()
+    drive.commit()
+
+    assert before + 2 == fence == drive.broker.committed_id
+    made = [records.read_progress(record) for record in drive.log.records[-2:]]
+    assert [{1}, {2}] == [set(progress) for progress in made]

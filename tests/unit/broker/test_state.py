@@ -361,3 +361,19 @@ def test_a_dead_letter_is_no_repeat_of_its_message() -> None:
     given = drive.broker.publish_once(drive.message("dlq.a"), "one", drive.now_us)
 
     assert drive.broker.committed_id + 1 == given
+
+
+def test_attempts_of_settled_messages_are_forgotten_at_the_start() -> None:
+    """They would be carried from snapshot to snapshot for ever."""
+    drive = Drive()
+    consumer = drive.subscribe("a")
+    ids = drive.publish_many("a", 2)
+    drive.poll_ids(consumer, 2)
+    drive.disconnect(consumer)
+    consumer = drive.attach(1)
+    drive.poll_ids(consumer, 2)
+    drive.ack(consumer, ids[0])
+    drive.commit()
+    drive.restart()
+
+    assert {ids[1]: 2} == drive.attach(1).subscription.known_attempts

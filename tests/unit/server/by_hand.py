@@ -2,7 +2,8 @@
 
 from braidmq.base.errors import BraidError
 from braidmq.broker.authorize import Principal
-from braidmq.broker.broker import Broker, ReadRequest
+from braidmq.broker.backlog import ReadRequest
+from braidmq.broker.broker import Broker
 from braidmq.broker.settings import Settings
 from braidmq.server.connection import Connection
 from braidmq.server.engine import Engine

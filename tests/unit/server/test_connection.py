@@ -2,6 +2,7 @@
 
 from braidmq.base.errors import LogFullError
 from braidmq.broker.settings import Settings
+from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.server.connection import READ_AHEAD_BYTES
 from tests.integration.blip.peer import (
     PUBLISH,
@@ -164,10 +165,55 @@ def test_the_rate_limit_asks_to_be_woken() -> None:
     ((woken, delay_us),) = hand.wakes
     assert [] == wire.take()
     hand.now_us += delay_us
-    woken.wake()
+    woken.earn()
 
     assert wire.take() == frames(pong(9))
     assert 400_000 < delay_us <= 500_001
+
+
+def test_a_publisher_above_its_rate_has_one_timer() -> None:
+    """However often it is woken for other reasons: each timer would outlive its wake."""
+    hand = Hand(messages_per_s=2)
+    connection, _ = hand.connect()
+    connection.receive(subscribe(1, "t", 0))
+    hand.commit()
+    connection.receive(credit(2, 1, 100))
+    connection.receive(b"".join(publish(n, "u", b"", 0) for n in range(9)))
+    source, _ = hand.connect()
+    source.receive(publish(1, "t", b"", 0))
+    source.receive(publish(2, "t", b"", 0))
+
+    assert 1 == len(hand.wakes)
+
+
+def test_credit_that_waited_behind_a_fence_is_void_after_the_half_close() -> None:
+    """Credit ends with the peer's input, also credit that was not granted by then."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(subscribe(1, "t"))
+    hand.commit()
+    wire.take()
+    connection.receive(publish(2, "t", b"a") + ping(3) + credit(4, 1, 100) + ping(5))
+    connection.finish_input()
+    hand.commit()
+
+    assert wire.take() == frames(pong(3), pong(5))
+    assert wire.is_closed
+
+
+def test_subscriptions_have_a_bound() -> None:
+    """One more is refused; nobody's memory grows without end."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(subscribe(1, "t"))
+    hand.commit()
+    wire.take()
+    subscriptions = hand.engine.broker.subscriptions
+    subscriptions.update(dict.fromkeys(range(2, SUBSCRIPTIONS_MAX + 1), subscriptions[1]))
+    connection.receive(subscribe(2, "t"))
+
+    text = "durable publish failed: too many subscriptions"
+    assert wire.take() == frames(nack(2, 500, text))
 
 
 def test_pushes_go_on_when_the_wire_took_everything() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from braidmq.base.errors import BraidError, LogFullError, LogPoisonedError
 from braidmq.broker import records
-from braidmq.broker.broker import Broker, ReadRequest
+from braidmq.broker.backlog import ReadRequest
+from braidmq.broker.broker import Broker
 from braidmq.broker.settings import Settings
 from braidmq.broker.subscriptions import Subscription
 from braidmq.server.durability import Durability
@@ -120,6 +121,30 @@ async def test_a_failing_disk_poisons_for_good(operation: str) -> None:
         assert durability.wal.is_poisoned
 
 
+async def test_a_mistake_of_our_own_is_reported_and_not_swallowed() -> None:
+    """A thread that died silently would let everybody wait for ever."""
+    async with durability_on(FakeDisk()) as (durability, reports):
+        durability.append([b"\0 is no record"], urgent=False)
+        await until(lambda: reports.failures)
+        durability.append([message(b"x")], urgent=False)
+        await until(lambda: reports.committed_ids)
+
+        assert [LogPoisonedError] == [type(error) for error in reports.failures]
+
+
+async def test_nothing_is_read_once_the_log_is_closing() -> None:
+    """A read that waited for room comes too late, and says nothing."""
+    broker = Broker(Settings())
+    topic = broker.topics.get("t")
+    assert topic is not None
+    async with durability_on(FakeDisk()) as (durability, reports):
+        durability.stop_reading()
+        durability.read(ReadRequest(Subscription(topic, 1, "somebody"), broker.settings, 0))
+        durability.scrub()
+
+    assert [] == reports.found
+
+
 async def test_backlog_is_read_back() -> None:
     """Only records of the topic, up to where it was asked."""
     broker = Broker(Settings())
@@ -131,7 +156,7 @@ async def test_backlog_is_read_back() -> None:
         durability.append(bodies, urgent=False)
         await until(lambda: reports.committed_ids)
         topic.last_id = 3
-        durability.read(ReadRequest(subscription, broker.settings))
+        durability.read(ReadRequest(subscription, broker.settings, 0))
         await until(lambda: reports.found)
 
         assert [([(1, bodies[0]), (3, bodies[2])], 3, 0)] == reports.found

@@ -408,6 +408,37 @@ def test_retention_deletes_and_the_reader_is_told() -> None:
     assert list(enumerate(BODIES, 1))[wal.first_id - 1 :] == seen
 
 
+def test_a_segment_is_deleted_before_its_index() -> None:
+    """A reader that found a segment without index would make a new one, for nobody."""
+    disk = FakeDisk()
+    wal = open_log(disk, limit=SMALL, hours=0.0, force=1)
+    write(wal, *batches_of(BODIES, 7))
+    wal.read(0, topic=b"t", up_to=99, count_max=5, bytes_max=10**6)
+    first = wal.segments()[0]
+    disk.fail("unlink", errno.EIO, nth=2)
+    with pytest.raises(LogPoisonedError):
+        wal.retain(1, 10)
+
+    assert not disk.exists(first.path)
+    assert disk.exists(first.path.replace(".wal", ".idx"))
+
+
+def test_an_index_that_outlived_its_segment_is_removed_at_the_next_start() -> None:
+    """A crash between the two deletions leaves one; foreign files are left alone."""
+    disk = FakeDisk()
+    wal = open_log(disk, limit=SMALL, hours=0.0, force=1)
+    write(wal, *batches_of(BODIES, 7))
+    wal.retain(1, 10)
+    orphan = f"wal/{1:020}.idx"
+    for path in (orphan, "wal/1.idx"):
+        disk.open(path, write=True, create=True).close()
+    again = disk.kill()
+    open_log(again, after_id=wal.first_id - 1)
+
+    assert not again.exists(orphan)
+    assert again.exists("wal/1.idx")
+
+
 def test_a_reader_survives_the_deletion_of_what_it_reads() -> None:
     """A segment that is deleted between two reads is reported as lost, not as an error."""
     disk = FakeDisk()
