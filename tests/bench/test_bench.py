@@ -17,6 +17,7 @@ RUN_S_MAX: Final = 300.0
 
 TITLES: Final = (
     "publish, QoS 1, fsynced",
+    "POLL, QoS 1",
     "POLL and ACK, QoS 1",
     "CREDIT and ACK, QoS 1",
     "publish to deliver, QoS 0",

@@ -83,7 +83,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "the checksum skips the payload",
-        ("wal/format.py", "crc32c(prefix(record_id, length) + body)", "crc32c(body[:20])"),
+        ("wal/format.py", "crc = crc32c(head + body)", "crc = crc32c(body[:20])"),
         (
             "wal/format.py",
             "if crc32c(data[at : at + 12] + body) != crc:",
@@ -94,8 +94,8 @@ MUTANTS: Final = (
         "acknowledgements are not written",
         (
             "broker/broker.py",
-            "        if progress:\n            self.outgoing.add(Advanced",
-            "        if not progress:\n            self.outgoing.add(Advanced",
+            "        if progress:\n            self._record_progress(progress)",
+            "        if not progress:\n            self._record_progress(progress)",
         ),
     ),
     _mutant(
