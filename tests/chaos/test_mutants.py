@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from tests.chaos.mutants import MUTANTS, QUICK, Mutant, catch, verdicts
+from tests.chaos.mutants import MUTANTS, QUICK, ROOT, Mutant, catch, verdicts
 
 HUNTED: Final = (
     list(MUTANTS)
@@ -33,3 +33,15 @@ def test_there_are_enough_mutants() -> None:
     """Each way of losing a promise that the design names is planted once."""
     assert len(MUTANTS) >= 12
     assert len(MUTANTS) == len({mutant.name for mutant in MUTANTS})
+
+
+def test_every_bug_can_still_be_planted() -> None:
+    """An edit of the sources that moves a safeguard must move its mutant along."""
+    lost = [
+        (mutant.name, edit.path)
+        for mutant in MUTANTS
+        for edit in mutant.edits
+        if (ROOT / "src" / "braidmq" / edit.path).read_text("utf-8").count(edit.old) != 1
+    ]
+
+    assert [] == lost
