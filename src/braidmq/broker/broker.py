@@ -50,6 +50,7 @@ class Broker:
         self.committed_id: int = NO_ID
         self.latest_us: int = 0  # the newest time that recovery has met
         self._maintenance_us: int = 0
+        self._ttl_us: int = settings.message_ttl_us
         self._encoder: records.MessageEncoder = records.MessageEncoder()
         self._leases_over: list[Subscription] = []
 
@@ -60,8 +61,8 @@ class Broker:
 
         Whoever calls has checked permission and, for a durable message, `refusal`.
         """
-        if message.expires_us == 0 and self.settings.message_ttl_us:
-            message.expires_us = expires_us(now_us, self.settings.message_ttl_us)
+        if self._ttl_us and message.expires_us == 0:
+            message.expires_us = expires_us(now_us, self._ttl_us)
         if message.qos == 0:
             self.deliverer.route(message, now_us)
             return NO_ID
@@ -77,11 +78,10 @@ class Broker:
                 message.body,
             )
         else:
-            record = self._encoder.encode_plain(
-                message.priority, message.origin, now_us, message.expires_us, message.body
-            )
-        self.outgoing.bytes += len(message.body)
-        return self.outgoing.add(message, record)
+            record = self._encoder.encode_plain(message, now_us)
+        outgoing = self.outgoing
+        outgoing.bytes += len(message.body)
+        return outgoing.add(message, record)
 
     def publish_once(self, message: Message, dedup_id: str, now_us: int) -> int:
         """Accept a durable message unless it is a repeat; return the id it has in the log."""

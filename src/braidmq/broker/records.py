@@ -26,6 +26,7 @@ from librt.strings import read_i32_le, read_i64_le
 from braidmq.base.errors import UnknownRecordError
 from braidmq.base.records import GAP_KIND, Description
 from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.topics import Message
 
 MESSAGE: Final = 1
 DEAD_LETTER: Final = 2
@@ -137,25 +138,25 @@ class MessageEncoder:
         self._head: bytes = b""
         self._timestamp_us: int = -1
         self._expires_us: int = 0
-        self._alike: int = 0  # priority and origin of the head
+        self._priority: int = 0
+        self._origin: int = 0
 
-    def encode_plain(
-        self, priority: int, origin: int, timestamp_us: int, expires_us: int, body: bytes
-    ) -> bytes:
+    def encode_plain(self, message: Message, timestamp_us: int) -> bytes:
         """Return the record of a durable message without headers."""
-        alike = priority << 8 | origin
         if (
             timestamp_us != self._timestamp_us
-            or expires_us != self._expires_us
-            or alike != self._alike
+            or message.expires_us != self._expires_us
+            or message.priority != self._priority
+            or message.origin != self._origin
         ):
-            self._head = _MESSAGE.pack(
-                MESSAGE, 1, priority, origin, timestamp_us, expires_us, 0
-            )
             self._timestamp_us = timestamp_us
-            self._expires_us = expires_us
-            self._alike = alike
-        return self._head + body
+            self._expires_us = message.expires_us
+            self._priority = message.priority
+            self._origin = message.origin
+            self._head = _MESSAGE.pack(
+                MESSAGE, 1, self._priority, self._origin, timestamp_us, self._expires_us, 0
+            )
+        return self._head + message.body
 
 
 def encode_dead_letter(message: StoredMessage) -> bytes:

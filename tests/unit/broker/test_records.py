@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from braidmq.base.errors import UnknownRecordError
 from braidmq.broker import headers, records
 from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.topics import Message, Topic
 from tests.unit.broker.drive import body_of
 
 MESSAGE = (
@@ -75,7 +76,10 @@ def test_messages_that_share_their_first_part_are_encoded_alike() -> None:
         body = body_of("a", b"hi")
         expected = records.encode_message(1, priority, origin, now_us, expires_us, b"", body)
 
-        assert expected == encoder.encode_plain(priority, origin, now_us, expires_us, body)
+        message = Message(Topic("a"), 1, body)
+        message.priority, message.origin, message.expires_us = priority, origin, expires_us
+
+        assert expected == encoder.encode_plain(message, now_us)
 
 
 @pytest.mark.parametrize(

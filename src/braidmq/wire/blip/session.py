@@ -182,9 +182,9 @@ class Session:
             topic = self._learn_topic(raw)
             if topic is None:
                 return self._malformed(frames.PUBLISH)
+            if topic == "":
+                return self._refuse(BAD_REQUEST, "empty topic")
         qos = data[start]
-        if topic == "":
-            return self._refuse(BAD_REQUEST, "empty topic")
         if qos > messages.QOS_AT_LEAST_ONCE:
             return self._refuse(BAD_REQUEST, "invalid QoS value")
         return Publish(decoder.correlation_id, qos, topic, data[start + 1 : end])
@@ -247,7 +247,7 @@ class Session:
             topic = raw.decode()
         except UnicodeDecodeError:
             return None
-        if len(raw) <= KNOWN_TOPIC_BYTES_MAX:
+        if 0 < len(raw) <= KNOWN_TOPIC_BYTES_MAX:
             if len(self._known_topics) >= KNOWN_TOPICS_MAX:
                 self._known_topics.clear()
             self._known_topics[raw] = topic
