@@ -222,10 +222,7 @@ class Broker:
         """Route what is durable now."""
         self.committed_id = up_to
         outgoing = self.outgoing
-        while True:
-            item = outgoing.next_committed(up_to)
-            if item is None:
-                return
+        for item in outgoing.take_committed(up_to):
             if isinstance(item, Message):
                 outgoing.bytes -= len(item.body)
                 item.publisher = None

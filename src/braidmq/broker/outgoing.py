@@ -1,6 +1,5 @@
 """Outgoing records: numbered, on their way to the log, not committed yet."""
 
-from collections import deque
 from typing import final
 
 from braidmq.base.ids import FIRST_ID
@@ -51,7 +50,7 @@ class Outgoing:
         self.next_id: int = FIRST_ID
         self.bytes: int = 0  # of message bodies that are not committed
         self._records: list[bytes] = []
-        self._pending: deque[Pending] = deque()
+        self._pending: list[Pending] = []
 
     @property
     def last_id(self) -> int:
@@ -80,11 +79,17 @@ class Outgoing:
         self._records = []
         return records
 
-    def next_committed(self, up_to: int) -> Pending | None:
-        """Take the oldest item with an id up to *up_to*."""
-        if self._pending and self._pending[0].id <= up_to:
-            return self._pending.popleft()
-        return None
+    def take_committed(self, up_to: int) -> list[Pending]:
+        """Take the items with ids up to *up_to*, oldest first."""
+        pending = self._pending
+        if not pending or pending[0].id > up_to:
+            return []
+        count = up_to + 1 - pending[0].id  # ids follow each other without a gap
+        if count >= len(pending):
+            self._pending = []
+            return pending
+        self._pending = pending[count:]
+        return pending[:count]
 
     def take_back(self, from_id: int) -> list[Pending]:
         """Take back everything from *from_id* on; those ids were seen by nobody."""

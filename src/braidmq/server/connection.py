@@ -51,6 +51,7 @@ class Connection(Peer):
         self._broker: Broker = host.broker
         self._wire: Wire = wire
         self._limits: Limits = limits
+        self._rate: int = limits.messages_per_s
         self._session = session.Session()
         self._out: list[bytes] = []
         self._replies: deque[WaitingReply] = deque()
@@ -198,16 +199,13 @@ class Connection(Peer):
         if replies and len(replies) >= WAITING_REPLIES_MAX:
             return False
         if kind == frames.PUBLISH:
-            assert isinstance(command, session.Publish)
-            if self._limits.messages_per_s:
-                return self._publish_at_rate(command, now_us)
-            return self._publish(command, now_us)
+            if self._rate:
+                return self._publish_at_rate(self._session.publish, now_us)
+            return self._publish(self._session.publish, now_us)
         if kind == frames.ACK:
-            assert isinstance(command, session.OnSubscription)
-            return self._acknowledge(command, now_us)
+            return self._acknowledge(self._session.on_subscription, now_us)
         if kind == frames.POLL and not replies:
-            assert isinstance(command, session.OnSubscription)
-            return self._poll(command, now_us)
+            return self._poll(self._session.on_subscription, now_us)
         if kind == 0:
             assert isinstance(command, session.Reply)
             self._reply(command.data)
@@ -223,14 +221,12 @@ class Connection(Peer):
     def _execute_in_turn(self, command: session.Command, now_us: int) -> None:
         kind = command.kind
         if kind == frames.CREDIT:
-            assert isinstance(command, session.OnSubscription)
-            self._credit(command, now_us)
+            self._credit(self._session.on_subscription, now_us)
         elif kind == frames.SUBSCRIBE:
             assert isinstance(command, session.Subscribe)
             self._subscribe(command, now_us)
         elif kind == frames.UNSUBSCRIBE:
-            assert isinstance(command, session.OnSubscription)
-            self._unsubscribe(command)
+            self._unsubscribe(self._session.on_subscription)
         elif kind == frames.STATS:
             stats = self._host.connection_stats()
             self._reply(messages.encode_stats(command.correlation_id, stats))
@@ -269,12 +265,12 @@ class Connection(Peer):
             topic = self._learn_topic(command)
             if topic is None:
                 return True
-        if command.qos == 0:
-            if self._subscribe_id > self._broker.committed_id:
-                return False  # it would miss the subscription before it
-            self._broker.publish(Message(topic, 0, command.body), now_us)
-            return True
         broker = self._broker
+        if command.qos == 0:
+            if self._subscribe_id > broker.committed_id:
+                return False  # it would miss the subscription before it
+            broker.publish(Message(topic, 0, command.body), now_us)
+            return True
         if broker.refusal:
             broker.stats.refused += 1
             self._reply(self._refusal(command.correlation_id, broker.refusal))
@@ -303,7 +299,7 @@ class Connection(Peer):
         return topic
 
     def _take_token(self, now_us: int) -> bool:
-        rate = self._limits.messages_per_s
+        rate = self._rate
         earned = (now_us - self._tokens_us) * rate / 1_000_000
         self._tokens = min(float(rate), self._tokens + earned)
         self._tokens_us = now_us

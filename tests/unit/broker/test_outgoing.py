@@ -42,11 +42,10 @@ def test_items_are_committed_in_order_and_no_further() -> None:
     for item in items:
         outgoing.add(item, b"")
 
-    assert items[0] is outgoing.next_committed(2)
-    assert items[1] is outgoing.next_committed(2)
-    assert outgoing.next_committed(2) is None
-    assert items[2] is outgoing.next_committed(3)
-    assert outgoing.next_committed(3) is None
+    assert items[:2] == outgoing.take_committed(2)
+    assert [] == outgoing.take_committed(2)
+    assert items[2:] == outgoing.take_committed(3)
+    assert [] == outgoing.take_committed(3)
 
 
 def test_refused_items_come_back_and_their_ids_are_given_again() -> None:

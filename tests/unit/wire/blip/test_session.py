@@ -317,6 +317,17 @@ def test_held_bytes_are_those_of_no_command_yet() -> None:
     assert 6 == peer.held_bytes
 
 
+def test_an_idle_session_keeps_no_message() -> None:
+    """The command is used again; what it carried is let go when there is nothing to do."""
+    peer = session_in(AUTHENTICATED)
+    peer.receive_data(messages.encode_publish(1, 1, "t", b"large"))
+
+    assert peer.next_command() is peer.publish
+    assert peer.publish.body.endswith(b"large")
+    assert peer.next_command() is None
+    assert b"" == peer.publish.body
+
+
 def topics_of(peer: Session, topics: list[str]) -> list[str]:
     """Publish to each of *topics* and return what the session made of the names."""
     seen: list[str] = []
