@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from bench import blip, memory, nats, redis, report
+from bench import blip, memory, nats, rabbitmq, redis, report, vibe
 from bench.servers import Broker, Peer, interpreted_package
 from bench.streams import BrokenRunError, Sample
 from braidmq.base.build import is_compiled
@@ -18,7 +18,9 @@ MIB: Final = 1024 * 1024
 INTERPRETED_BAR_DIVISOR: Final = 3
 MEMORY_BAR_MIB: Final = 20.0
 RECOVERY_BAR_S: Final = 5.0
+QUEUES_BAR_MIB: Final = 100.0
 BACKLOG: Final = "backlog"
+QUEUES: Final = "queues"
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,11 @@ class Sizes:
     rounds: int
     messages_divisor: int
     backlog_messages: int
+    queues: int
 
 
-FULL: Final = Sizes(rounds=3, messages_divisor=1, backlog_messages=5_000_000)
-QUICK: Final = Sizes(rounds=1, messages_divisor=10, backlog_messages=200_000)
+FULL: Final = Sizes(rounds=3, messages_divisor=1, backlog_messages=5_000_000, queues=10_000)
+QUICK: Final = Sizes(rounds=1, messages_divisor=10, backlog_messages=200_000, queues=500)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Contest:
     start_peer: Callable[[Path], Peer]
     theirs: Callable[[Peer, int], Sample]
     peer_messages: int
+    fixed_rate: int = 0  # messages/s that the peer's documents claim; it is not run then
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -110,8 +114,39 @@ CONTESTS: Final = (
         theirs=nats.relay,
         peer_messages=2_000_000,
     ),
+    Contest(
+        name="vibe",
+        titles=["Vibe publish, pipelined, fsynced"],
+        bars=[1.0],
+        ours=lambda broker, messages: [vibe.publish(broker, messages)],
+        messages=200_000,
+        interpreted_messages=50_000,
+        peer_name="RabbitMQ",
+        peer_program=rabbitmq.PROGRAM,
+        start_peer=rabbitmq.start,
+        theirs=rabbitmq.publish,
+        peer_messages=100_000,
+    ),
+    Contest(
+        name="load",
+        titles=["Vibe load test, each reply awaited"],
+        bars=[5.0],
+        ours=lambda broker, messages: [vibe.load(broker, messages)],
+        messages=50_000,
+        interpreted_messages=20_000,
+        peer_name="VibeMQ as documented",
+        peer_program="",
+        start_peer=rabbitmq.start,
+        theirs=rabbitmq.publish,
+        peer_messages=0,
+        fixed_rate=10_000,
+    ),
 )
-PEERS: Final = {nats.PROGRAM: nats.is_installed, redis.PROGRAM: redis.is_installed}
+PEERS: Final = {
+    nats.PROGRAM: nats.is_installed,
+    redis.PROGRAM: redis.is_installed,
+    rabbitmq.PROGRAM: rabbitmq.is_installed,
+}
 
 
 class Bench:
@@ -132,7 +167,9 @@ class Bench:
         for _ in range(self._sizes.rounds):
             if is_compiled():
                 ours.append(self._ours(contest, contest.messages, None))
-            if contest.peer_program in self.installed:
+            if contest.fixed_rate:
+                theirs.append(Sample(contest.fixed_rate, 1.0, 0.0, 0.0))
+            elif contest.peer_program in self.installed:
                 theirs.append(self._theirs(contest))
             count = contest.interpreted_messages
             interpreted.append(self._ours(contest, count, self._interpreted))
@@ -171,6 +208,17 @@ class Bench:
                 note=f"recovery itself {restart.recovery_s:.2f} s",
             )
 
+    def queues(self) -> Iterator[report.Row]:
+        """Let one message wait in each of many queues; give the row about memory."""
+        count = self._sizes.queues
+        grown = memory.queues(self._new_directory(), count)
+        yield report.amount_row(
+            f"memory, {count:,} queues with a message each",
+            grown / MIB,
+            "MiB",
+            bar=QUEUES_BAR_MIB,
+        )
+
     def _ours(self, contest: Contest, messages: int, package: Path | None) -> Sequence[Sample]:
         directory = self._new_directory()
         with Broker(directory, package=package, settings=contest.settings) as broker:
@@ -188,7 +236,7 @@ class Bench:
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; return 1 when a run breaks."""
     options = _options(arguments)
-    chosen = options.only or [*(contest.name for contest in CONTESTS), BACKLOG]
+    chosen = options.only or [*(contest.name for contest in CONTESTS), BACKLOG, QUEUES]
     signal.signal(signal.SIGTERM, _end)
     with tempfile.TemporaryDirectory(prefix="braidmq-bench-") as name:
         bench = Bench(Path(name), QUICK if options.quick else FULL)
@@ -200,6 +248,8 @@ def main(arguments: Sequence[str]) -> int:
                     rows += bench.contest(contest)
             if BACKLOG in chosen:
                 rows += bench.backlog()
+            if QUEUES in chosen:
+                rows += bench.queues()
         except (BrokenRunError, OSError) as error:
             print(f"error: a run broke: {error}", file=sys.stderr)
             return 1
@@ -225,7 +275,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         action="append",
-        choices=[*(contest.name for contest in CONTESTS), BACKLOG],
+        choices=[*(contest.name for contest in CONTESTS), BACKLOG, QUEUES],
         help="measure only this; may be repeated",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench import blip
+from bench import blip, vibe
 from bench.servers import Broker
 from bench.streams import BrokenRunError
 
@@ -48,6 +48,14 @@ def backlog(directory: Path, messages: int) -> Backlog:
     after_kill = _restart(directory, messages)
     after_stop = _restart(directory, messages)
     return Backlog(messages, grown, after_kill, after_stop)
+
+
+def queues(directory: Path, count: int) -> int:
+    """Publish one message to each of *count* queues; return by how much memory grew."""
+    with Broker(directory) as broker:
+        before = broker.rss_bytes
+        vibe.fill_queues(broker, count)
+        return broker.rss_bytes - before
 
 
 def _restart(directory: Path, messages: int) -> Restart:

@@ -119,7 +119,7 @@ class Broker(Server):
         program = str(Path(sys.executable).parent / "braidmq")
         command = [program, "serve", "--dev", "--data-dir", str(data), "--ready-file"]
         command += [str(ready), "--blip", f"{HOST}:0", "--http", f"{HOST}:0"]
-        command += ["--vibe", "off", "--qumbed", "off", "--flight", "off"]
+        command += ["--vibe", f"{HOST}:0", "--qumbed", "off", "--flight", "off"]
         environment = dict(settings or {})
         if package is not None:
             environment |= {"BRAIDMQ_PURE": "1", "PYTHONPATH": str(package)}
@@ -133,6 +133,7 @@ class Broker(Server):
         self.ready_s = time.perf_counter() - self.started_s
         facts = json.loads(ready.read_text())
         self.blip: str = facts["blip"]
+        self.vibe: str = facts["vibe"]
         self.http: str = facts["http"]
 
 

@@ -3,7 +3,7 @@
 Each mutant is a patch of the sources that must fit exactly once. This module, run with
 `python -m`, patches copies of the tree, one bug each, hunts each with the simulation, and
 prints how many were caught; names on the command line select some. `--hunt` is what runs in a
-copy.
+copy. Mutants of queues are hunted in worlds that have queues.
 """
 
 import errno
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -26,6 +26,12 @@ from tests.simulation.test_faults import (
     after_io_error,
     after_no_space,
     full_disk_world,
+)
+from tests.simulation.test_queue_crash import (
+    full_queue_world,
+    io_error_world,
+    no_space_world,
+    random_queue_world,
 )
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -49,10 +55,15 @@ class Mutant:
 
     name: str
     edits: tuple[Edit, ...]
+    of_queues: bool = False
 
 
-def _mutant(name: str, *edits: tuple[str, str, str]) -> Mutant:
-    return Mutant(name, tuple(Edit(*edit) for edit in edits))
+def _mutant(name: str, *edits: tuple[str, str, str], of_queues: bool = False) -> Mutant:
+    return Mutant(name, tuple(Edit(*edit) for edit in edits), of_queues)
+
+
+def _of_queues(name: str, *edits: tuple[str, str, str]) -> Mutant:
+    return _mutant(name, *edits, of_queues=True)
 
 
 MUTANTS: Final = (
@@ -153,18 +164,147 @@ MUTANTS: Final = (
     ),
     _mutant(
         "PING does not wait for acknowledgements",
-        ("server/connection.py", "            self._last_id = self._broker.fence()\n", ""),
+        ("server/blip.py", "            self._last_id = self._broker.fence()\n", ""),
     ),
     _mutant(
         "SUBSCRIBE is answered before its commit",
-        ("server/connection.py", "WaitingReply(given, ack,", "WaitingReply(0, ack,"),
+        ("server/blip.py", "WaitingReply(given, ack,", "WaitingReply(0, ack,"),
     ),
     _mutant(
         "the ids of refused publishes are not taken back",
         ("broker/outgoing.py", "        self.next_id = from_id\n", ""),
     ),
+    _of_queues(
+        "PublishAck is sent before the commit",
+        ("server/vibe.py", "VibeReply(given, ack, request)", "VibeReply(0, ack, request)"),
+    ),
+    _of_queues(
+        "Pong does not wait for acknowledgements",
+        ("server/vibe.py", "            self._last_id = self._broker.fence()\n", ""),
+    ),
+    _of_queues(
+        "an acknowledgement in a queue is not recorded",
+        (
+            "broker/settling.py",
+            "        if note:\n            lane.made_progress()",
+            "        if not note:\n            lane.made_progress()",
+        ),
+    ),
+    _of_queues(
+        "a queue's declaration is not replayed",
+        (
+            "broker/state.py",
+            "        _add_queue(broker, record_id, name, policy, created_us)\n",
+            "        del name, policy\n",
+        ),
+    ),
+    _of_queues(
+        "a snapshot leaves a queue out",
+        (
+            "broker/state.py",
+            "            for queue in broker.deliverer.queues.values()\n        ],",
+            "            for queue in list(broker.deliverer.queues.values())[1:]\n        ],",
+        ),
+    ),
+    _of_queues(
+        "a queue forgets where its dead letters go",
+        (
+            "broker/records.py",
+            "policy.dead_letter_name = record",
+            "policy.dead_letter_name = '' and record",
+        ),
+    ),
+    _of_queues(
+        "a dead letter leaves its message in the queue",
+        (
+            "broker/state.py",
+            "            subscription.settled.add(stored.settles_after, stored.settles_id)\n",
+            """\
+            if subscription.queue is None:
+                subscription.settled.add(stored.settles_after, stored.settles_id)
+""",
+        ),
+    ),
+    _of_queues(
+        "two priorities record their progress under one id",
+        (
+            "broker/queues.py",
+            "queue_id + (lane.priority + 1 << _LANE_SHIFT)",
+            "queue_id + (min(lane.priority, 1) + 1 << _LANE_SHIFT)",
+        ),
+    ),
+    _of_queues(
+        "a fan-out is settled when it is handed out",
+        (
+            "broker/delivery.py",
+            "            progress.attempts[entry.id] = entry.attempts\n",
+            """\
+            progress.attempts[entry.id] = entry.attempts
+            if lane is not subscription and entry.attempts == 1:
+                progress.settle(entry.previous, entry.id)
+""",
+        ),
+    ),
+    _of_queues(
+        "attempts are lost at a restart",
+        (
+            "broker/state.py",
+            "known_attempts.update(made.attempts)",
+            "known_attempts.update({})",
+        ),
+    ),
+    _of_queues(
+        "a deletion is not recorded",
+        (
+            "broker/queue_delivery.py",
+            "return self.outgoing.add(Deleted(queue.id), records.encode_delete(queue.id))",
+            "return self.outgoing.last_id",
+        ),
+    ),
+    _of_queues(
+        "a deletion is not replayed",
+        ("broker/state.py", "broker.deliverer.end_queue(queue)", "del queue"),
+    ),
+    _of_queues(
+        "dedup ids are forgotten at a restart",
+        (
+            "broker/state.py",
+            "broker.dedup.remember(stored.topic, dedup_id, record_id, stored.timestamp_us)",
+            "del dedup_id",
+        ),
+        ("broker/state.py", '"dedup": broker.dedup.rows()', '"dedup": []'),
+    ),
+    _of_queues(
+        "a purge is confirmed before it is recorded",
+        (
+            "broker/queue_delivery.py",
+            "        self.acknowledged = True  # nobody",
+            "        # nobody",
+        ),
+    ),
+    _of_queues(
+        "a snapshot counts what a record behind it counts again",
+        ("broker/state.py", "last_id = broker.full_fence()", "last_id = broker.fence()"),
+    ),
+    _of_queues(
+        "retention does not ask the queues",
+        (
+            "broker/broker.py",
+            "return min(needed, self.deliverer.needed_id(self.committed_id))",
+            "return needed",
+        ),
+    ),
 )
-QUICK: Final = (0, 1, 4, 8, 11)
+QUICK: Final = (
+    "acknowledge before the write",
+    "acknowledge before the sync",
+    "acknowledgements are not written",
+    "ids are reused after a crash",
+    "a dead letter leaves its message behind",
+    "PublishAck is sent before the commit",
+    "an acknowledgement in a queue is not recorded",
+    "a deletion is not recorded",
+)
 """Mutants that the suite hunts each time, quickly caught and each of another kind."""
 
 
@@ -181,11 +321,12 @@ def plant(mutant: Mutant, into: Path) -> None:
 
 def catch(mutant: Mutant) -> str:
     """Hunt one mutant; return how it was caught, or nothing."""
+    hunting = HUNT_QUEUES if mutant.of_queues else HUNT
     with tempfile.TemporaryDirectory(prefix="braidmq-mutant-") as directory:
         plant(mutant, Path(directory))
         path = os.pathsep.join([directory, str(ROOT)])
         hunted = subprocess.run(
-            [sys.executable, "-m", "tests.chaos.mutants", "--hunt"],
+            [sys.executable, "-m", "tests.chaos.mutants", hunting],
             cwd=directory,
             env={**os.environ, "PYTHONPATH": path},
             capture_output=True,
@@ -198,13 +339,15 @@ def catch(mutant: Mutant) -> str:
 
 
 CAUGHT: Final = 3
+HUNT: Final = "--hunt"
+HUNT_QUEUES: Final = "--hunt-queues"
 
 
-def hunt() -> str:
+def hunt(judge: Callable[[int], Iterator[tuple[str, list[Violation]]]]) -> str:
     """Run worlds until one breaks a promise; return which and how, or nothing."""
     for seed in range(SEEDS):
         try:
-            for kind, verdict in verdicts(seed):
+            for kind, verdict in judge(seed):
                 if verdict:
                     return f"seed {seed}, {kind}: {verdict[0].kind}"
         except Exception as error:  # noqa: BLE001 - a broker that breaks is caught as well
@@ -228,6 +371,14 @@ def verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
     yield "full disk", after_full_disk(full_disk_world(seed), seed)
 
 
+def queue_verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
+    """Put one seed of a world with queues through every kind of misfortune."""
+    yield "crashes", random_queue_world(seed)
+    yield "EIO", io_error_world(seed) or []
+    yield "ENOSPC", no_space_world(seed)
+    yield "full disk", after_full_disk(full_queue_world(seed), seed)
+
+
 def main(names: list[str]) -> int:
     """Hunt the mutants of these names, or all; return the exit code."""
     chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
@@ -241,8 +392,8 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--hunt"]:
-        found = hunt()
+    if sys.argv[1:] in ([HUNT], [HUNT_QUEUES]):
+        found = hunt(verdicts if sys.argv[1] == HUNT else queue_verdicts)
         sys.stdout.write(found)
         sys.exit(CAUGHT if found else 0)
     sys.exit(main(sys.argv[1:]))

@@ -12,12 +12,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from braidmq.testing.clients import PLANS, Client, Consumer, Plan, Publisher, Scene
+from braidmq.testing.clients import (
+    PLANS,
+    BlipClient,
+    Client,
+    Consumer,
+    Plan,
+    Publisher,
+    Scene,
+)
 from braidmq.testing.ledger import Ledger
 from braidmq.wire.blip import frames
 
@@ -54,7 +63,7 @@ while line := sys.stdin.readline():
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.close(0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # closed, it would be a socket's number
         sys.argv = ["braidmq", *json.loads(line)]
         run()
     print(pid, flush=True)
@@ -68,7 +77,8 @@ class Daemon:
         self._ready_file = directory / "ready.json"
         self._log = directory / "daemon.log"
         self._flags = ["--dev", "--data-dir", str(data_dir), "--blip", "127.0.0.1:0"]
-        self._flags += ["--http", "off", "--ready-file", str(self._ready_file)]
+        self._flags += ["--vibe", "127.0.0.1:0", "--http", "off"]
+        self._flags += ["--ready-file", str(self._ready_file)]
         with self._log.open("a") as log:
             self._launcher = subprocess.Popen(
                 [sys.executable, "-c", _LAUNCHER],
@@ -80,6 +90,7 @@ class Daemon:
             )
         self.pid = 0
         self.port = 0
+        self.vibe_port = 0
 
     def start(self) -> None:
         """Start it, and wait until it accepts connections."""
@@ -94,7 +105,9 @@ class Daemon:
             assert self.is_alive(), f"it does not start: {self.last_words()}"
             assert time.monotonic() < deadline, "it does not get ready"
             time.sleep(LOOK_S)
-        self.port = int(json.loads(self._ready_file.read_text())["blip"].rpartition(":")[2])
+        addresses = json.loads(self._ready_file.read_text())
+        self.port = int(addresses["blip"].rpartition(":")[2])
+        self.vibe_port = int(addresses["vibe"].rpartition(":")[2])
 
     def is_alive(self) -> bool:
         """Say whether the process is there."""
@@ -123,26 +136,19 @@ class Daemon:
         return self._log.read_text()[-2000:]
 
 
-class SocketClient(asyncio.Protocol):
-    """Carries a client over a socket."""
+class Carrier(asyncio.Protocol):
+    """Carries a client over a socket, whatever it speaks."""
+
+    client: Client | None = None
 
     def __init__(self) -> None:
-        self._decoder = frames.FrameDecoder()
         self.transport: asyncio.Transport | None = None
-        self.client: Client | None = None
         self.gone = asyncio.Event()
         self.heard = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        assert self.client is not None
-        self._decoder.receive_data(data)
-        while kind := self._decoder.advance():
-            self.client.receive(kind, self._decoder.correlation_id, self._decoder.payload())
-        self.heard.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone.set()
@@ -153,11 +159,28 @@ class SocketClient(asyncio.Protocol):
             self.transport.write(data)
 
     async def answered(self, unanswered_max: int) -> None:
-        """Wait until at most so many PINGs are unanswered, or the connection is gone."""
+        """Wait until at most so much is unanswered, or the connection is gone."""
         assert self.client is not None
         while self.client.unanswered > unanswered_max and not self.gone.is_set():
             self.heard.clear()
             await asyncio.wait_for(self.heard.wait(), ANSWER_TIMEOUT_S)
+
+
+class SocketClient(Carrier):
+    """Carries a client that speaks Blip."""
+
+    client: BlipClient | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._decoder = frames.FrameDecoder()
+
+    def data_received(self, data: bytes) -> None:
+        assert self.client is not None
+        self._decoder.receive_data(data)
+        while kind := self._decoder.advance():
+            self.client.receive(kind, self._decoder.correlation_id, self._decoder.payload())
+        self.heard.set()
 
 
 @dataclass
@@ -172,10 +195,14 @@ class Rig:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.ledger = Ledger(self.directory / "ledger.jsonl")
-        self.scene = Scene(self.rng, self.ledger)
+        self.scene = self.new_scene()
         self._names = 0
         data_dir = self.data_dir if self.data_dir is not None else self.directory / "data"
         self.daemon = Daemon(self.directory, data_dir, self.settings)
+
+    def new_scene(self) -> Scene:
+        """Return what the clients share."""
+        return Scene(self.rng, self.ledger)
 
     def close(self) -> None:
         """End all processes."""
@@ -184,15 +211,19 @@ class Rig:
 
     async def live(self, seconds: float) -> list["asyncio.Task[None]"]:
         """Put load on the broker for a while; return who is still at it."""
-        tasks = [asyncio.create_task(self._keep(None)) for _ in range(PUBLISHERS)]
-        for plan in PLANS:
-            numbers = range(plan.consumers)
-            tasks += [asyncio.create_task(self._keep(plan, number)) for number in numbers]
+        tasks = [asyncio.create_task(work) for work in self.load()]
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         for task in tasks:
             if task.done():
                 task.result()
         return tasks
+
+    def load(self) -> list[Coroutine[None, None, None]]:
+        """Return what the clients do, each for as long as the broker is there."""
+        works = [self._keep(None) for _ in range(PUBLISHERS)]
+        for plan in PLANS:
+            works += [self._keep(plan, number) for number in range(plan.consumers)]
+        return works
 
     async def rest(self, tasks: list["asyncio.Task[None]"]) -> None:
         """End the load, after the broker is gone."""
@@ -220,35 +251,47 @@ class Rig:
                 assert carrier.transport is not None
                 carrier.transport.abort()
 
-    async def _work(self, carrier: SocketClient, role: Plan | None) -> None:
-        assert carrier.client is not None
+    async def _work(self, carrier: Carrier, role: Plan | None) -> None:
         may_break = role is None or not role.ordered
         pace_s = PUBLISHER_PACE_S if role is None else PACE_S
+        await self.work(carrier, may_break=may_break, pace_s=pace_s)
+
+    async def work(self, carrier: Carrier, *, may_break: bool, pace_s: float) -> None:
+        """Have a client act until its connection is gone, or broken by itself."""
+        assert carrier.client is not None
         while not carrier.gone.is_set():
             if may_break and self.rng.random() < BREAK_CHANCE:
                 return
-            carrier.client.act()
+            self.act(carrier.client)
             await carrier.answered(UNANSWERED_MAX)
             await asyncio.sleep(pace_s)
+
+    def act(self, client: Client) -> None:
+        """Let a client act."""
+        client.act()
 
     async def connect(self, role: Plan | None) -> SocketClient:
         """Connect a client."""
         loop = asyncio.get_running_loop()
         _, carrier = await loop.create_connection(SocketClient, "127.0.0.1", self.daemon.port)
-        self._names += 1
-        name = f"{self.daemon.pid}.{self._names}"
+        name = self.new_name()
         if role is None:
             carrier.client = Publisher(self.scene, name, carrier.send)
         else:
             carrier.client = Consumer(self.scene, name, carrier.send, role)
         return carrier
 
+    def new_name(self) -> str:
+        """Return a name that no connection has had."""
+        self._names += 1
+        return f"{self.daemon.pid}.{self._names}"
+
     async def drain(self) -> None:
         """Take everything that the broker has, until nothing comes any more."""
-        carriers = [await self.connect(plan) for plan in list(self.scene.subscriptions)]
+        carriers = await self.connect_drainers()
         quiet = 0
         for _ in range(DRAIN_ROUNDS_MAX):
-            taken = sum([await self._drain_once(carrier) for carrier in carriers])
+            taken = sum([await self.drain_once(carrier) for carrier in carriers])
             quiet = 0 if taken else quiet + 1
             if quiet > 1:
                 break
@@ -261,7 +304,12 @@ class Rig:
             carrier.transport.abort()
             await carrier.gone.wait()
 
-    async def _drain_once(self, carrier: SocketClient) -> int:
+    async def connect_drainers(self) -> list[Carrier]:
+        """Connect those who take everything."""
+        return [await self.connect(plan) for plan in list(self.scene.subscriptions)]
+
+    async def drain_once(self, carrier: Carrier) -> int:
+        """Take what comes now, and return how much that was."""
         drainer = carrier.client
         assert isinstance(drainer, Consumer)
         assert not carrier.gone.is_set(), self.daemon.last_words()

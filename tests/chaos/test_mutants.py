@@ -5,12 +5,20 @@ from typing import Final
 
 import pytest
 
-from tests.chaos.mutants import MUTANTS, QUICK, ROOT, Mutant, catch, verdicts
+from tests.chaos.mutants import (
+    MUTANTS,
+    QUICK,
+    ROOT,
+    Mutant,
+    catch,
+    queue_verdicts,
+    verdicts,
+)
 
 HUNTED: Final = (
     list(MUTANTS)
     if os.environ.get("BRAIDMQ_MUTANTS") == "all"
-    else [MUTANTS[number] for number in QUICK]
+    else [mutant for mutant in MUTANTS if mutant.name in QUICK]
 )
 
 
@@ -25,6 +33,7 @@ def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
 def test_the_healthy_tree_is_not_accused() -> None:
     """What catches mutants finds nothing in the sources as they are."""
     found = [(seed, kind, v) for seed in range(12) for kind, v in verdicts(seed) if v]
+    found += [(seed, kind, v) for seed in range(12) for kind, v in queue_verdicts(seed) if v]
 
     assert [] == found
 
@@ -32,7 +41,9 @@ def test_the_healthy_tree_is_not_accused() -> None:
 def test_there_are_enough_mutants() -> None:
     """Each way of losing a promise that the design names is planted once."""
     assert len(MUTANTS) >= 12
+    assert sum(mutant.of_queues for mutant in MUTANTS) >= 12
     assert len(MUTANTS) == len({mutant.name for mutant in MUTANTS})
+    assert set(QUICK) <= {mutant.name for mutant in MUTANTS}
 
 
 def test_every_bug_can_still_be_planted() -> None:

@@ -5,12 +5,15 @@ A fenced block says by its label what it is: `python` and `sh` are run against a
 `# one terminal` runs beside the next one.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +23,10 @@ import pytest
 from braidmq.admin.metrics import MetricsPage, MetricValues
 from braidmq.server.config import load
 from braidmq.wire.blip import frames
-from tests.unit.cli.brokers import BRAIDMQ, Broker, running
+from braidmq.wire.vibe import frames as vibe_frames
+from braidmq.wire.vibe import messages as vibe_messages
+from braidmq.wire.vibe import queue_options, session
+from tests.unit.cli.brokers import BRAIDMQ, START_S_MAX, Broker, running
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BIN: Final = Path(sys.executable).parent
@@ -32,6 +38,7 @@ OURS: Final = (
     "docs/delivery.md",
     "docs/operations.md",
     "docs/protocols/blip.md",
+    "docs/protocols/vibe.md",
 )
 """Documents whose every block must have a label."""
 
@@ -87,9 +94,29 @@ SHELL: Final = named([block for block in blocks("sh") if block.document in OURS]
 TOML: Final = named(blocks("toml"))
 
 
+@contextmanager
+def serving(directory: Path) -> Iterator[Broker]:
+    """Start a broker in development mode below *directory* that speaks every strand."""
+    ready_file = directory / "ready.json"
+    places = ["--data-dir", str(directory / "data"), "--ready-file", str(ready_file)]
+    listeners = [f"--{name}=127.0.0.1:0" for name in ("blip", "vibe", "http")]
+    with subprocess.Popen(
+        [*BRAIDMQ, "serve", "--dev", *places, *listeners], stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            deadline = time.monotonic() + START_S_MAX
+            while not ready_file.exists():
+                assert process.poll() is None
+                assert time.monotonic() < deadline, "the broker does not become ready"
+                time.sleep(0.01)  # the condition is in another process
+            yield Broker(process, json.loads(ready_file.read_text("utf-8")), ready_file)
+        finally:
+            process.kill()
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running(tmp_path_factory.mktemp("broker")) as broker:
+    with serving(tmp_path_factory.mktemp("broker")) as broker:
         yield broker
 
 
@@ -109,10 +136,12 @@ def old_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def here(text: str, broker: Broker) -> str:
     """Return *text* with the addresses and the directories of this run."""
-    blip, http = str(broker.addresses["blip"]), str(broker.addresses["http"])
-    port = blip.rpartition(":")[2]
-    text = text.replace("127.0.0.1:5555", blip).replace("127.0.0.1:9100", http)
-    return text.replace('("127.0.0.1", 5555)', f'("127.0.0.1", {port})')
+    for name, usual in (("blip", "5555"), ("vibe", "2925"), ("http", "9100")):
+        address = str(broker.addresses[name])
+        port = address.rpartition(":")[2]
+        text = text.replace(f"127.0.0.1:{usual}", address)
+        text = text.replace(f'("127.0.0.1", {usual})', f'("127.0.0.1", {port})')
+    return text
 
 
 def shell(block: Block, broker: Broker, directory: Path) -> subprocess.Popen[str]:
@@ -214,7 +243,9 @@ def test_there_is_something_to_run() -> None:
     """A pattern that finds nothing would prove nothing."""
     runs = {block.document for block in [*PYTHON.values(), *SHELL.values()]}
 
-    assert {"README.md", "docs/operations.md", "docs/protocols/blip.md"} <= runs
+    pages = {f"docs/protocols/{strand}.md" for strand in ("blip", "vibe")}
+
+    assert {"README.md", "docs/operations.md", *pages} <= runs
 
 
 @pytest.mark.parametrize("document", documents())
@@ -296,7 +327,7 @@ def test_the_frame_table_is_the_codecs() -> None:
 
 def test_every_refusal_of_the_broker_is_in_the_reply_table() -> None:
     """The texts of NACKs are those of the source, all of them."""
-    source = read("src/braidmq/wire/blip/session.py") + read("src/braidmq/server/connection.py")
+    source = read("src/braidmq/wire/blip/session.py") + read("src/braidmq/server/blip.py")
     texts = set(
         re.findall(r'(?:BAD_REQUEST|UNAUTHORIZED|FORBIDDEN|REQUIRED), "([^"]+)"', source)
     )
@@ -306,3 +337,50 @@ def test_every_refusal_of_the_broker_is_in_the_reply_table() -> None:
 
     assert len(texts) > 8
     assert [] == [text for text in sorted(texts) if f"`{text}`" not in told]
+
+
+VIBE: Final = "docs/protocols/vibe.md"
+
+
+def test_the_command_table_is_the_codecs() -> None:
+    """Every type of message on Vibe is in the table with its number and its name."""
+    constant = re.compile(r"^([A-Z_]+): Final = (\d+)$", re.MULTILINE)
+    source = read("src/braidmq/wire/vibe/messages.py")
+    types = constant.findall(source[: source.index("VERSION: Final")])
+    row = re.compile(r"^\| (\d+) \| (\w+) \| (?:client|broker|both) \|", re.MULTILINE)
+    told = [
+        (re.sub("(?<=[a-z])(?=[A-Z])", "_", name).upper(), number)
+        for number, name in row.findall(read(VIBE))
+    ]
+
+    assert ("ERROR", "99") in types
+    assert types == told
+
+
+def test_the_frame_that_is_drawn_is_the_codecs() -> None:
+    """Byte for byte, in dialect 1.1."""
+    (drawn,) = re.findall(r"^((?:[0-9a-f]{2} +)+[0-9a-f]{2})\nlength", read(VIBE), re.MULTILINE)
+    body = vibe_messages.write_body(
+        vibe_messages.PUBLISH, "7", "demo", b'{"n":1}', with_errors=False
+    )
+
+    assert bytes.fromhex(drawn) == vibe_frames.encode(vibe_frames.DIALECT_1_1, body)
+
+
+def test_every_error_code_is_in_the_page() -> None:
+    """Those of the session, and none that it does not know."""
+    codes = {value for name, value in vars(session).items() if name == value}
+    rows = re.findall(r"^\| (`[A-Z_`, ]+`) \|", read(VIBE), re.MULTILINE)
+
+    assert "INVALID_MESSAGE" in codes
+    assert codes == {code for row in rows for code in re.findall(r"[A-Z_]+", row)}
+
+
+@pytest.mark.parametrize("names", [queue_options.MODES, queue_options.STRATEGIES])
+def test_modes_and_strategies_have_their_numbers(names: tuple[str, ...]) -> None:
+    """As clients send them."""
+    rows = re.findall(r"^\| (\d) \| `(\w+)` \|", read(VIBE), re.MULTILINE)
+
+    assert [(str(number), name) for number, name in enumerate(names)] == [
+        row for row in rows if row[1] in names
+    ]

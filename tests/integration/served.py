@@ -109,7 +109,7 @@ async def served(
         *(["--dev"] if dev else []),
         *("--config", str(directory / "braidmq.toml")),
         *("--data-dir", str(directory / "data")),
-        *("--blip", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+        *("--blip", "127.0.0.1:0", "--vibe", "127.0.0.1:0", "--http", "127.0.0.1:0"),
         *("--ready-file", str(directory / "ready.json")),
         *flags,
     ]

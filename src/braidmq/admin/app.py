@@ -1,8 +1,8 @@
 """The HTTP application: routes, who may see what, and what every answer carries.
 
 It listens on nothing (server.py does) and holds no state of its own: each answer is made
-from what the AdminSource says at that moment. Handlers run on the broker's own loop and
-never await between asking and answering, so that an answer is of one moment.
+from what the AdminSource says at that moment. Handlers run on the broker's own loop; those
+that only look never await between asking and answering, so that an answer is of one moment.
 """
 
 import ipaddress
@@ -20,14 +20,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from braidmq.admin.dead_letters import LetterSource, letter_routes
 from braidmq.admin.health import HealthSource, health_routes
 from braidmq.admin.metrics import CONTENT_TYPE, MetricsPage, MetricsSource
+from braidmq.admin.queues import QueueSource, queue_routes
+from braidmq.admin.refusals import RefusedError
+from braidmq.admin.requests import KeySource, limit_of, principal_of
 from braidmq.base.build import compiled_modules, hot_modules, is_compiled
 from braidmq.broker.authorize import Principal, authorize
-
-TOPICS_PAGE_DEFAULT: Final = 100
-TOPICS_PAGE_MAX: Final = 1_000
-"""Topics in one answer; the rest is asked for with `after`."""
 
 _SECURITY_HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -59,11 +59,17 @@ class TopicsPage:
     more: bool
 
 
-class AdminSource(HealthSource, MetricsSource, Protocol):
+class AdminSource(HealthSource, MetricsSource, KeySource, Protocol):
     """What the application shows; every method returns a plain snapshot, at once."""
 
-    def principal(self, key: str) -> Principal | None:
-        """Return whose API key this is, compared in constant time, or None."""
+    @property
+    def queues(self) -> QueueSource:
+        """What is asked about queues."""
+        ...
+
+    @property
+    def letters(self) -> LetterSource:
+        """What is asked about dead letters."""
         ...
 
     def overview(self) -> dict[str, object]:
@@ -81,18 +87,18 @@ def build_app(source: AdminSource, *, loopback: bool) -> ASGIApp:
 
     async def show_metrics(request: Request) -> Response:
         if not loopback:
-            _principal_of(request, source)
+            principal_of(request, source)
         return Response(metrics.render(), media_type=CONTENT_TYPE)
 
     async def show_overview(request: Request) -> JSONResponse:
-        _principal_of(request, source)
+        principal_of(request, source)
         return JSONResponse({**source.overview(), "build": _build()})
 
     async def show_topics(request: Request) -> JSONResponse:
-        principal = _principal_of(request, source)
+        principal = principal_of(request, source)
         page = source.topics(
             after=request.query_params.get("after", ""),
-            limit=_limit(request.query_params.get("limit")),
+            limit=limit_of(request),
             visible=lambda topic: _may_see(principal, topic),
         )
         following = page.topics[-1].name if page.more and page.topics else None
@@ -104,9 +110,11 @@ def build_app(source: AdminSource, *, loopback: bool) -> ASGIApp:
             Route("/metrics", show_metrics),
             Route("/api/overview", show_overview),
             Route("/api/topics", show_topics),
+            *queue_routes(source, source.queues),
+            *letter_routes(source, source.letters),
         ],
         middleware=[Middleware(LoopbackHost)] if loopback else [],
-        exception_handlers={HTTPException: _refuse, Exception: _fail},
+        exception_handlers={HTTPException: _refuse, RefusedError: _explain, Exception: _fail},
     )
     # Outermost, because Starlette answers failures outside its own middleware.
     return SecurityHeaders(app)
@@ -121,18 +129,6 @@ def _build() -> dict[str, object]:
     }
 
 
-def _principal_of(request: Request, source: AdminSource) -> Principal:
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    principal = source.principal(key.strip()) if scheme.lower() == "bearer" else None
-    if principal is None:
-        raise HTTPException(
-            401,
-            "an API key is needed: Authorization: Bearer KEY",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
-    return principal
-
-
 def _may_see(principal: Principal, topic: str) -> bool:
     return any(
         authorize(principal, operation, topic)
@@ -140,22 +136,16 @@ def _may_see(principal: Principal, topic: str) -> bool:
     )
 
 
-def _limit(text: str | None) -> int:
-    if text is None:
-        return TOPICS_PAGE_DEFAULT
-    # Long digits are refused before they become a number.
-    if text.isascii() and text.isdigit() and len(text) <= len(str(TOPICS_PAGE_MAX)):
-        limit = int(text)
-        if 1 <= limit <= TOPICS_PAGE_MAX:
-            return limit
-    raise HTTPException(400, f"limit must be a whole number from 1 to {TOPICS_PAGE_MAX}")
-
-
 async def _refuse(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     return JSONResponse(
         {"error": error.detail}, status_code=error.status_code, headers=error.headers
     )
+
+
+async def _explain(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RefusedError)
+    return JSONResponse({"error": str(error)}, status_code=error.status)
 
 
 async def _fail(request: Request, error: Exception) -> JSONResponse:

@@ -34,6 +34,8 @@ class MetricValues:
     messages_redelivered: int = 0
     messages_acknowledged: int = 0
     messages_dead_lettered: int = 0
+    acknowledgements_unknown: int = 0
+    queues: int = 0
     messages_dropped: Mapping[str, int] = field(default_factory=dict)  # by reason
     subscriptions_ended: Mapping[str, int] = field(default_factory=dict)  # by reason
     messages_inflight: int = 0
@@ -132,6 +134,17 @@ _OURS: Final = (
         "braidmq_messages_acknowledged",
         "Deliveries that consumers acknowledged.",
         counter=True,
+    ),
+    _Shown(
+        "acknowledgements_unknown",
+        "braidmq_acknowledgements_unknown",
+        "Acknowledgements on the Vibe strand of nothing that the connection held.",
+        counter=True,
+    ),
+    _Shown(
+        "queues",
+        "braidmq_queues",
+        "Queues, those of dead letters included.",
     ),
     _Shown(
         "messages_dead_lettered",

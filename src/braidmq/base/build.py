@@ -16,11 +16,17 @@ HOT_MODULES: Final = (
     "braidmq.wire.*.frames",
     "braidmq.wire.*.session",
     "braidmq.wire.blip.messages",
+    "braidmq.wire.vibe.messages",
     "braidmq.broker.*",
     "braidmq.wal.format",
+    "braidmq.server.blip",
     "braidmq.server.connection",
     "braidmq.server.engine",
     "braidmq.server.host",
+    "braidmq.server.vibe",
+    "braidmq.server.vibe_deliver",
+    "braidmq.server.vibe_gate",
+    "braidmq.server.vibe_given",
 )
 """Patterns of the modules on the way of every message. A `*` may stand for one name."""
 

@@ -61,6 +61,37 @@ class Settled:
         """Return the ranges in order; the first begins at 0."""
         return list(self._ranges)
 
+    def open_ranges(self, up_to: int) -> list[tuple[int, int]]:
+        """Return the ranges up to *up_to* that are between the settled ones."""
+        found: list[tuple[int, int]] = []
+        at = 0
+        for after, last in self._ranges:
+            if at < after and at < up_to:
+                found.append((at, min(after, up_to)))
+            at = max(at, last)
+        if at < up_to:
+            found.append((at, up_to))
+        return found
+
+    def copy(self) -> "Settled":
+        """Return the same ranges, to be changed apart."""
+        other = Settled(0)
+        other._ranges = list(self._ranges)
+        return other
+
+    def reopen(self, message_id: int) -> None:
+        """Take back that a message is settled."""
+        kept: list[tuple[int, int]] = []
+        for after, last in self._ranges:
+            if after < message_id <= last:
+                if after < message_id - 1 or after == 0:
+                    kept.append((after, message_id - 1))
+                if message_id < last:
+                    kept.append((message_id, last))
+            else:
+                kept.append((after, last))
+        self._ranges = kept
+
 
 COMPACT_RANGES: Final = 4096
 """More ranges than this are sorted and joined: only out of order do they pile up."""
@@ -71,12 +102,24 @@ class Progress:
 
     def __init__(self) -> None:
         self.handed_id: int = 0
+        self.settled_count: int = 0
         self.ranges: list[tuple[int, int]] = []
         self.attempts: dict[int, int] = {}
         self._compact_at: int = COMPACT_RANGES
 
     def settle(self, after: int, message_id: int) -> None:
         """Note that a message was settled; *after* is the message before it."""
+        self.settled_count += 1
+        self._add_range(after, message_id)
+        if self.attempts:
+            self.attempts.pop(message_id, None)
+
+    def settle_range(self, after: int, last: int, count: int) -> None:
+        """Note that the *count* messages in (after, last] were settled."""
+        self.settled_count += count
+        self._add_range(after, last)
+
+    def _add_range(self, after: int, message_id: int) -> None:
         ranges = self.ranges
         if ranges and ranges[-1][1] == after:
             ranges[-1] = (ranges[-1][0], message_id)
@@ -84,8 +127,6 @@ class Progress:
             ranges.append((after, message_id))
             if len(ranges) >= self._compact_at:
                 self.compact()
-        if self.attempts:
-            self.attempts.pop(message_id, None)
 
     def compact(self) -> None:
         """Join the ranges that meet, whatever the order in which they were noted."""
@@ -100,12 +141,14 @@ class Progress:
 
     def size_bytes(self) -> int:
         """Return about how much of a record this takes."""
-        return 24 + 16 * len(self.ranges) + 12 * len(self.attempts)
+        return 28 + 16 * len(self.ranges) + 12 * len(self.attempts)
 
     def merge(self, later: "Progress") -> None:
         """Add what happened after this, when this could not be written by itself."""
         self.handed_id = max(self.handed_id, later.handed_id)
+        self.settled_count += later.settled_count
         for after, last in later.ranges:
-            self.settle(after, last)
+            self._add_range(after, last)
+            self.attempts.pop(last, None)
         self.compact()
         self.attempts.update(later.attempts)

@@ -1,36 +1,109 @@
 """Who may do what: one decision, asked by every strand and every path.
 
 A pattern is a name in which `*` matches any run of characters, also an empty one; nothing else
-is special, and case counts. No permission is the default.
+is special, and case counts. That holds for users' grants as well: VibeMQ compares those without
+case, but a queue's name is case-sensitive here, and a permission must not reach further than
+the name it was written for. No permission is the default.
+
+                   an API key                              a user
+    publish        a `publish` pattern                     a grant of it
+    subscribe      a `subscribe` pattern                   a grant of it
+    queue info     admin, or a pattern of either kind      a grant of it
+    list queues    admin, or a pattern of either kind      any grant for the name
+    create, delete and purge a queue
+                   admin                                   a grant of it
+    admin          admin                                   never
+
+A principal is asked about again at every command and every delivery, and all sessions of one
+user share one: what is changed in it holds at once, everywhere.
 """
 
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
 ADMIN: Final = "admin"
+CREATE_QUEUE: Final = "create_queue"
+DELETE_QUEUE: Final = "delete_queue"
+PURGE_QUEUE: Final = "purge_queue"
+QUEUE_INFO: Final = "queue_info"
+LIST_QUEUES: Final = "list_queues"
+
+GRANTABLE: Final = (
+    PUBLISH,
+    SUBSCRIBE,
+    CREATE_QUEUE,
+    DELETE_QUEUE,
+    PURGE_QUEUE,
+    QUEUE_INFO,
+    LIST_QUEUES,
+)
+"""What a grant can hold, in the order of the protocol's numbers; administration it cannot."""
+
+PATTERN_CHARS_MAX: Final = 256
+"""As long as the longest queue name. Whoever grants is told, not whoever is judged by it."""
+
+
+class Grant:
+    """What a user may do with the queues that one pattern matches; it never changes."""
+
+    def __init__(self, pattern: str, operations: AbstractSet[str]) -> None:
+        assert is_pattern(pattern)
+        assert operations
+        assert operations <= set(GRANTABLE)
+        self.pattern: str = pattern
+        self.operations: frozenset[str] = frozenset(operations)
 
 
 class Principal:
-    """Who is asking: a name, and the patterns of what it may do."""
+    """Who is asking: a name, and the patterns of what it may do.
+
+    API keys have `publish`, `subscribe` and `admin`; users have `grants`, and are `gone` once
+    they are deleted.
+    """
 
     def __init__(
-        self, name: str, *, publish: list[str], subscribe: list[str], admin: bool = False
+        self,
+        name: str,
+        *,
+        publish: list[str],
+        subscribe: list[str],
+        admin: bool = False,
+        grants: list[Grant] | None = None,
     ) -> None:
         self.name: str = name
         self.publish: list[str] = publish
         self.subscribe: list[str] = subscribe
         self.admin: bool = admin
+        self.grants: list[Grant] = [] if grants is None else grants
+        self.gone: bool = False
+        self.version: int = 0  # grows with every change: what was decided before is void
 
 
 def authorize(principal: Principal, operation: str, name: str) -> bool:
     """Say whether *principal* may do *operation* on the topic or queue called *name*."""
+    if principal.gone:
+        return False
     if operation == PUBLISH:
-        return _any_matches(principal.publish, name)
+        return _any_matches(principal.publish, name) or _is_granted(principal, PUBLISH, name)
     if operation == SUBSCRIBE:
-        return _any_matches(principal.subscribe, name)
-    assert operation == ADMIN, operation
-    return principal.admin
+        return _any_matches(principal.subscribe, name) or _is_granted(
+            principal, SUBSCRIBE, name
+        )
+    if operation == ADMIN:
+        return principal.admin
+    if operation == QUEUE_INFO:
+        return _sees(principal, name) or _is_granted(principal, QUEUE_INFO, name)
+    if operation == LIST_QUEUES:
+        return _sees(principal, name) or _has_any_grant(principal, name)
+    assert operation in {CREATE_QUEUE, DELETE_QUEUE, PURGE_QUEUE}, operation
+    return principal.admin or _is_granted(principal, operation, name)
+
+
+def is_pattern(pattern: str) -> bool:
+    """Say whether *pattern* may be granted: 1 to `PATTERN_CHARS_MAX` characters, any at all."""
+    return 1 <= len(pattern) <= PATTERN_CHARS_MAX
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -57,3 +130,22 @@ def matches(pattern: str, name: str) -> bool:
 
 def _any_matches(patterns: list[str], name: str) -> bool:
     return any(matches(pattern, name) for pattern in patterns)
+
+
+def _sees(principal: Principal, name: str) -> bool:
+    return (
+        principal.admin
+        or _any_matches(principal.publish, name)
+        or _any_matches(principal.subscribe, name)
+    )
+
+
+def _is_granted(principal: Principal, operation: str, name: str) -> bool:
+    return any(
+        operation in grant.operations and matches(grant.pattern, name)
+        for grant in principal.grants
+    )
+
+
+def _has_any_grant(principal: Principal, name: str) -> bool:
+    return any(matches(grant.pattern, name) for grant in principal.grants)

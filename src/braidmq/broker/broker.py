@@ -11,12 +11,22 @@ from typing import Final
 from braidmq.base.ids import NO_ID
 from braidmq.broker import headers, records
 from braidmq.broker.acknowledgements import Progress
-from braidmq.broker.backlog import ReadRequest
+from braidmq.broker.backlog import Backlog, ReadRequest
+from braidmq.broker.dead_letters import QUEUE_HEADER, is_dead_letter_topic
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.broker.dedup import DedupWindow
-from braidmq.broker.delivery import Deliverer
+from braidmq.broker.dedup import NEW, DedupWindow
 from braidmq.broker.expiry import expires_us, is_expired
-from braidmq.broker.outgoing import Advanced, Buried, Ended, Outgoing, Started
+from braidmq.broker.outgoing import (
+    Advanced,
+    Buried,
+    Declared,
+    Deleted,
+    Ended,
+    Outgoing,
+    Started,
+)
+from braidmq.broker.queue_delivery import QueueDeliverer
+from braidmq.broker.rules import Rules, of_settings
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats, TopicRow
 from braidmq.broker.subscriptions import Consumer, Peer, Subscription
@@ -45,7 +55,10 @@ class Broker:
         self.outgoing: Outgoing = Outgoing()
         self.subscriptions: dict[int, Subscription] = {}
         self.dedup: DedupWindow = DedupWindow(settings.dedup_window_us)
-        self.deliverer: Deliverer = Deliverer(settings, self.topics, self.outgoing, self.stats)
+        self.deliverer: QueueDeliverer = QueueDeliverer(
+            settings, self.topics, self.outgoing, self.stats
+        )
+        self.backlog: Backlog = Backlog(settings, self.deliverer)
         self.refusal: str = ""  # why durable publishes are refused now; empty when they are not
         self.committed_id: int = NO_ID
         self.latest_us: int = 0  # the newest time that recovery has met
@@ -53,6 +66,8 @@ class Broker:
         self._ttl_us: int = settings.message_ttl_us
         self._encoder: records.MessageEncoder = records.MessageEncoder()
         self._leases_over: list[Subscription] = []
+        self._rules: Rules = of_settings(settings)
+        self._letter_rules: Rules = of_settings(settings, limited=False)
 
     # What publishers ask for.
 
@@ -61,7 +76,15 @@ class Broker:
 
         Whoever calls has checked permission and, for a durable message, `refusal`.
         """
-        if self._ttl_us and message.expires_us == 0:
+        queue = message.topic.queue
+        if queue is not None:
+            if queue.policy.ttl_us and message.expires_us == 0:
+                message.expires_us = expires_us(now_us, queue.policy.ttl_us)
+            if not queue.policy.durable:
+                message.qos = 0
+            elif message.qos != 0:
+                queue.pending += 1
+        elif self._ttl_us and message.expires_us == 0:
             message.expires_us = expires_us(now_us, self._ttl_us)
         if message.qos == 0:
             self.deliverer.route(message, now_us)
@@ -87,7 +110,7 @@ class Broker:
         """Accept a durable message unless it is a repeat; return the id it has in the log."""
         topic = message.topic.name
         known = self.dedup.find(topic, dedup_id, now_us)
-        if known:
+        if known != NEW:
             self.stats.duplicates += 1
             return known
         message.headers = headers.encode(
@@ -102,12 +125,23 @@ class Broker:
     def subscribe(self, peer: Peer, topic: Topic, qos: int, now_us: int) -> int:
         """Make a subscription; return its id, which counts once that id is committed."""
         assert peer.principal is not None
-        subscription = Subscription(topic, qos, peer.principal.name)
+        subscription = self.new_subscription(topic, qos, peer.principal.name)
         subscription.last_used_us = now_us
         record = records.encode_subscribe(qos, now_us, subscription.principal, topic.name)
         given = self.outgoing.add(Started(subscription), record)
         subscription.begin(given)
         return given
+
+    def new_subscription(self, topic: Topic, qos: int, principal: str) -> Subscription:
+        """Return a subscription that has not begun yet."""
+        # Dead letters have no attempt limit: they wait for whoever comes for them.
+        rules = self._letter_rules if is_dead_letter_topic(topic.name) else self._rules
+        return Subscription(topic, qos, principal, rules)
+
+    def find(self, subscription_id: int) -> Subscription | None:
+        """Return the subscription, or the lane of a queue, that has this id."""
+        found = self.subscriptions.get(subscription_id)
+        return self.deliverer.lanes.get(subscription_id) if found is None else found
 
     def attach(self, peer: Peer, subscription_id: int) -> Consumer | None:
         """Return the peer's hold on a subscription, or None when it may have none."""
@@ -129,7 +163,7 @@ class Broker:
         """Hand the consumer one message, if there is one: DELIVERED, EMPTY or WAIT."""
         subscription = consumer.subscription
         subscription.last_used_us = now_us
-        if self.deliverer.hand_out(consumer, correlation_id, now_us):
+        if self.deliverer.hand_out(subscription, consumer, correlation_id, now_us):
             return DELIVERED
         if not subscription.reading:
             return EMPTY
@@ -156,7 +190,7 @@ class Broker:
         if entry is None:
             if not subscription.backlog_is_known_open(tag):
                 return UNKNOWN
-            self._read_now(subscription)
+            self.backlog.read_now(subscription)
             subscription.waiters.append(consumer.peer)
             return WAIT
         if entry.message.expires_us and is_expired(entry.message.expires_us, now_us):
@@ -171,18 +205,19 @@ class Broker:
 
     def resume(self, peer: Peer, now_us: int) -> None:
         """Push to a peer that has room again."""
-        for consumer in peer.consumers.values():
-            if consumer.credit > 0:
+        for consumer in list(peer.consumers.values()):
+            if consumer.credit > 0 or consumer.queue is not None:
                 self.deliverer.pump(consumer.subscription, now_us)
 
     def stop_pushing(self, peer: Peer) -> None:
         """Void the peer's credit; what it holds stays with it."""
         for consumer in peer.consumers.values():
             consumer.credit = 0
+            consumer.prefetch = 0
 
     def detach(self, peer: Peer, now_us: int) -> None:
         """Take back what a peer that is gone was holding."""
-        for consumer in peer.consumers.values():
+        for consumer in list(peer.consumers.values()):
             if not consumer.subscription.ended:
                 self.deliverer.consumer_left(consumer, now_us)
                 waiters = consumer.subscription.waiters
@@ -201,6 +236,12 @@ class Broker:
     def fence(self) -> int:
         """Return the id whose commit covers all that was accepted, acknowledgements too."""
         if self.deliverer.acknowledged:
+            self._advance()
+        return self.outgoing.last_id
+
+    def full_fence(self) -> int:
+        """Return the id whose commit covers all that has happened, hand-outs and drops too."""
+        if self.deliverer.dirty:
             self._advance()
         return self.outgoing.last_id
 
@@ -231,7 +272,10 @@ class Broker:
                 self._start(item.subscription)
             elif isinstance(item, Buried):
                 outgoing.bytes -= len(item.letter.body)
+                self.deliverer.buried(item)
                 self.deliverer.route(item.letter, now_us)
+        if self.deliverer.replays:
+            self.deliverer.go_on_replaying(now_us)
 
     def refused(self, from_id: int, reason: str, now_us: int) -> list[Pending]:
         """Take back what the log had no room for; return the publishes and subscriptions.
@@ -243,11 +287,14 @@ class Broker:
         taken = self.outgoing.take_back(from_id)
         refused: list[Pending] = []
         ended: list[Ended] = []
+        deleted: list[Deleted] = []
         for item in taken:
             if isinstance(item, Message):
                 self.outgoing.bytes -= len(item.body)
                 self.stats.refused += 1
                 self._forget_dedup(item)
+                if item.topic.queue is not None:
+                    item.topic.queue.pending -= 1
                 refused.append(item)
             elif isinstance(item, Started):
                 refused.append(item)
@@ -256,6 +303,10 @@ class Broker:
                 self.deliverer.unbury(item, now_us)
             elif isinstance(item, Ended):
                 ended.append(item)
+            elif isinstance(item, Deleted):
+                deleted.append(item)
+            elif isinstance(item, Declared) and item.queue.topic.queue is item.queue:
+                self.deliverer.end_queue(item.queue)
         for item in reversed(taken):  # so that each is merged with what came after it
             if isinstance(item, Advanced):
                 self._take_progress_back(item.progress)
@@ -264,6 +315,13 @@ class Broker:
             self.outgoing.add(
                 again, records.encode_unsubscribe(item.subscription_id, item.reason)
             )
+        for gone in deleted:
+            self.outgoing.add(Deleted(gone.queue_id), records.encode_delete(gone.queue_id))
+        for item in taken:
+            if isinstance(item, Buried):
+                # A message that was rejected is not dead: whoever is free gets it again.
+                self.deliverer.pump(item.entry.subscription, now_us)
+        self.deliverer.unblock()  # what was refused has left room
         return refused
 
     def accept_again(self) -> None:
@@ -271,18 +329,9 @@ class Broker:
         self.refusal = ""
         self.deliverer.log_refuses = False
 
-    def take_reads(self) -> list[ReadRequest]:
+    def take_reads(self, now_us: int) -> list[ReadRequest]:
         """Take the pieces of backlog that are to be read back from the log."""
-        wanted = self.deliverer.reads
-        if not wanted:
-            return []
-        self.deliverer.reads = []
-        requests: list[ReadRequest] = []
-        for subscription in wanted:
-            request = self._read_request(subscription)
-            if request is not None:
-                requests.append(request)
-        return requests
+        return self.backlog.take_reads(now_us)
 
     def supply(
         self, request: ReadRequest, found: list[tuple[int, bytes]], reached_id: int, now_us: int
@@ -291,16 +340,7 @@ class Broker:
 
         Ids that retention has deleted by force are simply not among what is found.
         """
-        subscription = request.subscription
-        if subscription.ended:
-            return
-        for message_id, record in found:
-            message = self._stored(subscription.topic, message_id, record)
-            self.deliverer.take_in_from_log(subscription, message, now_us)
-        subscription.cursor = max(subscription.cursor, reached_id)
-        self._end_reading(subscription)
-        if subscription.consumers:
-            self.deliverer.pump(subscription, now_us)
+        self.backlog.supply(request, found, reached_id, now_us)
 
     def take_touched(self) -> list[Peer]:
         """Take the peers that have something to send, or whose answer may be there now."""
@@ -364,7 +404,7 @@ class Broker:
                 continue
             _, floor = subscription.settled_ranges(self.committed_id)[0]
             needed = min(needed, floor + 1)
-        return needed
+        return min(needed, self.deliverer.needed_id(self.committed_id))
 
     # Inside.
 
@@ -391,7 +431,7 @@ class Broker:
 
     def _take_progress_back(self, progress: dict[int, Progress]) -> None:
         for subscription_id, earlier in progress.items():
-            subscription = self.subscriptions.get(subscription_id)
+            subscription = self.find(subscription_id)
             if subscription is None:
                 continue
             if subscription.progress is not None:
@@ -402,9 +442,11 @@ class Broker:
 
     def _forget_dedup(self, message: Message) -> None:
         if message.headers:
-            dedup_id = headers.decode(message.headers).get(DEDUP_HEADER)
+            kept = headers.decode(message.headers)
+            dedup_id = kept.get(DEDUP_HEADER)
             if dedup_id is not None:
-                self.dedup.forget(message.topic.name, dedup_id)
+                # What a full queue redirected was meant for that queue.
+                self.dedup.forget(kept.get(QUEUE_HEADER, message.topic.name), dedup_id)
 
     def _start(self, subscription: Subscription) -> None:
         self.subscriptions[subscription.id] = subscription
@@ -421,52 +463,11 @@ class Broker:
             Ended(subscription.id, reason), records.encode_unsubscribe(subscription.id, reason)
         )
 
-    def _read_now(self, subscription: Subscription) -> None:
-        if not subscription.reading:
-            subscription.reading = True
-            self.deliverer.reads.append(subscription)
-
-    def _read_request(self, subscription: Subscription) -> ReadRequest | None:
-        settled = subscription.settled
-        if settled is not None:
-            skipped_to = settled.skip_from(subscription.cursor)
-            if skipped_to > subscription.cursor:
-                subscription.cursor = skipped_to
-                subscription.tail = skipped_to
-        if subscription.ended or subscription.cursor >= subscription.topic.last_id:
-            self._end_reading(subscription)
-            return None
-        request = ReadRequest(subscription, self.settings, self.deliverer.held_bytes)
-        if settled is not None:
-            next_range = settled.next_range_after(subscription.cursor)
-            if next_range:
-                request.up_to = min(request.up_to, next_range)
-        return request
-
-    def _end_reading(self, subscription: Subscription) -> None:
-        subscription.reading = False
-        subscription.behind = subscription.cursor < subscription.topic.last_id
-        if not subscription.behind:
-            subscription.settled = None
-            subscription.known_attempts = {}
-        for peer in subscription.waiters:
-            self.deliverer.touch(peer)
-        subscription.waiters = []
-
-    def _stored(self, topic: Topic, message_id: int, record: bytes) -> Message:
-        head = records.Head(record)
-        message = Message(topic, 1, record[head.body_at :])
-        message.id = message_id
-        message.priority = head.priority
-        message.origin = head.origin
-        message.timestamp_us = head.timestamp_us
-        message.expires_us = head.expires_us
-        if head.headers_at != head.body_at:
-            message.headers = record[head.headers_at : head.body_at]
-        return message
-
     def _maintain(self, now_us: int) -> None:
         self.dedup.expire(now_us)
+        for subscription in self.deliverer.lanes_and_views():
+            self.deliverer.drop_expired(subscription, now_us)
+        self.deliverer.unblock()
         for subscription in list(self.subscriptions.values()):
             self.deliverer.drop_expired(subscription, now_us)
             if self._lease_is_over(subscription, now_us) and not self.refusal:

@@ -4,11 +4,25 @@ import hashlib
 from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
+from braidmq.broker import headers, records
+from braidmq.broker.topics import Message, Topic, body_of
 
 PREFIX: Final = "dlq."
 
 MAX_RETRIES: Final = "maxRetries"
 """The reason of a message whose last allowed delivery was not acknowledged."""
+EXPIRED: Final = "expired"
+OVERFLOW: Final = "overflow"
+REJECTED: Final = "rejected"
+TOO_LARGE: Final = "tooLarge"
+"""The reason of a message that no frame of its consumer's strand can carry."""
+
+REASON_HEADER: Final = "deathReason"
+QUEUE_HEADER: Final = "deathQueue"
+ATTEMPTS_HEADER: Final = "deathAttempts"
+
+QUEUE_NAME_CHARACTERS_MAX: Final = 256
+"""A queue's name; that of its dead letters is a queue's name as well."""
 
 
 def topic_for(topic: str) -> str:
@@ -16,7 +30,17 @@ def topic_for(topic: str) -> str:
     name = PREFIX + topic
     if len(name.encode()) <= TOPIC_BYTES_MAX:
         return name
-    return PREFIX + hashlib.sha256(topic.encode()).hexdigest()
+    return _hashed(topic)
+
+
+def queue_for(queue: str) -> str:
+    """Return the queue of *queue*'s dead letters."""
+    name = PREFIX + queue
+    return name if len(name) <= QUEUE_NAME_CHARACTERS_MAX else _hashed(queue)
+
+
+def _hashed(name: str) -> str:
+    return PREFIX + hashlib.sha256(name.encode()).hexdigest()
 
 
 def is_dead_letter_topic(topic: str) -> bool:
@@ -25,12 +49,61 @@ def is_dead_letter_topic(topic: str) -> bool:
 
 
 def headers_for(
-    headers: dict[str, str], *, reason: str, topic: str, attempts: int
+    kept: dict[str, str], *, reason: str, topic: str, attempts: int
 ) -> dict[str, str]:
-    """Return the headers of the dead letter of a message that had *headers*."""
+    """Return the headers of the dead letter of a message that had *kept*."""
     return {
-        **headers,
-        "deathReason": reason,
-        "deathQueue": topic,
-        "deathAttempts": str(attempts),
+        **kept,
+        REASON_HEADER: reason,
+        QUEUE_HEADER: topic,
+        ATTEMPTS_HEADER: str(attempts),
     }
+
+
+def moved(message: Message, topic: Topic, block: bytes, now_us: int) -> Message:
+    """Return *message* as one of another topic, with other headers."""
+    letter = Message(topic, 1, body_of(topic, message.payload))
+    letter.priority = message.priority
+    letter.origin = message.origin
+    letter.timestamp_us = now_us
+    letter.headers = block
+    return letter
+
+
+def letter_of(
+    message: Message, topic: Topic, *, reason: str, attempts: int, keep_id: bool, now_us: int
+) -> Message:
+    """Return the dead letter of *message* on *topic*; *keep_id* lets it have the same name."""
+    kept = headers.decode(message.headers)
+    if keep_id:
+        kept.setdefault(headers.MESSAGE_ID, str(message.id))
+    block = headers.encode(
+        headers_for(kept, reason=reason, topic=message.topic.name, attempts=attempts)
+    )
+    return moved(message, topic, block, now_us)
+
+
+def headers_sent_back(block: bytes) -> bytes:
+    """Return the headers of a dead letter that is sent back: nothing of its death is left."""
+    kept = headers.decode(block)
+    for name in (REASON_HEADER, QUEUE_HEADER, ATTEMPTS_HEADER):
+        kept.pop(name, None)
+    return headers.encode(kept)
+
+
+def record_of(
+    letter: Message, *, subscription_id: int, after_id: int, message_id: int
+) -> bytes:
+    """Return the record of a letter, which settles the message that it was made of."""
+    stored = records.StoredMessage()
+    stored.qos = letter.qos
+    stored.priority = letter.priority
+    stored.origin = letter.origin
+    stored.timestamp_us = letter.timestamp_us
+    stored.expires_us = letter.expires_us
+    stored.headers = letter.headers
+    stored.body = letter.body
+    stored.settles_subscription = subscription_id
+    stored.settles_after = after_id
+    stored.settles_id = message_id
+    return records.encode_dead_letter(stored)

@@ -1,9 +1,20 @@
 """Dedup: publisher-chosen ids that were seen lately, so that a repeat is not stored again."""
 
+import hashlib
 from collections import deque
+from typing import Final
 
-HEADER = "dedupId"
+HEADER: Final = "dedupId"
 """The header that carries a publisher's own id of a message."""
+
+NEW: Final = -1
+"""What a window answers about an id that it does not know; 0 is a memory-only message."""
+
+IDS_MAX: Final = 1_000_000
+"""Ids that are remembered, however long the window is; above it the oldest are forgotten."""
+
+_ID_CHARACTERS_MAX: Final = 64
+"""A longer id is remembered by its hash."""
 
 
 class DedupWindow:
@@ -18,29 +29,28 @@ class DedupWindow:
         return len(self._ids)
 
     def find(self, topic: str, dedup_id: str, now_us: int) -> int:
-        """Return the id under which the message was accepted, or 0 if it is new."""
+        """Return the id under which the message was accepted, or NEW."""
         self.expire(now_us)
-        known = self._ids.get((topic, dedup_id))
-        return 0 if known is None else known[0]
+        known = self._ids.get((topic, _short(dedup_id)))
+        return NEW if known is None else known[0]
 
     def remember(self, topic: str, dedup_id: str, message_id: int, now_us: int) -> None:
         """Note that a message was accepted under *message_id*."""
+        dedup_id = _short(dedup_id)
+        if len(self._order) >= IDS_MAX:
+            self._forget_oldest()
         self._order.append((now_us, topic, dedup_id))
         self._ids[(topic, dedup_id)] = (message_id, now_us)
 
     def forget(self, topic: str, dedup_id: str) -> None:
         """Take a refused message back, so that its repeat is accepted."""
-        self._ids.pop((topic, dedup_id), None)
+        self._ids.pop((topic, _short(dedup_id)), None)
 
     def expire(self, now_us: int) -> None:
         """Forget what is older than the window."""
         order = self._order
         while order and order[0][0] + self._window_us <= now_us:
-            at_us, topic, dedup_id = order.popleft()
-            known = self._ids.get((topic, dedup_id))
-            # A message that was refused and accepted later counts from the later time.
-            if known is not None and known[1] == at_us:
-                del self._ids[(topic, dedup_id)]
+            self._forget_oldest()
 
     def rows(self) -> list[tuple[int, str, str, int]]:
         """Return what :meth:`remember` needs to build this window again."""
@@ -50,3 +60,17 @@ class DedupWindow:
             if known is not None and known[1] == at_us:
                 rows.append((at_us, topic, dedup_id, known[0]))
         return rows
+
+    def _forget_oldest(self) -> None:
+        at_us, topic, dedup_id = self._order.popleft()
+        known = self._ids.get((topic, dedup_id))
+        # A message that was refused and accepted later counts from the later time.
+        if known is not None and known[1] == at_us:
+            del self._ids[(topic, dedup_id)]
+
+
+def _short(dedup_id: str) -> str:
+    if len(dedup_id) <= _ID_CHARACTERS_MAX:
+        return dedup_id
+    # One character longer than any that is kept as it is: the two kinds never meet.
+    return "#" + hashlib.sha256(dedup_id.encode()).hexdigest()

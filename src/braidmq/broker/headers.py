@@ -11,6 +11,9 @@ from typing import Final
 TEXT_BYTES_MAX: Final = 65_535
 """A key's or a value's length is a u16."""
 
+MESSAGE_ID: Final = ""
+"""The key under which a publisher's own id of a message is kept: one no publisher can send."""
+
 _U16: Final = struct.Struct("<H")
 
 

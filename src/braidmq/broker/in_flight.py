@@ -38,6 +38,7 @@ class InFlight:
     def give_back(self, entry: "Entry", *, last_chance: bool) -> None:
         """Let an entry that is with no consumer wait for its next delivery."""
         self.open[entry.id] = entry
+        entry.is_last_chance = last_chance
         heapq.heappush(self.last_chances if last_chance else self.returned, entry.id)
 
     def uncount(self, entry: "Entry") -> None:
@@ -51,24 +52,40 @@ class InFlight:
 
     def last_chance(self) -> "Entry | None":
         """Return the oldest entry that waits for a consumer that holds nothing else."""
-        return self._live_head(self.last_chances)
+        return self._live_head(self.last_chances, last_chance=True)
+
+    def oldest_unheld(self) -> "Entry | None":
+        """Return the oldest entry that is with nobody, also one that a timer keeps apart."""
+        oldest: Entry | None = None
+        if len(self.open) > self.count:
+            for entry in self.open.values():
+                if entry.consumer is None and (oldest is None or entry.id < oldest.id):
+                    oldest = entry
+        return oldest
 
     def take_returned(self, *, consumer_is_idle: bool) -> "Entry | None":
         """Take the oldest entry that this consumer may have."""
         if consumer_is_idle:
-            entry = self._live_head(self.last_chances)
+            entry = self._live_head(self.last_chances, last_chance=True)
             if entry is not None:
                 heapq.heappop(self.last_chances)
                 return entry
-        entry = self._live_head(self.returned)
+        entry = self._live_head(self.returned, last_chance=False)
         if entry is not None:
             heapq.heappop(self.returned)
         return entry
 
-    def _live_head(self, heap: list[int]) -> "Entry | None":
+    def _live_head(self, heap: list[int], *, last_chance: bool) -> "Entry | None":
         while heap:
             entry = self.open.get(heap[0])
-            if entry is not None:
+            # Its place may be an old one: a consumer has it, a timer keeps it apart, or it
+            # was put off and is listed elsewhere now.
+            if (
+                entry is not None
+                and entry.consumer is None
+                and entry.due_us == 0
+                and entry.is_last_chance == last_chance
+            ):
                 return entry
             heapq.heappop(heap)
         return None

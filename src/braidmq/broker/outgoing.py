@@ -4,6 +4,7 @@ from typing import final
 
 from braidmq.base.ids import FIRST_ID
 from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.queues import Queue
 from braidmq.broker.subscriptions import Entry, Subscription
 from braidmq.broker.topics import Message, Pending
 
@@ -26,6 +27,22 @@ class Ended(Pending):
 
 
 @final
+class Declared(Pending):
+    """A new queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue: Queue = queue
+
+
+@final
+class Deleted(Pending):
+    """The end of a queue."""
+
+    def __init__(self, queue_id: int) -> None:
+        self.queue_id: int = queue_id
+
+
+@final
 class Advanced(Pending):
     """The progress of some subscriptions."""
 
@@ -35,9 +52,17 @@ class Advanced(Pending):
 
 @final
 class Buried(Pending):
-    """A dead letter, and the entry it came from."""
+    """A dead letter, or one that is sent back, and the entry it came from."""
 
-    def __init__(self, letter: Message, entry: Entry, message: Message) -> None:
+    def __init__(
+        self,
+        letter: Message,
+        entry: Entry,
+        message: Message,
+        is_letter: bool,  # noqa: FBT001 - of two kinds
+    ) -> None:
+        self.is_letter: bool = is_letter
+        self.settles_lane: bool = False  # of a view's entry: the first end that it had
         self.letter: Message = letter
         self.entry: Entry = entry
         self.message: Message = message

@@ -10,12 +10,19 @@ length, which is kept as it came over the Blip wire together with topic and payl
     3 SUBSCRIBE    qos u8 | timestamp us u64 | principal length u16 | principal | topic
     4 UNSUBSCRIBE  reason u8 | subscription id u64
     5 PROGRESS     u32 count, then for each subscription:
-                   id u64 | handed id u64 | u32 ranges, each (after u64, last u64)
+                   id u64 | handed id u64 | u32 messages settled
+                   | u32 ranges, each (after u64, last u64)
                    | u32 redeliveries, each (message id u64, attempts u32)
+    6 DECLARE      created us u64 | mode u8 | overflow u8 | flags u8 (1 durable, 2 dead letters)
+                   | max size u64 | ttl us u64 | max attempts u32
+                   | dead letter queue name length u16 | name | queue name
+    7 DELETE       queue id u64
 
 A dead letter settles its message for the subscription that gave up on it: one record, so that
-no crash leaves the message in both places or in neither. The payload comes last in a record, so
-that the index can point at it.
+no crash leaves the message in both places or in neither; a letter that is sent back is the
+same record the other way round. The payload comes last in a record, so that the index can point
+at it. A queue's id is that of its DECLARE; its lanes (`braidmq.broker.queues`) have ids of
+their own, made from it.
 """
 
 import struct
@@ -26,6 +33,7 @@ from librt.strings import read_i32_le, read_i64_le
 from braidmq.base.errors import UnknownRecordError
 from braidmq.base.records import GAP_KIND, Description
 from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.policy import Policy
 from braidmq.broker.topics import Message
 
 MESSAGE: Final = 1
@@ -33,6 +41,8 @@ DEAD_LETTER: Final = 2
 SUBSCRIBE: Final = 3
 UNSUBSCRIBE: Final = 4
 PROGRESS: Final = 5
+DECLARE: Final = 6
+DELETE: Final = 7
 GAP: Final = GAP_KIND
 """Written by the log's repair: a range of ids that was lost and accepted as lost."""
 
@@ -71,8 +81,26 @@ _PROGRESS: Final = struct.Struct(
 _SUBSCRIPTION: Final = struct.Struct(
     "<Q"  # subscription id
     "Q"  # handed id
+    "I"  # messages settled
     "I"  # ranges
 )
+_DECLARE: Final = struct.Struct(
+    "<B"  # type
+    "Q"  # created us
+    "B"  # mode
+    "B"  # overflow
+    "B"  # flags
+    "Q"  # max size
+    "Q"  # ttl us
+    "I"  # max attempts
+    "H"  # length of the dead letter queue's name
+)
+_DELETE: Final = struct.Struct(
+    "<B"  # type
+    "Q"  # queue id
+)
+_DURABLE: Final = 1
+_DEAD_LETTERS: Final = 2
 _RANGE: Final = struct.Struct("<QQ")
 _COUNT: Final = struct.Struct("<I")
 _ATTEMPTS: Final = struct.Struct(
@@ -191,7 +219,11 @@ def encode_progress(progress: dict[int, Progress]) -> bytes:
     """Return a PROGRESS record of several subscriptions."""
     parts: list[bytes] = [_PROGRESS.pack(PROGRESS, len(progress))]
     for subscription_id, made in progress.items():
-        parts.append(_SUBSCRIPTION.pack(subscription_id, made.handed_id, len(made.ranges)))
+        parts.append(
+            _SUBSCRIPTION.pack(
+                subscription_id, made.handed_id, made.settled_count, len(made.ranges)
+            )
+        )
         parts.extend(_RANGE.pack(after, last) for after, last in made.ranges)
         parts.append(_COUNT.pack(len(made.attempts)))
         parts.extend(_ATTEMPTS.pack(*item) for item in made.attempts.items())
@@ -238,7 +270,9 @@ def read_progress(record: bytes) -> dict[int, Progress]:
     progress: dict[int, Progress] = {}
     for _ in range(count):
         made = Progress()
-        subscription_id, made.handed_id, ranges = _SUBSCRIPTION.unpack_from(record, at)
+        subscription_id, made.handed_id, made.settled_count, ranges = _SUBSCRIPTION.unpack_from(
+            record, at
+        )
         at += _SUBSCRIPTION.size
         end = at + ranges * _RANGE.size
         made.ranges = list(_RANGE.iter_unpack(record[at:end]))
@@ -249,6 +283,53 @@ def read_progress(record: bytes) -> dict[int, Progress]:
         at = end
         progress[subscription_id] = made
     return progress
+
+
+def encode_declare(name: str, policy: Policy, created_us: int) -> bytes:
+    """Return a DECLARE record; its own id is the queue's."""
+    flags = (_DURABLE if policy.durable else 0) | (_DEAD_LETTERS if policy.dead_letters else 0)
+    letters = policy.dead_letter_name.encode()
+    head: bytes = _DECLARE.pack(
+        DECLARE,
+        created_us,
+        policy.mode,
+        policy.overflow,
+        flags,
+        policy.max_size,
+        policy.ttl_us,
+        policy.max_attempts,
+        len(letters),
+    )
+    return head + letters + name.encode()
+
+
+def read_declare(record: bytes) -> tuple[str, Policy, int]:
+    """Return name, policy and time of a DECLARE record."""
+    _, created_us, mode, overflow, flags, max_size, ttl_us, max_attempts, letters_bytes = (
+        _DECLARE.unpack_from(record)
+    )
+    at = _DECLARE.size + letters_bytes
+    policy = Policy()
+    policy.mode = mode
+    policy.overflow = overflow
+    policy.durable = bool(flags & _DURABLE)
+    policy.dead_letters = bool(flags & _DEAD_LETTERS)
+    policy.max_size = max_size
+    policy.ttl_us = ttl_us
+    policy.max_attempts = max_attempts
+    policy.dead_letter_name = record[_DECLARE.size : at].decode()
+    return record[at:].decode(), policy, created_us
+
+
+def encode_delete(queue_id: int) -> bytes:
+    """Return a DELETE record."""
+    return _DELETE.pack(DELETE, queue_id)
+
+
+def read_delete(record: bytes) -> int:
+    """Return the queue id of a DELETE record."""
+    queue_id: int = _DELETE.unpack(record)[1]
+    return queue_id
 
 
 def describe(record: bytes) -> Description:
@@ -270,6 +351,6 @@ def describe(record: bytes) -> Description:
             head.priority,
             head.origin,
         )
-    if kind == GAP or SUBSCRIBE <= kind <= PROGRESS:
+    if kind == GAP or SUBSCRIBE <= kind <= DELETE:
         return Description(b"", 0, 0, 0, 0, 0)
     raise UnknownRecordError(kind)

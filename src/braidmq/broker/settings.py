@@ -19,6 +19,13 @@ class Settings:
         window: int = 1024,
         window_bytes: int = 16 * 1024 * 1024,
         dedup_window_us: int = 120 * US_PER_S,
+        queue_ack_timeout_us: int = 30 * US_PER_S,
+        queue_attempts_max: int = 3,
+        queue_backoff_us: int = 2 * US_PER_S,
+        queue_backoff_max_us: int = 120 * US_PER_S,
+        queue_ttl_us: int = 0,
+        queue_window: int = 0,  # 0: as others
+        queue_window_bytes: int = 0,
         lease_us: int = 86_400 * US_PER_S,
         lease_qos0_us: int = 300 * US_PER_S,
         memory_bytes: int = 512 * 1024 * 1024,
@@ -34,6 +41,13 @@ class Settings:
         self.window: int = window
         self.window_bytes: int = window_bytes
         self.dedup_window_us: int = dedup_window_us
+        self.queue_ack_timeout_us: int = queue_ack_timeout_us
+        self.queue_attempts_max: int = queue_attempts_max
+        self.queue_backoff_us: int = queue_backoff_us
+        self.queue_backoff_max_us: int = queue_backoff_max_us
+        self.queue_ttl_us: int = queue_ttl_us
+        self.queue_window: int = queue_window or window
+        self.queue_window_bytes: int = queue_window_bytes or window_bytes
         self.lease_us: int = lease_us
         self.lease_qos0_us: int = lease_qos0_us
         self.memory_bytes: int = memory_bytes

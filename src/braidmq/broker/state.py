@@ -13,27 +13,35 @@ import msgspec
 
 from braidmq.base.errors import UnknownRecordError
 from braidmq.broker import headers, records
-from braidmq.broker.acknowledgements import Settled
+from braidmq.broker.acknowledgements import Progress, Settled
 from braidmq.broker.broker import MAINTENANCE_US, Broker
+from braidmq.broker.dead_letters import QUEUE_HEADER
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.outgoing import Buried, Started
+from braidmq.broker.policy import FAN_OUT_WITHOUT_ACK, Policy, of_values
+from braidmq.broker.queues import Queue
 from braidmq.broker.subscriptions import Subscription
 from braidmq.broker.topics import Message
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
     """Return the last id that the snapshot covers, and the snapshot."""
-    last_id = broker.fence()
+    last_id = broker.full_fence()  # progress in both, record and snapshot, would count twice
     topics = {topic.name: [topic.last_id, topic.message_count] for topic in broker.topics.all()}
-    subscriptions = [s for s in broker.subscriptions.values() if s.qos == 1]
+    subscriptions = [s for s in broker.subscriptions.values() if s.qos == 1 and s.queue is None]
+    pending: dict[int, int] = {}  # messages that are not committed, by lane
     for item in broker.outgoing.pending():
         letter = item.letter if isinstance(item, Buried) else item
         if isinstance(letter, Message):
             row = topics[letter.topic.name]
             row[0] = letter.id
             row[1] += 1
+            queue = letter.topic.queue
+            if queue is not None and letter.id > queue.id and _keeps(queue):
+                lane_id = queue.lane_of(letter.priority).id
+                pending[lane_id] = pending.get(lane_id, 0) + 1
         elif isinstance(item, Started) and item.subscription.qos == 1:
             subscriptions.append(item.subscription)
     state: dict[str, Any] = {
@@ -42,6 +50,10 @@ def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
         "topics": [[name, *row] for name, row in topics.items()],
         "subscriptions": [
             _subscription_row(s, broker.committed_id, now_us) for s in subscriptions
+        ],
+        "queues": [
+            _queue_row(queue, pending, broker.committed_id)
+            for queue in broker.deliverer.queues.values()
         ],
         "dedup": broker.dedup.rows(),
     }
@@ -60,6 +72,8 @@ def restore(broker: Broker, data: bytes) -> None:
         topic.message_count = message_count
     for row in state["subscriptions"]:
         _restore_subscription(broker, row)
+    for row in state["queues"]:
+        _restore_queue(broker, row)
     for at_us, topic_name, dedup_id, message_id in state["dedup"]:
         broker.dedup.remember(topic_name, dedup_id, message_id, at_us)
 
@@ -85,6 +99,15 @@ def replay(broker: Broker, record_id: int, record: bytes) -> None:
         subscription = broker.subscriptions.pop(subscription_id, None)
         if subscription is not None:
             subscription.topic.subscriptions.remove(subscription)
+    elif kind == records.DECLARE:
+        name, policy, created_us = records.read_declare(record)
+        broker.latest_us = max(broker.latest_us, created_us)
+        _add_queue(broker, record_id, name, policy, created_us)
+    elif kind == records.DELETE:
+        queue_id = records.read_delete(record)
+        for queue in list(broker.deliverer.queues.values()):
+            if queue.id == queue_id:
+                broker.deliverer.end_queue(queue)
     elif kind != records.GAP:
         raise UnknownRecordError(kind)
 
@@ -94,15 +117,19 @@ def recovered(broker: Broker, next_id: int, now_us: int) -> None:
     broker.outgoing.next_id = next_id
     broker.committed_id = next_id - 1
     broker._maintenance_us = now_us + MAINTENANCE_US  # noqa: SLF001 - it begins to live here
-    for subscription in broker.subscriptions.values():
+    for queue in broker.deliverer.queues.values():
+        queue.burying.clear()  # those whose letters were met here are committed
+    for subscription in [*broker.subscriptions.values(), *broker.deliverer.lanes.values()]:
         assert subscription.settled is not None
         subscription.last_used_us += now_us  # it was minus the time that it had lain unused
         subscription.cursor = subscription.settled.floor
         subscription.tail = subscription.cursor
+        subscription.newest_id = subscription.topic.last_id
         subscription.behind = subscription.cursor < subscription.topic.last_id
-        if not subscription.behind:
+        if not (subscription.behind or subscription.is_ledger):
             subscription.settled = None
             subscription.known_attempts = {}
+            subscription.unsettled = 0
         else:
             subscription.known_attempts = {
                 message_id: attempts
@@ -112,19 +139,50 @@ def recovered(broker: Broker, next_id: int, now_us: int) -> None:
 
 
 def _subscription_row(subscription: Subscription, committed_id: int, now_us: int) -> list[Any]:
-    attempts = dict(subscription.known_attempts)
-    for entry in subscription.in_flight.all():
-        if entry.attempts > 1:
-            attempts[entry.id] = entry.attempts
     return [
         subscription.id,
         subscription.topic.name,
         subscription.principal,
         subscription.settled_ranges(committed_id),
         subscription.handed_id,
-        list(attempts.items()),
+        list(_attempts_of(subscription).items()),
         now_us - subscription.last_used_us,
     ]
+
+
+def _attempts_of(subscription: Subscription) -> dict[int, int]:
+    # What was handed out counts as one attempt unless something else is said.
+    attempts = dict(subscription.known_attempts)
+    for entry in subscription.in_flight.all():
+        if entry.attempts != 1:
+            attempts[entry.id] = entry.attempts
+    return attempts
+
+
+def _keeps(queue: Queue) -> bool:
+    return queue.policy.mode != FAN_OUT_WITHOUT_ACK
+
+
+def _queue_row(queue: Queue, pending: dict[int, int], committed_id: int) -> list[Any]:
+    lanes: list[list[Any]] = []
+    for lane in queue.lanes:
+        attempts = _attempts_of(lane)
+        if lane.is_ledger and lane.settled is not None:
+            for consumer in queue.consumers:
+                view = consumer.subscription
+                attempts.update(view.known_attempts)
+                for entry in view.in_flight.all():
+                    if not lane.settled.contains(entry.id):
+                        attempts[entry.id] = entry.attempts
+        lanes.append(
+            [
+                lane.settled_ranges(committed_id),
+                lane.handed_id,
+                list(attempts.items()),
+                lane.unsettled + pending.get(lane.id, 0),
+            ]
+        )
+    return [queue.id, queue.topic.name, queue.created_us, queue.policy.values(), lanes]
 
 
 def _restore_subscription(broker: Broker, row: list[Any]) -> None:
@@ -143,12 +201,36 @@ def _add_subscription(
 ) -> Subscription:
     topic = broker.topics.get(topic_name)
     assert topic is not None
-    subscription = Subscription(topic, 1, principal)
+    subscription = broker.new_subscription(topic, 1, principal)
     subscription.begin(subscription_id)
     subscription.settled = Settled(subscription_id)
     broker.subscriptions[subscription_id] = subscription
     topic.subscriptions.append(subscription)
     return subscription
+
+
+def _restore_queue(broker: Broker, row: list[Any]) -> None:
+    queue_id, name, created_us, values, lanes = row
+    queue = _add_queue(broker, queue_id, name, of_values(values), created_us)
+    for lane, (ranges, handed_id, attempts, unsettled) in zip(queue.lanes, lanes, strict=True):
+        assert lane.settled is not None
+        for after, last in ranges:
+            lane.settled.add(after, last)
+        lane.handed_id = handed_id
+        lane.known_attempts = dict(attempts)
+        lane.unsettled = unsettled
+
+
+def _add_queue(
+    broker: Broker, queue_id: int, name: str, policy: Policy, created_us: int
+) -> Queue:
+    topic = broker.topics.get(name)
+    assert topic is not None
+    queue = broker.deliverer.new_queue(topic, policy, created_us)
+    broker.deliverer.begin_queue(queue, queue_id)
+    for lane in queue.lanes:
+        lane.settled = Settled(queue_id)
+    return queue
 
 
 def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
@@ -157,25 +239,51 @@ def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
     assert topic is not None
     topic.last_id = record_id
     topic.message_count += 1
+    if topic.queue is not None and _keeps(topic.queue):
+        topic.queue.lane_of(stored.priority).unsettled += 1
     broker.latest_us = max(broker.latest_us, stored.timestamp_us)
     if stored.headers and not stored.settles_subscription:
-        dedup_id = headers.decode(stored.headers).get(DEDUP_HEADER)
+        kept = headers.decode(stored.headers)
+        dedup_id = kept.get(DEDUP_HEADER)
         if dedup_id is not None:
-            broker.dedup.remember(stored.topic, dedup_id, record_id, stored.timestamp_us)
+            meant_for = kept.get(QUEUE_HEADER, stored.topic)
+            broker.dedup.remember(meant_for, dedup_id, record_id, stored.timestamp_us)
     if stored.settles_subscription:
-        subscription = broker.subscriptions.get(stored.settles_subscription)
+        subscription = broker.find(stored.settles_subscription)
         if subscription is not None and subscription.settled is not None:
+            if not subscription.settled.contains(stored.settles_id):
+                subscription.unsettled -= 1
+                if subscription.is_ledger and subscription.queue is not None:
+                    subscription.queue.burying.add(stored.settles_id)
             subscription.settled.add(stored.settles_after, stored.settles_id)
 
 
 def _replay_progress(broker: Broker, record: bytes) -> None:
     for subscription_id, made in records.read_progress(record).items():
-        subscription = broker.subscriptions.get(subscription_id)
+        subscription = broker.find(subscription_id)
         if subscription is None:
             continue
         assert subscription.settled is not None
         for after, last in made.ranges:
             subscription.settled.add(after, last)
+        subscription.unsettled -= made.settled_count - _settled_twice(subscription, made)
         subscription.handed_id = max(subscription.handed_id, made.handed_id)
         subscription.known_attempts.update(made.attempts)
         subscription.last_used_us = 0  # whatever a snapshot said: it was used after that
+
+
+def _settled_twice(lane: Subscription, made: Progress) -> int:
+    """Return how many of a fan-out's messages some dead letter has settled already.
+
+    One subscriber acknowledged such a message, then another gave it up, and the letter's
+    record went before that of the acknowledgement.
+    """
+    if lane.queue is None or not lane.queue.burying:
+        return 0
+    twice = [
+        message_id
+        for message_id in lane.queue.burying
+        if any(after < message_id <= last for after, last in made.ranges)
+    ]
+    lane.queue.burying.difference_update(twice)
+    return len(twice)

@@ -17,7 +17,15 @@ class Stats:
         self.duplicates: int = 0
         self.unsubscribed: int = 0
         self.leases_ended: int = 0
+        self.dropped: dict[str, int] = {}  # by reason, where dead letters are off
+        self.dropped_unheard: int = 0  # fan-out without acknowledgement, and nobody there
+        self.purged: int = 0
+        self.unknown_acks: int = 0
         self.lost_to_retention: int = 0  # ids that a laggard did not get to read
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count messages that ended for *reason* and left nothing behind."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
 
 
 class TopicRow:

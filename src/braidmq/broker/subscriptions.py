@@ -5,16 +5,23 @@
 
 A durable subscription takes messages from the log's end as they are committed while its window
 has room; when it has none it is *behind*, keeps only its cursor, and reads forward later.
+
+A queue (`braidmq.broker.queues`) is made of subscriptions too: its lanes, and one *view* for
+each subscriber of a fan-out, which lives in memory and settles messages in its lane.
 """
 
 from collections import deque
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker.acknowledgements import Progress, Settled
 from braidmq.broker.authorize import Principal
 from braidmq.broker.in_flight import InFlight
+from braidmq.broker.rules import Rules
 from braidmq.broker.schedule import Deadline
 from braidmq.broker.topics import Message, Topic
+
+if TYPE_CHECKING:
+    from braidmq.broker.queues import Queue
 
 READY: Final = 0
 IN_FLIGHT: Final = 1
@@ -29,12 +36,15 @@ _NO_MESSAGE: Final = Message(Topic(""), 0, b"")
 
 @final
 class Delivery:
-    """One message on its way to one peer."""
+    """One message on its way to one peer; `entry` is None when nobody waits for an ACK."""
 
-    def __init__(self, message: Message, correlation_id: int, qos: int) -> None:
+    def __init__(
+        self, message: Message, correlation_id: int, qos: int, entry: "Entry | None" = None
+    ) -> None:
         self.message: Message = message
         self.correlation_id: int = correlation_id
         self.qos: int = qos
+        self.entry: Entry | None = entry
 
 
 class Peer:
@@ -44,7 +54,7 @@ class Peer:
         self.principal: Principal | None = None
         self.deliveries: list[Delivery] = []
         self.room_bytes: int = 0
-        self.consumers: dict[int, Consumer] = {}
+        self.consumers: dict[int, Consumer] = {}  # by the id of the subscription or queue
         self.touched: bool = False  # is in the broker's list of peers to look after
 
 
@@ -59,6 +69,11 @@ class Consumer:
         self.correlation_id: int = 0  # of the latest CREDIT
         self.held: int = 0  # deliveries in flight to this peer
         self.isolated: bool = False  # holds a message's last allowed delivery
+        # Of a queue's consumer only.
+        self.queue: Queue | None = None
+        self.prefetch: int = 0  # deliveries that it may hold
+        self.allowed: int = -1  # the version of the principal that was found to be allowed
+        self.barred: int = -1  # the one that was found not to be
 
 
 @final
@@ -67,6 +82,7 @@ class Entry(Deadline):
 
     attempts: int = 0
     state: int = READY
+    is_last_chance: bool = False  # while it is with nobody: for whom it waits
     consumer: Consumer | None = None
 
     def __init__(self, subscription: "Subscription", message: Message, previous: int) -> None:
@@ -86,11 +102,21 @@ class Entry(Deadline):
 class Subscription:
     """A queue of one topic's messages for one principal's consumers."""
 
-    def __init__(self, topic: Topic, qos: int, principal: str) -> None:
+    def __init__(self, topic: Topic, qos: int, principal: str, rules: Rules) -> None:
         self.id: int = 0
         self.topic: Topic = topic
         self.qos: int = qos
         self.principal: str = principal
+        self.rules: Rules = rules
+        # Of a queue's lanes and views only.
+        self.queue: Queue | None = None
+        self.priority: int = -1  # a lane may have the messages of one priority only
+        self.newest_id: int = 0  # and this is the last of them that may be in the log
+        self.unsettled: int = 0  # messages of it that are not settled, wherever they are
+        self.is_ledger: bool = False  # a fan-out's lane: only knows what is settled
+        self.keeps_nothing: bool = False  # nor even that: whoever is there has it, or nobody
+        self.lane: Subscription | None = None  # where a view settles its messages
+        self.scope: Settled | None = None  # what is not a view's business, since it began
         self.ended: bool = False
         self.last_used_us: int = 0
         # Waiting messages: durable ones, and those that live in memory only.
@@ -139,6 +165,12 @@ class Subscription:
         They go as far as they can, up to *committed_id* when nothing more waits in the log:
         a subscription of a quiet topic must not hold the whole log back.
         """
+        if self.is_ledger:
+            assert self.settled is not None
+            is_settled = self.unsettled == 0 and self.settled.floor >= self.topic.last_id
+            if is_settled or self.keeps_nothing:
+                return [(0, max(self.settled.floor, committed_id))]
+            return self.settled.ranges()
         unsettled = sorted([*self.in_flight.all(), *self.ready], key=_entry_id)
         ranges: list[tuple[int, int]] = []
         at = 0

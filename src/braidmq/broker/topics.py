@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
+    from braidmq.broker.queues import Queue
     from braidmq.broker.subscriptions import Peer, Subscription
 
 ORIGIN_BLIP: Final = 1
@@ -10,7 +11,10 @@ ORIGIN_VIBE: Final = 2
 ORIGIN_QUMBED: Final = 3
 ORIGIN_HTTP: Final = 4
 
+PRIORITY_LOW: Final = 0
 PRIORITY_NORMAL: Final = 1
+PRIORITY_HIGH: Final = 2
+PRIORITY_CRITICAL: Final = 3
 
 TOPICS_MAX: Final = 1_000_000
 """Names the broker remembers; a publisher cannot grow memory by inventing more."""
@@ -26,6 +30,7 @@ class Topic:
         self.name: str = name
         self.raw: bytes = name.encode()
         self.subscriptions: list[Subscription] = []
+        self.queue: Queue | None = None
         self.last_id: int = 0  # of the newest committed message
         self.message_count: int = 0  # committed ones, over all time
 
@@ -59,6 +64,11 @@ class Message(Pending):
     def payload(self) -> bytes:
         """The publisher's bytes."""
         return self.body[2 + len(self.topic.raw) :]
+
+
+def body_of(topic: Topic, payload: bytes) -> bytes:
+    """Return the body of a message with *payload* on *topic*."""
+    return len(topic.raw).to_bytes(2, "big") + topic.raw + payload
 
 
 class Topics:

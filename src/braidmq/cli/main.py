@@ -17,7 +17,18 @@ from typing import Annotated, Final
 import typer
 
 from braidmq.base.errors import EXIT_IO_ERROR, EXIT_USAGE, BraidError
-from braidmq.cli import config, demo, doctor, keys, messages, serve, topics, wal
+from braidmq.cli import (
+    config,
+    dead_letters,
+    demo,
+    doctor,
+    keys,
+    messages,
+    queues,
+    serve,
+    topics,
+    wal,
+)
 
 EXIT_INTERRUPTED: Final = 130
 """128 and the number of SIGINT, as shells say it."""
@@ -40,6 +51,8 @@ app.command("subscribe")(messages.subscribe)
 app.command("topics")(topics.topics)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
+app.add_typer(queues.app, name="queue")
+app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(keys.app, name="keys")
 app.add_typer(config.app, name="config")
 app.add_typer(wal.app, name="wal")

@@ -24,6 +24,14 @@ def print_json(value: object) -> None:
     print(json.dumps(value, ensure_ascii=False, default=str))
 
 
+def print_done(answer: Row, done: str, *, as_json: bool) -> None:
+    """Print what was done: the broker's *answer* as JSON, or *done* in words."""
+    if as_json:
+        print_json(answer)
+    else:
+        print(done)
+
+
 def printable(text: str) -> str:
     r"""Return *text* with control characters as `\x1b`: names come from strangers."""
     if text.isprintable():

@@ -12,7 +12,7 @@
 
 from typing import Unpack
 
-from braidmq.client import blip
+from braidmq.client.blip import client as blip
 from braidmq.client.errors import (
     AuthenticationFailed,
     ClientError,
@@ -26,11 +26,12 @@ from braidmq.client.errors import (
     PublishError,
     PublishFailed,
     PublishRefused,
+    QueueRefused,
     StaleDelivery,
     SubscriptionGone,
     SubscriptionRefused,
 )
-from braidmq.client.messages import Message, Receipt, Stats
+from braidmq.client.messages import Message, Priority, QueueInfo, Receipt, Stats
 from braidmq.client.options import Choices, Options
 from braidmq.client.surface import Client, Connecting, Subscription
 from braidmq.client.url import parse
@@ -47,9 +48,12 @@ __all__ = [
     "NotSent",
     "NotSupported",
     "OutcomeUnknown",
+    "Priority",
     "PublishError",
     "PublishFailed",
     "PublishRefused",
+    "QueueInfo",
+    "QueueRefused",
     "Receipt",
     "StaleDelivery",
     "Stats",
@@ -63,11 +67,12 @@ __all__ = [
 def connect(url: str, *, key: str | None = None, **options: Unpack[Choices]) -> Connecting:
     """Connect to the broker at *url*, for example `blip://dev-key@127.0.0.1:5555`.
 
-    Enter the result with `async with`, or await it and close the client yourself. *key* wins
-    over the one in the URL. All other options, with their defaults, are the fields of
-    :class:`~braidmq.client.options.Options`: `tls`, `connect_timeout`, `answer_timeout`,
-    `offline_timeout`, `keepalive`, `close_timeout`, `reconnect`, `reconnect_delay`,
-    `reconnect_delay_max`, `on_disconnect`, `on_reconnect`.
+    Over Vibe: `vibe://token@host:port`, or `vibe://user:password@host:port`. Enter the result
+    with `async with`, or await it and close the client yourself. *key* wins over the one in the
+    URL (beside `vibe://user:@host` it is the password). All other options, with their defaults,
+    are the fields of :class:`~braidmq.client.options.Options`: `tls`, `connect_timeout`,
+    `answer_timeout`, `offline_timeout`, `keepalive`, `close_timeout`, `reconnect`,
+    `reconnect_delay`, `reconnect_delay_max`, `compression`, `on_disconnect`, `on_reconnect`.
 
     Raises:
         InvalidArgument: The URL or an option cannot be used.
@@ -77,6 +82,10 @@ def connect(url: str, *, key: str | None = None, **options: Unpack[Choices]) -> 
     """
     endpoint = parse(url, key=key)
     chosen = Options(**options)
-    if endpoint.strand != blip.STRAND:
-        raise NotSupported(endpoint.strand, "connections from this client")
-    return Connecting(lambda: blip.connect(endpoint, chosen))
+    if endpoint.strand == "blip":
+        return Connecting(lambda: blip.connect(endpoint, chosen))
+    if endpoint.strand == "vibe":
+        from braidmq.client.vibe import client as vibe  # noqa: PLC0415 - see there
+
+        return Connecting(lambda: vibe.connect(endpoint, chosen))
+    raise NotSupported(endpoint.strand, "connections from this client")

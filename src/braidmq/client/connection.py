@@ -1,38 +1,27 @@
-"""One connection that speaks Blip as a client: frames in and out, fences, requests.
+"""One connection, as far as no strand is concerned: whole frames out, fences, silence, the end.
 
-It knows no publisher and no subscription, and it is never made again: when it breaks, everyone
-who waits for an answer learns of it, and it stays broken. See `link` for what comes after.
+It is never made again: when it breaks, everyone who waits learns of it, and it stays broken.
+See `link` for what comes after.
+
+Frames are handed over whole and without waiting, so whoever is cancelled has sent a frame or
+has not, never half of one.
 
 A fence is a PING: its PONG says that everything sent before it is committed or was refused. At
 most one is in flight; whoever asks meanwhile shares the next one, so that any number of
 publishers costs one PING a round trip.
-
-Correlation ids that we choose have the top bit set. Delivery tags are ids of the broker's log
-and do not, so a NACK's id says whether it is about an acknowledgement.
 """
 
 import asyncio
 import logging
 import ssl
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
-from braidmq.base.limits import TOPIC_BYTES_MAX
-from braidmq.client.errors import (
-    AuthenticationFailed,
-    ConnectionFailed,
-    ConnectionLost,
-)
+from braidmq.client.errors import ConnectionFailed, ConnectionLost
 from braidmq.client.options import Options
 from braidmq.client.url import Endpoint
-from braidmq.wire.blip import frames, messages
-from braidmq.wire.errors import MalformedFrameError, WireError
-
-OWN_IDS_FROM: Final = 1 << 63
-"""Correlation ids that the client chooses are above this, delivery tags below."""
-
-UNCONFIRMED_ID: Final = 0
-"""The correlation id of publishes that nobody waits for."""
+from braidmq.wire.errors import WireError
 
 FLUSH_BYTES: Final = 64 * 1024
 """Output beyond this is written at once instead of at the end of the loop's turn."""
@@ -42,30 +31,20 @@ WRITE_BUFFER_BYTES_MAX: Final = 256 * 1024
 
 _CHECKS_PER_TIMEOUT: Final = 4
 
-_UNAUTHORIZED: Final = 401
-
 log = logging.getLogger("braidmq.client")
 
-
-class Refusal(NamedTuple):
-    """A NACK."""
-
-    code: int
-    text: str
+R = TypeVar("R")
+"""How a strand says no."""
 
 
-Answer = int | messages.Stats | Refusal | None
-"""What a request's future gets; None when the connection broke first."""
-
-
-class Fence:
+class Fence(Generic[R]):
     """A PING that is to be sent or was, and who waits for its PONG."""
 
-    __slots__ = ("correlation_id", "refusals", "waiters")
+    __slots__ = ("number", "refusals", "waiters")
 
     def __init__(self) -> None:
-        self.correlation_id = 0
-        self.refusals: dict[int, Refusal] = {}
+        self.number = 0
+        self.refusals: dict[int, R] = {}
         self.waiters: list[asyncio.Future[bool]] = []
 
     def release(self, *, reached: bool) -> None:
@@ -75,41 +54,21 @@ class Fence:
                 waiter.set_result(reached)
 
 
-class Tenant:
-    """Whom a connection is for; this one wants nothing to do with deliveries."""
-
-    def deliver(
-        self, correlation_id: int, qos: int, topic: str, payload: bytes, now: float
-    ) -> None:
-        """Take a message that the broker sent; *now* is the loop's time at its arrival."""
-
-    def delivered(self) -> None:
-        """Learn that for now no more messages are at hand."""
-
-    def refused(self, correlation_id: int, refusal: Refusal) -> bool:
-        """Take a NACK that answers no request; return False to leave it to the fences."""
-        del correlation_id, refusal
-        return False
-
-
-class BlipConnection(asyncio.Protocol):
-    """An authenticated connection, after :meth:`handshake`."""
+class Connection(asyncio.Protocol, Generic[R]):
+    """What a strand's connection is built on; made by :func:`dial`."""
 
     def __init__(
         self,
         endpoint: Endpoint,
         options: Options,
-        tenant: Tenant,
-        on_lost: Callable[["BlipConnection"], None],
+        on_lost: Callable[[Any], None],
+        last_number: int,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._endpoint = endpoint
         self._options = options
-        self._tenant = tenant
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        # A dead letter of the largest message is longer than it: its topic's name has grown.
-        self._decoder = frames.FrameDecoder(frames.LENGTH_MAX + TOPIC_BYTES_MAX)
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_scheduled = False
@@ -117,19 +76,48 @@ class BlipConnection(asyncio.Protocol):
         self._writable: list[asyncio.Future[None]] | None = (
             None  # a list while we must not write
         )
-        self._last_id = OWN_IDS_FROM
-        self._requests: dict[int, asyncio.Future[Answer]] = {}
-        self._fence: Fence | None = None
-        self._next_fence: Fence | None = None
+        self._last_number = last_number
+        self._fence: Fence[R] | None = None
+        self._next_fence: Fence[R] | None = None
         self._heard_at = 0.0
         self._asked_at = 0.0
         self._check: asyncio.TimerHandle | None = None
-        self._topic_raw = b""
-        self._topic = ""
         self._reason = ""
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self.is_lost = False
         self.ended_by_peer = False
+
+    # --- what a strand says -----------------------------------------------------------------
+
+    @abstractmethod
+    async def handshake(self) -> None:
+        """Greet and authenticate.
+
+        Raises:
+            AuthenticationFailed: The broker does not know us.
+            ConnectionFailed: It does not speak our version.
+            ConnectionLost: It hung up.
+        """
+
+    @abstractmethod
+    def _read(self, data: bytes) -> None:
+        """Handle every frame that is whole now; raise WireError when the framing is lost."""
+
+    @abstractmethod
+    def _ping(self, number: int) -> bytes:
+        """Return the PING with that number."""
+
+    @abstractmethod
+    def _has_requests(self) -> bool:
+        """Tell whether the broker owes an answer other than a PONG."""
+
+    @abstractmethod
+    def _drop_requests(self) -> None:
+        """Tell all who wait for an answer that it will not come."""
+
+    def _probe_after_s(self) -> float | None:
+        """Return after how much silence a PING is due, or None when none is."""
+        return None if self._has_requests() else self._options.keepalive
 
     # --- what the loop calls ----------------------------------------------------------------
 
@@ -143,20 +131,10 @@ class BlipConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle every frame that is whole."""
         self._heard_at = self._loop.time()
-        decoder = self._decoder
-        decoder.receive_data(data)
-        deliveries = False
         try:
-            while kind := decoder.advance():
-                if kind == frames.PUBLISH:
-                    deliveries = True
-                    self._deliver()
-                else:
-                    self._answer(kind)
+            self._read(data)
         except WireError as error:
             self.abort(f"the broker broke the protocol: {error}")
-        if deliveries:
-            self._tenant.delivered()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell everyone who waits; the connection stays lost."""
@@ -171,9 +149,7 @@ class BlipConnection(asyncio.Protocol):
             if fence is not None:
                 fence.release(reached=False)
         self._fence = self._next_fence = None
-        for request in self._requests.values():
-            if not request.done():
-                request.set_result(None)
+        self._drop_requests()
         self.resume_writing()
         self._gone.set_result(None)
         self._on_lost(self)
@@ -197,9 +173,9 @@ class BlipConnection(asyncio.Protocol):
     # --- sending ----------------------------------------------------------------------------
 
     def next_id(self) -> int:
-        """Return a correlation id that this connection has not used."""
-        self._last_id += 1
-        return self._last_id
+        """Return a number that this connection has not used."""
+        self._last_number += 1
+        return self._last_number
 
     def send(self, *parts: bytes) -> None:
         """Hand over the bytes of frames, to be written when the loop's turn ends."""
@@ -211,23 +187,16 @@ class BlipConnection(asyncio.Protocol):
             self._out_bytes += len(part)
         self._flush_soon()
 
-    def publish(self, prefix: bytes, payload: bytes, *, qos: int) -> int:
-        """Hand over a message; *prefix* is its topic as it stands before the payload."""
-        correlation_id = self.next_id() if qos else UNCONFIRMED_ID
-        size = len(prefix) + len(payload)
-        self.send(messages.delivery_header(correlation_id, qos, size), prefix, payload)
-        return correlation_id
-
     def flush(self) -> None:
         """Write everything that was handed over, and the PING that is due, in one write."""
         self._flush_scheduled = False
         if self.is_lost:
             return
         if self._fence is None and self._next_fence is not None:
+            self._asking()
             self._fence, self._next_fence = self._next_fence, None
-            self._fence.correlation_id = self.next_id()
-            self._out.append(frames.encode(frames.PING, self._fence.correlation_id))
-            self._asked_at = self._loop.time()
+            self._fence.number = self.next_id()
+            self._out.append(self._ping(self._fence.number))
             self._unfenced = False
         if self._out:
             assert self._transport is not None
@@ -246,7 +215,7 @@ class BlipConnection(asyncio.Protocol):
             self._writable.append(waiter)
             await waiter
 
-    def fence(self) -> tuple[Fence, asyncio.Future[bool]]:
+    def fence(self) -> tuple[Fence[R], asyncio.Future[bool]]:
         """Return a fence behind everything handed over so far, and a future for its PONG.
 
         The future's result is False when the connection breaks first. It is the caller's own:
@@ -269,39 +238,6 @@ class BlipConnection(asyncio.Protocol):
         if not self._unfenced and self._fence is None and self._next_fence is None:
             return not self.is_lost
         return await self.fence()[1]
-
-    def ask(self, frame: Callable[[int], bytes]) -> asyncio.Future[Answer]:
-        """Send the request that *frame* makes of a correlation id; return its answer."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        if self.is_lost:
-            future.set_result(None)
-            return future
-        correlation_id = self.next_id()
-        self._requests[correlation_id] = future
-        self.send(frame(correlation_id))
-        self._asked_at = self._loop.time()
-        return future
-
-    async def handshake(self) -> None:
-        """Greet and authenticate, in one segment.
-
-        Raises:
-            AuthenticationFailed: The broker does not know the key.
-            ConnectionFailed: It does not speak our version.
-            ConnectionLost: It hung up.
-        """
-        key = self._endpoint.key
-        hello = self.ask(messages.encode_hello)
-        auth = self.ask(lambda correlation_id: messages.encode_auth(correlation_id, key))
-        self.flush()
-        for request in (hello, auth):
-            answer = await request
-            if answer is None:
-                raise self.lost()
-            if isinstance(answer, Refusal):
-                refused = request is auth and answer.code == _UNAUTHORIZED
-                kind = AuthenticationFailed if refused else ConnectionFailed
-                raise kind(self._endpoint.address, f"{answer.code} {answer.text}")
 
     # --- ending -----------------------------------------------------------------------------
 
@@ -334,42 +270,18 @@ class BlipConnection(asyncio.Protocol):
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
 
-    def _deliver(self) -> None:
-        # Inline, as a message a time is what a consumer's speed is made of:
-        # u8 qos | u16 length | topic | payload
-        decoder = self._decoder
-        data, start = decoder.data, decoder.start
-        topic_at = start + 3
-        if decoder.end < topic_at:
-            raise MalformedFrameError("a delivery is too short")
-        payload_at = topic_at + int.from_bytes(data[start + 1 : topic_at], "big")
-        if decoder.end < payload_at:
-            raise MalformedFrameError("a delivery is shorter than its topic")
-        raw = data[topic_at:payload_at]
-        if raw != self._topic_raw:
-            self._topic_raw, self._topic = raw, raw.decode(errors="replace")
-        payload = data[payload_at : decoder.end]
-        self._tenant.deliver(
-            decoder.correlation_id, data[start], self._topic, payload, self._heard_at
-        )
+    def _is_owed(self) -> bool:
+        return self._fence is not None or self._has_requests()
 
-    def _answer(self, kind: int) -> None:
-        correlation_id = self._decoder.correlation_id
-        payload = self._decoder.payload()
-        if kind == frames.PONG:
-            self._reach(correlation_id)
-        elif kind == frames.NACK:
-            self._refuse(correlation_id, Refusal(*messages.read_nack(payload)))
-        elif kind == frames.ACK:
-            self._reply(correlation_id, messages.read_subscription_id(payload))
-        elif kind == frames.STATS:
-            self._reply(correlation_id, messages.read_stats(payload))
-        else:
-            raise MalformedFrameError(f"frame type {kind:#04x} is not a broker's to send")
+    def _asking(self) -> None:
+        """Note the time, unless an answer is owed already: the oldest question counts."""
+        if not self._is_owed():
+            self._asked_at = self._loop.time()
 
-    def _reach(self, correlation_id: int) -> None:
+    def _reach(self, number: int) -> None:
+        """Take a PONG."""
         fence = self._fence
-        if fence is None or fence.correlation_id != correlation_id:
+        if fence is None or fence.number != number:
             return
         self._fence = None
         fence.release(reached=True)
@@ -377,63 +289,36 @@ class BlipConnection(asyncio.Protocol):
         if self._next_fence is not None:
             self._flush_soon()
 
-    def _reply(self, correlation_id: int, answer: Answer) -> bool:
-        request = self._requests.pop(correlation_id, None)
-        if request is None:
-            return False
-        if not request.done():
-            request.set_result(answer)
-        return True
-
-    def _refuse(self, correlation_id: int, refusal: Refusal) -> None:
-        if self._reply(correlation_id, refusal) or self._tenant.refused(
-            correlation_id, refusal
-        ):
-            return
-        # Ids grow, so a fence in flight covers exactly the ids below its own.
-        if self._fence is not None and correlation_id < self._fence.correlation_id:
-            fence: Fence | None = self._fence
-        else:
-            fence = self._next_fence
-        if fence is not None and correlation_id >= OWN_IDS_FROM:
-            fence.refusals[correlation_id] = refusal
-        else:
-            log.warning("refused by the broker: %d %s", refusal.code, refusal.text)
-
     def _watch(self) -> None:
         options = self._options
         now = self._loop.time()
-        waits = self._fence is not None or self._requests
-        if waits and now - max(self._heard_at, self._asked_at) >= options.answer_timeout:
+        probe_after_s = self._probe_after_s() if self._fence is None else None
+        silent_s = now - max(self._heard_at, self._asked_at)
+        if self._is_owed() and silent_s >= options.answer_timeout:
             self.abort(f"no answer within {options.answer_timeout:g} s")
-        elif not waits and now - self._heard_at >= options.keepalive:
+        elif probe_after_s is not None and now - self._heard_at >= probe_after_s:
             self.fence()
         interval = min(options.answer_timeout, options.keepalive) / _CHECKS_PER_TIMEOUT
         self._check = self._loop.call_later(interval, self._watch)
 
 
-async def open_connection(
-    endpoint: Endpoint,
-    options: Options,
-    tenant: Tenant,
-    on_lost: Callable[[BlipConnection], None],
-) -> BlipConnection:
-    """Return a connection that is authenticated.
+C = TypeVar("C", bound=Connection[Any])
+
+
+async def dial(endpoint: Endpoint, options: Options, make: Callable[[], C]) -> C:
+    """Return the connection that *make* makes, authenticated.
 
     Raises:
-        AuthenticationFailed: The broker does not know the key.
-        ConnectionFailed: There is no broker, or it does not speak Blip.
+        AuthenticationFailed: The broker does not know us.
+        ConnectionFailed: There is no broker, or it does not speak the strand.
     """
     loop = asyncio.get_running_loop()
     tls = options.tls or (ssl.create_default_context() if endpoint.tls else None)
-    connection: BlipConnection | None = None
+    connection: C | None = None
     try:
         async with asyncio.timeout(options.connect_timeout):
             _, connection = await loop.create_connection(
-                lambda: BlipConnection(endpoint, options, tenant, on_lost),
-                endpoint.host,
-                endpoint.port,
-                ssl=tls,
+                make, endpoint.host, endpoint.port, ssl=tls
             )
             await connection.handshake()
     except BaseException as error:

@@ -9,6 +9,7 @@
     |   `-- AuthenticationFailed     the broker does not know the key; not tried again
     |-- ConnectionLost           the connection broke before the answer came
     |-- StaleDelivery            an acknowledgement came for a delivery that is no longer open
+    |-- QueueRefused             the broker said no to a request about a queue
     |-- SubscriptionRefused      the broker said no to a subscription
     |   `-- SubscriptionGone         it does not exist, or no longer
     `-- PublishError             what stands in `publish_many`'s results in place of a receipt
@@ -69,7 +70,7 @@ class ConnectionLost(ClientError):
 class StaleDelivery(ClientError):
     """The delivery is no longer open: it was settled before, or its subscription is gone."""
 
-    def __init__(self, delivery_id: int, text: str) -> None:
+    def __init__(self, delivery_id: int | str, text: str) -> None:
         super().__init__(f"delivery {delivery_id} cannot be acknowledged: {text}")
         self.delivery_id = delivery_id
         self.text = text
@@ -78,7 +79,7 @@ class StaleDelivery(ClientError):
 class SubscriptionRefused(ClientError):
     """The broker said no to a subscription."""
 
-    def __init__(self, topic: str, code: int, text: str) -> None:
+    def __init__(self, topic: str, code: int | str, text: str) -> None:
         super().__init__(f"subscription to {topic!r} refused: {code} {text}")
         self.topic = topic
         self.code = code
@@ -87,6 +88,16 @@ class SubscriptionRefused(ClientError):
 
 class SubscriptionGone(SubscriptionRefused):
     """The subscription that was to be resumed does not exist, or no longer."""
+
+
+class QueueRefused(ClientError):
+    """The broker said no to a request about a queue."""
+
+    def __init__(self, name: str, code: str, text: str) -> None:
+        super().__init__(f"refused for queue {name!r}: {code} {text}")
+        self.name = name
+        self.code = code
+        self.text = text
 
 
 class PublishError(ClientError):
@@ -104,11 +115,11 @@ class OutcomeUnknown(PublishError):
 class PublishRefused(PublishError):
     """The broker refused the message."""
 
-    def __init__(self, code: int, text: str) -> None:
+    def __init__(self, code: int | str, text: str) -> None:
         super().__init__(f"publish refused: {code} {text}")
         self.code = code
         self.text = text
 
 
 class PublishFailed(PublishRefused, OutcomeUnknown):
-    """The broker failed (code 500): whether the message is stored is unknown, so repeat it."""
+    """The broker failed (500, on Vibe SERVER_ERROR): it may be stored or not, repeat it."""

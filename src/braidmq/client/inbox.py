@@ -13,11 +13,12 @@ M = TypeVar("M", bound=Message)
 
 
 class Inbox(Generic[M]):
-    """A queue in which a delivery is at most once."""
+    """A queue in which, if *once*, a delivery is at most once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, once: bool = True) -> None:
+        self._once = once
         self._ready: deque[M] = deque()
-        self._ids: set[int] = set()  # of what is in _ready
+        self._ids: set[int | str] = set()  # of what is in _ready
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
@@ -25,7 +26,7 @@ class Inbox(Generic[M]):
 
     def put(self, message: M) -> None:
         """Add *message*, unless the same delivery waits here already."""
-        if message.id is not None:
+        if self._once and message.id is not None:
             if message.id in self._ids:
                 return
             self._ids.add(message.id)

@@ -1,18 +1,18 @@
 """A connection that is made again when it breaks.
 
-A link belongs to one tenant. It keeps at most one connection, prepares each new one with its
-tenant before anyone else may use it, and says when there is none. What was under way on a
+A link belongs to one resident. It keeps at most one connection, prepares each new one with its
+resident before anyone else may use it, and says when there is none. What was under way on a
 connection that broke is not its business: whoever waits is told by the connection itself.
 """
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic
 
 from braidmq.client.backoff import Backoff
-from braidmq.client.connection import BlipConnection, Tenant, open_connection
+from braidmq.client.connection import C
 from braidmq.client.errors import (
     AuthenticationFailed,
     ClientError,
@@ -26,10 +26,10 @@ from braidmq.client.url import Endpoint
 log = logging.getLogger("braidmq.client")
 
 
-class Resident(Tenant):
-    """A tenant that stays when its connection is replaced."""
+class Resident(Generic[C]):
+    """Whom a link is for: it stays when the connection is replaced."""
 
-    async def prepare(self, connection: BlipConnection) -> None:
+    async def prepare(self, connection: C) -> None:
         """Make *connection* ready; ConnectionLost tries again, other errors end the link."""
 
     def went_down(self) -> None:
@@ -80,19 +80,29 @@ class Health:
             log.exception("a callback raised")
 
 
-class Link:
-    """Keeps one connection for *resident*."""
+Dial = Callable[[Callable[[C], None]], Awaitable[C]]
+"""Makes a connection that is authenticated, and calls back when it is lost."""
+
+
+class Link(Generic[C]):
+    """Keeps one connection, made by *dial*, for *resident*."""
 
     def __init__(
-        self, endpoint: Endpoint, options: Options, health: Health, resident: Resident
+        self,
+        endpoint: Endpoint,
+        options: Options,
+        health: Health,
+        resident: Resident[C],
+        dial: Dial[C],
     ) -> None:
         self._endpoint = endpoint
         self._options = options
         self._health = health
         self._resident = resident
+        self._dial = dial
         self._settled = asyncio.Event()  # there is a connection, or there will be none
         self._reopening: asyncio.Task[None] | None = None
-        self.current: BlipConnection | None = None
+        self.current: C | None = None
         self.end: ClientError | None = None
 
     async def open(self) -> None:
@@ -104,7 +114,7 @@ class Link:
         """
         await self._establish()
 
-    async def ready(self) -> BlipConnection:
+    async def ready(self) -> C:
         """Return the connection; wait for one, for at most `offline_timeout`.
 
         Raises:
@@ -134,9 +144,7 @@ class Link:
             await connection.close()
 
     async def _establish(self) -> None:
-        connection = await open_connection(
-            self._endpoint, self._options, self._resident, self._lost
-        )
+        connection = await self._dial(self._lost)
         try:
             await self._resident.prepare(connection)
         except BaseException:
@@ -148,7 +156,7 @@ class Link:
         self.current = connection
         self._settled.set()
 
-    def _lost(self, connection: BlipConnection) -> None:
+    def _lost(self, connection: C) -> None:
         if connection is not self.current:
             return  # it never was ours, or is ours no longer
         self.current = None

@@ -1,13 +1,25 @@
 """What goes in and out of a client: messages, receipts, numbers. No strand is known here."""
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType, TracebackType
 from typing import Final
 
 Payload = bytes | bytearray | memoryview
 """What can be published; what is received is always bytes."""
+
+
+class Priority(enum.IntEnum):
+    """How urgent a message is, on strands with priorities."""
+
+    LOW = 0
+    NORMAL = 1
+    HIGH = 2
+    CRITICAL = 3
+
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -21,8 +33,8 @@ class Receipt:
     durable: bool
     """The broker has committed it to its log; False: it was only handed over (QoS 0)."""
 
-    id: int | None = None
-    """The message's id, on strands that tell it; None on Blip."""
+    id: int | str | None = None
+    """The message's id, on strands that tell it: text on Vibe; None on Blip."""
 
     repeated: bool = False
     """It was sent more than once on request (`retry=True`), so it may be stored twice."""
@@ -39,6 +51,30 @@ class Stats:
     inflight: int
 
 
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue: how it was declared, and what is in it."""
+
+    name: str
+    waiting: int
+    in_flight: int
+    """Delivered, and neither acknowledged nor given back."""
+    subscribers: int
+    mode: str
+    """`RoundRobin`, `FanOutWithAck`, `FanOutWithoutAck` or `PriorityBased`."""
+    max_size: int | None
+    """How many messages may wait; None: any number."""
+    ttl: float | None
+    """After how many seconds a message expires; None: never."""
+    dead_letters: bool
+    dead_letter_name: str | None
+    overflow: str
+    """`DropOldest`, `DropNewest`, `BlockPublisher` or `RedirectToDlq`."""
+    max_attempts: int
+    durable: bool
+    created: datetime | None
+
+
 class Message(ABC):
     """A message as it was received; acknowledge it, or it comes again."""
 
@@ -46,8 +82,9 @@ class Message(ABC):
 
     topic: str
     payload: bytes
-    id: int | None
-    """The message's id, the same on every redelivery; None for QoS 0, which has none."""
+    id: int | str | None
+    """The message's id, the same on every redelivery: a number on Blip (None for QoS 0, which
+    has none), on Vibe the text that its publisher chose."""
     qos: int
 
     @property

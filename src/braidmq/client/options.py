@@ -42,6 +42,9 @@ class Options:
     reconnect_delay_max: float = 5.0
     """What that delay grows to."""
 
+    compression: bool = False
+    """Offer brotli and gzip to a broker that can compress (Vibe), for bodies from 1 KiB on."""
+
     on_disconnect: Callable[[ConnectionLost], object] | None = None
     """Called when the first of the client's connections breaks."""
 
@@ -67,5 +70,6 @@ class Choices(TypedDict, total=False):
     reconnect: bool
     reconnect_delay: float
     reconnect_delay_max: float
+    compression: bool
     on_disconnect: Callable[[ConnectionLost], object] | None
     on_reconnect: Callable[[], object] | None

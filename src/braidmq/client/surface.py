@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from braidmq.client.errors import PublishError
-from braidmq.client.messages import Message, Payload, Receipt, Stats
+from braidmq.client.messages import Message, Payload, QueueInfo, Receipt, Stats
 
 OnGap = Callable[[int, int], object]
 """Called with the id of the subscription that was lost and of the one that replaces it."""
@@ -26,7 +26,8 @@ class Subscription(ABC):
     topic: str
     qos: int
     subscription_id: int
-    """The broker's number of this subscription, to resume it by; 0 before it is entered."""
+    """The broker's number of this subscription, to resume it by; 0 before it is entered, and on
+    strands that resume none."""
 
     @abstractmethod
     async def open(self) -> Self:
@@ -101,6 +102,7 @@ class Client(ABC):
         the connection breaks before the confirmation, the message may be stored or not:
         that raises OutcomeUnknown. *retry* asks to repeat it instead, perhaps storing it twice,
         until it is confirmed or refused for good; bound that with `asyncio.timeout`.
+        *priority* is a :class:`~braidmq.Priority` or its number.
 
         Raises:
             PublishRefused: The broker said no; `code` and `text` say why.
@@ -149,6 +151,49 @@ class Client(ABC):
         subscription while the connection was down, a new one takes its place and *on_gap* is
         called: messages in between are not seen by it.
         """
+
+    @abstractmethod
+    async def declare_queue(
+        self,
+        name: str,
+        *,
+        mode: str | None = None,
+        max_size: int | None = None,
+        ttl: float | None = None,
+        dead_letters: bool | None = None,
+        dead_letter_name: str | None = None,
+        overflow: str | None = None,
+        max_attempts: int | None = None,
+        durable: bool | None = None,
+    ) -> QueueInfo:
+        """Make a queue, and return it as it is now; what is not given is the broker's choice.
+
+        *mode* is `RoundRobin`, `FanOutWithAck`, `FanOutWithoutAck` or `PriorityBased`, and
+        *overflow* `DropOldest`, `DropNewest`, `BlockPublisher` or `RedirectToDlq`; the case
+        of letters does not matter, and `round_robin` will do. A queue that exists keeps the
+        options it has: what is returned tells.
+
+        Raises:
+            InvalidArgument: Name or option cannot be used.
+            QueueRefused: The broker said no.
+            ConnectionLost: The connection broke before the answer.
+            NotSupported: The strand has no such request.
+        """
+
+    @abstractmethod
+    async def queue_info(self, name: str) -> QueueInfo | None:
+        """Return what the broker says about a queue; None when there is none of that name.
+
+        Raises as :meth:`declare_queue` does.
+        """
+
+    @abstractmethod
+    async def list_queues(self) -> list[str]:
+        """Return the names of the queues that we may see; raises as above."""
+
+    @abstractmethod
+    async def delete_queue(self, name: str) -> None:
+        """Delete a queue with all that waits in it; its dead letters stay. Raises as above."""
 
     @abstractmethod
     async def stats(self) -> Stats:

@@ -23,7 +23,7 @@ import braidmq.client
 from braidmq.client import surface
 from braidmq.client.errors import ClientError, Closed, PublishError
 from braidmq.client.messages import Message as AsyncMessage
-from braidmq.client.messages import Payload, Receipt, Stats
+from braidmq.client.messages import Payload, QueueInfo, Receipt, Stats
 
 TAKE_MAX: Final = 64
 """Messages that an iterator brings over from the loop's thread at once."""
@@ -97,8 +97,8 @@ class Message:
         return self._message.payload
 
     @property
-    def id(self) -> int | None:
-        """The message's id; None for QoS 0."""
+    def id(self) -> int | str | None:
+        """The message's id: a number on Blip (None for QoS 0), text on Vibe."""
         return self._message.id
 
     @property
@@ -264,6 +264,46 @@ class Client:
             )
 
         return Subscription(self._loop, self._loop.run(subscribe()))
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        mode: str | None = None,
+        max_size: int | None = None,
+        ttl: float | None = None,
+        dead_letters: bool | None = None,
+        dead_letter_name: str | None = None,
+        overflow: str | None = None,
+        max_attempts: int | None = None,
+        durable: bool | None = None,
+    ) -> QueueInfo:
+        """Make a queue, and return it as it is now. Raises as the asynchronous one does."""
+        return self._loop.run(
+            self._client.declare_queue(
+                name,
+                mode=mode,
+                max_size=max_size,
+                ttl=ttl,
+                dead_letters=dead_letters,
+                dead_letter_name=dead_letter_name,
+                overflow=overflow,
+                max_attempts=max_attempts,
+                durable=durable,
+            )
+        )
+
+    def queue_info(self, name: str) -> QueueInfo | None:
+        """Return what the broker says about a queue; None when there is none of that name."""
+        return self._loop.run(self._client.queue_info(name))
+
+    def list_queues(self) -> list[str]:
+        """Return the names of the queues that we may see."""
+        return self._loop.run(self._client.list_queues())
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue with all that waits in it; its dead letters stay."""
+        self._loop.run(self._client.delete_queue(name))
 
     def stats(self) -> Stats:
         """Return the broker's numbers."""

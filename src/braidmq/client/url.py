@@ -1,6 +1,7 @@
 """URLs of brokers: `strand://key@host:port`, read into an endpoint.
 
-The strand with an `s` behind it (`blips://`) asks for TLS. The key is percent-decoded. What
+The strand with an `s` behind it (`blips://`) asks for TLS. On strands with users the key may be
+`user:password`; a key of its own then is the password. Each part is percent-decoded. What
 follows the address is not used by any strand, and is refused rather than ignored.
 """
 
@@ -11,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from braidmq.client.errors import InvalidArgument
 
 DEFAULT_PORTS: Final = {"blip": 5555, "vibe": 2925, "qumbed": 6121}
+STRANDS_WITH_USERS: Final = frozenset({"vibe"})
 DEFAULT_HOST: Final = "127.0.0.1"
 
 _PORT_MAX: Final = 65_535
@@ -25,6 +27,8 @@ class Endpoint:
     port: int
     tls: bool
     key: str = field(repr=False)
+    """An API key or token; with a user, the password."""
+    user: str = field(default="", repr=False)
 
     @property
     def address(self) -> str:
@@ -49,12 +53,16 @@ def parse(url: str, *, key: str | None = None) -> Endpoint:
         raise InvalidArgument(f"{strand} URL: the address cannot be read") from None
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
         raise InvalidArgument(f"{strand} URL: nothing may follow host and port")
+    user, colon, secret = parts.netloc.rpartition("@")[0].partition(":")
+    if not colon or strand not in STRANDS_WITH_USERS:
+        user, secret = "", f"{user}{colon}{secret}"
     return Endpoint(
         strand=strand,
         host=host,
         port=DEFAULT_PORTS[strand] if port is None else _port(strand, port),
         tls=tls,
-        key=_key(strand, parts.netloc.rpartition("@")[0]) if key is None else key,
+        key=_unquoted(strand, secret) if key is None else key,
+        user=_unquoted(strand, user),
     )
 
 
@@ -73,7 +81,7 @@ def _port(strand: str, port: int) -> int:
     return port
 
 
-def _key(strand: str, quoted: str) -> str:
+def _unquoted(strand: str, quoted: str) -> str:
     try:
         return unquote(quoted, errors="strict")
     except UnicodeDecodeError:

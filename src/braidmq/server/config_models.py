@@ -193,6 +193,9 @@ class VibeConfig(ListenerConfig, DeliveryOverrides):
     """The Vibe strand, TCP."""
 
     port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 2925
+    max_message_bytes: Annotated[Whole, Field(ge=4096, le=16 * MIB)] = MIB
+    auto_create: bool = True
+    ack_timeout_ms: Milliseconds = 30_000
 
 
 class QumbedConfig(ListenerConfig, DeliveryOverrides):

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -23,16 +24,22 @@ from braidmq.admin.app import build_app
 from braidmq.admin.server import AdminServer
 from braidmq.base.build import is_compiled
 from braidmq.base.errors import BraidError, ConfigError
-from braidmq.server.config import Config, loss_note
+from braidmq.server.blip import BlipConnection
+from braidmq.server.config import Config, ListenerConfig, loss_note
 from braidmq.server.connection import Connection
 from braidmq.server.durability import Durability
 from braidmq.server.engine import Engine
-from braidmq.server.keys import KeyRing
-from braidmq.server.listeners import BlipListener
+from braidmq.server.host import Limits
+from braidmq.server.keys import DEV_PRINCIPAL, KeyRing
+from braidmq.server.listeners import Admission, MakeConnection, TcpListener
 from braidmq.server.ready import remove_quietly, write_atomically
 from braidmq.server.recovery import Recovered, recover
 from braidmq.server.status import Status
 from braidmq.server.ticker import Clock, SystemClock, Ticker
+from braidmq.server.users import Users
+from braidmq.server.vibe import VibeConnection
+from braidmq.server.vibe_gate import VibeOptions
+from braidmq.transport.tcp import TcpWire
 from braidmq.wal.disk import Disk
 from braidmq.wal.policy import FsyncPolicy
 
@@ -67,6 +74,13 @@ class Daemon:
         self.status = Status(config, self._keys)
         self._admin: AdminServer | None = None
         self._durability: Durability | None = None
+        self._users: Users | None = None
+        self._vibe_count = 0  # of its connections so far
+        self._vibe_options = VibeOptions(
+            max_message_bytes=config.vibe.max_message_bytes,
+            auto_create=config.vibe.auto_create,
+            version=version("braidmq"),
+        )
         self._ticker: Ticker | None = None
         self._snapshot_due_s = 0.0
         self._snapshot_id = 0
@@ -86,30 +100,33 @@ class Daemon:
         self._files.lock(LOCK_PATH)
         self._is_locked = True
         await self._start_admin()
-        if self._config.blip.enabled:
-            self.status.listener = BlipListener(self._config.blip, self._config.limits)
-            self.addresses["blip"] = self.status.listener.address
+        self._bind()
         engine = self._start_engine(await asyncio.to_thread(self._recover))
-        if self.status.listener is not None:
-            await self.status.listener.start(engine)
+        for listener in self.status.listeners:
+            await listener.start(engine)
         write_atomically(self._config.data_dir / RUN_FILE, json.dumps(self.ready_facts()))
 
     async def stop(self) -> None:
         """End in order, whether or not everything was started, or the log has failed."""
         engine = self.status.engine
-        listener = self.status.listener
-        if listener is not None:
+        listeners = self.status.listeners
+        for listener in listeners:
             listener.stop_accepting()
         if engine is not None and engine.failed is None:
             await self._drain(engine)
-        if listener is not None:
+        for listener in listeners:
             listener.close_connections()
+        if listeners:
             await asyncio.sleep(_DRAIN_LOOK_S)  # let the last replies leave
+        for listener in listeners:
             listener.abort_connections()
         if self._ticker is not None:
             self._ticker.stop()
         if self._admin is not None:
             await self._admin.stop()
+        if self._users is not None:
+            self._users.stop()
+            await asyncio.to_thread(self._users.close)
         if self._durability is not None:
             self._durability.stop_reading()
             await asyncio.to_thread(self._durability.close)
@@ -147,6 +164,25 @@ class Daemon:
         host, port = await self._admin.start()
         self.addresses["http"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    def _bind(self) -> None:
+        config = self._config
+        admission = Admission(config.limits)
+        strands: list[tuple[str, ListenerConfig, MakeConnection]] = [
+            ("blip", config.blip, BlipConnection),
+            ("vibe", config.vibe, self._vibe_connection),
+        ]
+        for strand, section, make in strands:
+            if section.enabled:
+                listener = TcpListener(
+                    strand, section, config.limits, admission=admission, make=make
+                )
+                self.status.listeners.append(listener)
+                self.addresses[strand] = listener.address
+
+    def _vibe_connection(self, engine: Engine, wire: TcpWire, limits: Limits) -> Connection:
+        self._vibe_count += 1
+        return VibeConnection(engine, wire, limits, self._vibe_options, self._vibe_count)
+
     def _recover(self) -> Recovered:
         # On a thread of its own, so that the health pages answer meanwhile.
         started = time.monotonic()
@@ -162,10 +198,17 @@ class Daemon:
         engine = Engine(
             broker,
             now_us=self._clock.now_us,
-            find_principal=self.status.find_principal,
+            find_principal=self._keys.find,
             wake_later=self._wake_later,
             fail=self._fail,
         )
+        self._users = Users(
+            self._files,
+            reserved=[key.name for key in self._config.auth.keys] + [DEV_PRINCIPAL],
+            now_us=self._clock.now_us,
+            post=self._loop.call_soon_threadsafe,
+        )
+        engine.users = self._users
         policy = FsyncPolicy.parse(self._config.wal.fsync)
         self._durability = Durability(
             found.wal,
@@ -196,8 +239,8 @@ class Daemon:
         if engine is None or self._durability is None or engine.failed is not None:
             return
         engine.look_for_room()
-        if self.status.listener is not None:
-            self.status.listener.close_idle()
+        for listener in self.status.listeners:
+            listener.close_idle()
         records = engine.broker.committed_id - self._snapshot_id
         if self._loop.time() >= self._snapshot_due_s or records >= SNAPSHOT_RECORDS:
             self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
@@ -222,6 +265,7 @@ class Daemon:
         engine.drain()
         deadline = self._loop.time() + self._config.limits.drain_s
         await self._until(lambda: engine.is_quiet() or self._loop.time() >= deadline)
+        engine.say_goodbye()
         engine.take_snapshot()
         # What is in the log's hands is finished, however long the disk takes.
         await self._until(

@@ -202,6 +202,7 @@ class Durability:
                     up_to=request.up_to,
                     count_max=request.count_max,
                     bytes_max=request.bytes_max,
+                    priority=request.priority,
                 )
             except LogFullError:
                 # An index must be rebuilt first, and there is no room for it yet.

@@ -19,6 +19,8 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.topics import Message
 from braidmq.server.connection import Connection
 from braidmq.server.host import Host
+from braidmq.server.user_administration import Outcome, administer
+from braidmq.server.users import Users
 from braidmq.wire.blip import messages
 
 _log = structlog.get_logger(__name__)
@@ -40,6 +42,15 @@ class Log(Protocol):
 
     def make_room(self) -> None:
         """Try to have the reserve again; then `room_made` is called if there is room."""
+
+
+class Awaited:
+    """Somebody who is told how the record with this id ended."""
+
+    def __init__(self, record_id: int, done: Callable[[str], None], *, lasts: bool) -> None:
+        self.record_id: int = record_id
+        self.done: Callable[[str], None] = done
+        self.lasts: bool = lasts  # what is refused is queued anew, with another id
 
 
 class Engine(Host):
@@ -69,6 +80,8 @@ class Engine(Host):
         self.failed: BraidError | None = None
         self.connections: set[Connection] = set()
         self.rearm: Callable[[], None] = lambda: None
+        self.users: Users | None = None
+        self._awaited: list[Awaited] = []
 
     def start(self, log: Log) -> None:
         """Begin to work on a log that has been recovered."""
@@ -83,6 +96,20 @@ class Engine(Host):
     def find_principal(self, key: str) -> Principal | None:
         """Return whose key it is."""
         return self._find_principal(key)
+
+    def check_password(
+        self, name: str, password: str, done: Callable[[Principal | None], None]
+    ) -> bool:
+        """Have *done* told whose name and password these are; False when too many wait."""
+        assert self.users is not None
+        return self.users.check(name, password, done)
+
+    def administer(
+        self, principal: Principal, kind: int, payload: bytes, done: Callable[[Outcome], None]
+    ) -> None:
+        """Do an administrator's command, and tell *done* how it ended."""
+        assert self.users is not None
+        administer(self.users, principal, kind, payload, done)
 
     def wake_later(self, connection: Connection, delay_us: int) -> None:
         """Wake the connection after a while."""
@@ -106,8 +133,8 @@ class Engine(Host):
         self._in_turn = True
         try:
             while True:
+                requests = self.broker.take_reads(self._now_us())
                 touched = self.broker.take_touched()
-                requests = self.broker.take_reads()
                 if not touched and not requests:
                     break
                 for request in requests:
@@ -132,6 +159,21 @@ class Engine(Host):
             )
         self.end_turn()
 
+    def when_committed(
+        self, record_id: int, done: Callable[[str], None], *, lasts: bool = False
+    ) -> None:
+        """Have *done* told "" once a record is committed, or why it never will be.
+
+        *lasts* is for what the broker queues anew when a full log refuses it (progress, the end
+        of a queue): it may use the log's reserve, and is given up on when that is used up, too.
+        """
+        if self.failed is not None:
+            done(str(self.failed))
+        elif record_id <= self.broker.committed_id:
+            done("")
+        else:
+            self._awaited.append(Awaited(record_id, done, lasts=lasts))
+
     # What the log reports.
 
     def committed(self, up_to: int) -> None:
@@ -141,6 +183,8 @@ class Engine(Host):
         self._appending = False
         self.broker.committed(up_to, self._now_us())
         self._wake_waiting()
+        if self._awaited:
+            self._tell_awaited(up_to)
         if self._snapshot is not None and self._snapshot[0] <= up_to:
             self._save_snapshot()
         self.end_turn()
@@ -152,7 +196,7 @@ class Engine(Host):
         self._appending = False
         self._snapshot = None
         self._log_is_stuck = self.log_is_full
-        self._refuse_waiting(str(error))
+        self._refuse_waiting(str(error), is_final=not isinstance(error, LogFullError))
         if isinstance(error, LogFullError):
             self.log_is_full = True
             self.end_turn()
@@ -208,6 +252,12 @@ class Engine(Host):
         self.broker.refusal = SHUTTING_DOWN
         self.broker.stop_delivering()
 
+    def say_goodbye(self) -> None:
+        """Tell every peer that the broker ends; what goes back then counts as no attempt."""
+        for connection in list(self.connections):
+            connection.say_goodbye()
+        self.end_turn()
+
     def is_quiet(self) -> bool:
         """Say whether nothing is with consumers and nothing waits for the log."""
         return self.broker.in_flight_count() == 0 and self.is_committed()
@@ -244,7 +294,7 @@ class Engine(Host):
             for connection in starved:
                 connection.feed()
 
-    def _refuse_waiting(self, reason: str) -> None:
+    def _refuse_waiting(self, reason: str, *, is_final: bool) -> None:
         # It need not have been an append that failed: what is committed stays so.
         from_id = self.broker.committed_id + 1
         refused: dict[Connection, list[Message]] = {}
@@ -254,4 +304,21 @@ class Engine(Host):
         again_id = self.broker.fence()
         for connection in self.connections:
             connection.refuse(from_id, refused.get(connection, []), again_id, reason)
+        self._refuse_awaited(again_id, reason, is_final=is_final or self._log_is_stuck)
         self._wake_waiting()
+
+    def _tell_awaited(self, up_to: int) -> None:
+        awaited = self._awaited
+        self._awaited = [one for one in awaited if one.record_id > up_to]
+        for one in awaited:
+            if one.record_id <= up_to:
+                one.done("")
+
+    def _refuse_awaited(self, again_id: int, reason: str, *, is_final: bool) -> None:
+        awaited = self._awaited
+        self._awaited = []
+        for one in awaited:
+            if not one.lasts or is_final:
+                one.done(reason)
+            else:
+                self.when_committed(again_id, one.done, lasts=True)

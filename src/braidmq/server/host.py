@@ -1,9 +1,11 @@
 """What is around a connection: its wire, its bounds, and the daemon that hosts it."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
+from braidmq.server.user_administration import Outcome
 from braidmq.wire.blip import messages
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class Host:
         )
         self.starved: list[Connection] = []  # publishers that wait for commits
         self.waiting: list[Connection] = []  # connections with replies that wait for commits
+        self.authentication_failures: dict[str, int] = {"blip": 0, "vibe": 0}  # by strand
 
     def now_us(self) -> int:
         """Return the time."""
@@ -61,6 +64,18 @@ class Host:
 
     def find_principal(self, key: str) -> Principal | None:
         """Return whose key it is."""
+        raise NotImplementedError
+
+    def check_password(
+        self, name: str, password: str, done: Callable[[Principal | None], None]
+    ) -> bool:
+        """Have *done* told whose name and password these are; False when too many wait."""
+        raise NotImplementedError
+
+    def administer(
+        self, principal: Principal, kind: int, payload: bytes, done: Callable[[Outcome], None]
+    ) -> None:
+        """Do an administrator's command, and tell *done* how it ended."""
         raise NotImplementedError
 
     def end_turn(self) -> None:

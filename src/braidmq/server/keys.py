@@ -22,6 +22,9 @@ KEY_RANDOM_BYTES: Final = 32
 DEV_KEY: Final = "dev-key"
 """What --dev accepts besides the configured keys."""
 
+DEV_PRINCIPAL: Final = "dev"
+"""Whose key that is."""
+
 _HASH_PREFIX: Final = "sha256:"
 
 
@@ -52,7 +55,7 @@ class KeyRing:
             for config in configs
         ]
         if dev:
-            everything = Principal("dev", publish=["*"], subscribe=["*"], admin=True)
+            everything = Principal(DEV_PRINCIPAL, publish=["*"], subscribe=["*"], admin=True)
             self._entries.append((_digest(DEV_KEY), everything))
 
     def find(self, key: str) -> Principal | None:

@@ -3,11 +3,12 @@
 import asyncio
 import socket
 from collections import Counter
+from collections.abc import Callable
 from ssl import SSLContext
 from typing import Final
 
 from braidmq.base.errors import AddressInUseError
-from braidmq.server.config import BlipConfig, LimitsConfig
+from braidmq.server.config import LimitsConfig, ListenerConfig
 from braidmq.server.connection import Connection
 from braidmq.server.engine import Engine
 from braidmq.server.host import Limits
@@ -16,6 +17,9 @@ from braidmq.transport.tls import TlsLayer, server_context
 
 BACKLOG: Final = 1024
 """Connections that the kernel may hold for us between two turns of the loop."""
+
+MakeConnection = Callable[[Engine, TcpWire, Limits], Connection]
+"""What makes a strand's connection: as a rule its class."""
 
 
 def bind(strand: str, host: str, port: int) -> socket.socket:
@@ -43,22 +47,59 @@ def shown_address(bound: socket.socket) -> str:
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
 
-class BlipListener:
-    """The Blip strand's listener and its connections."""
+class Admission:
+    """How many connections there are, and from where, over all strands together."""
 
-    def __init__(self, config: BlipConfig, limits: LimitsConfig) -> None:
+    def __init__(self, limits: LimitsConfig) -> None:
+        self._limits = limits
+        self._count = 0
+        self._per_ip: Counter[str] = Counter()
+
+    def enter(self, peer_address: str) -> str:
+        """Count one more connection and return nothing, or the limit that it would break."""
+        if self._count >= self._limits.connections:
+            return "connections"
+        per_ip = self._limits.connections_per_ip
+        if per_ip and self._per_ip[peer_address] >= per_ip:
+            return "connections_per_ip"
+        self._count += 1
+        self._per_ip[peer_address] += 1
+        return ""
+
+    def leave(self, peer_address: str) -> None:
+        """Count one connection less: it had entered, and is closed."""
+        self._count -= 1
+        self._per_ip[peer_address] -= 1
+        if self._per_ip[peer_address] <= 0:
+            del self._per_ip[peer_address]
+
+
+class TcpListener:
+    """One strand's listener and its connections, which *make* makes."""
+
+    def __init__(
+        self,
+        strand: str,
+        config: ListenerConfig,
+        limits: LimitsConfig,
+        *,
+        admission: Admission,
+        make: MakeConnection,
+    ) -> None:
         """Bind the address, so that one that is taken is known before recovery."""
+        self.strand = strand
         self._engine: Engine | None = None
         self._limits = limits
+        self._admission = admission
+        self._make = make
         self._tls: SSLContext | None = None
         if config.tls_cert is not None and config.tls_key is not None:
-            self._tls = server_context("blip", config.tls_cert, config.tls_key)
-        self._bound = bind("blip", config.host, config.port)
+            self._tls = server_context(strand, config.tls_cert, config.tls_key)
+        self._bound = bind(strand, config.host, config.port)
         self.address = shown_address(self._bound)
         self._server: asyncio.Server | None = None
         self._wires: dict[TcpWire, Connection] = {}
-        self._per_ip: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()  # by reason
         self._connection_limits = Limits(
             output_buffer_bytes=limits.output_buffer_bytes, messages_per_s=limits.messages_per_s
         )
@@ -120,17 +161,13 @@ class BlipListener:
         )
 
     def _accept(self, wire: TcpWire) -> Connection | None:
-        if len(self._wires) >= self._limits.connections:
-            self.refused["connections"] += 1
-            return None
-        per_ip = self._limits.connections_per_ip
-        if per_ip and self._per_ip[wire.peer_address] >= per_ip:
-            self.refused["connections_per_ip"] += 1
+        refusal = self._admission.enter(wire.peer_address)
+        if refusal:
+            self.refused[refusal] += 1
             return None
         assert self._engine is not None
-        connection = Connection(self._engine, wire, self._connection_limits)
+        connection = self._make(self._engine, wire, self._connection_limits)
         self._wires[wire] = connection
-        self._per_ip[wire.peer_address] += 1
         self._engine.connections.add(connection)
         return connection
 
@@ -141,9 +178,7 @@ class BlipListener:
         self._engine.connections.discard(connection)
         if not connection.is_authenticated:
             self.refused["unauthenticated"] += 1
-        self._per_ip[wire.peer_address] -= 1
-        if self._per_ip[wire.peer_address] <= 0:
-            del self._per_ip[wire.peer_address]
+        self._admission.leave(wire.peer_address)
 
 
 def _reason(error: Exception) -> str:

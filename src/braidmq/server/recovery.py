@@ -7,7 +7,7 @@ from braidmq.base.errors import LogPoisonedError
 from braidmq.broker import records, state
 from braidmq.broker.broker import Broker
 from braidmq.broker.settings import US_PER_MS, US_PER_S, Settings
-from braidmq.server.config import Config, delivery_for
+from braidmq.server.config import Config, VibeConfig, delivery_for
 from braidmq.wal import snapshots
 from braidmq.wal.files import Files
 from braidmq.wal.wal import Wal, WalOptions
@@ -32,11 +32,30 @@ def settings_of(config: Config) -> Settings:
         message_ttl_us=delivery.message_ttl_ms * US_PER_MS,
         window=delivery.window,
         window_bytes=delivery.window_bytes,
-        dedup_window_us=int(delivery.dedup_window_s * US_PER_S),
+        dedup_window_us=int(delivery_for(config, "vibe").dedup_window_s * US_PER_S),
         lease_us=int(config.blip.subscription_lease_s * US_PER_S),
         lease_qos0_us=int(config.blip.subscription_lease_qos0_s * US_PER_S),
         memory_bytes=config.limits.max_memory_bytes,
+        queue_ack_timeout_us=config.vibe.ack_timeout_ms * US_PER_MS,
+        **_queue_defaults(config.vibe),
     )
+
+
+def _queue_defaults(vibe: VibeConfig) -> dict[str, int]:
+    # What [delivery] says is about Blip; queues have their own numbers, given here only.
+    given = {
+        "queue_attempts_max": vibe.max_retries,
+        "queue_backoff_us": _us(vibe.retry_backoff_ms),
+        "queue_backoff_max_us": _us(vibe.retry_backoff_max_ms),
+        "queue_ttl_us": _us(vibe.message_ttl_ms),
+        "queue_window": vibe.window,
+        "queue_window_bytes": vibe.window_bytes,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _us(ms: int | None) -> int | None:
+    return None if ms is None else ms * US_PER_MS
 
 
 def recover(

@@ -1,5 +1,6 @@
 """Status: the daemon as its HTTP pages show it."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from braidmq import __version__
@@ -8,9 +9,11 @@ from braidmq.admin.health import Readiness
 from braidmq.admin.metrics import MetricValues
 from braidmq.broker.authorize import Principal
 from braidmq.server.config import Config
+from braidmq.server.dead_letters import DeadLetters
 from braidmq.server.engine import Engine
 from braidmq.server.keys import KeyRing
-from braidmq.server.listeners import BlipListener
+from braidmq.server.listeners import TcpListener
+from braidmq.server.queue_administration import QueueAdministration
 from braidmq.wal.wal import Wal
 
 
@@ -22,20 +25,18 @@ class Status:
         self._keys = keys
         self.engine: Engine | None = None
         self.wal: Wal | None = None
-        self.listener: BlipListener | None = None
+        self.listeners: list[TcpListener] = []
         self.recovery_seconds = 0.0
-        self.authentication_failures = 0
-
-    def find_principal(self, key: str) -> Principal | None:
-        """Return whose key it is, and count when it is nobody's."""
-        principal = self._keys.find(key)
-        if principal is None:
-            self.authentication_failures += 1
-        return principal
+        self._http_failures = 0
+        self.queues = QueueAdministration(lambda: self.engine)
+        self.letters = DeadLetters(lambda: self.engine, lambda: self.wal)
 
     def principal(self, key: str) -> Principal | None:
-        """Return whose API key this is, or None."""
-        return self.find_principal(key)
+        """Return whose API key this is, or None, and count when it is nobody's."""
+        principal = self._keys.find(key)
+        if principal is None:
+            self._http_failures += 1
+        return principal
 
     def readiness(self) -> Readiness:
         """Return whether the broker takes work now."""
@@ -82,11 +83,10 @@ class Status:
         values = MetricValues(
             memory_limit_bytes=self._config.limits.max_memory_bytes,
             recovery_seconds=self.recovery_seconds,
-            authentication_failures={"blip": self.authentication_failures},
+            authentication_failures={"http": self._http_failures},
         )
-        if self.listener is not None:
-            values.connections = {"blip": len(self.listener)}
-            values.connections_refused = dict(self.listener.refused)
+        values.connections = {listener.strand: len(listener) for listener in self.listeners}
+        values.connections_refused = _refused(self.listeners)
         if self.engine is not None:
             _fill_from_broker(values, self.engine)
         if self.wal is not None:
@@ -94,11 +94,23 @@ class Status:
         return values
 
 
+def _refused(listeners: list[TcpListener]) -> dict[str, int]:
+    refused: Counter[str] = Counter()
+    for listener in listeners:
+        refused.update(listener.refused)
+    return dict(refused)
+
+
 def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     broker = engine.broker
     stats = broker.stats
+    values.authentication_failures = {
+        **values.authentication_failures,
+        **engine.authentication_failures,
+    }
     values.topics = len(broker.topics)
     values.subscriptions = len(broker.subscriptions)
+    values.queues = len(broker.deliverer.queues)
     values.messages_published = stats.published
     values.messages_published_bytes = stats.published_bytes
     values.messages_refused = stats.refused
@@ -107,18 +119,24 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     values.messages_redelivered = stats.redelivered
     values.messages_acknowledged = stats.acknowledged
     values.messages_dead_lettered = stats.dead_lettered
-    values.messages_dropped = {
+    dropped = {
         "expired": stats.expired,
         "overflow": stats.dropped_overflow,
         "retention": stats.lost_to_retention,
+        "unheard": stats.dropped_unheard,
+        "purged": stats.purged,
     }
+    for reason, count in stats.dropped.items():
+        dropped[reason] = dropped.get(reason, 0) + count
+    values.messages_dropped = dropped
+    values.acknowledgements_unknown = stats.unknown_acks
     values.subscriptions_ended = {
         "request": stats.unsubscribed,
         "lease": stats.leases_ended,
     }
     values.messages_inflight = broker.in_flight_count()
     values.retry_heap_size = len(broker.deliverer.retries)
-    values.memory_bytes = broker.deliverer.held_bytes + broker.outgoing.bytes
+    values.memory_bytes = broker.deliverer.windows.held_bytes + broker.outgoing.bytes
     values.wal_full = engine.log_is_full
 
 

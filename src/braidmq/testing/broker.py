@@ -57,7 +57,7 @@ async def running_broker(
 
 def _config(data_dir: Path, given: dict[str, object]) -> Config:
     settings: dict[str, object] = {"data_dir": data_dir, "dev": True, **given}
-    for listener in ("blip", "http"):
+    for listener in ("blip", "vibe", "http"):
         section = settings.get(listener, {})
         assert isinstance(section, dict)
         settings[listener] = {"port": 0, **section}

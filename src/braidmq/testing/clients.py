@@ -85,17 +85,17 @@ class Client:
         self.scene = scene
         self.name = name
         self.send = send
-        self.unanswered = 0  # PINGs
+        self.unanswered = 0  # what was sent and must be answered
         self._number = 0
-        self.send(messages.encode_hello(0) + messages.encode_auth(0, KEY))
+        self.greet()
 
     def next_number(self) -> int:
         """Return a number that this connection has not used."""
         self._number += 1
         return self._number
 
-    def receive(self, kind: int, correlation_id: int, payload: bytes) -> None:
-        """Handle a frame of the broker."""
+    def greet(self) -> None:
+        """Say who it is."""
         raise NotImplementedError
 
     def act(self) -> None:
@@ -103,7 +103,19 @@ class Client:
         raise NotImplementedError
 
 
-class Publisher(Client):
+class BlipClient(Client):
+    """A client that speaks Blip."""
+
+    def greet(self) -> None:
+        """Say who it is."""
+        self.send(messages.encode_hello(0) + messages.encode_auth(0, KEY))
+
+    def receive(self, kind: int, correlation_id: int, payload: bytes) -> None:
+        """Handle a frame of the broker."""
+        raise NotImplementedError
+
+
+class Publisher(BlipClient):
     """Publishes in bursts and asks for confirmation behind some of them."""
 
     def receive(self, kind: int, correlation_id: int, payload: bytes) -> None:
@@ -140,7 +152,7 @@ class Publisher(Client):
         self.send(b"".join(parts))
 
 
-class Consumer(Client):
+class Consumer(BlipClient):
     """Consumes one subscription, made first if need be."""
 
     def __init__(

@@ -10,6 +10,7 @@ Every rig (simulation, kills, power cuts) writes the same ledger and asks the sa
 
 It knows nothing of sockets or disks. Publishers are connections: each has its own name and
 numbers its publishes 1, 2, 3 ...; no two payloads are equal, so that a digest names each.
+Queues are noted here as well, and judged by `queue_books`.
 """
 
 import hashlib
@@ -35,6 +36,29 @@ DELIVER: Final = "deliver"
 ACKNOWLEDGE: Final = "acknowledge"
 SETTLE: Final = "settle"
 DRAINED: Final = "drained"
+REPEAT: Final = "repeat"
+REPEATED: Final = "repeated"
+"""A publish is sent once more under its dedup id, and confirmed by that."""
+
+DECLARED: Final = "declared"
+UNDECLARED: Final = "undeclared"
+DELETING: Final = "deleting"
+DELETED: Final = "deleted"
+PURGING: Final = "purging"
+PURGED: Final = "purged"
+REPLAYING: Final = "replaying"
+PUSH: Final = "push"
+TAKE: Final = "take"
+TAKEN: Final = "taken"
+RETURN: Final = "return"
+QUEUE_DRAINED: Final = "queue drained"
+FAILED: Final = "failed"
+RESTART: Final = "restart"
+OF_QUEUES: Final = frozenset(
+    {DECLARED, UNDECLARED, DELETING, DELETED, PURGING, PURGED, REPLAYING}
+    | {PUSH, TAKE, TAKEN, RETURN, QUEUE_DRAINED, FAILED, RESTART}
+)
+"""What happens to queues; what happens to subscriptions is everything else."""
 
 LOST: Final = "lost"
 LOST_SUBSCRIPTION: Final = "lost subscription"
@@ -55,7 +79,8 @@ class Event:
     """One line of the ledger; what a kind does not need is 0 or empty.
 
     `who` is a publisher's or a consumer's connection; `number` a publisher's sequence number or
-    a delivery tag, 0 for a delivery that lives in memory only.
+    a delivery tag, 0 for a delivery that lives in memory only. Of a queue `topic` is the name,
+    `letters` that of its dead letters, and `attempts` how often a delivery says it was made.
     """
 
     kind: str
@@ -65,6 +90,9 @@ class Event:
     digest: str = ""
     subscription: int = 0
     qos: int = 1
+    priority: int = 1
+    attempts: int = 0
+    letters: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +140,27 @@ class Ledger:
             self._file.close()
 
     def attempt(
-        self, publisher: str, sequence: int, topic: str, payload: bytes, *, qos: int = 1
+        self,
+        publisher: str,
+        sequence: int,
+        topic: str,
+        payload: bytes,
+        *,
+        qos: int = 1,
+        priority: int = 1,
     ) -> None:
         """Note a publish that is about to be sent."""
-        self.record(Event(ATTEMPT, publisher, sequence, topic, digest(payload), qos=qos))
+        self.record(
+            Event(
+                ATTEMPT,
+                publisher,
+                sequence,
+                topic,
+                digest(payload),
+                qos=qos,
+                priority=priority,
+            )
+        )
 
     def confirm(self, publisher: str, sequence: int) -> None:
         """Note that all of a publisher's attempts up to *sequence* are durable, or refused."""
@@ -171,6 +216,48 @@ class Ledger:
         """Note that a subscription has nothing more to give."""
         self.record(Event(DRAINED, subscription=subscription))
 
+    def repeat(self, payload: bytes) -> None:
+        """Note that an attempt is about to be sent once more, under its dedup id."""
+        self.record(Event(REPEAT, digest=digest(payload)))
+
+    def repeated(self, payload: bytes) -> None:
+        """Note that the repeat of an attempt was confirmed."""
+        self.record(Event(REPEATED, digest=digest(payload)))
+
+    # Queues.
+
+    def declared(self, queue: str, mode: str, letters: str) -> None:
+        """Note a queue whose declaration was confirmed."""
+        self.record(Event(DECLARED, mode, topic=queue, letters=letters))
+
+    def undeclared(self, queue: str, asked_at: int) -> None:
+        """Note that the broker did not know a queue, asked when there were *asked_at* lines."""
+        self.record(Event(UNDECLARED, number=asked_at, topic=queue))
+
+    def note(self, kind: str, queue: str = "") -> None:
+        """Note what was done to a whole queue: its end, a purge, a replay, that it is empty.
+
+        A failure of the log and a restart are about all queues.
+        """
+        assert kind in OF_QUEUES
+        self.record(Event(kind, topic=queue))
+
+    def push(self, queue: str, consumer: str, payload: bytes, attempts: int) -> None:
+        """Note a delivery of a queue."""
+        self.record(Event(PUSH, consumer, 0, queue, digest(payload), attempts=attempts))
+
+    def take(self, queue: str, consumer: str, payload: bytes) -> None:
+        """Note an acknowledgement, or a rejection, that is about to be sent."""
+        self.record(Event(TAKE, consumer, 0, queue, digest(payload)))
+
+    def taken(self, queue: str, consumer: str, payload: bytes) -> None:
+        """Note that an acknowledgement was confirmed, before its message was due again."""
+        self.record(Event(TAKEN, consumer, 0, queue, digest(payload)))
+
+    def give_back(self, queue: str, consumer: str) -> None:
+        """Note that a consumer leaves and uncounts what it holds: once before, once after."""
+        self.record(Event(RETURN, consumer, 0, queue))
+
     def record(self, event: Event) -> None:
         """Add one line."""
         self.events.append(event)
@@ -214,18 +301,20 @@ class Books:
         self.violations: list[Violation] = []
         self.attempts: dict[str, Event] = {}
         self.confirmed: set[str] = set()
+        self.attempted_at: dict[str, int] = {}
+        self.confirmed_at: dict[str, int] = {}
+        self.connected_at: dict[str, int] = {}
+        self.repeats: set[str] = set()
         self.refused: set[tuple[str, int]] = set()
         self.deliveries = 0
         self.duplicates = 0
         self.settled: dict[tuple[int, int], tuple[int, str]] = {}
         self.dead_tags: dict[str, set[int]] = defaultdict(set)
         self._unconfirmed: dict[str, list[Event]] = defaultdict(list)
-        self._attempted_at: dict[str, int] = {}
         self._subscriptions: dict[int, tuple[int, Event]] = {}
         self._leaving: set[int] = set()
         self._ended: set[int] = set()
         self._drained: set[int] = set()
-        self._connected_at: dict[str, int] = {}
         self._meaning: dict[int, str] = {}
         self._tags: dict[tuple[str, str], int] = {}
         self._seen: Counter[tuple[int, int]] = Counter()
@@ -233,7 +322,8 @@ class Books:
         self._acknowledged: set[tuple[int, str]] = set()
         self._digests: dict[tuple[int, int], str] = {}
         for at, event in enumerate(events):
-            self._read(at, event)
+            if event.kind not in OF_QUEUES:
+                self._read(at, event)
         self._find_losses()
         self._find_dead_letters_of_settled()
 
@@ -244,7 +334,11 @@ class Books:
         elif kind == ATTEMPT:
             self._attempt(at, event)
         elif kind == CONFIRM:
-            self._confirm(event)
+            self._confirm(at, event)
+        elif kind == REPEATED:
+            self._note_confirmed(at, event.digest)
+        elif kind == REPEAT:
+            self.repeats.add(event.digest)
         elif kind == REFUSE:
             self.refused.add((event.who, event.number))
         elif kind == SUBSCRIBE:
@@ -258,7 +352,7 @@ class Books:
             if event.subscription not in self._leaving:
                 self._blame(LOST_SUBSCRIPTION, f"subscription {event.subscription} is unknown")
         elif kind == CONNECT:
-            self._connected_at[event.who] = at
+            self.connected_at[event.who] = at
         elif kind == ACKNOWLEDGE:
             found = self._digests.get((event.subscription, event.number))
             assert found is not None, f"acknowledgement without a delivery: {event}"
@@ -272,16 +366,20 @@ class Books:
     def _attempt(self, at: int, event: Event) -> None:
         assert event.digest not in self.attempts, f"two attempts with one payload: {event}"
         self.attempts[event.digest] = event
-        self._attempted_at[event.digest] = at
+        self.attempted_at[event.digest] = at
         if event.qos:
             self._unconfirmed[event.who].append(event)
 
-    def _confirm(self, event: Event) -> None:
+    def _confirm(self, at: int, event: Event) -> None:
         waiting = self._unconfirmed[event.who]
         while waiting and waiting[0].number <= event.number:
             attempt = waiting.pop(0)
             if (attempt.who, attempt.number) not in self.refused:
-                self.confirmed.add(attempt.digest)
+                self._note_confirmed(at, attempt.digest)
+
+    def _note_confirmed(self, at: int, found: str) -> None:
+        self.confirmed.add(found)
+        self.confirmed_at.setdefault(found, at)
 
     def _deliver(self, at: int, event: Event) -> None:
         self.deliveries += 1
@@ -309,6 +407,8 @@ class Books:
         _, subscription = self._subscriptions.get(event.subscription, (0, None))
         if self._seen[key] or subscription is None or subscription.who:
             return
+        if event.digest in self.repeats:
+            return  # the first may have been lost, and the repeat taken for it
         lane = (event.subscription, attempt.who, attempt.qos)
         newest = self._newest.get(lane, 0)
         if newest > attempt.number:
@@ -324,7 +424,7 @@ class Books:
             return
         settled_at, by = self.settled[key]
         # Between connections there is no order, unless one was made after the other's answer.
-        if event.who == by or self._connected_at.get(event.who, 0) > settled_at:
+        if event.who == by or self.connected_at.get(event.who, 0) > settled_at:
             self._blame(
                 RESURRECTED, f"settled at {settled_at}, delivered again at {at}: {event}"
             )
@@ -344,7 +444,7 @@ class Books:
                 continue
             for found in self.confirmed:
                 attempt = self.attempts[found]
-                if attempt.topic != subscription.topic or self._attempted_at[found] < since:
+                if attempt.topic != subscription.topic or self.attempted_at[found] < since:
                     continue
                 if (number, found) not in self._acknowledged:
                     owed_letters[found] += 1

@@ -1,10 +1,11 @@
 """The whole broker in one thread: real engine, connections, broker and log on fakes, one seed.
 
 A :class:`World` owns a disk, a clock, a ledger and clients that speak Blip over wires in
-memory. Each :meth:`World.step` lets one thing happen that on a real machine would happen at a
-time of its own: some bytes arrive, the log writes or reads or reports, a client acts, time
-passes, a connection breaks. The same seed replays the same world. The threads of
-`server.durability` and real sockets are not part of it; tests/chaos has those.
+memory; `queue_simulation` has those that speak Vibe. Each :meth:`World.step` lets one thing
+happen that on a real machine would happen at a time of its own: some bytes arrive, the log
+writes or reads or reports, a client acts, time passes, a connection breaks. The same seed
+replays the same world. The threads of `server.durability` and real sockets are not part of it;
+tests/chaos has those.
 
     world = World(seed=7)
     world.run(steps=500)
@@ -20,12 +21,13 @@ from typing import Final
 from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
 from braidmq.broker.authorize import Principal
 from braidmq.broker.backlog import ReadRequest
+from braidmq.server.blip import BlipConnection
 from braidmq.server.config import Config
 from braidmq.server.connection import Connection
 from braidmq.server.engine import Engine
 from braidmq.server.host import Limits
 from braidmq.server.recovery import recover
-from braidmq.testing.clients import Client, Consumer, Plan, Publisher, Scene
+from braidmq.testing.clients import BlipClient, Client, Consumer, Plan, Publisher, Scene
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk
 from braidmq.testing.ledger import Ledger, Violation, check
@@ -44,6 +46,7 @@ SETTINGS: Final[dict[str, object]] = {
         "retry_backoff_max_ms": int(BACKOFF_MAX_S * 1000),
         "window": 8,
     },
+    "vibe": {"ack_timeout_ms": 300, "retry_backoff_ms": 200, "retry_backoff_max_ms": 800},
 }
 """Small everything: windows, retries, segments, so that a short run meets them all."""
 
@@ -98,6 +101,7 @@ class InlineLog:
                     up_to=request.up_to,
                     count_max=request.count_max,
                     bytes_max=request.bytes_max,
+                    priority=request.priority,
                 )
             except LogFullError:
                 self.reads.append(job)  # an index must be rebuilt first, and there is no room
@@ -208,8 +212,8 @@ class World:
     ) -> None:
         self.rng = Random(seed)
         self.disk = disk if disk is not None else FakeDisk()
-        self.scene = Scene(self.rng, ledger or Ledger(), subscriptions)
         self.clock = clock if clock is not None else FakeClock()
+        self.scene = self.new_scene(ledger or Ledger(), subscriptions)
         self.config = _config()
         self.limits = Limits(output_buffer_bytes=1 << 20, messages_per_s=0)
         self.failure: BraidError | None = None
@@ -218,8 +222,23 @@ class World:
         self.clients: list[Client] = []
         self.wires: dict[Client, tuple[MemoryWire, Connection]] = {}
         self.connections: dict[Connection, None] = {}
-        self._principal = Principal("sim", publish=["*"], subscribe=["*"])
+        self._principal = Principal("sim", publish=["*"], subscribe=["*"], admin=True)
         self.boot()
+
+    def new_scene(self, ledger: Ledger, subscriptions: dict[Plan, int] | None) -> Scene:
+        """Return what the clients share."""
+        return Scene(self.rng, ledger, subscriptions)
+
+    def heir(self, disk: FakeDisk, seed: int) -> "World":
+        """Return a world that goes on from here on *disk*, and leaves this one alone."""
+        return World(
+            seed,
+            disk=disk,
+            ledger=self.scene.ledger.fork(),
+            clock=FakeClock(self.clock.now_us()),
+            subscriptions=self.scene.subscriptions,
+            life=self.life,
+        )
 
     # Lives.
 
@@ -242,7 +261,7 @@ class World:
             now_us=self.clock.now_us,
             find_principal=lambda _: self._principal,
             wake_later=lambda connection, _: connection.earn(),
-            fail=self._fail,
+            fail=self.fail,
         )
         self.engine.connections = _InOrder(self.connections)
         self.log = InlineLog(found.wal, self.disk, self.engine, self.clock.now_us)
@@ -253,7 +272,8 @@ class World:
         self.disk = disk
         self.boot()
 
-    def _fail(self, error: BraidError) -> None:
+    def fail(self, error: BraidError) -> None:
+        """Note that the log has failed."""
         self.failure = error
 
     # One thing at a time.
@@ -275,7 +295,7 @@ class World:
             for _ in range(self.rng.randint(1, AT_ONCE_MAX)):
                 self._work()
         elif happening == "act":
-            self._act()
+            self.act()
         elif happening == "time":
             self.pass_time(self.rng.choice((0.01, 0.1, 0.3, 2.0)))
         elif happening == "chores":
@@ -330,7 +350,8 @@ class World:
             log.do(queue)
         return True
 
-    def _act(self) -> None:
+    def act(self) -> None:
+        """Let some client act, or a new one come."""
         role = self.rng.choice(self.scene.roles())
         found = [c for c in self.clients if getattr(c, "plan", None) is role]
         wanted = PUBLISHERS if role is None else role.consumers
@@ -343,20 +364,28 @@ class World:
 
     def join(self, role: Plan | None) -> Client:
         """Let a client connect: a consumer of a plan, or a publisher."""
-        self._names += 1
-        name = f"{self.life}.{self._names}"
         wire = MemoryWire()
-        connection = Connection(self.engine, wire, self.limits)
-        self.connections[connection] = None
-        client: Client
+        connection = BlipConnection(self.engine, wire, self.limits)
+        name = self.new_name()
+        client: BlipClient
         if role is None:
             client = Publisher(self.scene, name, wire.to_server.append)
         else:
             client = Consumer(self.scene, name, wire.to_server.append, role)
         wire.sink = client.receive
+        self.admit(client, wire, connection)
+        return client
+
+    def new_name(self) -> str:
+        """Return a name that no connection has had."""
+        self._names += 1
+        return f"{self.life}.{self._names}"
+
+    def admit(self, client: Client, wire: MemoryWire, connection: Connection) -> None:
+        """Let a client be there."""
+        self.connections[connection] = None
         self.wires[client] = (wire, connection)
         self.clients.append(client)
-        return client
 
     # The end.
 
@@ -365,17 +394,26 @@ class World:
 
         The second time there must be nothing: what was settled stays so.
         """
-        self._empty()
+        self.empty()
         self.restart(self.disk.kill())
-        self._empty()
+        self.empty()
         for subscription in self.scene.subscriptions.values():
             self.scene.ledger.drained(subscription)
+        return self.verdict()
+
+    def verdict(self) -> list[Violation]:
+        """Return what the ledger shows."""
         return check(self.scene.ledger)
 
-    def _empty(self) -> None:
+    def clear(self) -> None:
+        """Let all clients be gone."""
         for client in list(self.clients):
             self.break_connection(client)
         self.settle()
+
+    def empty(self) -> None:
+        """Take everything that is there, after a publish that shows that it still works."""
+        self.clear()
         publisher = self.join(None)
         assert isinstance(publisher, Publisher)
         before = self.scene.confirmations
@@ -383,9 +421,13 @@ class World:
         self.settle()
         assert self.scene.confirmations == before + 1, "the broker no longer confirms"
         drainers = [self.join(plan) for plan in list(self.scene.subscriptions)]
+        self.drain_by(drainers)
+
+    def drain_by(self, drainers: list[Client]) -> None:
+        """Have *drainers* take all that comes, until nothing does."""
         quiet = 0
         for _ in range(DRAIN_ROUNDS_MAX):
-            taken = sum(self._drain_once(drainer) for drainer in drainers)
+            taken = sum(self.drain_once(drainer) for drainer in drainers)
             quiet = 0 if taken else quiet + 1
             if quiet > 1:
                 return
@@ -394,7 +436,8 @@ class World:
                 self.settle()
         raise AssertionError("it never runs dry")
 
-    def _drain_once(self, drainer: Client) -> int:
+    def drain_once(self, drainer: Client) -> int:
+        """Take what comes now, and return how much that was."""
         assert isinstance(drainer, Consumer)
         if not drainer.subscription:
             return 0
@@ -416,13 +459,4 @@ def _config() -> Config:
 
 def survives(disk: FakeDisk, world: World, seed: int) -> list[Violation]:
     """Return the verdict on a broker that starts on *disk*, after what *world* has seen."""
-    clock = FakeClock(world.clock.now_us())
-    after = World(
-        seed,
-        disk=disk,
-        ledger=world.scene.ledger.fork(),
-        clock=clock,
-        subscriptions=world.scene.subscriptions,
-        life=world.life,
-    )
-    return after.drain()
+    return world.heir(disk, seed).drain()

@@ -67,6 +67,8 @@ SEGMENT_BYTES_LIMIT: Final = 2**32 - 1
 
 assert GAP_KIND <= TYPE_MASK
 
+_PRIORITY_AT: Final = 29  # in a row: behind id, time, offset, length, topic and qos
+
 _I32_MAX: Final = 2**31 - 1
 _U32_SPAN: Final = 2**32
 
@@ -397,10 +399,12 @@ def select_rows(  # noqa: PLR0917 - called once per block, from one place
     up_to: int,
     count_max: int,
     bytes_max: int,
+    priority: int = -1,
 ) -> Selection:
     """Return the records of *rows* with after_id < id <= up_to and the topic, within bounds.
 
-    *before* is the offset where the first row's record starts; *topic* -1 selects every row.
+    *before* is the offset where the first row's record starts; *topic* -1 selects every row,
+    *priority* -1 any priority.
     At least one record is selected when *bytes_max* is positive and there is one;
     `reached_id` is the last id that was judged.
     """
@@ -414,6 +418,9 @@ def select_rows(  # noqa: PLR0917 - called once per block, from one place
     else:
         topics: list[int] = words[6::8].tolist()
         wanted = [i for i, number in enumerate(topics) if number == topic]
+    if priority != -1:
+        priorities = rows[_PRIORITY_AT::ROW_BYTES]
+        wanted = [i for i in wanted if priorities[i] == priority]
     chosen.reached_id = min(ids[-1], up_to)
     out_ids = chosen.ids
     starts = chosen.starts

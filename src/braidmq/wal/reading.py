@@ -78,6 +78,7 @@ class _Wanted:
     up_to: int
     count_max: int
     bytes_max: int
+    priority: int
 
 
 class _DoubtError(Exception):
@@ -102,6 +103,7 @@ class Reader:
         up_to: int,
         count_max: int,
         bytes_max: int,
+        priority: int,
     ) -> ReadBack:
         """Return records of *view* as `Wal.read` says.
 
@@ -111,7 +113,7 @@ class Reader:
             LogPoisonedError: An index must be rebuilt and cannot be written.
             FileNotFoundError: A segment was deleted meanwhile: take a new view.
         """
-        wanted = _Wanted(topic, min(up_to, view.committed_id), count_max, bytes_max)
+        wanted = _Wanted(topic, min(up_to, view.committed_id), count_max, bytes_max, priority)
         found = ReadBack(reached_id=after_id)
         if after_id < wanted.up_to and after_id + 1 < view.first_id:
             found.lost = (after_id + 1, min(view.first_id - 1, wanted.up_to))
@@ -164,6 +166,7 @@ class Reader:
                 wanted.up_to,
                 count_left,
                 wanted.bytes_max - found.body_bytes,
+                wanted.priority,
             )
             if found.records and chosen.body_bytes + found.body_bytes > wanted.bytes_max:
                 return True

@@ -389,11 +389,13 @@ class Wal:
         up_to: int,
         count_max: int,
         bytes_max: int,
+        priority: int = -1,
     ) -> ReadBack:
         """Return committed records above *after_id*, verified, in order.
 
-        Only those of *topic* (None: all), at most up to the id *up_to*, *count_max* of them
-        with bodies of *bytes_max* together; at least one when there is one.
+        Only those of *topic* (None: all) and of *priority* (-1: any), at most up to the id
+        *up_to*, *count_max* of them with bodies of *bytes_max* together; at least one when
+        there is one.
 
         Raises:
             DamagedLogError: A committed record cannot be read.
@@ -410,6 +412,7 @@ class Wal:
                     up_to=up_to,
                     count_max=count_max,
                     bytes_max=bytes_max,
+                    priority=priority,
                 )
             except FileNotFoundError as error:
                 if view.first_id == self._view.first_id:  # it was not retention

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from braidmq.server.listeners import TcpListener
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.testing.clock import FakeClock
 
@@ -116,6 +117,12 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - whoever brings it about does not know us
             await asyncio.sleep(0.002)
+
+
+def listener(broker: RunningBroker) -> TcpListener:
+    """Return the broker's Blip listener, to look inside."""
+    (found,) = (one for one in broker.daemon.status.listeners if one.strand == "blip")
+    return found
 
 
 async def until_committed(broker: RunningBroker) -> None:

@@ -22,6 +22,7 @@ from tests.integration.blip.peer import (
     credit,
     frame,
     hello,
+    listener,
     nack,
     ping,
     poll,
@@ -193,7 +194,6 @@ async def test_half_close_answers_what_the_output_buffer_held_up(broker: Running
         peer.transport.pause_reading()
         peer.send(*(poll(7, subscription) for _ in range(count)), ping(8))
         peer.finish()
-        assert broker.daemon.status.listener is not None
         await until(lambda: _unsent(broker) > 0)
         peer.transport.resume_reading()
         for _ in range(count):
@@ -203,17 +203,13 @@ async def test_half_close_answers_what_the_output_buffer_held_up(broker: Running
 
 
 def _unsent(broker: RunningBroker) -> int:
-    listener = broker.daemon.status.listener
-    assert listener is not None
-    return sum(wire.unsent_bytes() for wire in listener._wires)  # noqa: SLF001 - its own test
+    return sum(wire.unsent_bytes() for wire in listener(broker)._wires)  # noqa: SLF001 - its own test
 
 
 async def test_nodelay_is_on(broker: RunningBroker) -> None:
     """Small replies do not wait for more: TCP_NODELAY, and keepalive after 60 s."""
     async with connected(broker):
-        listener = broker.daemon.status.listener
-        assert listener is not None
-        (wire,) = listener._wires  # noqa: SLF001 - a socket option cannot be seen by the peer
+        (wire,) = listener(broker)._wires  # noqa: SLF001 - a socket option cannot be seen by the peer
         assert wire._transport is not None  # noqa: SLF001 - as above
         raw = wire._transport.get_extra_info("socket")  # noqa: SLF001 - as above
 

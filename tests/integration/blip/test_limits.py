@@ -23,6 +23,7 @@ from tests.integration.blip.peer import (
     credit,
     frame,
     hello,
+    listener,
     nack,
     ping,
     poll,
@@ -54,9 +55,7 @@ def refused(broker: RunningBroker, why: str) -> int:
 
 
 def unsent(broker: RunningBroker) -> int:
-    listener = broker.daemon.status.listener
-    assert listener is not None
-    return sum(wire.unsent_bytes() for wire in listener._wires)  # noqa: SLF001 - not for peers to see
+    return sum(wire.unsent_bytes() for wire in listener(broker)._wires)  # noqa: SLF001 - not for peers to see
 
 
 # Strangers.
@@ -175,12 +174,10 @@ async def test_a_silent_connection_is_closed_when_that_is_configured() -> None:
 
 async def test_silence_is_allowed_by_default(broker: RunningBroker) -> None:
     """`limits.idle_timeout_s` 0 is off."""
-    listener = broker.daemon.status.listener
-    assert listener is not None
     async with connected(broker) as silent:
-        for wire in listener._wires:  # noqa: SLF001 - a day cannot be waited for
+        for wire in listener(broker)._wires:  # noqa: SLF001 - a day cannot be waited for
             wire.heard_at -= 86_400
-        listener.close_idle()
+        listener(broker).close_idle()
         await silent.expect_silence()
 
 
@@ -221,11 +218,9 @@ async def test_a_publisher_above_the_rate_is_not_read_from() -> None:
         peer.send(*(publish(1, "t", bytes(1000), 0) for _ in range(20_000)))
         for _ in range(20):
             await other.expect_silence()
-        listener = broker.daemon.status.listener
-        assert listener is not None
         held = sum(
-            connection._session.held_bytes  # noqa: SLF001 - memory cannot be seen by a peer
-            for connection in listener._wires.values()  # noqa: SLF001 - as above
+            connection._held_bytes()  # noqa: SLF001 - memory cannot be seen by a peer
+            for connection in listener(broker)._wires.values()  # noqa: SLF001 - as above
         )
 
         assert held <= 3 * READ_BYTES

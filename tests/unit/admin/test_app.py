@@ -10,7 +10,13 @@ from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
 ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
 ORDERS = {"Authorization": f"Bearer {ORDERS_KEY}"}
 OPEN_PATHS = ["/healthz", "/livez", "/readyz"]
-KEYED_PATHS = ["/api/overview", "/api/topics"]
+KEYED_PATHS = [
+    "/api/overview",
+    "/api/topics",
+    "/api/queues",
+    "/api/queues/a",
+    "/api/dead-letters",
+]
 
 
 @pytest.fixture

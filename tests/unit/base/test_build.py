@@ -9,11 +9,14 @@ from braidmq.base import build
 
 HOT = [
     "braidmq.broker.retry",
+    "braidmq.server.blip",
     "braidmq.server.connection",
+    "braidmq.server.vibe",
     "braidmq.wal.format",
     "braidmq.wire.blip.frames",
     "braidmq.wire.blip.messages",
     "braidmq.wire.qumbed.session",
+    "braidmq.wire.vibe.messages",
 ]
 COLD = [
     "braidmq.broker",
@@ -22,7 +25,7 @@ COLD = [
     "braidmq.wal.disk",
     "braidmq.wire.errors",
     "braidmq.wire.frames",
-    "braidmq.wire.vibe.messages",
+    "braidmq.wire.vibe.json_payload",
 ]
 
 

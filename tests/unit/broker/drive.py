@@ -9,9 +9,11 @@ from braidmq.broker import records, state
 from braidmq.broker.authorize import Principal
 from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import DELIVERED, WAIT, Broker
+from braidmq.broker.policy import Policy
+from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Consumer, Delivery, Peer, Subscription
-from braidmq.broker.topics import Message, Pending, Topic
+from braidmq.broker.subscriptions import Consumer, Delivery, Entry, Peer, Subscription
+from braidmq.broker.topics import PRIORITY_NORMAL, Message, Pending, Topic
 
 MS: Final = 1_000
 S: Final = 1_000_000
@@ -51,7 +53,10 @@ class MemoryLog:
         up_to = min(request.up_to, len(self.records))
         for record_id in range(request.after_id + 1, up_to + 1):
             record = self.records[record_id - 1]
-            if records.describe(record).topic != request.topic:
+            described = records.describe(record)
+            if described.topic != request.topic:
+                continue
+            if request.priority not in {-1, described.priority}:
                 continue
             if found and size + len(record) > request.bytes_max:
                 return found, record_id - 1
@@ -86,11 +91,57 @@ class Drive:
         return Message(self.topic(topic), qos, body_of(topic, payload))
 
     def publish(
-        self, topic: str, payload: bytes = b"x", *, qos: int = 1, ttl_us: int = 0
+        self,
+        topic: str,
+        payload: bytes = b"x",
+        *,
+        qos: int = 1,
+        ttl_us: int = 0,
+        priority: int = PRIORITY_NORMAL,
     ) -> int:
         message = self.message(topic, payload, qos=qos)
+        message.priority = priority
         message.expires_us = self.now_us + ttl_us if ttl_us else 0
         return self.broker.publish(message, self.now_us)
+
+    def declare(self, name: str, policy: Policy | None = None) -> Queue:
+        """Make a queue, committed."""
+        declared = policy or self.broker.deliverer.new_policy(name)
+        queue = self.broker.deliverer.declare(self.topic(name), declared, self.now_us)
+        self.commit()
+        return queue
+
+    def queue(self, name: str) -> Queue:
+        return self.broker.deliverer.queues[name]
+
+    def join(
+        self, queue: Queue, prefetch: int = 100, *, name: str = "ada", peer: Peer | None = None
+    ) -> Consumer:
+        """Consume a queue, and have its backlog read."""
+        deliverer = self.broker.deliverer
+        consumer = deliverer.join(peer or peer_of(name), queue, prefetch)
+        deliverer.pump_queue(queue, self.now_us)
+        self.serve_reads()
+        return consumer
+
+    def leave(self, consumer: Consumer, *, counted: bool = False) -> None:
+        assert consumer.queue is not None
+        consumer.peer.consumers.pop(consumer.queue.id, None)
+        self.broker.deliverer.leave_queue(consumer, self.now_us, counted=counted)
+
+    def taken(self, consumer: Consumer) -> list[Entry]:
+        """Take what was pushed to a queue's consumer, and is to be acknowledged."""
+        return [d.entry for d in self.pushed(consumer) if d.entry is not None]
+
+    def ack_all(self, consumer: Consumer) -> list[int]:
+        """Acknowledge what was pushed until nothing more comes; return the ids."""
+        ids: list[int] = []
+        while entries := self.taken(consumer):
+            for entry in entries:
+                ids.append(entry.id)
+                self.broker.deliverer.acknowledge(entry, self.now_us)
+            self.serve_reads()
+        return ids
 
     def publish_many(self, topic: str, count: int) -> list[int]:
         ids = [self.publish(topic, b"%d" % number) for number in range(count)]
@@ -186,10 +237,10 @@ class Drive:
 
     def serve_reads(self) -> None:
         """Answer reads until no more are wanted."""
-        self.requests += self.broker.take_reads()
+        self.requests += self.broker.take_reads(self.now_us)
         while self.requests:
             self.serve_one_read()
-            self.requests += self.broker.take_reads()
+            self.requests += self.broker.take_reads(self.now_us)
 
     def serve_one_read(self) -> None:
         request = self.requests.pop(0)

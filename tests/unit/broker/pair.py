@@ -82,11 +82,11 @@ class Pair(RuleBasedStateMachine):
 
     def serve_all(self) -> None:
         self.absorb()
-        self.drive.requests += self.drive.broker.take_reads()
+        self.drive.requests += self.drive.broker.take_reads(self.drive.now_us)
         while self.drive.requests:
             self.drive.serve_one_read()
             self.absorb()
-            self.drive.requests += self.drive.broker.take_reads()
+            self.drive.requests += self.drive.broker.take_reads(self.drive.now_us)
 
     def absorb(self) -> None:
         """Tell the oracle of every delivery that it can agree to, until it can to none."""
@@ -179,7 +179,7 @@ class Pair(RuleBasedStateMachine):
             assert len(subscription.in_flight) <= self.limits.window + parked
             assert bytes_of(subscription) == subscription.held_bytes
             held_bytes += subscription.held_bytes
-        assert held_bytes == broker.deliverer.held_bytes
+        assert held_bytes == broker.deliverer.windows.held_bytes
         assert {s.id for s in self.started()} == set(broker.subscriptions)
 
     def counters_agree(self) -> None:

@@ -152,3 +152,76 @@ def test_progress_does_not_pile_up_while_it_cannot_be_written() -> None:
         progress.settle(number - 1, number)
 
     assert len(progress.ranges) <= COMPACT_RANGES
+
+
+def settled_of(floor: int, added: list[tuple[int, int]]) -> tuple[Settled, set[int]]:
+    """Return ranges, and the same as a set."""
+    settled = Settled(floor)
+    for after, last in added:
+        settled.add(after, last)
+    return settled, ids_of(settled.ranges())
+
+
+@given(st.integers(0, 10), st.lists(spans, max_size=12), st.integers(0, 2 * ID_MAX))
+def test_open_ranges_are_what_settled_ones_are_not(
+    floor: int, added: list[tuple[int, int]], up_to: int
+) -> None:
+    """Up to an id, in order, apart from each other."""
+    settled, expected = settled_of(floor, added)
+    found = settled.open_ranges(up_to)
+
+    assert set(range(1, up_to + 1)) - expected == ids_of(found)
+    assert all(after < last for after, last in found)
+    assert all(left[1] < right[0] for left, right in pairwise(found))
+
+
+@given(
+    st.integers(0, 10),
+    st.lists(spans, max_size=12),
+    st.lists(st.integers(1, ID_MAX + 8), max_size=6),
+    st.lists(spans, max_size=4),
+)
+def test_what_is_reopened_is_open_and_nothing_else(
+    floor: int, added: list[tuple[int, int]], reopened: list[int], again: list[tuple[int, int]]
+) -> None:
+    """It may be settled again, and the ranges still begin at 0 and end at the floor."""
+    settled, expected = settled_of(floor, added)
+    for message_id in reopened:
+        settled.reopen(message_id)
+        expected.discard(message_id)
+    between = ids_of(settled.ranges())
+    for after, last in again:
+        settled.add(after, last)
+
+    assert expected == between
+    assert expected | ids_of(again) == ids_of(settled.ranges())
+    assert 0 == settled.ranges()[0][0]
+    assert settled.contains(1) == (settled.floor > 0)
+
+
+@given(st.integers(0, 10), st.lists(spans, max_size=12), st.lists(spans, max_size=4))
+def test_a_copy_is_changed_apart(
+    floor: int, added: list[tuple[int, int]], later: list[tuple[int, int]]
+) -> None:
+    """Neither sees what is done to the other."""
+    settled, expected = settled_of(floor, added)
+    copied = settled.copy()
+    for after, last in later:
+        copied.add(after, last)
+        copied.reopen(last)
+    settled.add(100, 101)
+
+    assert expected | {101} == ids_of(settled.ranges())
+    assert not copied.contains(101)
+
+
+def test_progress_counts_messages_and_not_ids() -> None:
+    """Ids of other topics lie between; a purge says how many there were."""
+    progress = Progress()
+    progress.settle(1, 9)
+    progress.settle_range(9, 100, 3)
+    later = Progress()
+    later.settle(100, 104)
+    progress.merge(later)
+
+    assert (5, [(1, 104)]) == (progress.settled_count, progress.ranges)

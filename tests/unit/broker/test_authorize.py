@@ -1,15 +1,90 @@
-"""Permissions: patterns against a regular expression, and one decision for each operation."""
+"""Permissions: patterns and decisions, each against an oracle that is made differently."""
 
 import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import combinations, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, Principal, authorize, matches
+from braidmq.broker.authorize import (
+    ADMIN,
+    CREATE_QUEUE,
+    DELETE_QUEUE,
+    GRANTABLE,
+    LIST_QUEUES,
+    PATTERN_CHARS_MAX,
+    PUBLISH,
+    PURGE_QUEUE,
+    QUEUE_INFO,
+    SUBSCRIBE,
+    Grant,
+    Principal,
+    authorize,
+    is_pattern,
+    matches,
+)
+
+OPERATIONS = (*GRANTABLE, ADMIN)
+MANAGEMENT = (CREATE_QUEUE, DELETE_QUEUE, PURGE_QUEUE, ADMIN)
+PATTERNS = ("*", "a", "A", "a*", "*a", "a*a", "**", ".")
+NAMES = ("", *("".join(word) for size in (1, 2, 3) for word in product("aA.", repeat=size)))
 
 names = st.text(alphabet="ab.", max_size=8)
 patterns = st.text(alphabet="ab.**", max_size=8)
+grants = st.dictionaries(
+    patterns.filter(bool), st.sets(st.sampled_from(GRANTABLE), min_size=1), max_size=4
+)
+
+
+@cache
+def matches_by_recursion(pattern: str, name: str) -> bool:
+    """Say what a pattern means, one character at a time."""
+    if not pattern:
+        return not name
+    if pattern[0] == "*":
+        return matches_by_recursion(pattern[1:], name) or (
+            name != "" and matches_by_recursion(pattern, name[1:])
+        )
+    return name[:1] == pattern[0] and matches_by_recursion(pattern[1:], name[1:])
+
+
+def key_may(principal: Principal, name: str) -> set[str]:
+    """Return everything that an API key may do with a name, built up from nothing."""
+    may: set[str] = set()
+    if any(matches_by_recursion(pattern, name) for pattern in principal.publish):
+        may |= {PUBLISH, QUEUE_INFO, LIST_QUEUES}
+    if any(matches_by_recursion(pattern, name) for pattern in principal.subscribe):
+        may |= {SUBSCRIBE, QUEUE_INFO, LIST_QUEUES}
+    if principal.admin:
+        may |= {*MANAGEMENT, QUEUE_INFO, LIST_QUEUES}
+    return may
+
+
+def user_may(granted: Iterable[tuple[str, Iterable[str]]], name: str) -> set[str]:
+    """Return everything that a user may do with a name, built up from nothing."""
+    may: set[str] = set()
+    for pattern, operations in granted:
+        if matches_by_recursion(pattern, name):
+            may |= {*operations, LIST_QUEUES}
+    return may
+
+
+def decided(principal: Principal, name: str) -> set[str]:
+    return {operation for operation in OPERATIONS if authorize(principal, operation, name)}
+
+
+def user(granted: Iterable[tuple[str, Iterable[str]]]) -> Principal:
+    given_ = [Grant(pattern, set(operations)) for pattern, operations in granted]
+    return Principal("ada", publish=[], subscribe=[], grants=given_)
+
+
+def keys() -> Iterator[Principal]:
+    lists = [[], *([pattern] for pattern in PATTERNS), ["a", "A"]]
+    for publish, subscribe, admin in product(lists, lists, (False, True)):
+        yield Principal("key", publish=publish, subscribe=subscribe, admin=admin)
 
 
 def matches_by_regex(pattern: str, name: str) -> bool:
@@ -77,3 +152,101 @@ def test_an_unknown_operation_is_our_own_mistake() -> None:
     """A word that is not an operation stops the process rather than deciding."""
     with pytest.raises(AssertionError):
         authorize(Principal("ada", publish=["*"], subscribe=["*"]), "delete", "a")
+
+
+def test_every_key_against_every_name() -> None:
+    """All operations of all small API keys on all small names are as the rules build them."""
+    wrong = [
+        (key.publish, key.subscribe, key.admin, name)
+        for key, name in product(keys(), NAMES)
+        if key_may(key, name) != decided(key, name)
+    ]
+
+    assert [] == wrong
+
+
+def test_every_single_grant_against_every_name() -> None:
+    """All operations by all small grants on all small names are as the rules build them."""
+    sets = [*combinations(GRANTABLE, 1), *combinations(GRANTABLE, 2), GRANTABLE]
+    wrong = [
+        (pattern, operations, name)
+        for pattern, operations in product(PATTERNS, sets)
+        for name in NAMES
+        if user_may([(pattern, operations)], name)
+        != decided(user([(pattern, operations)]), name)
+    ]
+
+    assert [] == wrong
+
+
+@given(grants, names)
+def test_grants_add_up(granted: dict[str, set[str]], name: str) -> None:
+    """A user may do what any of its grants allows, and nothing more."""
+    assert user_may(granted.items(), name) == decided(user(granted.items()), name)
+
+
+@given(st.lists(patterns, max_size=3), st.lists(patterns, max_size=3), st.booleans(), names)
+def test_patterns_of_keys_add_up(
+    publish: list[str],
+    subscribe: list[str],
+    admin: bool,
+    name: str,
+) -> None:
+    """A key may do what any of its patterns allows, and nothing more."""
+    key = Principal("key", publish=publish, subscribe=subscribe, admin=admin)
+
+    assert key_may(key, name) == decided(key, name)
+
+
+def test_a_grant_counts_case() -> None:
+    """Whoever may use `orders` has no say over `Orders`, which is another queue."""
+    ada = user([("orders", GRANTABLE)])
+
+    assert set(GRANTABLE) == decided(ada, "orders")
+    assert set() == decided(ada, "Orders")
+
+
+def test_a_user_that_is_gone_may_do_nothing() -> None:
+    """Also an administrator, and also what is granted still: deletion ends everything."""
+    ghost = Principal("ghost", publish=["*"], subscribe=["*"], admin=True, grants=[])
+    ghost.grants.append(Grant("*", set(GRANTABLE)))
+    assert set(OPERATIONS) == decided(ghost, "a")
+    ghost.gone = True
+
+    assert set() == decided(ghost, "a")
+
+
+def test_grants_that_change_hold_for_everybody_who_has_the_principal() -> None:
+    """Sessions keep the principal, not what it could do when they came."""
+    ada = user([("a", {PUBLISH})])
+    seen_by_a_session = ada
+    ada.grants = [Grant("b", {SUBSCRIBE})]
+
+    assert set() == decided(seen_by_a_session, "a")
+    assert {SUBSCRIBE, LIST_QUEUES} == decided(seen_by_a_session, "b")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("", False),
+        ("*", True),
+        ("é" * PATTERN_CHARS_MAX, True),
+        ("a" * (PATTERN_CHARS_MAX + 1), False),
+    ],
+)
+def test_patterns_have_a_length(pattern: str, *, expected: bool) -> None:
+    """Characters are counted, not bytes; an empty pattern would match nothing at all."""
+    assert expected == is_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "operations"),
+    [("", {PUBLISH}), ("a" * 257, {PUBLISH}), ("a", set()), ("a", {ADMIN}), ("a", {"x"})],
+)
+def test_a_grant_that_says_nothing_is_our_own_mistake(
+    pattern: str, operations: set[str]
+) -> None:
+    """What peers ask for was judged before; administration cannot be granted at all."""
+    with pytest.raises(AssertionError):
+        Grant(pattern, operations)

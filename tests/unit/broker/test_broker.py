@@ -2,8 +2,8 @@
 
 from braidmq.broker import headers, records
 from braidmq.broker.broker import DELIVERED, EMPTY, MAINTENANCE_US, UNKNOWN, WAIT
-from braidmq.broker.delivery import PROGRESS_DELAY_US
 from braidmq.broker.settings import Settings
+from braidmq.broker.settling import PROGRESS_DELAY_US
 from braidmq.broker.subscriptions import Peer
 from braidmq.broker.topics import Message
 from tests.unit.broker.drive import CORRELATION_ID, FULL, Drive, S, peer_of
@@ -191,7 +191,7 @@ def test_unsubscribing_ends_it_for_everyone() -> None:
 
     assert [consumer.peer] == drive.broker.take_touched()
     assert consumer.subscription.ended
-    assert (0, 0) == (other.credit, drive.broker.deliverer.held_bytes)
+    assert (0, 0) == (other.credit, drive.broker.deliverer.windows.held_bytes)
     drive.commit()
     assert records.UNSUBSCRIBE == drive.log.records[given - 1][0]
     assert {} == drive.broker.subscriptions
@@ -208,11 +208,11 @@ def test_a_subscription_that_ends_while_it_is_read_for_takes_nothing_in() -> Non
     drive.poll(consumer)
     drive.ack(consumer, 2)
     drive.broker.poll(consumer, CORRELATION_ID, drive.now_us)
-    drive.requests = drive.broker.take_reads()
+    drive.requests = drive.broker.take_reads(drive.now_us)
     drive.broker.unsubscribe(consumer)
     drive.serve_reads()
 
-    assert 0 == drive.broker.deliverer.held_bytes
+    assert 0 == drive.broker.deliverer.windows.held_bytes
 
 
 def test_voided_credit_can_be_given_anew() -> None:

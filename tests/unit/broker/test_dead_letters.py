@@ -5,9 +5,10 @@ import hashlib
 import pytest
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
-from braidmq.broker import dead_letters, headers
+from braidmq.broker import dead_letters, headers, records
 from braidmq.broker.settings import Settings
-from tests.unit.broker.drive import Drive
+from braidmq.broker.topics import Message, Topic
+from tests.unit.broker.drive import Drive, body_of
 
 
 def test_a_dead_letter_topic_is_named_after_its_topic() -> None:
@@ -65,3 +66,75 @@ def test_a_message_with_the_longest_name_is_buried() -> None:
 
     assert letter.body.endswith(b"late")
     assert topic == headers.decode(letter.headers)["deathQueue"]
+
+
+def test_a_queue_of_dead_letters_is_named_after_its_queue() -> None:
+    """A name over 256 characters becomes a digest; characters count, not bytes."""
+    fitting = "ä" * (dead_letters.QUEUE_NAME_CHARACTERS_MAX - len("dlq."))
+    longer = fitting + "ä"
+
+    assert "dlq." + fitting == dead_letters.queue_for(fitting)
+    assert "dlq." + hashlib.sha256(longer.encode()).hexdigest() == dead_letters.queue_for(
+        longer
+    )
+
+
+def letter(*, kept: dict[str, str], keep_id: bool) -> Message:
+    message = Message(Topic("q"), 1, body_of("q", b"payload"))
+    message.id, message.priority, message.origin = 7, 3, 2
+    message.expires_us = 99
+    message.headers = headers.encode(kept)
+    return dead_letters.letter_of(
+        message, Topic("dlq.q"), reason="rejected", attempts=2, keep_id=keep_id, now_us=50
+    )
+
+
+def test_a_letter_is_its_message_elsewhere() -> None:
+    """Payload, priority and origin are the same; it is new, and has no end."""
+    made = letter(kept={}, keep_id=False)
+
+    assert (body_of("dlq.q", b"payload"), b"payload") == (made.body, made.payload)
+    assert (1, 3, 2, 50, 0) == (
+        made.qos,
+        made.priority,
+        made.origin,
+        made.timestamp_us,
+        made.expires_us,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kept", "keep_id", "expected"),
+    [({}, True, "7"), ({}, False, None), ({"": "mine"}, True, "mine")],
+)
+def test_a_letter_keeps_the_name_its_message_had(
+    kept: dict[str, str], expected: str | None, *, keep_id: bool
+) -> None:
+    """The publisher's, else the broker's if consumers knew it by that."""
+    assert expected == headers.decode(letter(kept=kept, keep_id=keep_id).headers).get("")
+
+
+def test_nothing_of_its_death_is_left_when_a_letter_is_sent_back() -> None:
+    """The rest stays as it was."""
+    block = letter(kept={"": "mine", "k": "v"}, keep_id=True).headers
+
+    assert {"": "mine", "k": "v"} == headers.decode(dead_letters.headers_sent_back(block))
+
+
+def test_the_record_of_a_letter_says_which_message_it_ends() -> None:
+    """And everything of the letter itself."""
+    made = letter(kept={"k": "v"}, keep_id=False)
+    made.expires_us = 77
+    record = dead_letters.record_of(made, subscription_id=4, after_id=5, message_id=7)
+    read = records.read_message(record)
+
+    assert (4, 5, 7) == (read.settles_subscription, read.settles_after, read.settles_id)
+    assert ("dlq.q", 1, 3, 2, 50, 77) == (
+        read.topic,
+        read.qos,
+        read.priority,
+        read.origin,
+        read.timestamp_us,
+        read.expires_us,
+    )
+    assert (made.headers, made.body) == (read.headers, read.body)

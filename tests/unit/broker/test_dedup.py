@@ -1,6 +1,6 @@
 """Publisher-chosen ids and how long they are remembered."""
 
-from braidmq.broker.dedup import DedupWindow
+from braidmq.broker.dedup import IDS_MAX, NEW, DedupWindow
 
 WINDOW_US = 100
 
@@ -11,8 +11,8 @@ def test_a_repeat_is_known_by_the_id_it_got() -> None:
     window.remember("a", "one", 7, 0)
 
     assert 7 == window.find("a", "one", WINDOW_US - 1)
-    assert 0 == window.find("b", "one", WINDOW_US - 1)
-    assert 0 == window.find("a", "two", WINDOW_US - 1)
+    assert NEW == window.find("b", "one", WINDOW_US - 1)
+    assert NEW == window.find("a", "two", WINDOW_US - 1)
 
 
 def test_the_window_ends() -> None:
@@ -21,7 +21,7 @@ def test_the_window_ends() -> None:
     window.remember("a", "one", 7, 0)
     window.remember("a", "two", 8, 50)
 
-    assert 0 == window.find("a", "one", WINDOW_US)
+    assert NEW == window.find("a", "one", WINDOW_US)
     assert 1 == len(window)
     assert 8 == window.find("a", "two", WINDOW_US)
 
@@ -33,7 +33,7 @@ def test_a_refused_message_is_forgotten() -> None:
     window.forget("a", "one")
     window.forget("a", "one")
 
-    assert 0 == window.find("a", "one", 1)
+    assert NEW == window.find("a", "one", 1)
 
 
 def test_a_message_that_was_refused_first_counts_from_its_acceptance() -> None:
@@ -45,7 +45,7 @@ def test_a_message_that_was_refused_first_counts_from_its_acceptance() -> None:
 
     assert 9 == window.find("a", "one", WINDOW_US + 1)
     assert [(60, "a", "one", 9)] == window.rows()
-    assert 0 == window.find("a", "one", 60 + WINDOW_US)
+    assert NEW == window.find("a", "one", 60 + WINDOW_US)
 
 
 def test_an_id_that_was_used_anew_is_remembered_anew() -> None:
@@ -69,4 +69,33 @@ def test_rows_make_the_window_again() -> None:
         again.remember(topic, dedup_id, message_id, at_us)
 
     assert [(0, "a", "one", 7), (30, "b", "two", 8)] == again.rows()
-    assert (0, 8) == (again.find("a", "one", 110), again.find("b", "two", 110))
+    assert (NEW, 8) == (again.find("a", "one", 110), again.find("b", "two", 110))
+
+
+def test_no_more_ids_are_remembered_than_the_bound() -> None:
+    """However long the window is, inventing ids fills no memory: the oldest are forgotten."""
+    window = DedupWindow(WINDOW_US)
+    for number in range(IDS_MAX + 2):
+        window.remember("a", str(number), number + 1, 0)
+
+    assert IDS_MAX == len(window)
+    assert NEW == window.find("a", "1", 1)
+    assert 3 == window.find("a", "2", 1)
+
+
+def test_long_ids_are_told_apart_and_kept_short() -> None:
+    """A publisher's id may be as long as a header; a repeat of it is still a repeat."""
+    window = DedupWindow(WINDOW_US)
+    window.remember("a", "x" * 60_000, 7, 0)
+
+    assert 7 == window.find("a", "x" * 60_000, 1)
+    assert NEW == window.find("a", "x" * 59_999 + "y", 1)
+    assert all(len(row[2]) < 100 for row in window.rows())
+
+
+def test_a_memory_only_message_is_known_too() -> None:
+    """It has no id in the log, and its repeat is a repeat all the same."""
+    window = DedupWindow(WINDOW_US)
+    window.remember("a", "one", 0, 0)
+
+    assert 0 == window.find("a", "one", 1)

@@ -1,8 +1,14 @@
 """How messages get to consumers, and how they expire."""
 
+import pytest
+
 from braidmq.broker.broker import DELIVERED, EMPTY, UNKNOWN
+from braidmq.broker.delivery import Deliverer
+from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.settings import Settings
+from braidmq.broker.stats import Stats
 from braidmq.broker.subscriptions import Consumer
+from braidmq.broker.topics import Topics
 from tests.unit.broker.drive import (
     CORRELATION_ID,
     MS,
@@ -58,7 +64,7 @@ def test_effective_qos_is_the_lower_of_both() -> None:
         assert (0, CORRELATION_ID) == (delivery.qos, delivery.correlation_id)
         assert 0 == drive.broker.in_flight_count()
         assert UNKNOWN == drive.ack(consumer, delivery.message.id)
-        assert 0 == drive.broker.deliverer.held_bytes
+        assert 0 == drive.broker.deliverer.windows.held_bytes
 
 
 def test_overflow_drops_the_oldest_memory_only_message() -> None:
@@ -75,7 +81,7 @@ def test_overflow_drops_the_oldest_memory_only_message() -> None:
     assert taken[3] is None
     assert 3 == drive.broker.stats.dropped_overflow
     assert DELIVERED == drive.ack(consumer, durable)
-    assert 0 == drive.broker.deliverer.held_bytes
+    assert 0 == drive.broker.deliverer.windows.held_bytes
 
 
 def test_memory_only_messages_are_bounded_in_bytes() -> None:
@@ -115,7 +121,7 @@ def test_large_memory_only_messages_cannot_outgrow_the_budget() -> None:
         for number in range(20):
             drive.publish(f"t{number}", size * b"x", qos=0)
 
-    assert drive.broker.deliverer.held_bytes <= 1000
+    assert drive.broker.deliverer.windows.held_bytes <= 1000
     assert drive.broker.stats.dropped_overflow > 0
 
 
@@ -145,7 +151,7 @@ def test_a_full_window_in_bytes_leaves_the_rest_in_the_log() -> None:
         assert subscription.held_bytes <= 503
         drive.ack(consumer, message_id)
     assert 0 == drive.poll_id(consumer)
-    assert 0 == drive.broker.deliverer.held_bytes
+    assert 0 == drive.broker.deliverer.windows.held_bytes
 
 
 def test_the_whole_brokers_memory_bounds_the_window() -> None:
@@ -162,7 +168,7 @@ def test_the_whole_brokers_memory_bounds_the_window() -> None:
     polled = drive.poll(second)
     assert polled is not None
     assert 50 * b"2" == polled.message.payload
-    assert drive.broker.deliverer.held_bytes <= 100 + 53
+    assert drive.broker.deliverer.windows.held_bytes <= 100 + 53
 
 
 def test_maintenance_fills_no_windows_that_nobody_reads() -> None:
@@ -175,8 +181,8 @@ def test_maintenance_fills_no_windows_that_nobody_reads() -> None:
     for _ in range(3):
         drive.advance(2 * S)
 
-    assert [] == drive.broker.take_reads()
-    assert 0 == drive.broker.deliverer.held_bytes
+    assert [] == drive.broker.take_reads(drive.now_us)
+    assert 0 == drive.broker.deliverer.windows.held_bytes
 
 
 # Out.
@@ -220,7 +226,7 @@ def test_a_backlog_of_thousands_is_read_back_in_pieces() -> None:
 
     assert 0 == drive.poll_id(consumer)
     assert 4 >= max(request.count_max for request in drive.log.reads)
-    assert 0 == drive.broker.deliverer.held_bytes
+    assert 0 == drive.broker.deliverer.windows.held_bytes
 
 
 def test_credit_is_pushed_as_messages_come() -> None:
@@ -341,7 +347,7 @@ def test_a_message_that_expires_while_it_is_out_ends_when_it_comes_back() -> Non
 
     assert 2 == drive.broker.stats.expired
     assert drive.poll(other) is None
-    assert 0 == drive.broker.deliverer.held_bytes
+    assert 0 == drive.broker.deliverer.windows.held_bytes
 
 
 def test_waiting_messages_expire_without_anyone_asking() -> None:
@@ -354,7 +360,7 @@ def test_waiting_messages_expire_without_anyone_asking() -> None:
     drive.advance(2 * S)
 
     assert 0 == entries_of(subscription)
-    assert (2, 0) == (drive.broker.stats.expired, drive.broker.deliverer.held_bytes)
+    assert (2, 0) == (drive.broker.stats.expired, drive.broker.deliverer.windows.held_bytes)
 
 
 def test_an_expired_acknowledgement_makes_room_for_the_next() -> None:
@@ -414,3 +420,34 @@ def test_peers_of_other_subscriptions_keep_what_they_have() -> None:
         drive.poll_id(drive.attach(consumer.subscription.id, peer=again))
         for consumer in (first, second)
     ]
+
+
+def test_memory_only_messages_go_to_waiting_consumers_in_turn() -> None:
+    """Each is pushed at once, and the next one to the next consumer."""
+    drive = Drive()
+    ada = drive.subscribe("a", qos=0)
+    again = drive.attach(ada.subscription.id)
+    for consumer in (ada, again):
+        drive.credit(consumer, 5)
+    for number in range(4):
+        drive.publish("a", b"%d" % number, qos=0)
+
+    assert [[b"0", b"2"], [b"1", b"3"]] == [
+        [delivery.message.payload for delivery in drive.pushed(consumer)]
+        for consumer in (ada, again)
+    ]
+
+
+def test_queues_are_for_who_knows_them() -> None:
+    """Delivery alone has none: a broker's does."""
+    drive = Drive()
+    queue = drive.declare("q")
+    consumer = drive.join(queue)
+    deliverer = Deliverer(Settings(), Topics(), Outgoing(), Stats())
+
+    with pytest.raises(NotImplementedError):
+        deliverer.route_to_queue(queue, drive.message("q"), 0)
+    with pytest.raises(NotImplementedError):
+        deliverer.pump_queue(queue, 0)
+    with pytest.raises(NotImplementedError):
+        deliverer.leave_queue(consumer, 0, counted=True)

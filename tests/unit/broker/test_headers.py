@@ -38,3 +38,11 @@ def test_a_text_above_the_limit_is_our_own_mistake() -> None:
     """Whoever takes headers from a peer has checked them."""
     with pytest.raises(AssertionError):
         headers.encode({"a": "x" * (headers.TEXT_BYTES_MAX + 1)})
+
+
+def test_a_publishers_own_id_has_a_key_that_no_publisher_can_send() -> None:
+    """The empty one, which every strand refuses; a block that begins with it says so."""
+    block = headers.encode({headers.MESSAGE_ID: "mine", "k": "v"})
+
+    assert bytes.fromhex("0000 0400 6d696e65 0100 6b 0100 76") == block
+    assert {"": "mine", "k": "v"} == headers.decode(block)

@@ -1,12 +1,14 @@
 """Open tags, and who may have what comes back."""
 
 from braidmq.broker.in_flight import InFlight
-from braidmq.broker.subscriptions import Entry, Subscription
+from braidmq.broker.rules import of_settings
+from braidmq.broker.settings import Settings
+from braidmq.broker.subscriptions import Consumer, Entry, Peer, Subscription
 from braidmq.broker.topics import Message, Topic
 from tests.unit.broker.drive import body_of
 
 TOPIC = Topic("a")
-SUBSCRIPTION = Subscription(TOPIC, 1, "ada")
+SUBSCRIPTION = Subscription(TOPIC, 1, "ada", of_settings(Settings()))
 
 
 def entry_of(message_id: int) -> Entry:
@@ -90,3 +92,53 @@ def test_a_last_chance_that_waits_can_be_seen() -> None:
 
     assert waiting is in_flight.last_chance()
     assert waiting is in_flight.last_chance()
+
+
+def test_what_is_listed_twice_is_taken_once() -> None:
+    """It was taken back, closed, and opened again while its old place was still in the list."""
+    in_flight = InFlight()
+    entry = entry_of(1)
+    in_flight.give_back(entry, last_chance=False)
+    in_flight.remove(1)
+    in_flight.give_back(entry, last_chance=False)
+    taken = in_flight.take_returned(consumer_is_idle=True)
+    entry.consumer = Consumer(Peer(), SUBSCRIPTION)
+
+    assert entry is taken
+    assert in_flight.take_returned(consumer_is_idle=True) is None
+
+
+def test_what_a_timer_keeps_apart_is_nobodys() -> None:
+    """It is open, and not in line, though its old place is still in the list."""
+    in_flight = InFlight()
+    entry = entry_of(1)
+    in_flight.give_back(entry, last_chance=True)
+    entry.due_us = 5
+
+    assert in_flight.last_chance() is None
+    assert entry is in_flight.oldest_unheld()
+
+
+def test_the_oldest_that_nobody_holds() -> None:
+    """In line, a last chance, or kept apart: the id decides."""
+    in_flight = InFlight()
+    held, second, third = entry_of(1), entry_of(2), entry_of(3)
+    held.consumer = Consumer(Peer(), SUBSCRIPTION)
+    in_flight.add(held)
+    nobody = in_flight.oldest_unheld()
+    in_flight.give_back(third, last_chance=False)
+    in_flight.give_back(second, last_chance=True)
+
+    assert nobody is None
+    assert second is in_flight.oldest_unheld()
+
+
+def test_a_last_chance_is_not_taken_by_its_old_place() -> None:
+    """It was in line with others before, was put off, and has one chance left now."""
+    in_flight = InFlight()
+    entry = entry_of(1)
+    in_flight.give_back(entry, last_chance=False)
+    in_flight.give_back(entry, last_chance=True)
+
+    assert in_flight.take_returned(consumer_is_idle=False) is None
+    assert entry is in_flight.take_returned(consumer_is_idle=True)

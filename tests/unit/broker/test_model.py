@@ -275,7 +275,7 @@ class Model(Pair):
 
     @rule()
     def read_back(self) -> None:
-        self.drive.requests += self.drive.broker.take_reads()
+        self.drive.requests += self.drive.broker.take_reads(self.drive.now_us)
         if self.drive.requests:
             self.drive.serve_one_read()
 

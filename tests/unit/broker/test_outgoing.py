@@ -3,13 +3,14 @@
 from braidmq.broker import records
 from braidmq.broker.acknowledgements import Progress
 from braidmq.broker.outgoing import Advanced, Buried, Ended, Outgoing, Started
+from braidmq.broker.rules import of_settings
 from braidmq.broker.settings import Settings
 from braidmq.broker.subscriptions import Entry, Subscription
 from braidmq.broker.topics import Message, Topic
 from tests.unit.broker.drive import Drive
 
 TOPIC = Topic("a")
-SUBSCRIPTION = Subscription(TOPIC, 1, "ada")
+SUBSCRIPTION = Subscription(TOPIC, 1, "ada", of_settings(Settings()))
 
 
 def test_ids_are_given_in_order() -> None:
@@ -54,7 +55,10 @@ def test_refused_items_come_back_and_their_ids_are_given_again() -> None:
     message = Message(TOPIC, 1, b"")
     letter = Message(TOPIC, 1, b"")
     kept = Ended(1, 2)
-    taken = [Started(SUBSCRIPTION), Buried(letter, Entry(SUBSCRIPTION, message, 0), message)]
+    taken = [
+        Started(SUBSCRIPTION),
+        Buried(letter, Entry(SUBSCRIPTION, message, 0), message, is_letter=True),
+    ]
     outgoing.add(kept, b"1")
     outgoing.add(taken[0], b"2")
     outgoing.take_records()
@@ -70,7 +74,7 @@ def test_items_keep_what_they_are_about() -> None:
     """A commit or a refusal needs to know."""
     message = Message(TOPIC, 1, b"")
     entry = Entry(SUBSCRIPTION, message, 0)
-    buried = Buried(message, entry, message)
+    buried = Buried(message, entry, message, is_letter=True)
     ended = Ended(7, 2)
 
     assert (message, entry, message) == (buried.letter, buried.entry, buried.message)

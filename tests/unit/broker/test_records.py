@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from braidmq.base.errors import UnknownRecordError
 from braidmq.broker import headers, records
 from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.policy import Policy, of_values
 from braidmq.broker.topics import Message, Topic
 from tests.unit.broker.drive import body_of
 
@@ -26,24 +27,33 @@ SUBSCRIBE = "03 01 e803000000000000 0300 616461 6f7264657273"
 UNSUBSCRIBE = "04 02 0900000000000000"
 PROGRESS = (
     "05 02000000"
-    " 0900000000000000 0c00000000000000 02000000"
+    " 0900000000000000 0c00000000000000 05000000 02000000"
     " 0900000000000000 0a00000000000000 0b00000000000000 0c00000000000000"
     " 01000000 0b00000000000000 03000000"
-    " 0a00000000000000 0000000000000000 00000000 00000000"
+    " 0a00000000000000 0000000000000000 00000000 00000000 00000000"
 )
+DECLARE = (
+    "06 e803000000000000 03 02 03 e803000000000000 0087930300000000 05000000"
+    " 0500 6772617665 c3b672646572 73"  # dead letters to grave, of örders
+)
+DELETE = "07 0900000000000000"
 GAP = "7f 0900000000000000 0b00000000000000"
 
 
 def progress_on_record() -> dict[int, Progress]:
     made = Progress()
     made.handed_id = 12
+    made.settled_count = 5
     made.ranges = [(9, 10), (11, 12)]
     made.attempts = {11: 3}
     return {9: made, 10: Progress()}
 
 
 def as_rows(progress: dict[int, Progress]) -> dict[int, tuple[object, ...]]:
-    return {i: (made.handed_id, made.ranges, made.attempts) for i, made in progress.items()}
+    return {
+        i: (made.handed_id, made.settled_count, made.ranges, made.attempts)
+        for i, made in progress.items()
+    }
 
 
 def test_golden_bytes_of_a_message() -> None:
@@ -123,6 +133,57 @@ def test_golden_bytes_of_the_end_of_a_subscription() -> None:
     assert (9, records.ENDED_BY_LEASE) == records.read_unsubscribe(bytes.fromhex(UNSUBSCRIBE))
 
 
+def declared() -> Policy:
+    policy = Policy()
+    policy.mode, policy.overflow, policy.max_size = 3, 2, 1000
+    policy.ttl_us, policy.max_attempts = 60_000_000, 5
+    policy.dead_letter_name = "grave"
+    return policy
+
+
+def test_golden_bytes_of_a_declaration() -> None:
+    """Its own id is the queue's, so none is inside; flags say durable and dead letters."""
+    name, policy, created_us = records.read_declare(bytes.fromhex(DECLARE))
+
+    assert bytes.fromhex(DECLARE) == records.encode_declare("örders", declared(), 1000)
+    assert ("örders", 1000) == (name, created_us)
+    assert declared().values() == policy.values()
+
+
+@given(
+    st.builds(
+        lambda *values: of_values(list(values)),
+        st.integers(0, 3),
+        st.integers(0, 2**63),
+        st.integers(0, 3),
+        st.integers(0, 2**63),
+        st.booleans(),
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+        st.integers(0, 2**32 - 1),
+        st.booleans(),
+    )
+)
+def test_whatever_is_declared_comes_back(policy: Policy) -> None:
+    """Every option, whatever its value."""
+    name, read, created_us = records.read_declare(records.encode_declare("q", policy, 2**60))
+
+    assert ("q", policy.values(), 2**60) == (name, read.values(), created_us)
+
+
+def test_golden_bytes_of_the_end_of_a_queue() -> None:
+    """It names the declaration by its id: a later one of that name is another queue."""
+    assert bytes.fromhex(DELETE) == records.encode_delete(9)
+    assert 9 == records.read_delete(bytes.fromhex(DELETE))
+
+
+def test_what_is_no_message_has_no_place_in_the_index() -> None:
+    """Declarations and ends of queues neither."""
+    for record in (DECLARE, DELETE):
+        described = records.describe(bytes.fromhex(record))
+
+        assert (b"", 0) == (described.topic, described.payload_at)
+
+
 def test_golden_bytes_of_progress() -> None:
     """Several subscriptions in one record, also one of which there is nothing to say."""
     read = records.read_progress(bytes.fromhex(PROGRESS))
@@ -136,6 +197,7 @@ def test_golden_bytes_of_progress() -> None:
         st.integers(0, 2**64 - 1),
         st.tuples(
             st.integers(0, 2**64 - 1),
+            st.integers(0, 2**32 - 1),
             st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))),
             st.dictionaries(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)),
         ),
@@ -143,13 +205,14 @@ def test_golden_bytes_of_progress() -> None:
     )
 )
 def test_progress_of_any_size_comes_back(
-    rows: dict[int, tuple[int, list[tuple[int, int]], dict[int, int]]],
+    rows: dict[int, tuple[int, int, list[tuple[int, int]], dict[int, int]]],
 ) -> None:
     """However many ranges and redeliveries stand between the subscriptions."""
     progress: dict[int, Progress] = {}
-    for subscription_id, (handed_id, ranges, attempts) in rows.items():
+    for subscription_id, (handed_id, count, ranges, attempts) in rows.items():
         made = progress[subscription_id] = Progress()
-        made.handed_id, made.ranges, made.attempts = handed_id, ranges, attempts
+        made.handed_id, made.settled_count = handed_id, count
+        made.ranges, made.attempts = ranges, attempts
 
     assert rows == as_rows(records.read_progress(records.encode_progress(progress)))
 
@@ -197,7 +260,7 @@ def test_a_record_that_is_no_message_is_all_payload(record: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [0, 6, 126, 254])
+@pytest.mark.parametrize("kind", [0, 8, 126, 254])
 def test_an_unknown_type_is_refused_by_number(kind: int) -> None:
     """A newer version's record is not guessed at; type 0 is never written."""
     with pytest.raises(UnknownRecordError, match=f"type {kind}$"):

@@ -1,6 +1,7 @@
 """Subscriptions at rest: what they say of themselves."""
 
 from braidmq.broker.acknowledgements import Settled
+from braidmq.broker.rules import of_settings
 from braidmq.broker.settings import Settings
 from braidmq.broker.subscriptions import SETTLED, Consumer, Delivery, Entry, Peer, Subscription
 from braidmq.broker.topics import Message, Topic
@@ -8,7 +9,7 @@ from tests.unit.broker.drive import Drive
 
 
 def subscription_at(subscription_id: int) -> Subscription:
-    subscription = Subscription(Topic("a"), 1, "ada")
+    subscription = Subscription(Topic("a"), 1, "ada", of_settings(Settings()))
     subscription.begin(subscription_id)
     return subscription
 
@@ -125,4 +126,8 @@ def test_a_subscription_far_behind_costs_a_cursor() -> None:
     drive.publish_many("a", 3_000)
 
     assert 4 == len(subscription.ready)
-    assert 4 * len(b"\0\1a1") == subscription.held_bytes == drive.broker.deliverer.held_bytes
+    assert (
+        4 * len(b"\0\1a1")
+        == subscription.held_bytes
+        == drive.broker.deliverer.windows.held_bytes
+    )

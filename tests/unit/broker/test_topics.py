@@ -3,7 +3,7 @@
 from braidmq.broker.topics import TOPIC_NAMES_BYTES_MAX, Message, Pending, Topic, Topics
 from tests.unit.broker.drive import body_of
 
-NAME_BYTES = 1024 * 1024
+NAME_BYTES = 32 * 1024
 
 
 def test_a_topic_is_made_when_it_is_first_named() -> None:

@@ -13,12 +13,13 @@ import psutil
 import pytest
 
 from braidmq.cli import demo
-from braidmq.cli.demo import POISON, Account, BrokerProcess, Line, Story, count, summarize
+from braidmq.cli.demo import Account, BrokerProcess, Line, Story, count, summarize
 from braidmq.cli.main import main
 from tests.unit.cli.brokers import BRAIDMQ
 
 READINGS = 8
-ALARMS = set(range(1, demo.ALARMS_COUNT + 1))
+POISON = 3
+COMMANDS = set(range(1, demo.COMMANDS_COUNT + 1))
 
 
 async def made() -> Story:
@@ -28,18 +29,23 @@ async def made() -> Story:
     story.confirmed = set(numbers)
     story.archive = Account("archive", set(numbers), READINGS + 2)
     story.pair = (Account("one", {1, 2, 3, 4, 5}, 5), Account("two", {5, 6, 7, 8}, 4))
-    story.poller = Account("poller", set(numbers), READINGS)
-    story.alarms = set(ALARMS)
-    story.siren = Account("siren", ALARMS - {POISON}, len(ALARMS) - 1)
-    story.letters = Account("letters", {POISON}, 1)
+    story.commands = set(COMMANDS)
+    story.machine = Account("machine", set(COMMANDS), len(COMMANDS) + 1)
+    story.robot = [number for rest in (3, 2, 1, 0) for number in in_class(rest)]
+    story.replayed = {POISON}
+    assert POISON == story.poison
     return story
+
+
+def in_class(priority: int) -> list[int]:
+    return [number for number in sorted(COMMANDS) if number % demo.PRIORITIES == priority]
 
 
 def log() -> dict[str, list[int]]:
     return {
-        demo.READINGS: [*range(1, READINGS + 1), 3, 3],
-        demo.ALARMS: sorted(ALARMS),
-        demo.DEAD_ALARMS: [POISON],
+        demo.READINGS: [*range(1, READINGS + 1), POISON, POISON],
+        demo.COMMANDS: sorted(COMMANDS),
+        demo.DEAD_READINGS: [POISON],
     }
 
 
@@ -53,20 +59,18 @@ async def test_duplicates_are_told_and_no_loss() -> None:
     lines = count(await made(), READINGS, log())
 
     assert [] == disagreeing(lines)
-    assert [
-        "1 twice",
-        "2 delivered again",
-        "5 and 4; 1 delivered again",
-        "0 delivered again",
-    ] == [line.note for line in lines[1:5]]
+    assert ["1 twice", "2 delivered again", "5 and 4; 1 delivered again"] == [
+        line.note for line in lines[1:4]
+    ]
 
 
 LOSSES = {
-    "an unconfirmed reading": ("readings published, and confirmed", "confirmed"),
-    "the archive": ("archive, iterating", "archive"),
-    "the poller": ("poller, fetching", "poller"),
-    "an alarm": ("handled, or dead letters", "siren"),
-    "the dead letter": ("dead letters, only the poisoned", "letters"),
+    "an unconfirmed reading": ("readings confirmed, on Blip", "confirmed"),
+    "the archive": ("archive, on Blip", "archive"),
+    "an unconfirmed command": ("commands confirmed, on Vibe", "commands"),
+    "the machine": ("machine, on Blip", "machine"),
+    "the robot": ("robot, on Vibe, by urgency", "robot"),
+    "the dead letter": ("handled after the replay", "replayed"),
 }
 
 
@@ -82,7 +86,47 @@ async def test_one_missing_message_is_a_disagreement(loss: str) -> None:
     assert what in disagreeing(count(story, READINGS, log()))
 
 
-@pytest.mark.parametrize("topic", [demo.READINGS, demo.ALARMS, demo.DEAD_ALARMS])
+@pytest.mark.asyncio
+async def test_a_worker_that_misses_what_the_other_has_not_is_a_disagreement() -> None:
+    """What one of the two has handled, the other need not; what neither has is missing."""
+    story = await made()
+    story.pair[0].handled.discard(5)
+    assert [] == disagreeing(count(story, READINGS, log()))
+
+    story.pair[1].handled.discard(5)
+    assert ["two workers, on Vibe"] == disagreeing(count(story, READINGS, log()))
+
+
+@pytest.mark.asyncio
+async def test_commands_out_of_their_urgency_are_a_disagreement() -> None:
+    """All are there, in the order in which they were published: not what was declared."""
+    story = await made()
+    story.robot.sort()
+    (line,) = [line for line in count(story, READINGS, log()) if not line.agrees]
+
+    assert ("robot, on Vibe, by urgency", "NO: in another order") == (
+        line.what.strip(),
+        line.verdict,
+    )
+
+
+@pytest.mark.asyncio
+async def test_what_is_left_in_a_queue_is_a_disagreement() -> None:
+    """A message that was acknowledged does not wait any more."""
+    story = await made()
+    story.left = 2
+
+    assert ["left in the queues"] == disagreeing(count(story, READINGS, log()))
+
+
+LOGGED = {
+    demo.READINGS: "in the log",
+    demo.COMMANDS: "in the log, each once",
+    demo.DEAD_READINGS: "dead letters in the log",
+}
+
+
+@pytest.mark.parametrize("topic", LOGGED)
 @pytest.mark.asyncio
 async def test_the_log_is_held_against_what_was_told(topic: str) -> None:
     """A record that is missing or that nobody published is found."""
@@ -90,7 +134,16 @@ async def test_the_log_is_held_against_what_was_told(topic: str) -> None:
         stored = log()
         stored[topic] = change(stored[topic])
 
-        assert ["in the log"] == disagreeing(count(await made(), READINGS, stored))
+        assert [LOGGED[topic]] == disagreeing(count(await made(), READINGS, stored))
+
+
+@pytest.mark.asyncio
+async def test_a_command_that_is_stored_twice_is_a_disagreement() -> None:
+    """It was sent with a dedupId: sending it again must not store it again."""
+    stored = log()
+    stored[demo.COMMANDS].append(7)
+
+    assert ["in the log, each once"] == disagreeing(count(await made(), READINGS, stored))
 
 
 def test_the_verdict_is_that_of_every_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,12 +179,24 @@ def test_a_broker_that_does_not_start_is_one_line(
 ) -> None:
     """With its last words, exit 1, and nothing left behind."""
     words = "import sys; print('error: no luck', file=sys.stderr); sys.exit(3)"
-    monkeypatch.setattr(demo, "SERVE", (sys.executable, "-c", words))
+    monkeypatch.setattr(demo, "PROGRAM", (sys.executable, "-c", words))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     assert 1 == main(["demo"])
     assert "error: the broker did not start: error: no luck\n" == capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.asyncio
+async def test_a_command_that_fails_ends_the_demo_with_its_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else nobody would know why the dead letter was not sent back."""
+    words = "import sys; print('error: no luck', file=sys.stderr); sys.exit(1)"
+    monkeypatch.setattr(demo, "PROGRAM", (sys.executable, "-c", words))
+
+    with pytest.raises(demo.DemoError, match=r"^braidmq dlq list: error: no luck$"):
+        await BrokerProcess(tmp_path).command("dlq", "list")
 
 
 def test_counts_that_disagree_are_exit_1_and_keep_the_log(
@@ -164,7 +229,10 @@ def test_the_demo_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
 
     assert (0, "") == (done.returncode, done.stderr), done.stdout
     assert "KILL -9" in done.stdout
-    assert f"gave up on alarm {POISON}" in done.stdout
+    assert "gave up on reading 225: it is a dead letter now\n" in done.stdout
+    assert "sent 1 letters back from dlq.demo.readings\n" in done.stdout
+    assert "handled reading 225 this time\n" in done.stdout
+    assert "the critical first: [3, 7, 11] ...\n" in done.stdout
     assert "The counts agree: nothing that was confirmed is missing.\n" in done.stdout
     assert "\x1b" not in done.stdout
     assert [] == list(tmp_path.iterdir())

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from braidmq.cli.tables import print_json, print_rows, printable
+from braidmq.cli.tables import print_done, print_json, print_rows, printable
 
 ROWS: list[dict[str, object]] = [
     {"name": "a\tb\x1b[2J", "count": 3, "patterns": ["x.*", "y"], "on": True},
@@ -59,3 +59,13 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_not_printable_is_escaped(text: str, shown: str) -> None:
     """Control characters, text direction and half a character included."""
     assert shown == printable(text)
+
+
+def test_what_was_done_is_told_in_words_or_as_the_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A person reads the one, a program the other."""
+    for as_json in (False, True):
+        print_done({"purged": 3}, "purged 3 messages", as_json=as_json)
+
+    assert 'purged 3 messages\n{"purged": 3}\n' == capsys.readouterr().out

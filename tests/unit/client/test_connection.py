@@ -1,385 +1,185 @@
-"""One connection that speaks Blip as a client."""
+"""One connection, as far as no strand is concerned."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import weakref
 
 import pytest
 
-from braidmq.client import connection as module
-from braidmq.client.connection import (
-    OWN_IDS_FROM,
-    BlipConnection,
-    Refusal,
-    Tenant,
-    open_connection,
-)
-from braidmq.client.errors import AuthenticationFailed, ConnectionFailed, ConnectionLost
+from braidmq.client.connection import FLUSH_BYTES, WRITE_BUFFER_BYTES_MAX
+from braidmq.client.errors import ConnectionFailed, ConnectionLost
 from braidmq.client.options import Options
-from braidmq.client.publishing import Envelope
-from braidmq.client.url import parse
-from braidmq.wire.blip import frames, messages
-from tests.unit.client.peer import KEY, Peer, die, hang_up, ignore
-
-pytestmark = pytest.mark.asyncio
-
-ORDERS = Envelope("orders", 1)
-
-
-class Receiver(Tenant):
-    """A tenant that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[int, int, str, bytes]] = []
-        self.batches = asyncio.Queue[int]()
-
-    def deliver(
-        self, correlation_id: int, qos: int, topic: str, payload: bytes, now: float
-    ) -> None:
-        self.messages.append((correlation_id, qos, topic, payload))
-
-    def delivered(self) -> None:
-        self.batches.put_nowait(len(self.messages))
-
-
-@asynccontextmanager
-async def connected(
-    peer: Peer,
-    *,
-    options: Options | None = None,
-    tenant: Tenant | None = None,
-    on_lost: Callable[[BlipConnection], None] = lambda connection: None,
-) -> AsyncIterator[BlipConnection]:
-    connection = await open_connection(
-        parse(peer.url), options or Options(), tenant or Tenant(), on_lost
-    )
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
-def pings(peer: Peer) -> int:
-    return peer.lines[0].types().count(frames.PING)
-
-
-async def test_greeting_and_key_go_out_in_one_segment() -> None:
-    """The handshake is one round trip."""
-    async with Peer() as peer:
-        peer.hold(frames.HELLO)
-        opening = asyncio.create_task(
-            open_connection(parse(peer.url), Options(), Tenant(), lambda _: None)
-        )
-        await peer.until(lambda: peer.lines and len(peer.lines[0].seen) == 2)
-
-        assert [frames.HELLO, frames.AUTH] == peer.lines[0].types()
-        assert KEY == messages.read_auth(peer.lines[0].seen[1][2])
-        peer.release()
-        await (await opening).close()
-
-
-@pytest.mark.parametrize(
-    ("kind", "code", "error"),
-    [
-        (frames.AUTH, 401, AuthenticationFailed),
-        (frames.AUTH, 400, ConnectionFailed),
-        (frames.HELLO, 426, ConnectionFailed),
-    ],
+from tests.unit.client.peer import die, hang_up, ignore
+from tests.unit.client.strands import (
+    AnyConnection,
+    AnyPeer,
+    connected,
+    dialled,
+    every_strand,
+    forgotten,
 )
-async def test_a_refused_handshake_says_why(
-    kind: int, code: int, error: type[ConnectionFailed]
-) -> None:
-    """Only an unknown key is a matter of the key; the text never repeats it."""
-    async with Peer() as peer:
-        peer.nack(kind, code, "because")
-        with pytest.raises(ConnectionFailed, match=f"{code} because") as caught:
-            async with connected(peer):
-                pass
 
-        assert error is type(caught.value)
-        assert KEY not in str(caught.value)
-        await peer.until(lambda: not peer.open_lines())
+pytestmark = [pytest.mark.asyncio, every_strand]
+
+
+async def fill(connection: AnyConnection) -> None:
+    """Hand over so much that senders have to wait; what it is does not matter."""
+    while not connection.is_full:
+        connection.send(bytes(WRITE_BUFFER_BYTES_MAX))
+        connection.flush()
 
 
 @pytest.mark.parametrize("script", [die, hang_up])
 async def test_a_broker_that_hangs_up_in_the_handshake_is_no_broker(
-    script: Callable[[object, int, bytes], None],
+    strand: type[AnyPeer], script: object
 ) -> None:
     """The attempt has failed; nothing is left behind."""
-    async with Peer() as peer:
-        peer.script(frames.HELLO, script)
+    async with strand() as peer:
+        peer.script(peer.greeting, die if script is die else hang_up)
         with pytest.raises(ConnectionFailed):
-            async with connected(peer):
-                pass
-
-
-async def test_a_broker_that_says_nothing_fails_in_time() -> None:
-    """One attempt takes at most `connect_timeout`."""
-    async with Peer() as peer:
-        peer.script(frames.AUTH, ignore)
-        with pytest.raises(ConnectionFailed, match=r"no answer within 0.05 s"):
-            async with connected(peer, options=Options(connect_timeout=0.05)):
-                pass
+            await dialled(peer)
         await peer.until(lambda: not peer.open_lines())
 
 
-async def test_nobody_listens() -> None:
+async def test_a_broker_that_says_nothing_fails_in_time(strand: type[AnyPeer]) -> None:
+    """One attempt takes at most `connect_timeout`."""
+    async with strand() as peer:
+        peer.script(peer.greeting, ignore)
+        with pytest.raises(ConnectionFailed, match=r"no answer within 0.05 s"):
+            await dialled(peer, Options(connect_timeout=0.05))
+        await peer.until(lambda: not peer.open_lines())
+
+
+async def test_nobody_listens(strand: type[AnyPeer]) -> None:
     """A refused connection is named with its address."""
-    async with Peer() as peer:
+    async with strand() as peer:
         pass
     with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{peer.port}"):
-        async with connected(peer):
-            pass
+        await dialled(peer)
 
 
-async def test_one_ping_is_in_flight_and_all_who_ask_meanwhile_share_the_next() -> None:
-    """Any number of publishers costs one PING a round trip."""
-    async with Peer() as peer, connected(peer) as connection:
-        peer.hold(frames.PING)
+async def test_one_ping_is_in_flight_and_all_who_ask_meanwhile_share_the_next(
+    strand: type[AnyPeer],
+) -> None:
+    """Any number of waiters costs one PING a round trip."""
+    async with strand() as peer, connected(peer) as connection:
+        peer.hold(peer.ping)
         _, first = connection.fence()
-        await peer.until(lambda: pings(peer) == 1)
+        await peer.until(lambda: peer.count(peer.ping) == 1)
         others = [connection.fence()[1] for _ in range(100)]
-        connection.publish(ORDERS.prefix, b"1", qos=1)
-        await peer.until(lambda: peer.published)
-
-        assert 1 == pings(peer)
         peer.release()
+
         assert [True] * 101 == await asyncio.gather(first, *others)
-        assert 2 == pings(peer)
+        assert 2 == peer.count(peer.ping)
 
 
-async def test_a_fence_stands_behind_everything_handed_over_before_it() -> None:
-    """The PING follows the messages, in the same segment."""
-    async with Peer() as peer, connected(peer) as connection:
-        for number in range(3):
-            connection.publish(ORDERS.prefix, b"%d" % number, qos=1)
-        await connection.fence()[1]
-
-        assert [frames.PUBLISH] * 3 + [frames.PING] == peer.lines[0].types()[2:]
-
-
-async def test_a_cancelled_waiter_disturbs_nobody() -> None:
+async def test_a_cancelled_waiter_disturbs_nobody(strand: type[AnyPeer]) -> None:
     """Each has a future of its own."""
-    async with Peer() as peer, connected(peer) as connection:
+    async with strand() as peer, connected(peer) as connection:
         first, second = connection.fence()[1], connection.fence()[1]
         first.cancel()
 
         assert await second
 
 
-async def test_refusals_belong_to_the_fence_that_covers_their_ids() -> None:
-    """A NACK that comes while an earlier PING waits is about the next one's messages."""
-    async with Peer() as peer, connected(peer) as connection:
-        peer.hold(frames.PING)
-        one = connection.publish(ORDERS.prefix, b"1", qos=1)
-        fence_one, reached_one = connection.fence()
-        await peer.until(lambda: pings(peer) == 1)
-        two = connection.publish(ORDERS.prefix, b"2", qos=1)
-        fence_two, reached_two = connection.fence()
-        peer.lines[0].send(
-            messages.encode_nack(two, 403, "forbidden"), messages.encode_nack(one, 400, "bad")
-        )
-        peer.release()
-        await asyncio.gather(reached_one, reached_two)
-
-        assert {one: Refusal(400, "bad")} == fence_one.refusals
-        assert {two: Refusal(403, "forbidden")} == fence_two.refusals
-
-
-async def test_a_refusal_that_nobody_waits_for_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A QoS 0 message that the broker refuses is not lost in silence."""
-    async with Peer() as peer, connected(peer) as connection:
-        peer.nack(frames.PUBLISH, 403, "forbidden")
-        with caplog.at_level(logging.WARNING, "braidmq.client"):
-            connection.publish(ORDERS.prefix, b"1", qos=0)
-            await connection.settle()
-
-        assert ["refused by the broker: 403 forbidden"] == caplog.messages
-
-
-async def test_settling_sends_no_ping_when_nothing_is_open() -> None:
+async def test_settling_sends_no_ping_when_nothing_is_open(strand: type[AnyPeer]) -> None:
     """What is confirmed already costs no round trip."""
-    async with Peer() as peer, connected(peer) as connection:
+    async with strand() as peer, connected(peer) as connection:
         await connection.fence()[1]
 
         assert await connection.settle()
-        assert 1 == pings(peer)
+        assert 1 == peer.count(peer.ping)
 
 
-async def test_a_broken_connection_tells_everyone_who_waits() -> None:
-    """Fences in flight and to come, requests, and those who ask afterwards."""
-    lost: list[BlipConnection] = []
-    async with Peer() as peer, connected(peer, on_lost=lost.append) as connection:
-        peer.hold(frames.PING)
-        peer.hold(frames.STATS)
+async def test_a_broken_connection_tells_everyone_who_waits(strand: type[AnyPeer]) -> None:
+    """Fences in flight and to come, and those who ask afterwards."""
+    lost: list[AnyConnection] = []
+    async with strand() as peer, connected(peer, on_lost=lost.append) as connection:
+        peer.hold(peer.ping)
         fences = [connection.fence()[1]]
-        await peer.until(lambda: pings(peer) == 1)
+        await peer.until(lambda: peer.held)
         fences.append(connection.fence()[1])
-        request = connection.ask(lambda cid: frames.encode(frames.STATS, cid))
-        given_up = connection.ask(lambda cid: frames.encode(frames.STATS, cid))
-        given_up.cancel()
-        await peer.until(lambda: len(peer.held) == 3)
         peer.lines[0].hang_up()
 
         assert [False, False] == await asyncio.gather(*fences)
-        assert await request is None
         assert not await connection.fence()[1]
         assert not await connection.settle()
-        assert await connection.ask(lambda cid: frames.encode(frames.STATS, cid)) is None
         connection.send(b"lost on the way")
+        connection.flush()
         assert [connection] == lost
         assert connection.ended_by_peer
         assert "lost the connection" in str(connection.lost())
 
 
-async def test_answers_to_requests_that_were_given_up_are_ignored() -> None:
-    """A late answer harms nobody."""
-    async with Peer() as peer, connected(peer) as connection:
-        request = connection.ask(lambda cid: frames.encode(frames.STATS, cid))
-        request.cancel()
-
-        assert await connection.settle()
-
-
-@pytest.mark.parametrize(
-    "noise",
-    [
-        b"\x00\x00\x00\x00",
-        b"\x00\x00\x00\x09\x7f",
-        frames.encode(frames.POLL, 1),
-        frames.encode(frames.ACK, 1, b"short"),
-        frames.encode(frames.NACK, 1, b"\x01"),
-        frames.encode(frames.PUBLISH, 1, b"\x01"),
-        frames.encode(frames.PUBLISH, 1, b"\x01\x00\x05t"),
-    ],
-)
-async def test_noise_ends_the_connection(noise: bytes) -> None:
-    """A broker that breaks the protocol is not listened to any longer."""
-    async with Peer() as peer, connected(peer) as connection:
-        peer.hold(frames.PING)
-        _, reached = connection.fence()
-        await peer.until(lambda: peer.held)
-        peer.lines[0].send(noise)
-
-        assert not await reached
-        assert "broke the protocol" in str(connection.lost())
-        assert not connection.ended_by_peer
-
-
-async def test_a_stray_pong_confirms_nothing() -> None:
-    """Only the PONG with the PING's own id is its answer."""
-    async with Peer() as peer, connected(peer) as connection:
-        peer.hold(frames.PING)
-        _, reached = connection.fence()
-        await peer.until(lambda: peer.held)
-        peer.lines[0].send(frames.encode(frames.PONG, 1), messages.encode_ack(5, 5))
-        answer = await connection.ask(lambda cid: frames.encode(frames.STATS, cid))
-
-        assert isinstance(answer, messages.Stats)
-        assert not reached.done()
-        peer.release()
-        assert await reached
-
-
-async def test_a_broker_that_owes_an_answer_and_is_silent_is_taken_for_dead() -> None:
+async def test_a_broker_that_does_not_answer_a_ping_is_taken_for_dead(
+    strand: type[AnyPeer],
+) -> None:
     """The connection ends after `answer_timeout`, and everyone learns of it."""
-    async with Peer() as peer:
-        options = Options(answer_timeout=0.05)
-        async with connected(peer, options=options) as connection:
-            peer.script(frames.PING, ignore)
+    async with strand() as peer, connected(peer, Options(answer_timeout=0.05)) as connection:
+        peer.script(peer.ping, ignore)
 
-            assert not await connection.fence()[1]
-            assert "no answer within 0.05 s" in str(connection.lost())
+        assert not await connection.fence()[1]
+        assert "no answer within 0.05 s" in str(connection.lost())
 
 
-async def test_an_idle_connection_is_tried() -> None:
-    """Nobody asks, and still a dead broker is found."""
-    async with Peer() as peer:
-        options = Options(keepalive=0.02, answer_timeout=0.05)
-        async with connected(peer, options=options) as connection:
-            await peer.until(lambda: pings(peer) >= 2)
-            peer.script(frames.PING, ignore)
-            await peer.until(lambda: not peer.open_lines())
+async def test_an_idle_connection_is_tried(strand: type[AnyPeer]) -> None:
+    """Nobody asks, and still a dead broker is found: a PONG that is missing is noticed."""
+    options = Options(keepalive=0.02, answer_timeout=0.05)
+    async with strand() as peer, connected(peer, options) as connection:
+        await peer.until(lambda: peer.count(peer.ping) >= 2)
+        peer.script(peer.ping, ignore)
+        await peer.until(lambda: not peer.open_lines())
 
-            assert connection.is_lost
+        assert connection.is_lost
 
 
-async def test_deliveries_come_whole_whatever_the_segments() -> None:
-    """Bytes that come one by one make the same messages."""
-    receiver = Receiver()
-    async with Peer() as peer:
-        peer.fragments = True
-        async with connected(peer, tenant=receiver) as connection:
-            peer.lines[0].send(
-                messages.encode_publish(7, 1, "orders", b"one"),
-                messages.encode_publish(OWN_IDS_FROM, 0, "température", b""),
-                messages.encode_publish(8, 1, "orders", b"two"),
+async def test_keeping_alive_ends_with_the_connection(strand: type[AnyPeer]) -> None:
+    """However often a client connects again, no old loop goes on sending PINGs."""
+    options = Options(keepalive=0.01, answer_timeout=10)
+    async with strand() as peer:
+        old = [await dialled(peer, options) for _ in range(3)]
+        for connection in old:
+            await connection.close()
+        before = peer.count(peer.ping)
+        async with connected(peer, options):
+            await peer.until(lambda: peer.count(peer.ping) >= before + 3)
+
+            assert before == sum(
+                peer.kind(frame) == peer.ping for line in peer.lines[:3] for frame in line.seen
             )
-            assert await connection.settle()
-
-    assert [
-        (7, 1, "orders", b"one"),
-        (OWN_IDS_FROM, 0, "température", b""),
-        (8, 1, "orders", b"two"),
-    ] == receiver.messages
+            assert not any(connection.fence()[1].result() for connection in old)
 
 
-async def test_a_batch_of_deliveries_is_announced_once() -> None:
-    """One wake-up for everything that came in one read."""
-    receiver = Receiver()
-    async with Peer() as peer, connected(peer, tenant=receiver):
-        peer.lines[0].send(*(messages.encode_publish(n, 1, "t", b"") for n in range(1, 4)))
-
-        assert 3 == await receiver.batches.get()
-
-
-async def test_a_delivery_without_a_taker_is_dropped() -> None:
-    """A publisher's connection has nothing to do with deliveries."""
-    async with Peer() as peer, connected(peer) as connection:
-        peer.lines[0].send(messages.encode_publish(7, 1, "t", b""))
-
-        assert await connection.settle()
+async def test_nothing_is_left_of_a_connection_that_is_closed(strand: type[AnyPeer]) -> None:
+    """No timer of it runs on, which would hold it."""
+    async with strand() as peer:
+        connection = await dialled(peer)
+        await connection.close()
+        left = weakref.ref(connection)
+        del connection
+        await forgotten(left)
 
 
-async def test_senders_wait_while_the_broker_does_not_read() -> None:
+async def test_senders_wait_while_the_broker_does_not_read(strand: type[AnyPeer]) -> None:
     """Memory is bounded by the buffer, not by the sender's speed."""
-    async with Peer() as peer, connected(peer) as connection:
-        taking = peer.lines[0]
-        taking.pause_reading()
-        sent = 0
-
-        async def send() -> None:
-            nonlocal sent
-            for _ in range(400):
-                await connection.writable()
-                connection.publish(ORDERS.prefix, bytes(65536), qos=0)
-                sent += 1
-
-        sender = asyncio.create_task(send())
-        async with asyncio.timeout(10):
-            while not connection.is_full:  # noqa: ASYNC110 - each turn lets the sender go on
-                await asyncio.sleep(0)
-        stuck_at = sent
+    async with strand() as peer, connected(peer) as connection:
+        peer.lines[0].pause_reading()
+        await fill(connection)
+        waiting = asyncio.create_task(connection.writable())
         for _ in range(100):
             await asyncio.sleep(0)
 
-        assert stuck_at == sent < 400
-        taking.resume_reading()
-        await sender
-        await connection.settle()
-        assert 400 == len(peer.published)
+        assert not waiting.done()
+        connection.abort("enough")
+        await waiting
 
 
-async def test_waiting_senders_are_released_when_the_connection_breaks() -> None:
+async def test_waiting_senders_are_released_when_the_connection_breaks(
+    strand: type[AnyPeer],
+) -> None:
     """Nobody waits for a broker that is gone."""
-    async with Peer() as peer, connected(peer) as connection:
+    async with strand() as peer, connected(peer) as connection:
         peer.lines[0].pause_reading()
-        while not connection.is_full:
-            connection.publish(ORDERS.prefix, bytes(module.WRITE_BUFFER_BYTES_MAX), qos=0)
-            connection.flush()
+        await fill(connection)
         waiters = [asyncio.create_task(connection.writable()) for _ in range(2)]
         await asyncio.sleep(0)
         waiters[0].cancel()
@@ -389,9 +189,12 @@ async def test_waiting_senders_are_released_when_the_connection_breaks() -> None
         assert connection.is_lost
 
 
-async def test_a_sender_that_never_waits_does_not_starve_the_loop() -> None:
+async def test_a_sender_that_never_waits_does_not_starve_the_loop(
+    strand: type[AnyPeer],
+) -> None:
     """Beyond the flush threshold the bytes go out and others get their turn."""
-    async with Peer() as peer, connected(peer) as connection:
+    async with strand() as peer, connected(peer) as connection:
+        peer.lines[0].pause_reading()
         turns = 0
 
         def count() -> None:
@@ -400,26 +203,21 @@ async def test_a_sender_that_never_waits_does_not_starve_the_loop() -> None:
 
         for _ in range(3):
             asyncio.get_running_loop().call_soon(count)
-            connection.publish(ORDERS.prefix, bytes(module.FLUSH_BYTES), qos=0)
+            connection.send(bytes(FLUSH_BYTES))
             await connection.writable()
 
         assert 3 == turns
-        await connection.settle()
-        assert 3 == len(peer.published)
+        connection.abort("it was not a frame")
 
 
-async def test_a_broker_that_never_ends_its_side_is_left() -> None:
+async def test_a_broker_that_never_ends_its_side_is_left(strand: type[AnyPeer]) -> None:
     """Closing takes at most `close_timeout`."""
-    async with Peer() as peer:
-        connection = await open_connection(
-            parse(peer.url), Options(close_timeout=0.02), Tenant(), lambda _: None
-        )
+    async with strand() as peer:
+        connection = await dialled(peer, Options(close_timeout=0.02))
         peer.lines[0].pause_reading()
-        while not connection.is_full:
-            connection.publish(ORDERS.prefix, bytes(module.WRITE_BUFFER_BYTES_MAX), qos=0)
-            connection.flush()
+        await fill(connection)
         await connection.close()
-        peer.lines[0].resume_reading()
+        peer.lines[0].die()
         await peer.until(lambda: not peer.open_lines())
 
         assert isinstance(connection.lost(), ConnectionLost)

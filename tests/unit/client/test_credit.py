@@ -19,6 +19,22 @@ def test_the_first_credit_is_one() -> None:
     assert 1 == CreditWindow(256).due(0)
 
 
+def test_a_window_may_begin_larger_and_never_above_its_limit() -> None:
+    """Where asking is dear, more is asked for before the handler's speed is known."""
+    assert [16, 4] == [CreditWindow(256, begin=16).size, CreditWindow(4, begin=16).size]
+
+
+def test_a_window_grows_to_what_somebody_waits_for() -> None:
+    """As far as the prefetch allows, and never smaller."""
+    window = CreditWindow(8, begin=2)
+    sizes = []
+    for wanted in (1, 5, 3, 9):
+        window.reach(wanted)
+        sizes.append(window.size)
+
+    assert [2, 5, 5, 8] == sizes
+
+
 def test_credit_goes_out_in_halves() -> None:
     """Nothing is due until half of the window is used up; then all that is missing."""
     window = window_of(8)

@@ -50,6 +50,10 @@ def test_every_error_is_exported() -> None:
             "subscription to 't' refused: 403 forbidden",
         ),
         (errors.PublishRefused(403, "forbidden"), "publish refused: 403 forbidden"),
+        (
+            errors.QueueRefused("q", "AUTH_FAILED", "not allowed"),
+            "refused for queue 'q': AUTH_FAILED not allowed",
+        ),
     ],
 )
 def test_errors_read_as_sentences(error: errors.ClientError, text: str) -> None:

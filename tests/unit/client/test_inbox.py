@@ -13,6 +13,8 @@ pytestmark = pytest.mark.asyncio
 class Plain(Message):
     """A message of no strand."""
 
+    id: int | None
+
     def __init__(self, delivery_id: int | None) -> None:
         self.topic, self.payload, self.id, self.qos = "t", b"", delivery_id, 1
 
@@ -51,6 +53,15 @@ async def test_a_delivery_that_was_taken_may_come_again() -> None:
     inbox.put(Plain(1))
 
     assert [1] == ids_in(inbox)
+
+
+async def test_where_ids_are_not_unique_every_delivery_waits() -> None:
+    """On strands whose publishers choose the ids, two messages may have the same."""
+    inbox: Inbox[Plain] = Inbox(once=False)
+    for one in (1, 2, 1):
+        inbox.put(Plain(one))
+
+    assert [1, 2, 1] == ids_in(inbox)
 
 
 async def test_what_the_broker_sends_again_is_forgotten() -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from braidmq.client.connection import BlipConnection
+from braidmq.client.blip.connection import BlipConnection, Tenant, open_connection
 from braidmq.client.errors import (
     AuthenticationFailed,
     ClientError,
@@ -15,16 +15,17 @@ from braidmq.client.errors import (
     ConnectionFailed,
     ConnectionLost,
 )
-from braidmq.client.link import Health, Link, Resident
+from braidmq.client.link import Dial, Health, Link, Resident
 from braidmq.client.options import Callback, Options
 from braidmq.client.url import parse
 from braidmq.wire.blip import frames
-from tests.unit.client.peer import Peer, die, quick
+from tests.unit.client.blip.peer import Peer
+from tests.unit.client.peer import die, quick
 
 pytestmark = pytest.mark.asyncio
 
 
-class Noting(Resident):
+class Noting(Resident[BlipConnection]):
     """A resident that notes what it is told."""
 
     def __init__(self) -> None:
@@ -45,12 +46,22 @@ class Noting(Resident):
         self.notes.append(f"end: {type(error).__name__}")
 
 
+def linking(
+    peer: Peer, options: Options, health: Health, resident: Resident[BlipConnection]
+) -> Link[BlipConnection]:
+    endpoint = parse(peer.url)
+    dial: Dial[BlipConnection] = lambda on_lost: open_connection(  # noqa: E731 - one line says it
+        endpoint, options, Tenant(), on_lost
+    )
+    return Link(endpoint, options, health, resident, dial)
+
+
 @asynccontextmanager
 async def linked(
-    peer: Peer, resident: Resident, options: Options | None = None
-) -> AsyncIterator[Link]:
+    peer: Peer, resident: Resident[BlipConnection], options: Options | None = None
+) -> AsyncIterator[Link[BlipConnection]]:
     options = options or Options(**quick())
-    link = Link(parse(peer.url), options, Health(options), resident)
+    link = linking(peer, options, Health(options), resident)
     await link.open()
     try:
         yield link
@@ -185,7 +196,7 @@ async def test_callbacks_come_with_the_first_loss_and_the_last_return() -> None:
     options = Options(**quick(on_disconnect=broken, on_reconnect=whole))
     health = Health(options)
     async with Peer() as peer:
-        links = [Link(parse(peer.url), options, health, Resident()) for _ in range(2)]
+        links = [linking(peer, options, health, Resident()) for _ in range(2)]
         for link in links:
             await link.open()
         for line in peer.open_lines():

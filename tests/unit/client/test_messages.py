@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.client.messages import Message, Receipt
+from braidmq.client.messages import Message, Priority, Receipt
 
 pytestmark = pytest.mark.asyncio
 
@@ -52,6 +52,16 @@ async def test_what_a_strand_does_not_say_is_empty() -> None:
 async def test_a_message_shows_its_size_and_not_its_payload() -> None:
     """What is printed in passing holds no payload."""
     assert "<Noted topic='orders' id=7 qos=1 payload=6 bytes>" == repr(Noted())
+
+
+async def test_priorities_are_numbers_in_order() -> None:
+    """A priority may be given by its name or as what it is."""
+    assert [0, 1, 2, 3] == [
+        Priority.LOW,
+        Priority.NORMAL,
+        Priority.HIGH,
+        Priority.CRITICAL,
+    ]
 
 
 async def test_a_receipt_claims_nothing_by_default() -> None:

@@ -5,10 +5,17 @@ import inspect
 import pytest
 
 from braidmq.client import surface, sync
-from braidmq.client.blip import BlipClient
-from braidmq.client.subscription import BlipSubscription
+from braidmq.client.blip.client import BlipClient
+from braidmq.client.blip.subscription import BlipSubscription
+from braidmq.client.vibe.client import VibeClient
+from braidmq.client.vibe.subscription import VibeSubscription
 
-PAIRS = [(surface.Client, BlipClient), (surface.Subscription, BlipSubscription)]
+PAIRS = [
+    (surface.Client, BlipClient),
+    (surface.Subscription, BlipSubscription),
+    (surface.Client, VibeClient),
+    (surface.Subscription, VibeSubscription),
+]
 
 
 def public(kind: type) -> dict[str, inspect.Signature]:

@@ -13,7 +13,9 @@ import braidmq
 from braidmq.client import sync
 from braidmq.client.surface import Client
 from braidmq.wire.blip import frames
-from tests.unit.client.peer import Peer, quick
+from tests.unit.client.blip.peer import Peer
+from tests.unit.client.peer import quick
+from tests.unit.client.vibe.peer import Peer as VibePeer
 
 
 class Elsewhere:
@@ -122,7 +124,7 @@ def test_a_failed_connection_leaves_no_thread(elsewhere: Elsewhere) -> None:
     with pytest.raises(braidmq.AuthenticationFailed):
         braidmq.sync.connect(elsewhere.peer.url, key="wrong")
     with pytest.raises(braidmq.NotSupported):
-        braidmq.sync.connect("vibe://127.0.0.1")
+        braidmq.sync.connect("qumbed://127.0.0.1")
 
     assert before == threading.active_count()
 
@@ -210,3 +212,31 @@ def test_work_left_in_the_loop_ends_with_it() -> None:
 def test_the_facade_is_over_any_strand() -> None:
     """It knows the surface only."""
     assert sync.Client.__init__.__annotations__["client"] is Client
+
+
+def test_queues_without_await() -> None:
+    """Declare, ask, list, delete: the same names, over a strand that has queues."""
+    loop = sync.LoopThread()
+    peer = loop.run(start(VibePeer()))
+    with braidmq.sync.connect(peer.url) as client, client.subscribe("orders") as messages:
+        declared = client.declare_queue("jobs", mode="priority_based", ttl=1.5, max_size=7)
+        client.publish("orders", b"1", headers={"a": "b"}, priority=braidmq.Priority.HIGH)
+        (message,) = messages.fetch(timeout=10)
+        message.nack(dead_letter=True)
+        messages.drain()
+
+        assert ("PriorityBased", 1.5, 7) == (declared.mode, declared.ttl, declared.max_size)
+        assert declared == client.queue_info("jobs")
+        assert ["jobs", "orders"] == client.list_queues()
+        assert (1, "b") == (message.attempt, message.headers["a"])
+        assert isinstance(message.id, str)
+        assert ["reject"] == [body.headers["result"] for body in peer.acked]
+        client.delete_queue("jobs")
+        assert client.queue_info("jobs") is None
+    loop.run(peer.stop())
+    loop.stop()
+
+
+async def start(peer: VibePeer) -> VibePeer:
+    await peer.start()
+    return peer

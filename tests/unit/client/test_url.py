@@ -28,6 +28,16 @@ from braidmq.client.url import Endpoint, parse
             "h:1",
         ),
         ("vibe://t@h", Endpoint("vibe", "h", 2925, tls=False, key="t"), "h:2925"),
+        (
+            "vibes://ada:s%3Ae%40c:et@h:1",
+            Endpoint("vibe", "h", 1, tls=True, key="s:e@c:et", user="ada"),
+            "h:1",
+        ),
+        (
+            "vibe://a%3Ab:c@h",
+            Endpoint("vibe", "h", 2925, tls=False, key="c", user="a:b"),
+            "h:2925",
+        ),
         ("qumbed://h", Endpoint("qumbed", "h", 6121, tls=False, key=""), "h:6121"),
     ],
 )
@@ -40,6 +50,13 @@ def test_a_url_names_an_endpoint(url: str, endpoint: Endpoint, address: str) -> 
 def test_a_key_beside_the_url_wins() -> None:
     """Keys need not live in URLs."""
     assert "other" == parse("blip://secret@h", key="other").key
+
+
+def test_a_key_beside_a_user_is_the_password() -> None:
+    """So a password need not live in a URL either."""
+    endpoint = parse("vibe://ada:@h", key="s:e@cret")
+
+    assert ("ada", "s:e@cret") == (endpoint.user, endpoint.key)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +75,8 @@ def test_a_key_beside_the_url_wins() -> None:
         "blip://secret@h?query",
         "blip://secret@h#fragment",
         "blip://secret%ff@h",
+        "vibe://secret%ff:secret@h",
+        "vibe://u:secret%ff@h",
     ],
 )
 def test_what_is_not_such_a_url_is_refused_without_repeating_it(url: str) -> None:
@@ -72,3 +91,4 @@ def test_what_is_not_such_a_url_is_refused_without_repeating_it(url: str) -> Non
 def test_an_endpoint_shows_no_key() -> None:
     """What is printed in passing holds no secret."""
     assert "secret" not in repr(parse("blip://secret@h"))
+    assert "secret" not in repr(parse("vibe://secret:secret@h"))

@@ -5,6 +5,7 @@ from braidmq.broker.authorize import Principal
 from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import Broker
 from braidmq.broker.settings import Settings
+from braidmq.server.blip import BlipConnection
 from braidmq.server.connection import Connection
 from braidmq.server.engine import Engine
 from braidmq.server.host import Limits
@@ -96,7 +97,7 @@ class Hand:
         """Return a connection that is authenticated, and its wire."""
         wire = HandWire()
         limits = Limits(output_buffer_bytes=1 << 20, messages_per_s=self._messages_per_s)
-        connection = Connection(self.engine, wire, limits)
+        connection = BlipConnection(self.engine, wire, limits)
         self.engine.connections.add(connection)
         connection.receive(hello(1) + auth(2, "key"))
         wire.take()

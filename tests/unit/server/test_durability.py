@@ -12,7 +12,6 @@ from braidmq.broker import records
 from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import Broker
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Subscription
 from braidmq.server.durability import Durability
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal import snapshots
@@ -139,7 +138,8 @@ async def test_nothing_is_read_once_the_log_is_closing() -> None:
     assert topic is not None
     async with durability_on(FakeDisk()) as (durability, reports):
         durability.stop_reading()
-        durability.read(ReadRequest(Subscription(topic, 1, "somebody"), broker.settings, 0))
+        unread = broker.new_subscription(topic, 1, "somebody")
+        durability.read(ReadRequest(unread, broker.settings, 0))
         durability.scrub()
 
     assert [] == reports.found
@@ -150,7 +150,7 @@ async def test_backlog_is_read_back() -> None:
     broker = Broker(Settings())
     topic = broker.topics.get("t")
     assert topic is not None
-    subscription = Subscription(topic, 1, "somebody")
+    subscription = broker.new_subscription(topic, 1, "somebody")
     async with durability_on(FakeDisk()) as (durability, reports):
         bodies = [message(b"1"), message(b"no", b"u"), message(b"2")]
         durability.append(bodies, urgent=False)

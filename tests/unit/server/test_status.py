@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.admin.refusals import UnavailableError
 from braidmq.base.errors import LogPoisonedError
-from braidmq.server.config import Config
+from braidmq.server.blip import BlipConnection
+from braidmq.server.config import BlipConfig, Config, VibeConfig
 from braidmq.server.keys import KeyRing
+from braidmq.server.listeners import Admission, TcpListener
 from braidmq.server.recovery import recover
 from braidmq.server.status import Status
 from braidmq.testing.disk import FakeDisk
@@ -30,6 +33,10 @@ def test_before_recovery_it_is_not_ready() -> None:
     assert (False, "recovering the log") == _readiness(status)
     assert 0 == status.metrics().topics
     assert [] == status.topics(after="", limit=10, visible=lambda _: True).topics
+    with pytest.raises(UnavailableError, match="recovering the log"):
+        status.queues.page(after="", limit=10, visible=lambda _: True)
+    with pytest.raises(UnavailableError, match="recovering the log"):
+        status.letters.page(after="", limit=10, visible=lambda _: True)
 
 
 def test_after_recovery_it_is_ready() -> None:
@@ -54,16 +61,31 @@ def test_a_broker_that_is_ending_is_not_ready() -> None:
 
 
 def test_failed_keys_are_counted() -> None:
-    """Every unknown key counts, wherever it was shown."""
-    status = status_of(Hand())
-    found = [
-        status.find_principal("wrong"),
-        status.principal("wrong"),
-        status.principal("dev-key"),
-    ]
+    """Every unknown key counts, under the strand it was shown to."""
+    hand = Hand()
+    status = status_of(hand)
+    found = [status.principal("wrong"), status.principal("dev-key")]
+    hand.engine.authentication_failures["vibe"] += 2
 
-    assert [True, True, False] == [principal is None for principal in found]
-    assert {"blip": 2} == status.metrics().authentication_failures
+    assert [True, False] == [principal is None for principal in found]
+    assert {"http": 1, "blip": 0, "vibe": 2} == status.metrics().authentication_failures
+
+
+def test_refusals_are_those_of_all_strands() -> None:
+    """Connections are shown by strand, refusals by reason."""
+    limits = Config(dev=True).limits
+    status = status_of(Hand())
+    for strand, config in (("blip", BlipConfig(port=0)), ("vibe", VibeConfig(port=0))):
+        listener = TcpListener(
+            strand, config, limits, admission=Admission(limits), make=BlipConnection
+        )
+        listener.stop_accepting()
+        listener.refused.update({"idle": 1, strand: 2})
+        status.listeners.append(listener)
+    values = status.metrics()
+
+    assert {"blip": 0, "vibe": 0} == values.connections
+    assert {"idle": 2, "blip": 2, "vibe": 2} == values.connections_refused
 
 
 @pytest.mark.asyncio
@@ -93,7 +115,7 @@ async def test_the_overview_is_the_metrics(tmp_path: Path) -> None:
             overview["messages_published"],
             overview["committed_id"],
         )
-        assert {"blip": 1} == overview["connections"]
+        assert {"blip": 1, "vibe": 0} == overview["connections"]
 
 
 def _readiness(status: Status) -> tuple[bool, str]:

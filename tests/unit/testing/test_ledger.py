@@ -237,3 +237,35 @@ def test_a_fork_goes_on_by_itself() -> None:
     fork.attempt("p2", 1, "orders", C)
 
     assert len(ledger.events) + 1 == len(fork.events)
+
+
+def test_a_repeat_may_come_out_of_order() -> None:
+    """The first may be lost, and then the repeat is what was stored, behind later ones."""
+    ledger = published()
+    ledger.subscribe(7, "orders")
+    ledger.attempt("p1", 3, "orders", C)
+    ledger.repeat(A)
+    ledger.deliver(7, "c1", 6, "orders", C)
+    ledger.deliver(7, "c1", 8, "orders", A)
+
+    assert [] == check(ledger)
+
+
+def test_a_repeat_confirms_its_first() -> None:
+    """An answer to a repeat says that the message is there, whoever brought it."""
+    ledger = Ledger()
+    ledger.attempt("p1", 1, "orders", A)
+    ledger.repeat(A)
+    assert 0 == summarize(ledger).confirmed
+    ledger.repeated(A)
+
+    assert 1 == summarize(ledger).confirmed
+
+
+def test_what_queues_do_is_no_business_of_subscriptions() -> None:
+    """Lines about queues are judged elsewhere, and change nothing here."""
+    ledger = all_taken()
+    ledger.declared("orders", "RoundRobin", "dlq.orders")
+    ledger.push("orders", "c1", b"nobody's", 1)
+
+    assert [] == check(ledger)

@@ -26,8 +26,8 @@ FIRST: Final = "wal/00000000000000000001.wal"
 FIRST_INDEX: Final = "wal/00000000000000000001.idx"
 
 
-def message(topic: bytes, payload: bytes, timestamp_us: int = 5) -> bytes:
-    return _MESSAGE.pack(MESSAGE, 1, 2, 3, timestamp_us, len(topic)) + topic + payload
+def message(topic: bytes, payload: bytes, timestamp_us: int = 5, *, priority: int = 2) -> bytes:
+    return _MESSAGE.pack(MESSAGE, 1, priority, 3, timestamp_us, len(topic)) + topic + payload
 
 
 def note(text: bytes) -> bytes:

@@ -237,3 +237,13 @@ def test_an_index_that_cannot_be_rebuilt_ends_the_read() -> None:
     disk.remove(FIRST_INDEX)
     with pytest.raises(DamagedLogError):
         read_everything(wal)
+
+
+def test_a_read_may_ask_for_one_priority() -> None:
+    """The index tells priorities apart, so that nothing else of the topic is read."""
+    wal = open_log(FakeDisk())
+    write(wal, [message(b"mine", b"%d" % n, priority=n % 3) for n in range(9)])
+    found = wal.read(0, topic=b"mine", up_to=99, count_max=99, bytes_max=10**6, priority=2)
+
+    assert [3, 6, 9] == [record_id for record_id, _ in found.records]
+    assert 9 == found.reached_id

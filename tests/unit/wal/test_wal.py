@@ -448,7 +448,7 @@ def test_a_reader_survives_the_deletion_of_what_it_reads() -> None:
     wal.retain(1, 10)
     with pytest.raises(FileNotFoundError):
         wal._reader.read(  # noqa: SLF001 - as above
-            held, 0, topic=None, up_to=99, count_max=9, bytes_max=9999
+            held, 0, topic=None, up_to=99, count_max=9, bytes_max=9999, priority=-1
         )
 
     found = wal.read(0, topic=None, up_to=10**9, count_max=9, bytes_max=9999)

@@ -1,0 +1,156 @@
+"""What every request to the API brings: a key, a name, a page, a body; each is judged here.
+
+It answers nothing itself: what cannot be used is an HTTPException, in one line.
+"""
+
+import asyncio
+import json
+from typing import Final, Protocol
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from braidmq.base.ids import ID_MAX
+from braidmq.base.limits import KIB
+from braidmq.broker.authorize import Principal, authorize
+
+PAGE_DEFAULT: Final = 100
+PAGE_MAX: Final = 1_000
+"""Rows in one answer; the rest is asked for with `after` or `from`."""
+
+BODY_BYTES_MAX: Final = 64 * KIB
+"""What is posted describes a queue, or names one."""
+
+BODY_S_MAX: Final = 10.0
+"""A body that takes longer to arrive would hold a connection's place for nothing."""
+
+NAME_SHOWN_CHARS_MAX: Final = 64
+"""What an error repeats of a name that was sent."""
+
+
+class KeySource(Protocol):
+    """Who knows the keys."""
+
+    def principal(self, key: str) -> Principal | None:
+        """Return whose API key this is, compared in constant time, or None."""
+        ...
+
+
+def principal_of(request: Request, source: KeySource) -> Principal:
+    """Return who is asking.
+
+    Raises:
+        HTTPException: 401, there is no key or it is nobody's.
+    """
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    principal = source.principal(key.strip()) if scheme.lower() == "bearer" else None
+    if principal is None:
+        raise HTTPException(
+            401,
+            "an API key is needed: Authorization: Bearer KEY",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    return principal
+
+
+def allow(principal: Principal, operation: str, name: str) -> None:
+    """Let pass who may do *operation* with the queue called *name*.
+
+    Raises:
+        HTTPException: 403, the key may not.
+    """
+    if not authorize(principal, operation, name):
+        raise HTTPException(403, f"the key may not do this: {operation}")
+
+
+def limit_of(request: Request) -> int:
+    """Return how many rows are wanted.
+
+    Raises:
+        HTTPException: 400, not a number from 1 to PAGE_MAX.
+    """
+    limit = number_of(request.query_params.get("limit"), PAGE_DEFAULT, PAGE_MAX)
+    if limit is None:
+        raise HTTPException(400, f"limit must be a whole number from 1 to {PAGE_MAX}")
+    return limit
+
+
+def offset_of(request: Request) -> int:
+    """Return the offset that a page begins with.
+
+    Raises:
+        HTTPException: 400, not an offset.
+    """
+    offset = number_of(request.query_params.get("from"), 1, ID_MAX)
+    if offset is None:
+        raise HTTPException(400, "from must be an offset, a whole number from 1 on")
+    return offset
+
+
+def number_of(text: str | None, default: int, number_max: int) -> int | None:
+    """Return the number from 1 to *number_max* that *text* is, or None when it is none."""
+    if text is None:
+        return default
+    # Long digits are refused before they become a number.
+    if text.isascii() and text.isdigit() and len(text) <= len(str(number_max)):
+        number = int(text)
+        if 1 <= number <= number_max:
+            return number
+    return None
+
+
+async def body_of(request: Request) -> bytes:
+    """Return the body.
+
+    Raises:
+        HTTPException: 413, longer than BODY_BYTES_MAX; 408, longer in coming than BODY_S_MAX.
+    """
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S_MAX):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > BODY_BYTES_MAX:
+                    raise HTTPException(413, f"the body is longer than {BODY_BYTES_MAX} bytes")
+    except TimeoutError:
+        raise HTTPException(408, "the body did not arrive in time") from None
+    return bytes(body)
+
+
+def object_of(body: bytes, keys: frozenset[str]) -> dict[str, object]:
+    """Return the JSON object that *body* is.
+
+    Raises:
+        HTTPException: 400, it is none, or has a key that is not among *keys*.
+    """
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise HTTPException(400, "the body is not a JSON object")
+    for key in value:
+        if key not in keys:
+            raise HTTPException(400, f"{shown(key)}: unknown; known are {_listed(keys)}")
+    return value
+
+
+def name_in(given: dict[str, object], key: str) -> str:
+    """Return the name that a body has under *key*.
+
+    Raises:
+        HTTPException: 400, it has none.
+    """
+    name = given.get(key)
+    if not isinstance(name, str) or not name:
+        raise HTTPException(400, f"{key}: must be the name of a queue")
+    return name
+
+
+def shown(name: str) -> str:
+    """Return as much of a name as an error repeats, in what UTF-8 can say."""
+    return name[:NAME_SHOWN_CHARS_MAX].encode(errors="replace").decode()
+
+
+def _listed(keys: frozenset[str]) -> str:
+    return ", ".join(sorted(keys))

@@ -1,0 +1,179 @@
+"""The HTTP side of a running broker, as commands ask it: where, with which key, what it says.
+
+It prints nothing and knows no command; an answer that is not good is an HttpError.
+"""
+
+import http.client
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Final
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+import msgspec
+import typer
+
+from braidmq.base.errors import EXIT_USAGE, BraidError, ConfigError
+from braidmq.base.limits import TOPIC_BYTES_MAX
+
+HTTP_PORT: Final = 9100
+ANSWER_TIMEOUT_S: Final = 10.0
+PAGE_SIZE: Final = 200
+"""Rows asked for at a time."""
+
+NAMES_IN_ROW_MAX: Final = 2
+"""A queue's row has its name and that of its dead letters."""
+
+ANSWER_BYTES_MAX: Final = PAGE_SIZE * (6 * NAMES_IN_ROW_MAX * TOPIC_BYTES_MAX + 2_048)
+"""A page of the longest names, each character of them escaped, and the numbers beside."""
+
+DEFAULT_URL: Final = "http://dev-key@127.0.0.1:9100"
+
+Url = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="http://KEY@HOST:PORT; also BRAIDMQ_URL."),
+]
+
+_FORM: Final = "must be http://KEY@HOST:PORT"
+_HINTS: Final = {
+    401: "the key is given in --url or BRAIDMQ_URL",
+    403: "a key for this has admin = true",
+}
+
+
+class HttpError(BraidError):
+    """The broker's HTTP side cannot be reached, or answers with an error.
+
+    A value that the broker cannot use is the command's usage, as if it had been judged here.
+    """
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        if status == http.HTTPStatus.BAD_REQUEST:
+            self.exit_code = EXIT_USAGE
+
+
+class _Refusal(msgspec.Struct):
+    """What an answer that is not good holds."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One broker's HTTP side."""
+
+    host: str
+    port: int
+    key: str
+    tls: bool
+
+    @property
+    def place(self) -> str:
+        """Where it is, without the key."""
+        return f"{self.host}:{self.port}"
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        listed_by: str = "",
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> dict[str, object]:
+        """Return the object that the broker answers with.
+
+        *listed_by* is the command that lists what there is, when what is named is not there.
+
+        Raises:
+            HttpError: It cannot be reached, refuses, or is something else.
+        """
+        data = None if body is None else msgspec.json.encode(body)
+        status, answer = self._asked(method, path, data, timeout_s)
+        try:
+            if status not in {http.HTTPStatus.OK, http.HTTPStatus.CREATED}:
+                said = msgspec.json.decode(answer, type=_Refusal).error
+                hint = _HINTS.get(status, "")
+                if status == http.HTTPStatus.NOT_FOUND and listed_by:
+                    hint = f"`{listed_by}` names those there are"
+                told = f"{self.place} answers {status}: {said}"
+                raise HttpError(f"{told}; {hint}" if hint else told, status)
+            return msgspec.json.decode(answer, type=dict[str, object])
+        except msgspec.DecodeError:
+            raise self._is_other() from None
+
+    def rows(self, path: str, field: str) -> Iterator[dict[str, object]]:
+        """Yield the rows of all pages of a list that is asked for by name.
+
+        Raises:
+            HttpError: As in `ask`.
+        """
+        after: object = ""
+        while after is not None:
+            query = urlencode({"limit": PAGE_SIZE, "after": after}, quote_via=quote)
+            page = self.ask("GET", f"{path}?{query}")
+            yield from self.rows_in(page, field)
+            after = page.get("next")
+
+    def rows_in(self, page: dict[str, object], field: str) -> list[dict[str, object]]:
+        """Return the rows of one page.
+
+        Raises:
+            HttpError: It has none: this is not BraidMQ.
+        """
+        try:
+            return msgspec.convert(page.get(field), list[dict[str, object]])
+        except msgspec.ValidationError:
+            raise self._is_other() from None
+
+    def _asked(
+        self, method: str, path: str, data: bytes | None, timeout_s: float
+    ) -> tuple[int, bytes]:
+        kind = http.client.HTTPSConnection if self.tls else http.client.HTTPConnection
+        connection = kind(self.host, self.port, timeout=timeout_s)
+        headers = {"Authorization": f"Bearer {self.key}"}
+        if data is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.request(method, path, body=data, headers=headers)
+            response = connection.getresponse()
+            return response.status, response.read(ANSWER_BYTES_MAX)
+        except OSError as error:
+            reason = error.strerror or "no answer in time"
+            raise HttpError(f"cannot reach HTTP on {self.place}: {reason}") from None
+        except http.client.HTTPException:
+            raise self._is_other() from None
+        finally:
+            connection.close()
+
+    def _is_other(self) -> HttpError:
+        return HttpError(f"what listens on {self.place} is not BraidMQ's HTTP")
+
+
+def api_at(url: str | None) -> Api:
+    """Return the broker that --url, BRAIDMQ_URL or the default names.
+
+    Raises:
+        ConfigError: The URL cannot be used.
+    """
+    try:
+        parts = urlsplit(url or os.environ.get("BRAIDMQ_URL") or DEFAULT_URL)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ConfigError("--url", _FORM) from None
+    scheme = parts.scheme.removesuffix("s")
+    if not host or scheme not in {"http", "blip", "vibe", "qumbed"}:
+        raise ConfigError("--url", _FORM)
+    key = unquote(parts.netloc.rpartition("@")[0])
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError("--url", "the key must be printable ASCII")
+    # One BRAIDMQ_URL serves all commands: a strand's address names host and key, and HTTP
+    # is beside it on its usual port.
+    own_port = port if scheme == "http" and port is not None else HTTP_PORT
+    return Api(host, own_port, key, tls=parts.scheme.endswith("s"))
+
+
+def path_of(*parts: str) -> str:
+    """Return the path of these parts; a name is one part, whatever characters it has."""
+    return "".join(f"/{quote(part, safe='')}" for part in parts)

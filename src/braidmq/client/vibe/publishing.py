@@ -1,0 +1,173 @@
+"""What a Vibe publisher sends: a message checked and laid out, and many of them in flight."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from braidmq.client.errors import (
+    InvalidArgument,
+    NotSupported,
+    OutcomeUnknown,
+    PublishError,
+    PublishFailed,
+    PublishRefused,
+)
+from braidmq.client.messages import Payload, Priority, Receipt
+from braidmq.client.publishing import Chunk, Flight, payload_bytes
+from braidmq.client.vibe.connection import Refusal, VibeConnection, refusal_of
+from braidmq.wire.vibe import frames, messages
+from braidmq.wire.vibe.json_payload import is_json
+from braidmq.wire.vibe.session import PUBLISH_SPARE_BYTES, SERVER_ERROR
+
+STRAND: Final = "vibe"
+
+BODY_BYTES_MAX: Final = frames.BODY_MAX - PUBLISH_SPARE_BYTES
+"""A broker as it is configured by default hangs up on a longer Publish."""
+
+PRIORITY_HEADER: Final = "priority"
+
+_PRIORITIES: Final = {one.value: one.name.capitalize() for one in Priority}
+
+
+class Sealed:
+    """A message laid out; sent again it has the same id, so that consumers can tell."""
+
+    __slots__ = ("body", "id")
+
+    def __init__(self, message_id: str, body: bytes) -> None:
+        self.id = message_id
+        self.body = body
+
+    def __len__(self) -> int:
+        return len(self.body)
+
+
+class Envelope:
+    """A queue's name and headers, checked once for any number of messages.
+
+    Raises:
+        InvalidArgument: The broker would refuse every message to it.
+        NotSupported: The qos is one that Vibe lacks.
+    """
+
+    __slots__ = ("_headers", "_next_id", "queue")
+
+    def __init__(
+        self,
+        queue: str,
+        next_id: Callable[[], str],
+        *,
+        qos: int = 1,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+    ) -> None:
+        check_queue(queue)
+        check_qos(qos)
+        self.queue = queue
+        self._next_id = next_id
+        self._headers = dict(headers or {})
+        if priority is not None:
+            self._headers[PRIORITY_HEADER] = _priority(priority)
+        _check_headers(self._headers)
+
+    def seal(self, payload: Payload) -> Sealed:
+        """Lay out a message, or raise InvalidArgument."""
+        raw = payload_bytes(payload)
+        if raw and not is_json(raw):
+            raise InvalidArgument("a payload on Vibe is JSON (UTF-8, RFC 8259) or empty")
+        message_id = self._next_id()
+        body = messages.write_body(
+            messages.PUBLISH, message_id, self.queue, raw, self._headers, with_errors=False
+        )
+        if len(body) > BODY_BYTES_MAX:
+            size = f"{len(body)} bytes with its headers, at most {BODY_BYTES_MAX}"
+            raise InvalidArgument(f"the message does not fit into a frame: {size}")
+        return Sealed(message_id, body)
+
+    def receipt(self, message_id: str, *, repeated: bool) -> Receipt:
+        """Return the receipt of a message that went well."""
+        return Receipt(self.queue, 1, durable=True, id=message_id, repeated=repeated)
+
+
+def check_queue(name: str) -> None:
+    """Raise InvalidArgument unless *name* is a queue's."""
+    if not messages.is_queue_name(name):
+        limit = messages.QUEUE_NAME_CHARS_MAX
+        form = f"1 to {limit} letters, digits, hyphens, underscores and dots"
+        raise InvalidArgument(f"a queue's name on Vibe has {form}")
+
+
+def check_qos(qos: int) -> None:
+    """Raise NotSupported unless *qos* is 1: on Vibe every message is durable."""
+    if qos != 1:
+        raise NotSupported(STRAND, f"qos {qos}")
+
+
+def refused(refusal: Refusal) -> PublishRefused:
+    """Return the error that a refused Publish means."""
+    kind = PublishFailed if refusal.code == SERVER_ERROR else PublishRefused
+    return kind(refusal.code, refusal.text)
+
+
+class VibeFlight(Flight[Sealed]):
+    """A chunk that was handed over to a connection, and the answers to it."""
+
+    __slots__ = ("_connection", "_envelope", "_replies", "chunk")
+
+    def __init__(
+        self, envelope: Envelope, chunk: Chunk[Sealed], connection: VibeConnection
+    ) -> None:
+        self.chunk = chunk
+        self._envelope = envelope
+        self._connection = connection
+        self._replies = connection.publish([one for one in chunk if isinstance(one, Sealed)])
+
+    async def landed(self) -> bool:
+        """Wait for all answers; return False when the connection broke first."""
+        return await self._replies.done
+
+    def results(self, *, reached: bool, repeated: bool = False) -> list[Receipt | PublishError]:
+        """Return what came of each message: what was answered before a break is known."""
+        del reached
+        answers = iter(self._replies.answers)
+        results: list[Receipt | PublishError] = []
+        for one in self.chunk:
+            if not isinstance(one, Sealed):
+                results.append(one)
+                continue
+            answer = next(answers)
+            if answer is None:
+                results.append(OutcomeUnknown(str(self._connection.lost())))
+            elif (refusal := refusal_of(answer)) is not None:
+                results.append(refused(refusal))
+            elif answer.type == messages.PUBLISH_ACK:
+                results.append(self._envelope.receipt(one.id, repeated=repeated))
+            else:
+                results.append(OutcomeUnknown(f"answered with message type {answer.type}"))
+        return results
+
+
+def _priority(priority: int) -> str:
+    try:
+        return _PRIORITIES[priority]
+    except KeyError:
+        known = ", ".join(f"{number} {name}" for number, name in _PRIORITIES.items())
+        raise InvalidArgument(f"priority is one of {known}, not {priority}") from None
+
+
+def _check_headers(headers: Mapping[Any, Any]) -> None:
+    if len(headers) > messages.HEADERS_MAX:
+        count = f"{len(headers)}, at most {messages.HEADERS_MAX}"
+        raise InvalidArgument(f"too many headers: {count}")
+    for key, value in headers.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidArgument("headers are texts with texts as names")
+        if not key:
+            raise InvalidArgument("a header has a name")
+        for text in (key, value):
+            try:
+                size = len(text.encode())
+            except UnicodeEncodeError:
+                raise InvalidArgument("headers are texts without lone surrogates") from None
+            if size > messages.TEXT_BYTES_MAX:
+                limit = messages.TEXT_BYTES_MAX
+                raise InvalidArgument(f"a header has at most {limit} bytes, not {size}")

@@ -1,0 +1,288 @@
+"""Worlds with queues: the simulation with Vibe clients, and some Blip ones on the same topics.
+
+    world = QueueWorld(seed=7)
+    world.run(steps=500)
+    world.restart(world.disk.crash(world.rng))     # the power went
+    assert [] == world.drain()
+
+On top of what :class:`World` lets happen, queues are declared, deleted, purged, and their dead
+letters sent back. After each start the broker's own numbers are compared with the log.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from braidmq.base.errors import BraidError
+from braidmq.server.vibe import VibeConnection
+from braidmq.server.vibe_gate import VibeOptions
+from braidmq.testing import ledger as kinds
+from braidmq.testing.clients import Client, Consumer, Plan, Publisher
+from braidmq.testing.clock import FakeClock
+from braidmq.testing.disk import FakeDisk
+from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Ledger, Violation, check
+from braidmq.testing.queue_books import check_queues
+from braidmq.testing.simulation import MemoryWire, World
+from braidmq.testing.vibe_clients import (
+    LETTERS,
+    QUEUES,
+    REPLAYED,
+    SILENT,
+    WATCHERS,
+    QueuePlan,
+    QueueScene,
+    VibeConsumer,
+    VibePublisher,
+)
+from braidmq.wire.vibe import frames, messages
+
+TAKE_WITHIN_S: Final = 0.49
+"""Less than the shortest time after which a delivery is due again: 300 ms + 200 ms."""
+
+_REPLAYED_MAX: Final = 3
+_READ_MAX: Final = 1 << 30
+MISCOUNTED: Final = "miscounted"
+
+_PUBLISHER: Final = "publisher"
+_BLIP_PUBLISHER: Final = "Blip publisher"
+_OPERATOR: Final = "operator"
+_Role = str | Plan | QueuePlan
+
+
+class VibeWire(MemoryWire):
+    """What carries a Vibe connection's bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body_sink: Callable[[messages.Body], None] | None = None
+        self._bodies = frames.FrameDecoder()
+        self._bodies.dialect = frames.DIALECT_1_1
+
+    def write(self, data: bytes) -> None:
+        """Hand every whole body on."""
+        self._bodies.receive_data(data)
+        while (body := self._bodies.next_body()) is not None:
+            assert self.body_sink is not None
+            self.body_sink(messages.read_body(body))
+
+
+class QueueWorld(World):
+    """A world whose clients use queues, most of them over Vibe."""
+
+    scene: QueueScene
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        disk: FakeDisk | None = None,
+        ledger: Ledger | None = None,
+        clock: FakeClock | None = None,
+        subscriptions: dict[Plan, int] | None = None,
+        life: int = 0,
+    ) -> None:
+        self.miscounts: list[Violation] = []
+        self._purges: list[int] = []  # ids whose commit confirms a purge
+        self._replays: set[str] = set()
+        self._vibe_options = VibeOptions(
+            max_message_bytes=1 << 20, auto_create=True, version="simulated"
+        )
+        super().__init__(
+            seed, disk=disk, ledger=ledger, clock=clock, subscriptions=subscriptions, life=life
+        )
+
+    def new_scene(self, ledger: Ledger, subscriptions: dict[Plan, int] | None) -> QueueScene:
+        """Return what the clients share."""
+        return QueueScene(
+            self.rng,
+            ledger,
+            subscriptions,
+            now_s=lambda: self.clock.now_us() / 1e6,
+            take_within_s=TAKE_WITHIN_S,
+        )
+
+    def heir(self, disk: FakeDisk, seed: int) -> "QueueWorld":
+        """Return a world that goes on from here on *disk*, and leaves this one alone."""
+        other = QueueWorld(
+            seed,
+            disk=disk,
+            ledger=self.scene.ledger.fork(),
+            clock=FakeClock(self.clock.now_us()),
+            subscriptions=self.scene.subscriptions,
+            life=self.life,
+        )
+        other.scene.repeatable.extend(self.scene.repeatable)
+        other._end_replays(self._replays)
+        return other
+
+    def boot(self) -> None:
+        """Start the broker, and see whether it counts what the log holds."""
+        self._purges = []
+        self._end_replays(self._replays)
+        self.scene.ledger.note(kinds.RESTART)
+        super().boot()
+        self.count()
+
+    def _end_replays(self, replays: set[str]) -> None:
+        # What was to be sent back and was not is where it was: noted as at the beginning.
+        for name in sorted(replays):
+            self.scene.ledger.note(kinds.REPLAYING, name)
+        self._replays = set()
+
+    def count(self) -> None:
+        """Compare how many messages each queue says it has with the log, after a start."""
+        for queue in self.engine.broker.deliverer.queues.values():
+            for lane in queue.lanes:
+                assert lane.settled is None or lane.behind or lane.is_ledger
+                if lane.settled is None:
+                    continue
+                found = self.wal.read(
+                    lane.settled.floor,
+                    topic=queue.topic.raw,
+                    up_to=queue.topic.last_id,
+                    count_max=_READ_MAX,
+                    bytes_max=_READ_MAX,
+                    priority=lane.priority,
+                )
+                actual = sum(not lane.settled.contains(number) for number, _ in found.records)
+                if actual != lane.unsettled:
+                    text = f"{queue.topic.name}: {lane.unsettled}, and {actual} are in the log"
+                    self.miscounts.append(Violation(MISCOUNTED, text))
+
+    def fail(self, error: BraidError) -> None:
+        """Note that the log has failed; the daemon would end now."""
+        super().fail(error)
+        self.scene.ledger.note(kinds.FAILED)
+
+    # One thing at a time.
+
+    def step(self) -> None:
+        """Let one thing happen."""
+        super().step()
+        self._note_ends()
+
+    def _note_ends(self) -> None:
+        while self._purges and self._purges[0] <= self.engine.broker.committed_id:
+            self._purges.pop(0)
+            if not self._purges:  # the ledger knows the newest one
+                self.scene.ledger.note(kinds.PURGED, SILENT.name)
+        queues = self.engine.broker.deliverer.queues
+        over = {
+            name for name in self._replays if name not in queues or not queues[name].replaying
+        }
+        self._replays -= over
+        for name in sorted(over):
+            self.scene.ledger.note(kinds.REPLAYING, name)
+
+    def roles(self) -> list[_Role]:
+        """Return who may act now: Blip's dead letters need a reader first."""
+        letters = [plan for plan in WATCHERS if plan.topic.startswith(DEAD_LETTER_PREFIX)]
+        if not all(plan in self.scene.subscriptions for plan in letters):
+            return [*letters]
+        roles: list[_Role] = [_PUBLISHER] * 4
+        roles += [_BLIP_PUBLISHER, _OPERATOR, _OPERATOR]
+        roles += WATCHERS
+        for plan in (*QUEUES, *LETTERS):
+            roles += [plan] * plan.consumers
+        return roles
+
+    def act(self) -> None:
+        """Let some client act, or a new one come, or the operator do something."""
+        role = self.rng.choice(self.roles())
+        if role == _OPERATOR:
+            self._operate()
+            return
+        found = [client for client in self.clients if _role_of(client) == role]
+        wanted = 1 if isinstance(role, str | Plan) else role.consumers
+        if len(found) < wanted:
+            self.join_as(role)
+            return
+        client = self.rng.choice(found)
+        if isinstance(client, Publisher):
+            names = [plan.name for plan in self.scene.publishable()]
+            client.publish(self.rng.choices(names, k=self.rng.randint(1, 3)))
+        else:
+            client.act()
+
+    def _operate(self) -> None:
+        """Purge a queue, or send some dead letters back."""
+        deliverer = self.engine.broker.deliverer
+        now_us = self.clock.now_us()
+        name = self.rng.choice([SILENT.name, REPLAYED])
+        queue = deliverer.queues.get(name)
+        if queue is None:
+            return
+        if name == SILENT.name:
+            self.scene.ledger.note(kinds.PURGING, name)
+            deliverer.purge(queue, now_us)
+            self._purges.append(self.engine.broker.fence())
+        else:
+            self.scene.ledger.note(kinds.REPLAYING, name)
+            self._replays.add(name)
+            deliverer.replay(queue, self.rng.randint(1, _REPLAYED_MAX), now_us)
+        self.engine.end_turn()
+
+    def join_as(self, role: _Role) -> Client:
+        """Let a client connect."""
+        if isinstance(role, Plan):
+            return self.join(role)
+        if role == _BLIP_PUBLISHER:
+            return self.join(None)
+        wire = VibeWire()
+        name = self.new_name()
+        connection = VibeConnection(
+            self.engine, wire, self.limits, self._vibe_options, self._names
+        )
+        client: VibePublisher | VibeConsumer
+        if isinstance(role, QueuePlan):
+            client = VibeConsumer(self.scene, name, wire.to_server.append, role)
+        else:
+            client = VibePublisher(self.scene, name, wire.to_server.append)
+        wire.body_sink = client.receive
+        self.admit(client, wire, connection)
+        return client
+
+    # The end.
+
+    def verdict(self) -> list[Violation]:
+        """Return what the ledger shows, and what the broker had miscounted."""
+        ledger = self.scene.ledger
+        for plan in (*QUEUES, *LETTERS):
+            ledger.note(kinds.QUEUE_DRAINED, plan.name)
+        return [*check(ledger), *check_queues(ledger, lossless=True), *self.miscounts]
+
+    def empty(self) -> None:
+        """Take everything that is there, after publishes that show that it still works."""
+        self.clear()
+        before = self.scene.confirmations
+        publisher = self.join(None)
+        assert isinstance(publisher, Publisher)
+        plans = self.scene.publishable()
+        publisher.publish([plan.name for plan in plans])
+        modern = self.join_as(_PUBLISHER)
+        assert isinstance(modern, VibePublisher)
+        modern.publish(plans)
+        self.settle()
+        answered = self.scene.confirmations - before
+        assert answered == 1 + len(plans), "the broker no longer confirms"
+        drainers = [self.join(plan) for plan in list(self.scene.subscriptions)]
+        for plan in (*QUEUES, *LETTERS):
+            drainers += [self.join_as(plan) for _ in range(plan.consumers)]
+        self.settle()
+        self.drain_by(drainers)
+
+    def drain_once(self, drainer: Client) -> int:
+        """Take what comes now, and return how much that was."""
+        if isinstance(drainer, Consumer):
+            return super().drain_once(drainer)
+        assert isinstance(drainer, VibeConsumer)
+        before = drainer.acknowledged
+        drainer.care = 1.0
+        drainer.acknowledge_all()
+        self.settle()
+        return drainer.acknowledged - before
+
+
+def _role_of(client: Client) -> _Role:
+    if isinstance(client, VibeConsumer | Consumer):
+        return client.plan
+    return _PUBLISHER if isinstance(client, VibePublisher) else _BLIP_PUBLISHER

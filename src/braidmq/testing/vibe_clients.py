@@ -1,0 +1,427 @@
+"""Vibe clients that keep a ledger: publishers and consumers of queues, with manners by seed.
+
+As those of `clients`, which speak Blip, they do not know what carries their frames, and each
+is one connection.
+"""
+
+import base64
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from braidmq.testing import ledger as kinds
+from braidmq.testing.clients import FENCE_CHANCE, KEY, LEAVING_CHANCE, Client, Plan, Scene
+from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Ledger
+from braidmq.wire.vibe import frames, messages
+from braidmq.wire.vibe.queue_options import MODES
+
+PRIORITIES: Final = ("low", "normal", "high", "critical")
+NORMAL: Final = 1
+REPEAT_CHANCE: Final = 0.15
+DELETING_CHANCE: Final = 0.25
+REPEAT_WITHIN_S: Final = 60.0
+"""Half the window in which the broker knows a dedup id again."""
+
+FORGOTTEN_SHARE: Final = 0.4
+REJECTED_SHARE: Final = 0.3
+"""Of the deliveries that are not acknowledged; the rest is given back."""
+
+_PADDING_CHARACTERS: Final = (0, 16, 200, 1400)
+_REQUEUE_DELAYS_MS: Final = ("0", "0", "300")
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlan:
+    """A queue that the world keeps, and the manner of those who consume it.
+
+    `care` is how likely a delivery is acknowledged; of the others some are rejected, some given
+    back, some forgotten. A plan without a `mode` is of a queue that the broker declares by
+    itself, for dead letters.
+    """
+
+    name: str
+    mode: str = "RoundRobin"
+    letters: str = ""
+    consumers: int = 1
+    prefetch: int = 4
+    care: float = 0.75
+    options: tuple[tuple[str, str], ...] = ()
+    keeps_letters: bool = True
+    is_bounded: bool = False
+    has_repeats: bool = False
+    comes_and_goes: bool = False
+
+    @property
+    def letters_name(self) -> str:
+        """The queue of its dead letters."""
+        return self.letters or DEAD_LETTER_PREFIX + self.name
+
+    def headers(self) -> dict[str, str]:
+        """Return the declaration's options."""
+        given = {"deliveryMode": self.mode, **dict(self.options)}
+        if self.letters:
+            given["deadLetterQueueName"] = self.letters
+        return given
+
+    def is_as_declared(self, info: bytes) -> bool:
+        """Say whether a QueueInfo's payload is about this queue as it was declared."""
+        if not info:
+            return False
+        told = json.loads(info)
+        if told["deliveryMode"] != MODES.index(self.mode):
+            return False
+        attempts = dict(self.options).get("maxRetryAttempts")
+        if attempts is not None and str(told["maxRetryAttempts"]) != attempts:
+            return False
+        return bool(told["deadLetterQueueName"] == self.letters_name)
+
+
+WORK: Final = QueuePlan(
+    "work", letters="graves.work", consumers=2, prefetch=3, has_repeats=True
+)
+URGENT: Final = QueuePlan("urgent", "PriorityBased", letters="graves.urgent", prefetch=3)
+NEWS: Final = QueuePlan(
+    "news",
+    "FanOutWithAck",
+    letters="graves.news",
+    consumers=2,
+    options=(("messageTtl", "6000"),),
+)
+SMALL: Final = QueuePlan(
+    "small",
+    options=(("maxQueueSize", "3"), ("overflowStrategy", "RedirectToDlq")),
+    is_bounded=True,
+)
+SILENT: Final = QueuePlan(
+    "silent",
+    options=(("enableDeadLetterQueue", "false"), ("maxRetryAttempts", "1000")),
+    keeps_letters=False,
+)
+TEMPORARY: Final = QueuePlan("temporary", comes_and_goes=True)
+QUEUES: Final = (WORK, URGENT, NEWS, SMALL, SILENT, TEMPORARY)
+LETTERS: Final = tuple(
+    QueuePlan(plan.letters_name, mode="", care=0.85) for plan in QUEUES if plan.keeps_letters
+)
+
+WATCHERS: Final = (
+    Plan("letters of work", "dlq.work", care=1.0, pulls=True),
+    Plan("letters of urgent", "dlq.urgent", care=1.0, pulls=True),
+    Plan("watcher of work", "work", care=1.0, pulls=False),
+    Plan("watcher of urgent", "urgent", care=0.9, pulls=True, ordered=False),
+)
+"""Blip subscriptions of the same topics. Their dead letters are apart from the queues'."""
+
+REPLAYED: Final = SMALL.letters_name
+"""Dead letters that are sent back: only a queue listens, and one consumer makes no twins."""
+
+
+class QueueScene(Scene):
+    """What the clients of one world share; `now_s` is its clock.
+
+    An acknowledgement that is confirmed within `take_within_s` of its delivery has come before
+    the message was due again: nobody else can have had it meanwhile.
+    """
+
+    def __init__(
+        self,
+        rng: Random,
+        ledger: Ledger,
+        subscriptions: "dict[Plan, int] | None" = None,
+        *,
+        now_s: Callable[[], float],
+        take_within_s: float,
+    ) -> None:
+        super().__init__(rng, ledger, subscriptions)
+        self.now_s = now_s
+        self.take_within_s = take_within_s
+        self.repeatable: deque[tuple[float, str, str, bytes]] = deque(maxlen=20)
+        self.declared = {event.topic for event in ledger.events if event.kind == kinds.DECLARED}
+
+    def publishable(self) -> list[QueuePlan]:
+        """Return the queues that a publish does not create by itself, in another manner."""
+        return [plan for plan in QUEUES if plan.name in self.declared or plan == TEMPORARY]
+
+
+class VibeClient(Client):
+    """A client that speaks Vibe."""
+
+    scene: QueueScene
+
+    def greet(self) -> None:
+        """Say who it is."""
+        self.request(messages.CONNECT, "connect", headers={"authToken": KEY})
+
+    def request(
+        self,
+        kind: int,
+        message_id: str,
+        queue: str = "",
+        payload: bytes = b"",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        """Send one frame."""
+        body = messages.write_body(kind, message_id, queue, payload, headers, with_errors=False)
+        self.send(frames.encode(frames.DIALECT_1_1, body))
+
+    def receive(self, body: messages.Body) -> None:
+        """Handle a frame of the broker."""
+        raise NotImplementedError
+
+
+class VibePublisher(VibeClient):
+    """Publishes in bursts, without waiting for the answers of one before the next."""
+
+    def __init__(self, scene: QueueScene, name: str, send: Callable[[bytes], None]) -> None:
+        self._waiting: dict[str, tuple[int, bytes]] = {}
+        super().__init__(scene, name, send)
+
+    def receive(self, body: messages.Body) -> None:
+        """Note confirmations and refusals."""
+        if body.type == messages.CONNECT_ACK:
+            return
+        number, payload = self._waiting.pop(body.id)
+        self.unanswered -= 1
+        ledger = self.scene.ledger
+        if body.type == messages.PUBLISH_ACK:
+            self.scene.confirmations += 1
+            if number:
+                ledger.confirm(self.name, number)
+            else:
+                ledger.repeated(payload)
+        else:
+            assert body.type == messages.ERROR, body.type
+            self.scene.refusals += 1
+            if number:
+                ledger.refuse(self.name, number)
+
+    def act(self) -> None:
+        """Publish a burst, or repeat something that may have been lost."""
+        rng = self.scene.rng
+        if self.scene.repeatable and rng.random() < REPEAT_CHANCE:
+            self.repeat()
+        else:
+            self.publish(rng.choices(self.scene.publishable(), k=rng.randint(1, 6)))
+
+    def publish(self, plans: list[QueuePlan]) -> None:
+        """Publish one message to each queue of *plans*."""
+        rng = self.scene.rng
+        for plan in plans:
+            number = self.next_number()
+            padding = "".join(rng.choices("abcdef", k=rng.choice(_PADDING_CHARACTERS)))
+            payload = json.dumps({"from": self.name, "number": number, "": padding}).encode()
+            priority = rng.randrange(len(PRIORITIES))
+            headers = {"priority": PRIORITIES[priority]} if priority != NORMAL else {}
+            message_id = f"{self.name}-{number}"
+            if plan.has_repeats and rng.random() < 2 * REPEAT_CHANCE:
+                headers["dedupId"] = message_id
+                self.scene.repeatable.append(
+                    (self.scene.now_s(), plan.name, message_id, payload)
+                )
+            self.scene.ledger.attempt(self.name, number, plan.name, payload, priority=priority)
+            self._publish(message_id, plan.name, payload, headers, number)
+
+    def repeat(self) -> None:
+        """Publish once more what was published lately, by whomever."""
+        at_s, queue, dedup_id, payload = self.scene.rng.choice(self.scene.repeatable)
+        if self.scene.now_s() - at_s < REPEAT_WITHIN_S:
+            message_id = f"{self.name}-again-{self.next_number()}"
+            self.scene.ledger.repeat(payload)
+            self._publish(message_id, queue, payload, {"dedupId": dedup_id}, 0)
+
+    def _publish(
+        self, message_id: str, queue: str, payload: bytes, headers: dict[str, str], number: int
+    ) -> None:
+        self._waiting[message_id] = (number, payload)
+        self.unanswered += 1
+        self.request(messages.PUBLISH, message_id, queue, payload, headers)
+
+
+@dataclass(slots=True)
+class _Held:
+    """A delivery, and what is to be said to it."""
+
+    message_id: str
+    payload: bytes
+    at_s: float
+    answer: dict[str, str] | None  # None for an acknowledgement
+
+
+class VibeConsumer(VibeClient):
+    """Consumes one queue, declared first if need be."""
+
+    def __init__(
+        self,
+        scene: QueueScene,
+        name: str,
+        send: Callable[[bytes], None],
+        plan: QueuePlan,
+    ) -> None:
+        self.plan = plan
+        self.care = plan.care
+        self.delivered = 0
+        self.acknowledged = 0
+        self._held: list[_Held] = []
+        self._unconfirmed: list[_Held | None] = []
+        self._given_back: set[str] = set()
+        self._fences: dict[str, int] = {}
+        self._asked_at = len(scene.ledger.events)
+        self._subscribed = False
+        self._leaving = False
+        scene.ledger.connect(name)
+        super().__init__(scene, name, send)
+
+    def greet(self) -> None:
+        """Say who it is, see whether the queue is as it was, and subscribe."""
+        super().greet()
+        self.request(messages.QUEUE_INFO, "info", self.plan.name)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Declare the queue; subscribe when that is answered, as Subscribe declares as well."""
+        self.unanswered += 1
+        if self.plan.mode:
+            self.request(
+                messages.CREATE_QUEUE, "create", self.plan.name, headers=self.plan.headers()
+            )
+        else:
+            self._subscribe()
+
+    def _subscribe(self) -> None:
+        prefetch = {"prefetch": str(self.plan.prefetch)}
+        self.request(messages.SUBSCRIBE, "subscribe", self.plan.name, headers=prefetch)
+
+    def receive(self, body: messages.Body) -> None:
+        """Take deliveries, note what was confirmed."""
+        kind = body.type
+        if kind == messages.DELIVER:
+            self._take(body)
+        elif kind == messages.PONG:
+            self._confirmed(body.id)
+        elif kind == messages.QUEUE_INFO:
+            if self.plan.mode and not self.plan.is_as_declared(body.payload):
+                self.scene.ledger.undeclared(self.plan.name, self._asked_at)
+        elif kind == messages.CREATE_QUEUE:
+            self.scene.declared.add(self.plan.name)
+            self.scene.ledger.declared(self.plan.name, self.plan.mode, self.plan.letters_name)
+            self._subscribe()
+        elif kind == messages.SUBSCRIBE_ACK:
+            self.unanswered -= 1
+            self._subscribed = True
+        elif kind in {messages.UNSUBSCRIBE_ACK, messages.DELETE_QUEUE}:
+            self._left(body)
+        elif kind == messages.ERROR:
+            self._refused(body)
+
+    def _refused(self, body: messages.Body) -> None:
+        if body.id in {"create", "subscribe"}:
+            self.unanswered -= 1
+            self._subscribed = False
+
+    def _take(self, body: messages.Body) -> None:
+        payload = body.payload
+        if body.headers.get("contentEncoding") == "base64":
+            payload = base64.b64decode(json.loads(payload))
+        attempts = int(body.headers["deliveryAttempts"])
+        self.scene.ledger.push(self.plan.name, self.name, payload, attempts)
+        self.delivered += 1
+        # Whatever was to be said to the delivery before this one is no longer true.
+        self._held = [held for held in self._held if held.message_id != body.id]
+        roll = self.scene.rng.random()
+        answer: dict[str, str] | None = None
+        if roll >= self.care:
+            part = (roll - self.care) / (1.0 - self.care)
+            if part < FORGOTTEN_SHARE:
+                return  # forgotten
+            delay_ms = self.scene.rng.choice(_REQUEUE_DELAYS_MS)
+            answer = {"result": "requeue", "delayMs": delay_ms}
+            if part > 1.0 - REJECTED_SHARE and self.plan.mode:
+                answer = {"result": "reject"}
+        self._held.append(_Held(body.id, payload, self.scene.now_s(), answer))
+
+    def _confirmed(self, fence: str) -> None:
+        self.unanswered -= 1
+        count = self._fences.pop(fence)
+        for held in self._unconfirmed[:count]:
+            if held is not None:
+                waited_s = self.scene.now_s() - held.at_s
+                if waited_s < self.scene.take_within_s:
+                    self.scene.ledger.taken(self.plan.name, self.name, held.payload)
+        del self._unconfirmed[:count]
+        self._fences = {key: value - count for key, value in self._fences.items()}
+
+    def _left(self, body: messages.Body) -> None:
+        self.unanswered -= 1
+        self._leaving = False
+        if body.type == messages.DELETE_QUEUE:
+            self.scene.ledger.note(kinds.DELETED, self.plan.name)
+        else:
+            self.scene.ledger.give_back(self.plan.name, self.name)
+        self._held.clear()
+        self._subscribed = False
+        self._begin()
+
+    def act(self) -> None:
+        """Answer some deliveries, ask whether it counts, perhaps leave for a moment."""
+        rng = self.scene.rng
+        if self._leaving or self.unanswered > 1:
+            return
+        if not self._subscribed:
+            if not self.unanswered:
+                self._begin()
+            return
+        self.acknowledge(rng.randint(0, len(self._held)))
+        if rng.random() < FENCE_CHANCE:
+            self.fence()
+        if self.plan.comes_and_goes and rng.random() < DELETING_CHANCE:
+            self.delete()
+        elif not self.plan.comes_and_goes and rng.random() < LEAVING_CHANCE:
+            self.leave()
+
+    def leave(self) -> None:
+        """Unsubscribe, and subscribe again when that is answered."""
+        self._leaving = True
+        self._held.clear()
+        self.unanswered += 1
+        self.scene.ledger.give_back(self.plan.name, self.name)
+        self.request(messages.UNSUBSCRIBE, "leave", self.plan.name)
+
+    def delete(self) -> None:
+        """Delete the queue, and declare it again when that is answered."""
+        self._leaving = True
+        self._held.clear()
+        self._unconfirmed = [None] * len(self._unconfirmed)
+        self.unanswered += 1
+        self.scene.ledger.note(kinds.DELETING, self.plan.name)
+        self.request(messages.DELETE_QUEUE, "delete", self.plan.name)
+
+    def acknowledge(self, count: int) -> None:
+        """Answer the oldest *count* of what is held."""
+        self.acknowledged += count
+        for held in self._held[:count]:
+            is_end = held.answer is None
+            if not self.plan.keeps_letters and held.answer == {"result": "reject"}:
+                is_end = True
+            if is_end:
+                self.scene.ledger.take(self.plan.name, self.name, held.payload)
+            # An answer to the delivery before may be on its way, and would be the first.
+            is_clear = held.answer is None and held.message_id not in self._given_back
+            self._unconfirmed.append(held if is_clear else None)
+            if held.answer is not None:
+                self._given_back.add(held.message_id)
+            self.request(messages.ACK, held.message_id, self.plan.name, headers=held.answer)
+        del self._held[:count]
+
+    def acknowledge_all(self) -> None:
+        """Answer everything that is held, and ask whether it counts."""
+        self.acknowledge(len(self._held))
+        self.fence()
+
+    def fence(self) -> None:
+        """Ask whether what was acknowledged counts."""
+        number = f"fence-{self.next_number()}"
+        self._fences[number] = len(self._unconfirmed)
+        self.unanswered += 1
+        self.request(messages.PING, number)

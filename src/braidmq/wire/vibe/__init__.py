@@ -1,0 +1,1 @@
+"""The Vibe strand: named queues over TCP, JSON payloads, delivery pushed to subscribers."""

@@ -1,0 +1,378 @@
+"""A Vibe connection as the server sees it: bytes in, commands out, nothing wrong among them.
+
+The session answers by itself what needs no broker (refusals) with a :class:`Reply`, and hands
+on the rest as a :class:`Request` whose fields were judged. It keeps no queue: whoever drives
+it takes one command at a time, so that a command that must wait holds up what is behind it.
+Who may do what, and what a queue is, is not known here.
+
+States and what may come (docs/protocols/vibe.md draws the same table):
+
+    NEW ----Connect---> CONNECTED      in NEW: Connect, Ping and Disconnect only
+"""
+
+import struct
+from typing import Final
+
+from librt.strings import read_i32_be
+
+from braidmq.wire.errors import WireError
+from braidmq.wire.vibe import frames, messages
+from braidmq.wire.vibe.json_payload import is_json
+
+NEW: Final = 0
+CONNECTED: Final = 1
+
+AUTH_FAILED: Final = "AUTH_FAILED"
+INVALID_MESSAGE: Final = "INVALID_MESSAGE"
+QUEUE_NOT_FOUND: Final = "QUEUE_NOT_FOUND"
+QUEUE_EXISTS: Final = "QUEUE_EXISTS"
+RATE_LIMITED: Final = "RATE_LIMITED"
+SERVER_ERROR: Final = "SERVER_ERROR"
+NOT_AUTHORIZED: Final = "NOT_AUTHORIZED"
+INVALID_PAYLOAD: Final = "INVALID_PAYLOAD"
+USER_EXISTS: Final = "USER_EXISTS"
+USER_NOT_FOUND: Final = "USER_NOT_FOUND"
+FORBIDDEN: Final = "FORBIDDEN"
+
+AUTH_FAILURES_MAX: Final = 5
+"""The refused Connect that is answered and then closes the connection."""
+
+PREFETCH_MAX: Final = 10_000
+"""Unacknowledged deliveries that one consumer may ask to hold."""
+
+REQUEUE_DELAY_MS_MAX: Final = 86_400_000
+"""A day: how long a consumer may ask a message to wait before its next delivery."""
+
+PUBLISH_SPARE_BYTES: Final = 256
+"""What a Publish leaves of the largest body for the headers that delivery adds."""
+
+ERROR_TEXT_CHARS_MAX: Final = 200
+
+KNOWN_QUEUES_MAX: Final = 1024
+"""Queue names that were judged good, remembered per connection to judge each once."""
+
+KNOWN_QUEUE_BYTES_MAX: Final = 256
+"""Longer names are judged every time, so that remembering costs a bounded amount."""
+
+REPLY: Final = -1
+"""The kind of a :class:`Reply`; no message has it."""
+
+_DIGITS_MAX: Final = 9  # of any number that a header holds; enough for the largest bound
+
+assert 10**_DIGITS_MAX > REQUEUE_DELAY_MS_MAX > PREFETCH_MAX
+assert PUBLISH_SPARE_BYTES < frames.BODY_MAX_UNAUTHENTICATED
+
+_BEFORE_CONNECT: Final = frozenset({messages.CONNECT, messages.PING, messages.DISCONNECT})
+
+_ON_A_QUEUE: Final = frozenset(
+    {
+        messages.PUBLISH,
+        messages.SUBSCRIBE,
+        messages.UNSUBSCRIBE,
+        messages.CREATE_QUEUE,
+        messages.DELETE_QUEUE,
+        messages.QUEUE_INFO,
+    }
+)
+
+_REQUESTS: Final = (
+    _BEFORE_CONNECT
+    | _ON_A_QUEUE
+    | {messages.ACK, messages.LIST_QUEUES}
+    | frozenset(range(messages.CREATE_USER, messages.GET_USER_PERMISSIONS + 1))
+)
+
+_COMPRESSIONS: Final[dict[str, int]] = {"gzip": frames.GZIP, "brotli": frames.BROTLI}
+
+_U16: Final = struct.Struct(">H")
+_U32: Final = struct.Struct(">I")
+_DELIVER_1_0: Final = struct.Struct(
+    ">I"  # length
+    "B"  # version
+    "B"  # type
+    "H"  # length of the id
+)
+_DELIVER_1_1: Final = struct.Struct(
+    ">I"  # length
+    "B"  # flags
+    "B"  # version
+    "B"  # type
+    "H"  # length of the id
+)
+_DELIVER_FIXED_BYTES: Final = 1 + 1 + 2 + 2 + 4  # all but id, queue, payload and headers
+_NO_ERROR: Final = bytes(4)  # the two error fields that dialect 1.0 always has
+
+
+class Command:
+    """What a peer asks for; `kind` is the message type, or REPLY."""
+
+    def __init__(self, kind: int, request_id: str, queue: str) -> None:
+        self.kind: int = kind
+        self.id: str = request_id
+        self.queue: str = queue
+
+
+class Reply(Command):
+    """A frame that the session itself answers with; `closes`: send it, then close."""
+
+    def __init__(self, data: bytes, *, closes: bool) -> None:
+        super().__init__(REPLY, "", "")
+        self.data: bytes = data
+        self.closes: bool = closes
+
+
+class Request(Command):
+    """Everything else: a message of a known type whose fields are as they should be."""
+
+    def __init__(
+        self, kind: int, request_id: str, queue: str, payload: bytes, headers: dict[str, str]
+    ) -> None:
+        # Not by way of Command: on the way of every message a second call shows.
+        self.kind: int = kind
+        self.id: str = request_id
+        self.queue: str = queue
+        self.payload: bytes = payload
+        self.headers: dict[str, str] = headers
+
+
+class Session:
+    """One connection's protocol state."""
+
+    def __init__(self, body_max: int = frames.BODY_MAX) -> None:
+        self.state: int = NEW
+        self.compression: int = frames.RAW
+        self._body_max: int = body_max
+        self._publish_max: int = body_max - PUBLISH_SPARE_BYTES
+        self._decoder = frames.FrameDecoder(min(frames.BODY_MAX_UNAUTHENTICATED, body_max))
+        self._negotiated: int = frames.RAW
+        self._auth_failures: int = 0
+        self._generated_ids: int = 0
+        self._is_lost: bool = False
+        self._known_queues: dict[bytes, str] = {}
+
+    @property
+    def dialect(self) -> int:
+        """The peer's dialect, unknown until its first frame has told."""
+        return self._decoder.dialect
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes received and not yet given out as a command."""
+        return self._decoder.held_bytes
+
+    def receive_data(self, data: bytes) -> None:
+        """Hold *data* until :meth:`next_command` asks for it; ignore it after lost framing."""
+        if not self._is_lost:
+            self._decoder.receive_data(data)
+
+    def next_command(self) -> Command | None:
+        """Return the next command, or None when more bytes are needed; never raise.
+
+        When the framing is lost the answer is a last Reply that closes, and None ever after.
+        """
+        if self._is_lost:
+            return None
+        data: bytes | None = None
+        try:
+            data = self._decoder.next_body()
+            if data is None:
+                return None
+            if self.state == CONNECTED:
+                command = self._plain_publish(data)
+                if command is not None:
+                    return command
+            return self._judge(messages.read_body(data), len(data))
+        except WireError as error:
+            return self._lose(data, str(error))
+
+    def negotiate(self, headers: dict[str, str]) -> str:
+        """Choose a compression by a Connect's headers, for :meth:`connected` to agree to.
+
+        It is the first that the client lists and we have; nothing in dialect 1.0.
+        """
+        self._negotiated = frames.RAW
+        if self.dialect != frames.DIALECT_1_1:
+            return ""
+        for listed in headers.get("supported-compression", "").split(","):
+            name = listed.strip().lower()
+            if name in _COMPRESSIONS:
+                self._negotiated = _COMPRESSIONS[name]
+                return name
+        return ""
+
+    def connected(self, request_id: str, headers: dict[str, str]) -> bytes:
+        """Let the peer in; return the ConnectAck with *headers* and what was negotiated."""
+        self.state = CONNECTED
+        self._decoder.body_max = self._body_max
+        self.compression = frames.RAW  # of the ConnectAck itself, whatever was agreed earlier
+        answered = dict(headers)
+        for name, compression in _COMPRESSIONS.items():
+            if compression == self._negotiated:
+                answered["negotiated-compression"] = name
+        data = self.reply(messages.CONNECT_ACK, request_id, headers=answered)
+        self.compression = self._negotiated
+        return data
+
+    def refused(self, request_id: str) -> tuple[bytes, bool]:
+        """Return the reply to a Connect without a right, and whether the connection ends."""
+        self._auth_failures += 1
+        data = self.error(request_id, AUTH_FAILED, "invalid credentials")
+        return data, self._auth_failures >= AUTH_FAILURES_MAX
+
+    def reply(
+        self,
+        kind: int,
+        request_id: str,
+        queue: str = "",
+        payload: bytes = b"",
+        headers: dict[str, str] | None = None,
+    ) -> bytes:
+        """Return a frame for this peer: its dialect, and compressed when that was agreed."""
+        dialect = self._decoder.dialect
+        body = messages.write_body(
+            kind, request_id, queue, payload, headers, with_errors=dialect == frames.DIALECT_1_0
+        )
+        return frames.encode(dialect, body, self.compression)
+
+    def error(self, request_id: str, code: str, text: str, queue: str = "") -> bytes:
+        """Return an Error frame for this peer; a long text is cut."""
+        text = text[:ERROR_TEXT_CHARS_MAX].encode(errors="replace").decode()
+        body = messages.write_body(
+            messages.ERROR,
+            request_id,
+            queue,
+            error_code=code,
+            error_message=text,
+            with_errors=True,
+        )
+        return frames.encode(self._decoder.dialect, body, self.compression)
+
+    def deliver(
+        self, message_id: str, queue: bytes, payload: bytes, headers_block: bytes
+    ) -> bytes:
+        """Return a Deliver frame; *headers_block* is what `messages.encode_headers` made."""
+        raw_id = message_id.encode()
+        id_bytes = len(raw_id)
+        length = (
+            _DELIVER_FIXED_BYTES + id_bytes + len(queue) + len(payload) + len(headers_block)
+        )
+        rest = [raw_id, _U16.pack(len(queue)), queue, _U32.pack(len(payload)), payload]
+        rest.append(headers_block)
+        if self._decoder.dialect == frames.DIALECT_1_0:
+            length += len(_NO_ERROR)
+            head = _DELIVER_1_0.pack(length, messages.VERSION, messages.DELIVER, id_bytes)
+            return b"".join([head, *rest, _NO_ERROR])
+        if self.compression != frames.RAW and length >= frames.COMPRESS_FROM_BYTES:
+            start = bytes([messages.VERSION, messages.DELIVER]) + _U16.pack(id_bytes)
+            body = b"".join([start, *rest])
+            return frames.encode(frames.DIALECT_1_1, body, self.compression)
+        head = _DELIVER_1_1.pack(
+            length, frames.RAW, messages.VERSION, messages.DELIVER, id_bytes
+        )
+        return b"".join([head, *rest])
+
+    def _plain_publish(self, data: bytes) -> Request | None:
+        """Return a good Publish to a known queue; None for `_judge` to look at the rest.
+
+        What it reads is drawn in the docstring of messages.
+        """
+        size = len(data)
+        if not 12 <= size <= self._publish_max or data[1] != messages.PUBLISH:  # noqa: PLR2004 - all fields absent
+            return None
+        id_end: int = 4 + (data[2] << 8 | data[3])
+        queue_at: int = id_end + 2
+        if data[0] != messages.VERSION or id_end == 4 or size < queue_at:  # noqa: PLR2004 - where an id begins
+            return None
+        queue_end: int = queue_at + (data[id_end] << 8 | data[id_end + 1])
+        payload_at: int = queue_end + 4
+        if size < payload_at + 2:
+            return None
+        queue = self._known_queues.get(data[queue_at:queue_end])
+        payload_bytes: int = read_i32_be(data, queue_end)
+        payload_end: int = payload_at + payload_bytes
+        if queue is None or payload_bytes < 0 or size < payload_end + 2:
+            return None
+        payload = data[payload_at:payload_end]
+        if payload_bytes > 0 and not is_json(payload):
+            return None
+        headers: dict[str, str] = {}
+        count: int = data[payload_end] << 8 | data[payload_end + 1]
+        if count > 0:
+            messages.read_headers(data, payload_end, headers)
+            if count > messages.HEADERS_MAX or "" in headers:
+                return None
+        try:
+            request_id = data[4:id_end].decode()
+        except UnicodeDecodeError:
+            return None
+        return Request(messages.PUBLISH, request_id, queue, payload, headers)
+
+    def _judge(self, body: messages.Body, body_bytes: int) -> Command:
+        kind = body.type
+        if self.state == NEW and kind not in _BEFORE_CONNECT:
+            return self._refuse(body, AUTH_FAILED, "Connect first")
+        text = body.fault
+        if not text and kind not in _REQUESTS:
+            text = f"unknown command type {kind}"
+        if not text:
+            text = self._queue_fault(kind, body.queue)
+        if not text and body.payload and not is_json(body.payload):
+            text = "the payload is not JSON"
+        if not text and kind == messages.PUBLISH and body_bytes > self._publish_max:
+            text = f"a Publish of {body_bytes} bytes, limit is {self._publish_max}"
+        if not text:
+            text = _header_fault(kind, body.headers)
+        if text:
+            return self._refuse(body, INVALID_MESSAGE, text)
+        return Request(kind, body.id, body.queue, body.payload, body.headers)
+
+    def _queue_fault(self, kind: int, queue: str) -> str:
+        if not queue:
+            return "a queue name is required" if kind in _ON_A_QUEUE else ""
+        raw = queue.encode()
+        if raw in self._known_queues:
+            return ""
+        if not messages.is_queue_name(queue):
+            return "bad queue name"
+        if len(raw) <= KNOWN_QUEUE_BYTES_MAX:
+            if len(self._known_queues) >= KNOWN_QUEUES_MAX:
+                self._known_queues.clear()
+            self._known_queues[raw] = queue
+        return ""
+
+    def _refuse(self, body: messages.Body, code: str, text: str) -> Reply:
+        request_id = body.id or self._generate_id()
+        return Reply(self.error(request_id, code, text, body.queue), closes=False)
+
+    def _lose(self, data: bytes | None, text: str) -> Reply:
+        self._is_lost = True
+        request_id = messages.read_id(data) if data is not None else ""
+        answer = self.error(request_id or self._generate_id(), INVALID_MESSAGE, text)
+        return Reply(answer, closes=True)
+
+    def _generate_id(self) -> str:
+        self._generated_ids += 1
+        return f"err-{self._generated_ids}"
+
+
+def _header_fault(kind: int, headers: dict[str, str]) -> str:
+    """Say what is wrong with the headers that a command's meaning hangs on, or nothing."""
+    if kind == messages.SUBSCRIBE:
+        prefetch = headers.get("prefetch")
+        if prefetch is not None and not 1 <= _integer(prefetch) <= PREFETCH_MAX:
+            return f"prefetch is not an integer from 1 to {PREFETCH_MAX}"
+    elif kind == messages.ACK:
+        result = headers.get("result")
+        if result not in {None, "reject", "requeue"}:
+            return "result is neither reject nor requeue"
+        delay = headers.get("delayMs") if result == "requeue" else None
+        if delay is not None and not 0 <= _integer(delay) <= REQUEUE_DELAY_MS_MAX:
+            return f"delayMs is not an integer from 0 to {REQUEUE_DELAY_MS_MAX}"
+    return ""
+
+
+def _integer(text: str) -> int:
+    """Return the number that *text* writes in decimal digits, or -1."""
+    if len(text) > _DIGITS_MAX or not (text.isascii() and text.isdigit()):
+        return -1
+    return int(text)

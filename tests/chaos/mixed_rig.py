@@ -1,0 +1,170 @@
+"""The rig with clients of both strands: queues over Vibe, and over Blip the same topics.
+
+Publishers of both strands publish to all queues. What a queue owes, gives and takes is in the
+same ledger, and judged by `queue_books`.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Final
+
+from braidmq.testing import ledger as kinds
+from braidmq.testing.clients import Client, Consumer, Plan, Publisher
+from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Violation, check
+from braidmq.testing.queue_books import check_queues
+from braidmq.testing.vibe_clients import (
+    LETTERS,
+    QUEUES,
+    WATCHERS,
+    QueuePlan,
+    QueueScene,
+    VibeClient,
+    VibeConsumer,
+    VibePublisher,
+)
+from braidmq.wire.vibe import frames, messages
+from tests.chaos.rig import PACE_S, PUBLISHER_PACE_S, Carrier, Rig
+
+_READERS: Final = [plan for plan in WATCHERS if plan.topic.startswith(DEAD_LETTER_PREFIX)]
+TAKE_WITHIN_S: Final = 5.0
+SETTINGS: Final = {
+    # Long after what is taken as confirmed in time, however slow the machine is.
+    "BRAIDMQ_VIBE__ACK_TIMEOUT_MS": "20000",
+    # A kill takes what is on the wire, and that was an attempt.
+    "BRAIDMQ_VIBE__MAX_RETRIES": "6",
+}
+
+
+class VibeCarrier(Carrier):
+    """Carries a client that speaks Vibe."""
+
+    client: VibeClient | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._decoder = frames.FrameDecoder()
+        self._decoder.dialect = frames.DIALECT_1_1
+
+    def data_received(self, data: bytes) -> None:
+        assert self.client is not None
+        self._decoder.receive_data(data)
+        while (body := self._decoder.next_body()) is not None:
+            self.client.receive(messages.read_body(body))
+        self.heard.set()
+
+
+class MixedRig(Rig):
+    """One data directory, its lives, and the ledger of both strands."""
+
+    scene: QueueScene
+
+    def __post_init__(self) -> None:
+        self.settings = {**SETTINGS, **self.settings}
+        super().__post_init__()
+
+    def new_scene(self) -> QueueScene:
+        """Return what the clients share."""
+        return QueueScene(
+            self.rng, self.ledger, now_s=time.monotonic, take_within_s=TAKE_WITHIN_S
+        )
+
+    def start(self) -> None:
+        """Start the broker."""
+        self.ledger.note(kinds.RESTART)
+        self.daemon.start()
+
+    def load(self) -> list[Coroutine[None, None, None]]:
+        """Return what the clients do, each for as long as the broker is there."""
+        works = [
+            self._keep_at(plan, may_break=not plan.ordered, pace_s=PACE_S) for plan in WATCHERS
+        ]
+        works += [
+            self._keep_at(speaks_vibe, may_break=True, pace_s=PUBLISHER_PACE_S)
+            for speaks_vibe in (True, True, False)
+        ]
+        for plan in (*QUEUES, *LETTERS):
+            # A deletion that was on its way when its connection broke could come at any time.
+            may_break = not plan.comes_and_goes
+            works += [
+                self._keep_at(plan, may_break=may_break, pace_s=PACE_S)
+                for _ in range(plan.consumers)
+            ]
+        return works
+
+    def _may_come(self, role: Plan | QueuePlan | bool) -> bool:
+        """Say whether its time has come: Blip's dead letters need a reader first."""
+        if isinstance(role, QueuePlan) or role in _READERS:
+            return True
+        return all(plan in self.scene.subscriptions for plan in _READERS)
+
+    async def _keep_at(
+        self, role: Plan | QueuePlan | bool, *, may_break: bool, pace_s: float
+    ) -> None:
+        """Have a client of this role there; when its connection breaks, another one."""
+        while True:
+            if not self._may_come(role):
+                await asyncio.sleep(pace_s)
+                continue
+            try:
+                carrier = await self.connect_as(role)
+            except OSError:
+                return  # the broker is gone
+            try:
+                await self.work(carrier, may_break=may_break, pace_s=pace_s)
+            finally:
+                assert carrier.transport is not None
+                carrier.transport.abort()
+
+    def act(self, client: Client) -> None:
+        """Let a client act."""
+        if isinstance(client, Publisher):
+            names = [plan.name for plan in self.scene.publishable()]
+            client.publish(self.rng.choices(names, k=self.rng.randint(1, 4)))
+        else:
+            client.act()
+
+    async def connect_as(self, role: Plan | QueuePlan | bool) -> Carrier:
+        """Connect a consumer of a plan, or a publisher: True for one that speaks Vibe."""
+        if isinstance(role, Plan):
+            return await self.connect(role)
+        if role is False:
+            return await self.connect(None)
+        loop = asyncio.get_running_loop()
+        _, carrier = await loop.create_connection(
+            VibeCarrier, "127.0.0.1", self.daemon.vibe_port
+        )
+        name = self.new_name()
+        if isinstance(role, QueuePlan):
+            carrier.client = VibeConsumer(self.scene, name, carrier.send, role)
+        else:
+            carrier.client = VibePublisher(self.scene, name, carrier.send)
+        return carrier
+
+    async def connect_drainers(self) -> list[Carrier]:
+        """Connect those who take everything."""
+        carriers = await super().connect_drainers()
+        for plan in (*QUEUES, *LETTERS):
+            carriers += [await self.connect_as(plan) for _ in range(plan.consumers)]
+        return carriers
+
+    async def drain_once(self, carrier: Carrier) -> int:
+        """Take what comes now, and return how much that was."""
+        drainer = carrier.client
+        if isinstance(drainer, Consumer):
+            return await super().drain_once(carrier)
+        assert isinstance(drainer, VibeConsumer)
+        assert not carrier.gone.is_set(), self.daemon.last_words()
+        drainer.care = 1.0
+        before = drainer.acknowledged
+        drainer.acknowledge_all()
+        await carrier.answered(0)
+        return drainer.acknowledged - before
+
+    def verdict(self) -> list[Violation]:
+        """Return what the ledger shows after all was drained."""
+        for subscription in self.scene.subscriptions.values():
+            self.ledger.drained(subscription)
+        for plan in (*QUEUES, *LETTERS):
+            self.ledger.note(kinds.QUEUE_DRAINED, plan.name)
+        return [*check(self.ledger), *check_queues(self.ledger)]

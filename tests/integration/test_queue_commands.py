@@ -1,0 +1,107 @@
+"""`braidmq queue` and `braidmq dlq` as processes, against the real daemon, across a restart."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.integration.blip.peer import PATIENCE_S
+from tests.integration.served import Served, served
+
+pytestmark = pytest.mark.asyncio
+
+BRAIDMQ: Final = (sys.executable, "-c", "from braidmq.cli.main import run; run()")
+
+
+class Operator:
+    """Somebody who types commands."""
+
+    def __init__(self, broker: Served) -> None:
+        facts = broker.facts()
+        self._http = f"http://dev-key@{facts['http']}"
+        self._blip = f"blip://dev-key@{facts['blip']}"
+
+    async def publish(self, topic: str, payload: str, count: int) -> None:
+        command = ("publish", topic, payload, "--count", str(count))
+        assert (0, "") == (await self._run(self._blip, *command))[::2]
+
+    async def types(self, *command: str, typed: str = "") -> tuple[int, str, str]:
+        """Return the exit code, stdout and stderr of a command."""
+        return await self._run(self._http, *command, typed=typed)
+
+    async def sees(self, *command: str) -> Any:  # noqa: ANN401 - whatever JSON says
+        """Return what a command that works prints as JSON."""
+        code, out, err = await self.types(*command, "--json")
+        assert (0, "") == (code, err)
+        return json.loads(out)
+
+    async def _run(self, url: str, *command: str, typed: str = "") -> tuple[int, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            *BRAIDMQ,
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "BRAIDMQ_URL": url},
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            out, err = await process.communicate(typed.encode())
+        assert process.returncode is not None
+        return process.returncode, out.decode(), err.decode()
+
+
+async def test_what_an_operator_does_with_queues_lasts(tmp_path: Path) -> None:
+    """Declared, overfilled, looked at, sent back, purged: the same after a restart."""
+    async with served(tmp_path, "--vibe", "off") as broker:
+        await broker.ready()
+        operator = Operator(broker)
+        created = await operator.sees("queue", "create", "invoices", "--max-queue-size", "2")
+        assert ("invoices", 2) == (created["name"], created["maxQueueSize"])
+        await operator.publish("invoices", "{}", 5)
+        (letters,) = await operator.sees("dlq", "list")
+        assert ("dlq.invoices", 3) == (letters["queue"], letters["messageCount"])
+        sent_back = await operator.sees("dlq", "replay", "dlq.invoices", "--count", "1")
+        assert 1 == sent_back["replayed"]
+        assert 0 == await broker.end()
+    async with served(tmp_path, "--vibe", "off") as broker:
+        await broker.ready()
+        operator = Operator(broker)
+        rows = await operator.sees("queue", "list")
+        assert {"invoices": 3, "dlq.invoices": 2} == {
+            row["name"]: row["messageCount"] for row in rows
+        }
+        listed = await operator.sees("dlq", "list", "dlq.invoices")
+        assert [("overflow", "invoices", 2)] * 2 == [
+            (letter["reason"], letter["deathQueue"], letter["size"]) for letter in listed
+        ]
+        assert {"queue": "dlq.invoices", "replayed": 2} == await operator.sees(
+            "dlq", "replay", "dlq.invoices"
+        )
+        assert [] == await operator.sees("dlq", "list", "dlq.invoices")
+        assert 5 == (await operator.sees("queue", "purge", "invoices", "--yes"))["purged"]
+        assert 0 == (await operator.sees("dlq", "purge", "dlq.invoices", "--yes"))["purged"]
+        assert 0 == await broker.end()
+
+
+async def test_what_is_deleted_is_named_first(tmp_path: Path) -> None:
+    """Typed wrong, nothing happens; typed right, the queue is gone after a restart, too."""
+    async with served(tmp_path, "--vibe", "off") as broker:
+        await broker.ready()
+        operator = Operator(broker)
+        await operator.sees("queue", "create", "invoices")
+        code, _, err = await operator.types("queue", "delete", "invoices", typed="invoice\n")
+        assert (2, True) == (code, "error: not confirmed, nothing was changed" in err)
+        assert "invoices" == (await operator.sees("queue", "info", "invoices"))["name"]
+        code, out, _ = await operator.types("queue", "delete", "invoices", typed="invoices\n")
+        assert (0, "deleted queue invoices\n") == (code, out)
+        assert 0 == await broker.end()
+    async with served(tmp_path, "--vibe", "off") as broker:
+        await broker.ready()
+        code, _, err = await Operator(broker).types("queue", "info", "invoices")
+        assert (1, 1) == (code, len(err.splitlines()))
+        assert "answers 404: no such queue; `braidmq queue list` names" in err
+        assert 0 == await broker.end()

@@ -1,0 +1,228 @@
+"""Dead letters: every reason, where they go, and that they never die again."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from braidmq.testing.broker import RunningBroker
+from braidmq.testing.clock import FakeClock
+from tests.integration.blip import peer as blip
+from tests.integration.blip.peer import broker_at
+from tests.integration.vibe.peer import Message, Peer, connected, stats
+
+pytestmark = pytest.mark.asyncio
+
+
+def death(letter: Message) -> tuple[str, str, str]:
+    return (
+        letter.headers["deathReason"],
+        letter.headers["deathQueue"],
+        letter.headers["deathAttempts"],
+    )
+
+
+async def reject(peer: Peer, queue: str, message_id: str = "m") -> None:
+    """Publish a message, take it, and reject it."""
+    await peer.publish(queue, b"1", message_id, mine="x")
+    await peer.subscribe(queue)
+    await peer.delivered()
+    await peer.settle(message_id, queue, result="reject")
+    await peer.unsubscribe(queue)
+
+
+@pytest.mark.parametrize("mode", ["RoundRobin", "FanOutWithAck", "PriorityBased"])
+async def test_after_the_last_attempt_it_is_max_retries(
+    broker: RunningBroker, dialect: str, mode: str
+) -> None:
+    """Three attempts unless said otherwise, then a letter with id, payload and headers."""
+    async with connected(broker, dialect) as peer, connected(broker, dialect) as letters:
+        await peer.create("q", deliveryMode=mode)
+        await letters.subscribe("dlq.q")
+        await peer.subscribe("q")
+        await letters.publish("q", b'{"a": 1}', "m", mine="x", timestamp="then")
+        for attempt, wait_s in ((1, 32), (2, 34), (3, 38)):
+            assert attempt == (await peer.delivered()).attempts
+            broker.clock.advance(wait_s)
+        letter = await letters.delivered()
+
+        assert ("m", "dlq.q", b'{"a": 1}') == letter[1:4]
+        assert {
+            "mine": "x",
+            "timestamp": "then",
+            "deliveryAttempts": "1",
+            "deathReason": "maxRetries",
+            "deathQueue": "q",
+            "deathAttempts": "3",
+        } == letter.headers
+        await peer.expect_silence()
+        assert (0, 0) == await peer.counts("q")
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_what_outlives_its_ttl_is_expired(
+    broker: RunningBroker, dialect: str, held: bool
+) -> None:
+    """Whether anybody consumes the queue or not."""
+    async with connected(broker, dialect) as peer, connected(broker, dialect) as letters:
+        await peer.create("q", messageTtl=5000)
+        await letters.subscribe("dlq.q")
+        if held:
+            await peer.subscribe("q", 1)
+            await letters.publish("q", b"0", "m0")
+            await peer.delivered()
+        await letters.publish("q", b"1", "m1")
+        broker.clock.advance(4.9)
+        await letters.expect_silence()
+        broker.clock.advance(40)
+        wanted = {("m0", "1"), ("m1", "0")} if held else {("m1", "0")}
+        got = set()
+        for _ in wanted:
+            letter = await letters.delivered()
+            assert ("expired", "q") == death(letter)[:2]
+            got.add((letter.id, death(letter)[2]))
+
+        assert wanted == got
+        assert (0, 0) == await letters.counts("q")
+
+
+async def test_rejected_and_overflow_have_their_reasons(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """deathReason, deathQueue and deathAttempts of the other two."""
+    async with connected(broker, dialect) as peer:
+        await reject(peer, "q")
+        await peer.create("small", maxQueueSize=1)
+        await peer.publish("small", b"0")
+        await peer.publish("small", b"1", "over")
+        await peer.subscribe("dlq.q")
+        await peer.subscribe("dlq.small")
+        got = [await peer.delivered() for _ in range(2)]
+
+        assert {"m": ("rejected", "q", "1"), "over": ("overflow", "small", "0")} == {
+            letter.id: death(letter) for letter in got
+        }
+
+
+@pytest.mark.parametrize(
+    "payload", [b"\xff" * 800_000, b'"' + b"x" * (1024 * 1024) + b'"'], ids=["base64", "JSON"]
+)
+async def test_what_no_frame_can_carry_is_too_large(
+    broker: RunningBroker, dialect: str, payload: bytes
+) -> None:
+    """A large Blip message, or one that base64 makes large; it never blocks the queue."""
+    async with connected(broker, dialect) as peer, blip.connected(broker) as source:
+        subscription = await source.subscribe("dlq.q")
+        await peer.create("q")
+        await source.publish("q", payload)
+        await peer.publish("q", b"1", "small")
+        await peer.subscribe("q")
+        assert "small" == (await peer.delivered()).id
+        await peer.expect_silence()
+
+        assert (0, 1) == await peer.counts("q")
+        assert payload == (await source.take(subscription))[1]
+        assert 1 == stats(broker).dead_lettered
+
+
+async def test_letters_may_have_a_queue_of_another_name(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """deadLetterQueueName."""
+    async with connected(broker, dialect) as peer:
+        await peer.create("q", deadLetterQueueName="graves")
+        await reject(peer, "q")
+        assert ["graves", "q"] == await peer.names()
+        await peer.subscribe("graves")
+
+        assert ("rejected", "q", "1") == death(await peer.delivered())
+
+
+@pytest.mark.parametrize(("length", "hashed"), [(252, False), (253, True), (256, True)])
+async def test_a_long_name_becomes_a_hash(
+    broker: RunningBroker, dialect: str, length: int, hashed: bool
+) -> None:
+    """A name over 256 characters becomes `dlq.` + SHA-256 hex."""
+    name = "é" * length
+    async with connected(broker, dialect) as peer:
+        await reject(peer, name)
+        rest = hashlib.sha256(name.encode()).hexdigest() if hashed else name
+        await peer.subscribe(f"dlq.{rest}")
+
+        assert name == death(await peer.delivered())[1]
+
+
+async def test_letters_are_ordinary_messages_without_limits(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """No size, TTL or attempt limit: what is said of them in a CreateQueue is not heard."""
+    async with connected(broker, dialect) as peer:
+        await peer.ask(40, "dlq.q", headers={"maxRetryAttempts": "1", "messageTtl": "1000"})
+        for number in range(3):
+            await reject(peer, "q", f"m{number}")
+        await peer.subscribe("dlq.q")
+        for _ in range(3):
+            await peer.delivered()
+        for attempt in range(2, 12):
+            broker.clock.advance(150)
+            got = [(await peer.delivered()).attempts for _ in range(3)]
+            assert [attempt] * 3 == got
+        found = await peer.info("dlq.q")
+
+        assert (0, None, 3) == (found["maxSize"], found["messageTtl"], found["inFlight"])
+
+
+@pytest.mark.parametrize("name", ["dlq.q", "graves", "declared"])
+async def test_letters_never_die_again(broker: RunningBroker, dialect: str, name: str) -> None:
+    """Rejected once more it is dropped, and counted by that reason; no dlq.dlq is made."""
+    async with connected(broker, dialect) as peer:
+        if name == "declared":
+            await peer.create("declared", maxRetryAttempts=2)
+        options = {} if name == "dlq.q" else {"deadLetterQueueName": name}
+        await peer.create("q", **options)
+        await reject(peer, "q")
+        await peer.subscribe(name)
+        await peer.delivered()
+        await peer.settle("m", result="reject")
+
+        assert sorted({"q", name}) == await peer.names()
+        assert (0, 0) == await peer.counts(name)
+        assert {"rejected": 1} == stats(broker).dropped
+
+
+async def test_with_dead_letters_off_the_end_is_a_counted_drop(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Counted by that reason."""
+    async with connected(broker, dialect) as peer:
+        await peer.create(
+            "q", enableDeadLetterQueue="false", maxRetryAttempts=1, messageTtl=60_000
+        )
+        await reject(peer, "q")
+        await peer.subscribe("q")
+        await peer.publish("q", b"2", "m2")
+        await peer.delivered()
+        broker.clock.advance(33)
+        await peer.expect_silence()
+        await peer.unsubscribe("q")
+        await peer.publish("q", b"3", "m3")
+        broker.clock.advance(61)
+        await peer.subscribe("q")
+        await peer.expect_silence()
+
+        assert {"rejected": 1, "maxRetries": 1, "expired": 1} == stats(broker).dropped
+        assert ["q"] == await peer.names()
+        assert (0, 0) == await peer.counts("q")
+
+
+async def test_letters_outlive_the_broker(tmp_path: Path, dialect: str) -> None:
+    """A letter and the end of what it was made of are one record."""
+    clock = FakeClock()
+    async with broker_at(tmp_path, clock) as broker, connected(broker, dialect) as peer:
+        await reject(peer, "q")
+        await peer.expect_silence()
+    async with broker_at(tmp_path, clock) as broker, connected(broker, dialect) as peer:
+        assert (0, 0) == await peer.counts("q")
+        await peer.subscribe("dlq.q")
+
+        assert ("rejected", "q", "1") == death(await peer.delivered())

@@ -1,0 +1,381 @@
+"""Delivery modes: who gets a message, and in which order."""
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.testing.broker import RunningBroker
+from braidmq.testing.clock import FakeClock
+from tests.integration.blip.peer import broker_at
+from tests.integration.vibe.peer import PUBLISH, Peer, connected, stats, until_subscribers
+
+pytestmark = pytest.mark.asyncio
+
+PRIORITIES = ["low", "normal", "high", "critical"]
+
+
+async def publish(peer: Peer, *payloads: bytes, queue: str = "q") -> None:
+    """Publish messages whose ids are their payloads behind an m."""
+    for payload in payloads:
+        await peer.publish(queue, payload, f"m{payload.decode()}")
+
+
+async def test_round_robin_gives_each_message_to_one_in_turn(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """RoundRobin: among equals, in turn."""
+    async with (
+        connected(broker, dialect) as one,
+        connected(broker, dialect) as two,
+        connected(broker, dialect) as source,
+    ):
+        await one.subscribe("q")
+        await two.subscribe("q")
+        await publish(source, b"0", b"1", b"2", b"3")
+
+        assert [b"0", b"2"] == await one.payloads(2)
+        assert [b"1", b"3"] == await two.payloads(2)
+        await one.expect_silence()
+        await two.expect_silence()
+
+
+async def test_round_robin_stays_in_turn_when_all_are_acknowledged(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Each holds nothing when the next message comes, and still they take turns."""
+    async with (
+        connected(broker, dialect) as one,
+        connected(broker, dialect) as two,
+        connected(broker, dialect) as source,
+    ):
+        await one.subscribe("q")
+        await two.subscribe("q")
+        for number, peer in enumerate([one, two] * 3):
+            await publish(source, b"%d" % number)
+            assert [b"%d" % number] == await peer.payloads(1)
+            await peer.settle(f"m{number}")
+
+
+async def test_round_robin_prefers_who_holds_fewest(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """The consumer with the fewest unacknowledged deliveries."""
+    async with (
+        connected(broker, dialect) as one,
+        connected(broker, dialect) as two,
+        connected(broker, dialect) as source,
+    ):
+        await one.subscribe("q")
+        await two.subscribe("q")
+        await publish(source, *(b"%d" % number for number in range(6)))
+        assert [b"0", b"2", b"4"] == await one.payloads(3)
+        assert [b"1", b"3", b"5"] == await two.payloads(3)
+        for message_id in ("m0", "m2", "m4"):
+            await one.settle(message_id)
+        await publish(source, b"6", b"7", b"8")
+
+        assert [b"6", b"7", b"8"] == await one.payloads(3)
+        await two.expect_silence()
+
+
+async def test_round_robin_passes_over_who_has_no_room(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """And free prefetch: without any, a message waits."""
+    async with (
+        connected(broker, dialect) as one,
+        connected(broker, dialect) as two,
+        connected(broker, dialect) as source,
+    ):
+        await one.subscribe("q", 1)
+        await two.subscribe("q", 3)
+        await publish(source, *(b"%d" % number for number in range(5)))
+
+        assert [b"0"] == await one.payloads(1)
+        assert [b"1", b"2", b"3"] == await two.payloads(3)
+        assert (1, 4) == await source.counts("q")
+
+
+async def test_fan_out_with_ack_gives_it_to_all(broker: RunningBroker, dialect: str) -> None:
+    """FanOutWithAck: every current subscriber must acknowledge."""
+    async with (
+        connected(broker, dialect) as one,
+        connected(broker, dialect) as two,
+        connected(broker, dialect) as source,
+    ):
+        await source.create("q", deliveryMode="FanOutWithAck")
+        await one.subscribe("q")
+        await two.subscribe("q")
+        await publish(source, b"0", b"1")
+        assert [b"0", b"1"] == await one.payloads(2)
+        assert [b"0", b"1"] == await two.payloads(2)
+        assert (0, 4) == await source.counts("q")
+        await one.settle("m0")
+        assert (0, 3) == await source.counts("q")
+        await two.settle("m0")
+
+        assert (0, 2) == await source.counts("q")
+
+
+async def test_fan_out_with_ack_retries_each_by_itself(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Who has acknowledged is left alone."""
+    async with (
+        connected(broker, dialect) as one,
+        connected(broker, dialect) as two,
+        connected(broker, dialect) as source,
+    ):
+        await source.create("q", deliveryMode="FanOutWithAck")
+        await one.subscribe("q")
+        await two.subscribe("q")
+        await publish(source, b"0")
+        await one.delivered()
+        await two.delivered()
+        await one.settle("m0")
+        broker.clock.advance(33)
+        assert 2 == (await two.delivered()).attempts
+        await one.expect_silence()
+        await two.settle("m0")
+        broker.clock.advance(100)
+
+        await two.expect_silence()
+
+
+async def test_fan_out_with_ack_waits_for_a_subscriber(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Without a subscriber the message waits; the next one alone has to acknowledge it."""
+    async with (
+        connected(broker, dialect) as one,
+        connected(broker, dialect) as two,
+        connected(broker, dialect) as source,
+    ):
+        await source.create("q", deliveryMode="FanOutWithAck")
+        await publish(source, b"0", b"1")
+        assert (2, 0) == await source.counts("q")
+        await one.subscribe("q")
+        assert [b"0", b"1"] == await one.payloads(2)
+        await two.subscribe("q")
+        await two.expect_silence()
+        await publish(source, b"2")
+
+        assert [b"2"] == await one.payloads(1)
+        assert [b"2"] == await two.payloads(1)
+
+
+@pytest.mark.parametrize("politely", [True, False])
+async def test_a_departing_subscribers_obligation_ends(
+    broker: RunningBroker, dialect: str, politely: bool
+) -> None:
+    """When somebody has acknowledged it, nobody gets it again."""
+    async with (
+        connected(broker, dialect) as one,
+        connected(broker, dialect) as two,
+        connected(broker, dialect) as source,
+    ):
+        await source.create("q", deliveryMode="FanOutWithAck")
+        await one.subscribe("q")
+        await two.subscribe("q")
+        await publish(source, b"0")
+        await one.delivered()
+        await two.delivered()
+        await one.settle("m0")
+        await leave(broker, two, left=1, politely=politely)
+        assert (0, 0) == await source.counts("q")
+        await source.subscribe("q")
+
+        await source.expect_silence()
+
+
+@pytest.mark.parametrize("politely", [True, False])
+async def test_what_nobody_has_acknowledged_waits_for_the_next(
+    broker: RunningBroker, dialect: str, politely: bool
+) -> None:
+    """Unless nobody has acknowledged yet: then it waits for the next subscriber."""
+    async with (
+        connected(broker, dialect) as one,
+        connected(broker, dialect) as two,
+        connected(broker, dialect) as source,
+    ):
+        await source.create("q", deliveryMode="FanOutWithAck")
+        await one.subscribe("q")
+        await two.subscribe("q")
+        await publish(source, b"0")
+        await one.delivered()
+        await two.delivered()
+        await leave(broker, one, left=1, politely=politely)
+        await leave(broker, two, left=0, politely=politely)
+        assert (1, 0) == await source.counts("q")
+        await source.subscribe("q")
+        got = await source.delivered()
+
+        assert (b"0", 1 if politely else 2) == (got.payload, got.attempts)
+
+
+async def leave(running: RunningBroker, peer: Peer, *, left: int, politely: bool) -> None:
+    """Unsubscribe, or break the connection, and wait until *left* subscribers are seen."""
+    if politely:
+        await peer.unsubscribe("q")
+    else:
+        await peer.break_off()
+    await until_subscribers(running, "q", left)
+
+
+async def test_what_nobody_has_acknowledged_waits_also_after_a_restart(
+    tmp_path: Path, dialect: str
+) -> None:
+    """The message that one of two has acknowledged does not come back, the other does."""
+    clock = FakeClock()
+    async with (
+        broker_at(tmp_path, clock) as broker,
+        connected(broker, dialect) as one,
+        connected(broker, dialect) as two,
+        connected(broker, dialect) as source,
+    ):
+        await source.create("q", deliveryMode="FanOutWithAck")
+        await one.subscribe("q")
+        await two.subscribe("q")
+        await publish(source, b"0", b"1")
+        await one.payloads(2)
+        await two.payloads(2)
+        await one.settle("m0")
+    async with broker_at(tmp_path, clock) as broker, connected(broker, dialect) as peer:
+        assert (1, 0) == await peer.counts("q")
+        await peer.subscribe("q")
+
+        assert [b"1"] == await peer.payloads(1)
+        await peer.expect_silence()
+
+
+async def test_fan_out_without_ack_gives_it_once_to_who_is_there(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """FanOutWithoutAck: each current subscriber once; no Ack is waited for."""
+    async with (
+        connected(broker, dialect) as one,
+        connected(broker, dialect) as two,
+        connected(broker, dialect) as source,
+    ):
+        await source.create("q", deliveryMode="FanOutWithoutAck")
+        await publish(source, b"0")
+        await one.subscribe("q", 1)
+        await two.subscribe("q", 1)
+        await publish(source, b"1", b"2")
+        assert [b"1", b"2"] == await one.payloads(2)
+        assert [b"1", b"2"] == await two.payloads(2)
+        assert (0, 0) == await source.counts("q")
+        broker.clock.advance(1000)
+
+        await one.expect_silence()
+        assert 1 == stats(broker).dropped_unheard
+
+
+async def test_fan_out_without_ack_drops_what_a_slow_one_cannot_take(dialect: str) -> None:
+    """Into a full output buffer: dropped and counted, and nobody else suffers."""
+    async with (
+        broker_at(limits={"output_buffer_bytes": 100_000}) as broker,
+        connected(broker, dialect) as slow,
+        connected(broker, dialect) as quick,
+        connected(broker, dialect) as source,
+    ):
+        await source.create("q", deliveryMode="FanOutWithoutAck")
+        await slow.subscribe("q")
+        await quick.subscribe("q")
+        slow.transport.pause_reading()
+        large = b'"' + b"x" * 500_000 + b'"'
+        count = 0
+        while stats(broker).dropped_overflow == 0:
+            await source.publish("q", large)
+            assert large == (await quick.delivered()).payload
+            count += 1
+            assert count < 500
+        slow.transport.resume_reading()
+        await slow.payloads(count - 1)
+        await slow.expect_silence()
+
+
+async def test_the_highest_priority_comes_first(broker: RunningBroker, dialect: str) -> None:
+    """PriorityBased: Critical, High, Normal, Low, first in first out within a priority."""
+    async with connected(broker, dialect) as peer:
+        await peer.create("q", deliveryMode="PriorityBased")
+        for turn in (b"1", b"2"):
+            for rank, priority in enumerate(PRIORITIES):
+                await peer.publish("q", b"%d%s" % (rank + 1, turn), priority=priority)
+        await peer.subscribe("q")
+
+        assert [b"41", b"42", b"31", b"32", b"21", b"22", b"11", b"12"] == await peer.payloads(
+            8
+        )
+
+
+async def test_a_higher_priority_overtakes_what_waits(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """What comes later and is more urgent goes before what nobody has yet."""
+    async with connected(broker, dialect) as peer, connected(broker, dialect) as source:
+        await source.create("q", deliveryMode="PriorityBased")
+        await peer.subscribe("q", 1)
+        for number, priority in enumerate(["normal", "low", "normal", "CRITICAL"]):
+            await source.publish("q", b"%d" % number, f"m{number}", priority=priority)
+        order = []
+        for _ in range(4):
+            got = await peer.delivered()
+            order.append(got.payload)
+            peer.ack(got.id)
+
+        assert [b"0", b"3", b"2", b"1"] == order
+
+
+@pytest.mark.parametrize("priority", ["urgent", "", "99", "Normal", None])
+async def test_an_unknown_priority_is_normal(
+    broker: RunningBroker, dialect: str, priority: str | None
+) -> None:
+    """Unknown priority text = Normal."""
+    async with connected(broker, dialect) as peer:
+        await peer.create("q", deliveryMode="PriorityBased")
+        await peer.publish("q", b"1", priority="low")
+        await peer.ask(PUBLISH, "q", b"2", {} if priority is None else {"priority": priority})
+        await peer.publish("q", b"3", priority="normal")
+        await peer.publish("q", b"4", priority="High")
+        await peer.subscribe("q")
+
+        assert [b"4", b"2", b"3", b"1"] == await peer.payloads(4)
+
+
+async def test_what_is_redelivered_goes_first_within_its_priority(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Redelivered first: before the messages of its priority that nobody had."""
+    async with connected(broker, dialect) as peer:
+        await peer.create("q", deliveryMode="PriorityBased")
+        await publish(peer, b"0", b"1")
+        await peer.subscribe("q", 1)
+        await peer.delivered()
+        peer.ack("m0", result="requeue")
+        again = await peer.delivered()
+
+        assert (b"0", 2) == (again.payload, again.attempts)
+
+
+async def test_priorities_outlive_the_broker(tmp_path: Path, dialect: str) -> None:
+    """One cursor per priority over the index: the order is the same after a restart."""
+    clock = FakeClock()
+    async with (
+        broker_at(tmp_path, clock) as broker,
+        connected(broker, dialect) as peer,
+        connected(broker, dialect) as source,
+    ):
+        await source.create("q", deliveryMode="PriorityBased")
+        for number, priority in enumerate(["low", "critical", "normal", "critical", "high"]):
+            await source.publish("q", b"%d" % number, f"m{number}", priority=priority)
+        await peer.subscribe("q", 1)
+        assert b"1" == (await peer.delivered()).payload
+        peer.ack("m1")
+        assert b"3" == (await peer.delivered()).payload
+        await peer.unsubscribe("q")
+    async with broker_at(tmp_path, clock) as broker, connected(broker, dialect) as peer:
+        await peer.subscribe("q")
+
+        assert [b"3", b"4", b"2", b"0"] == await peer.payloads(4)
+        await peer.expect_silence()

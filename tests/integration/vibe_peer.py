@@ -1,0 +1,184 @@
+"""What tests of Vibe beside other things share: frames made by hand, and a patient peer.
+
+The frames are those of `tests/integration/vibe/peer.py`, in dialect 1.1. This peer keeps the
+deliveries that come between requests and replies, for conversations that mix the two.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from braidmq.testing.broker import RunningBroker
+from tests.integration.blip.peer import until
+from tests.integration.vibe import peer as vibe
+from tests.integration.vibe.peer import (
+    ACK,
+    CONNECT,
+    CONNECT_ACK,
+    CREATE_QUEUE,
+    DELIVER,
+    PING,
+    PONG,
+    PUBLISH,
+    PUBLISH_ACK,
+    QUEUE_INFO,
+    SUBSCRIBE,
+    SUBSCRIBE_ACK,
+    V1_1,
+    Headers,
+    Message,
+    body,
+)
+
+CREATE_USER: Final = 50
+DELETE_USER: Final = 51
+CHANGE_PASSWORD: Final = 52
+GRANT_PERMISSION: Final = 53
+REVOKE_PERMISSION: Final = 54
+
+BODY_MAX: Final = 1024 * 1024
+
+
+def request(
+    kind: int, request_id: str, queue: str = "", payload: bytes = b"", headers: Headers = ()
+) -> bytes:
+    return vibe.frame(V1_1, body(kind, request_id, queue, payload, headers))
+
+
+def connect(request_id: str = "c", **headers: str) -> bytes:
+    return request(CONNECT, request_id, headers=headers or vibe.TOKEN)
+
+
+def publish(request_id: str, queue: str, payload: bytes = b"1", **headers: str) -> bytes:
+    return request(PUBLISH, request_id, queue, payload, headers)
+
+
+def subscribe(request_id: str, queue: str, prefetch: int = 100) -> bytes:
+    return request(SUBSCRIBE, request_id, queue, headers={"prefetch": str(prefetch)})
+
+
+def ack(message_id: str, queue: str = "", **headers: str) -> bytes:
+    return request(ACK, message_id, queue, headers=headers)
+
+
+def ping(request_id: str) -> bytes:
+    return request(PING, request_id)
+
+
+def create(request_id: str, queue: str, **options: str) -> bytes:
+    return request(CREATE_QUEUE, request_id, queue, headers=options)
+
+
+def parse(data: bytes) -> list[Message]:
+    """Take whole frames apart."""
+    found = []
+    while data:
+        end = 5 + int.from_bytes(data[:4], "big")
+        found.append(vibe.parse(V1_1, data[5:end], data[4]))
+        data = data[end:]
+    return found
+
+
+class Peer(vibe.Peer):
+    """One end of a connection, which takes deliveries whenever they come."""
+
+    def __init__(self, running: RunningBroker) -> None:
+        super().__init__(running, V1_1)
+        self._kept: deque[Message] = deque()
+
+    async def reply(self, request_id: str) -> Message:
+        """Return the reply to a request; deliveries that come before it are kept."""
+        while (answer := await self.next()).kind == DELIVER:
+            self._kept.append(answer)
+        assert request_id == answer.id, answer
+        return answer
+
+    async def ask(
+        self,
+        kind: int,
+        queue: str = "",
+        payload: bytes = b"",
+        headers: Headers = (),
+        *,
+        message_id: str = "",
+    ) -> Message:
+        """Send a request and return the reply, whatever is delivered before it."""
+        message_id = message_id or self.new_id()
+        self.send(self.frame(kind, message_id, queue, payload, headers))
+        return await self.reply(message_id)
+
+    async def delivered(self) -> Message:
+        """Return the next delivery."""
+        return self._kept.popleft() if self._kept else await super().delivered()
+
+    async def deliveries(self, count: int) -> list[Message]:
+        return [await self.delivered() for _ in range(count)]
+
+    async def fence(self) -> None:
+        """Return when all that this peer has sent is handled and durable."""
+        assert PONG == (await self.ask(PING)).kind
+
+    async def expect_silence(self) -> None:
+        """See that nothing is delivered, now or when the broker has done all it had to do."""
+        await super().expect_silence()
+
+        assert [] == list(self._kept)
+
+    async def publish_all(
+        self, queue: str, ids: Iterable[str], payload: bytes = b"1", **headers: str
+    ) -> None:
+        """Publish messages of these ids, and return when all of them are acknowledged."""
+        every = list(ids)
+        self.send(*(publish(each, queue, payload, **headers) for each in every))
+        for each in every:
+            answer = await self.reply(each)
+            assert PUBLISH_ACK == answer.kind, answer
+
+    async def subscribe(self, queue: str, prefetch: int = 100) -> None:
+        answer = await self.ask(SUBSCRIBE, queue, headers={"prefetch": str(prefetch)})
+        assert SUBSCRIBE_ACK == answer.kind, answer
+
+    async def acknowledge(self, *ids: str) -> None:
+        """Acknowledge, and return when that is durable."""
+        self.send(*(ack(each) for each in ids))
+        await self.fence()
+
+    async def info(self, queue: str) -> dict[str, Any]:
+        """Return what QueueInfo says; nothing when there is no such queue."""
+        answer = await self.ask(QUEUE_INFO, queue)
+        assert QUEUE_INFO == answer.kind, answer
+        facts: dict[str, Any] = json.loads(answer.payload or b"{}")
+        return facts
+
+    async def administer(self, kind: int, **payload: object) -> Message:
+        """Send a command of user administration."""
+        return await self.ask(kind, payload=json.dumps(payload).encode())
+
+
+@asynccontextmanager
+async def stranger(running: RunningBroker) -> AsyncIterator[Peer]:
+    """Open a connection and say nothing."""
+    loop = asyncio.get_running_loop()
+    host, port = running.address("vibe")
+    _, peer = await loop.create_connection(lambda: Peer(running), host, port)
+    try:
+        yield peer
+    finally:
+        await peer.leave()
+
+
+@asynccontextmanager
+async def connected(running: RunningBroker, **headers: str) -> AsyncIterator[Peer]:
+    """Open a connection and Connect, as the development key unless *headers* say otherwise."""
+    async with stranger(running) as peer:
+        answer = await peer.ask(CONNECT, headers=headers or vibe.TOKEN)
+        assert CONNECT_ACK == answer.kind, answer
+        yield peer
+
+
+async def until_connected(running: RunningBroker, count: int) -> None:
+    """Wait until the broker has noticed that only *count* Vibe connections are left."""
+    await until(lambda: running.daemon.status.metrics().connections["vibe"] == count)

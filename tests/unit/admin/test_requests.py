@@ -1,0 +1,148 @@
+"""What a request brings: every bound, judged before anything is done."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Message
+
+from braidmq.admin import requests
+from braidmq.admin.requests import (
+    BODY_BYTES_MAX,
+    allow,
+    body_of,
+    limit_of,
+    name_in,
+    object_of,
+    offset_of,
+    principal_of,
+    shown,
+)
+from braidmq.broker.authorize import PURGE_QUEUE, QUEUE_INFO
+from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
+
+KEYS = frozenset({"name", "count"})
+
+
+def asked(query: str = "", key: str = "", body: tuple[bytes, ...] = ()) -> Request:
+    pieces = iter([*body, b""])
+
+    async def receive() -> Message:
+        piece = next(pieces)
+        return {"type": "http.request", "body": piece, "more_body": bool(piece)}
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "query_string": query.encode(),
+        "headers": [(b"authorization", f"Bearer {key}".encode())] if key else [],
+    }
+    return Request(scope, receive)
+
+
+def test_the_key_says_who_asks() -> None:
+    """Its principal is the one that every permission is asked of."""
+    assert "ops" == principal_of(asked(key=ADMIN_KEY), FakeSource()).name
+
+
+@pytest.mark.parametrize("key", ["", "wrong"])
+def test_no_key_is_401(key: str) -> None:
+    """So is one that is nobody's."""
+    with pytest.raises(HTTPException) as raised:
+        principal_of(asked(key=key), FakeSource())
+    assert 401 == raised.value.status_code
+
+
+def test_what_a_key_may_not_do_is_403() -> None:
+    """The operation is named; what the queue holds is not."""
+    principal = principal_of(asked(key=ORDERS_KEY), FakeSource())
+    allow(principal, QUEUE_INFO, "orders.a")
+    with pytest.raises(HTTPException) as raised:
+        allow(principal, PURGE_QUEUE, "orders.a")
+
+    assert (403, "the key may not do this: purge_queue") == (
+        raised.value.status_code,
+        raised.value.detail,
+    )
+
+
+def test_a_page_has_its_default_and_its_bounds() -> None:
+    """1 to 1,000 rows, from the first offset on."""
+    assert [100, 1, 1000] == [limit_of(asked(q)) for q in ("", "limit=1", "limit=1000")]
+    assert [1, 7, 2**64 - 1] == [
+        offset_of(asked(q)) for q in ("", "from=7", f"from={2**64 - 1}")
+    ]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "", "1.5", "\u0663", "1e3", 5000 * "9"])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    """400, and what would be good."""
+    with pytest.raises(HTTPException, match="limit must be a whole number from 1 to 1000"):
+        limit_of(asked(f"limit={text}"))
+    with pytest.raises(HTTPException, match="from must be an offset"):
+        offset_of(asked(f"from={text}"))
+
+
+@pytest.mark.asyncio
+async def test_a_body_may_come_in_pieces_up_to_its_bound() -> None:
+    """A byte more is 413, before the rest is awaited."""
+    half = BODY_BYTES_MAX // 2 * b"x"
+    assert half + half == await body_of(asked(body=(half, half)))
+    with pytest.raises(HTTPException) as raised:
+        await body_of(asked(body=(half, half, b"x", half)))
+    assert 413 == raised.value.status_code
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that sends half of it does not keep its place for ever."""
+    monkeypatch.setattr(requests, "BODY_S_MAX", 0.01)
+    request = asked()
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(request, "stream", never)
+    with pytest.raises(HTTPException) as raised:
+        await body_of(request)
+    assert 408 == raised.value.status_code
+
+
+BAD_BODIES = {
+    b"": "not JSON",
+    b"{": "not JSON",
+    b"\xff": "not JSON",
+    60_000 * b"[": "not JSON",
+    b"[]": "not a JSON object",
+    b"null": "not a JSON object",
+    b'{"nam": 1}': "nam: unknown; known are count, name",
+    b'{"' + 99 * b"k" + b'": 1}': "400: " + 64 * "k" + ": unknown",
+}
+
+
+@pytest.mark.parametrize(("body", "problem"), BAD_BODIES.items())
+def test_a_body_is_an_object_of_known_keys(body: bytes, problem: str) -> None:
+    """A key that is not known would be a wish that is not heard."""
+    with pytest.raises(HTTPException, match=problem) as raised:
+        object_of(body, KEYS)
+    assert 400 == raised.value.status_code
+
+
+def test_a_good_body_is_what_it_says() -> None:
+    """Values are judged by whoever knows them."""
+    assert {"name": "a", "count": None} == object_of(b'{"name": "a", "count": null}', KEYS)
+
+
+@pytest.mark.parametrize("given", [{}, {"name": ""}, {"name": 1}, {"name": None}])
+def test_a_name_is_text(given: dict[str, object]) -> None:
+    """And it is there."""
+    with pytest.raises(HTTPException, match="name: must be the name of a queue"):
+        name_in(given, "name")
+
+
+def test_what_is_repeated_of_a_name_is_short_and_can_be_sent() -> None:
+    """A lone surrogate is not UTF-8."""
+    assert "a?" + 62 * "b" == shown("a\ud800" + 99 * "b")

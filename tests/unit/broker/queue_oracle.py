@@ -1,0 +1,291 @@
+"""The rules of queues as sets and dicts, for the model test to hold the broker to.
+
+It knows nothing of lanes, cursors, heaps or windows: a message waits as long as nothing has
+ended it. Competing consumers share one `View`; each subscriber of a fan-out has its own.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from braidmq.broker.policy import (
+    DROP_OLDEST,
+    FAN_OUT_WITH_ACK,
+    FAN_OUT_WITHOUT_ACK,
+    PRIORITY_BASED,
+    Policy,
+)
+from braidmq.broker.settings import Settings
+from braidmq.broker.subscriptions import Consumer
+
+Cause = tuple[str, int]
+"""How a message ended, and which letter or which subscriber's word it was."""
+
+
+@dataclass
+class Known:
+    """A message as its publisher knows it."""
+
+    payload: bytes
+    priority: int
+    expires_us: int
+
+
+@dataclass
+class View:
+    """What some consumers share: what they have to end, and who holds what."""
+
+    number: int
+    open: set[int] = field(default_factory=set)
+    ever: set[int] = field(default_factory=set)  # all that was its business
+    attempts: dict[int, int] = field(default_factory=dict)  # of what was handed out
+    held: dict[int, tuple[Consumer, int]] = field(default_factory=dict)  # and until when
+    aside: dict[int, int] = field(default_factory=dict)  # with nobody, until when
+    is_exact: bool = True  # the broker can count it without having read it
+
+    def waiting(self) -> int:
+        return len(self.open) - len(self.held)
+
+    def held_by(self, consumer: Consumer) -> list[int]:
+        return [i for i, (holder, _) in self.held.items() if holder is consumer]
+
+
+@dataclass
+class Picture:
+    """All that the broker could tell a restart at one moment."""
+
+    number: int
+    ends: dict[int, set[Cause]]
+    attempts: dict[int, int]
+
+
+class QueueOracle:
+    """What must be true of one queue."""
+
+    def __init__(self, policy: Policy, limits: Settings, now_us: int) -> None:
+        self.policy = policy
+        self.limits = limits
+        self.now_us = now_us
+        self.queue_id = 0
+        self.committed_id = 0
+        self.messages: dict[int, Known] = {}  # accepted durable ones
+        self.pending: list[int] = []  # of them, those that are not committed
+        self.ends: dict[int, set[Cause]] = {}
+        self.letters: dict[int, tuple[View, int]] = {}  # of pending dead letters, by their ids
+        self.peak: dict[int, int] = {}  # how often one consumer was given it at most
+        self.volatile: dict[int, list[bytes]] = {lane: [] for lane in (3, 2, 1, 0)}
+        self.views: dict[Consumer, View] = {}
+        self.numbers = 0
+        self.shared = self.new_view()
+        self.durable = Picture(0, {}, {})
+        self.pictures = 0
+
+    @property
+    def is_fan_out(self) -> bool:
+        return self.policy.mode == FAN_OUT_WITH_ACK
+
+    def new_view(self) -> View:
+        self.numbers += 1
+        return View(self.numbers)
+
+    def view_of(self, consumer: Consumer) -> View:
+        return self.views[consumer] if self.is_fan_out else self.shared
+
+    def all_views(self) -> list[View]:
+        return list(self.views.values()) if self.is_fan_out else [self.shared]
+
+    def picture(self) -> Picture:
+        self.pictures += 1
+        ends = {i: set(causes) for i, causes in self.ends.items() if causes}
+        return Picture(self.pictures, ends, dict(self.shared.attempts))
+
+    # What there is.
+
+    def unsettled(self) -> set[int]:
+        """Return what is committed and has no end yet."""
+        return {
+            i
+            for i in self.messages
+            if self.queue_id < i <= self.committed_id and not self.ends.get(i)
+        }
+
+    def waiting(self) -> int:
+        if self.is_fan_out and self.views:
+            return max(view.waiting() for view in self.views.values())
+        if not self.is_fan_out:
+            return self.shared.waiting() + sum(map(len, self.volatile.values()))
+        waiting = len(self.unsettled())
+        if self.policy.max_size and self.policy.overflow == DROP_OLDEST:
+            return min(waiting, self.policy.max_size)
+        return waiting
+
+    def in_flight(self) -> int:
+        return sum(len(view.held) for view in self.all_views())
+
+    def is_expired(self, message_id: int) -> bool:
+        return 0 < self.messages[message_id].expires_us <= self.now_us
+
+    def is_spent(self, view: View, message_id: int) -> bool:
+        return view.attempts.get(message_id, 0) >= self.policy.max_attempts
+
+    def is_isolated(self, view: View, consumer: Consumer) -> bool:
+        return any(self.is_spent(view, i) for i in view.held_by(consumer))
+
+    def lane_of(self, message_id: int) -> int:
+        return self.lane_for(self.messages[message_id].priority)
+
+    def lane_for(self, priority: int) -> int:
+        return priority if self.policy.mode == PRIORITY_BASED else 0
+
+    # What may happen.
+
+    def next_for(self, consumer: Consumer, loaded: dict[int, int] | None) -> int:
+        """Return what the consumer must get next of what is *loaded* (None: all), or 0."""
+        view = self.view_of(consumer)
+        if self.is_isolated(view, consumer):
+            return 0
+        is_idle = not view.held_by(consumer)
+        for lane in (3, 2, 1, 0):
+            free = [i for i in self.free(view) if self.lane_of(i) == lane]
+            at_hand = [i for i in free if loaded is None or i <= loaded[lane]]
+            last = [i for i in at_hand if self.is_last_chance(view, i)]
+            back = [i for i in at_hand if i in view.attempts and i not in last]
+            fresh = [i for i in free if i not in view.attempts]
+            if last and is_idle:
+                return last[0]
+            if back:
+                return back[0]
+            if last:
+                return 0
+            if fresh:
+                return fresh[0]
+            if free:
+                return 0  # lower priorities wait until these are loaded
+        return 0
+
+    def free(self, view: View) -> list[int]:
+        """Return what is with nobody and may be delivered, oldest first."""
+        return [
+            i
+            for i in sorted(view.open)
+            if i not in view.held
+            and i not in view.aside
+            and not self.is_spent(view, i)
+            and not self.is_expired(i)
+        ]
+
+    def is_last_chance(self, view: View, message_id: int) -> bool:
+        return 0 < view.attempts.get(message_id, 0) == self.policy.max_attempts - 1
+
+    def doomed(self, view: View, loaded: dict[int, int]) -> list[int]:
+        """Return what was tried as often as is allowed, and is with nobody."""
+        return [
+            i
+            for i in sorted(view.open)
+            if i not in view.held
+            and self.is_spent(view, i)
+            and i not in view.aside
+            and i <= loaded[self.lane_of(i)]
+        ]
+
+    # What happens.
+
+    def commit(self, message_id: int) -> None:
+        self.pending.remove(message_id)
+        if self.policy.mode == FAN_OUT_WITHOUT_ACK:
+            self.ends[message_id] = {("broadcast", 0)}
+            return
+        for view in self.all_views():
+            view.open.add(message_id)
+            view.ever.add(message_id)
+
+    def deliver(self, consumer: Consumer, message_id: int) -> None:
+        view = self.view_of(consumer)
+        tried = view.attempts[message_id] = view.attempts.get(message_id, 0) + 1
+        self.peak[message_id] = max(self.peak.get(message_id, 0), tried)
+        limits = self.limits
+        backoff_us = min(
+            limits.queue_backoff_us * 2 ** (tried - 1), limits.queue_backoff_max_us
+        )
+        due_us = self.now_us + limits.queue_ack_timeout_us + backoff_us
+        view.held[message_id] = (consumer, due_us)
+
+    def end(self, view: View, message_id: int, cause: str, number: int = 0) -> None:
+        view.open.discard(message_id)
+        view.held.pop(message_id, None)
+        view.aside.pop(message_id, None)
+        self.ends.setdefault(message_id, set()).add((cause, number or view.number))
+
+    def give_back(self, view: View, ids: Iterable[int]) -> None:
+        for message_id in list(ids):
+            view.held.pop(message_id, None)
+            view.aside.pop(message_id, None)
+
+    def timers_ended(self) -> None:
+        for view in self.all_views():
+            self.give_back(view, [i for i, (_, due) in view.held.items() if due <= self.now_us])
+            self.give_back(view, [i for i, due in view.aside.items() if due <= self.now_us])
+
+    def join(self, consumer: Consumer) -> None:
+        """A new subscriber has all that nobody has acknowledged and nobody else has to."""
+        if not self.is_fan_out:
+            self.views[consumer] = self.shared
+            return
+        view = self.new_view()
+        view.open = set(self.unsettled())
+        for other in self.views.values():
+            view.open -= other.ever
+        view.ever = set(view.open)
+        view.is_exact = not self.views
+        self.views[consumer] = view
+
+    def leave(self, consumer: Consumer, *, counted: bool) -> None:
+        view = self.view_of(consumer)
+        held = view.held_by(consumer)
+        if not counted:
+            for message_id in held:
+                view.attempts[message_id] -= 1
+        self.give_back(view, held)
+        del self.views[consumer]
+
+    def purge(self) -> None:
+        held: set[int] = set()
+        for view in self.all_views():
+            held |= view.held.keys()
+            for message_id in view.open - view.held.keys():
+                self.end(view, message_id, "purge")
+        for message_id in self.unsettled() - held:
+            self.ends.setdefault(message_id, set()).add(("purge", 0))
+        self.volatile = {lane: [] for lane in (3, 2, 1, 0)}
+
+    def volatile_lane(self, *, highest: bool) -> int:
+        """Return which priority of memory-only messages goes first, or -1."""
+        lanes = [lane for lane, waiting in self.volatile.items() if waiting]
+        return (max(lanes) if highest else min(lanes)) if lanes else -1
+
+    def oldest_waiting(self, view: View) -> int:
+        """Return what goes first when there is too much: the oldest of the lowest priority."""
+        return min(view.open - view.held.keys(), key=lambda i: (self.lane_of(i), i))
+
+    def take_back(self, from_id: int) -> None:
+        """Undo what was refused, or what a crash has lost."""
+        for letter_id, (view, message_id) in list(self.letters.items()):
+            if letter_id >= from_id:
+                del self.letters[letter_id]
+                self.ends[message_id].discard(("letter", letter_id))
+                view.open.add(message_id)
+        self.pending = [i for i in self.pending if i < from_id]
+        self.messages = {i: m for i, m in self.messages.items() if i < from_id}
+
+    def crash(self) -> None:
+        """Forget what was not durable."""
+        self.take_back(self.committed_id + 1)
+        self.letters = {}
+        self.ends = {i: set(causes) for i, causes in self.durable.ends.items()}
+        if self.policy.mode == FAN_OUT_WITHOUT_ACK:
+            self.ends = {i: {("broadcast", 0)} for i in self.messages}
+        self.views = {}
+        self.volatile = {lane: [] for lane in (3, 2, 1, 0)}
+        self.shared = self.new_view()
+        if not self.is_fan_out:
+            self.shared.open = self.unsettled()
+            self.shared.attempts = dict(self.durable.attempts)

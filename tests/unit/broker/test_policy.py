@@ -1,0 +1,63 @@
+"""What the declaration of a queue promises."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.broker import policy
+from braidmq.broker.policy import Policy
+
+declared = st.tuples(
+    st.integers(0, 3),
+    st.integers(0, 2**40),
+    st.integers(0, 3),
+    st.integers(0, 2**50),
+    st.booleans(),
+    st.text(max_size=9),
+    st.integers(0, 2**31),
+    st.booleans(),
+).map(list)
+
+
+def test_a_queue_that_says_nothing_has_the_defaults() -> None:
+    """RoundRobin without a bound, three attempts, no end of time, dead letters, durable."""
+    assert [policy.ROUND_ROBIN, 0, policy.REDIRECT_TO_DLQ, 0, True, "", 3, True] == (
+        Policy().values()
+    )
+
+
+@given(declared)
+def test_values_and_policy_are_each_others_image(values: list[int | str | bool]) -> None:
+    """Two policies are the same when their values are; a snapshot keeps them as values."""
+    again = policy.of_values(values).values()
+
+    assert values == again
+    assert [type(value) for value in values] == [type(value) for value in again]
+
+
+def test_dead_letters_wait_without_bounds_and_die_once() -> None:
+    """No size, no time, no attempts, and no dead letters of their own."""
+    letters = policy.for_dead_letters()
+
+    assert (0, 0, 0, False) == (
+        letters.max_size,
+        letters.ttl_us,
+        letters.max_attempts,
+        letters.dead_letters,
+    )
+    assert letters.durable
+
+
+def test_modes_and_strategies_have_the_numbers_of_the_protocol() -> None:
+    """Clients send them as integers, in the order in which the specification lists them."""
+    assert [0, 1, 2, 3] == [
+        policy.ROUND_ROBIN,
+        policy.FAN_OUT_WITH_ACK,
+        policy.FAN_OUT_WITHOUT_ACK,
+        policy.PRIORITY_BASED,
+    ]
+    assert [0, 1, 2, 3] == [
+        policy.DROP_OLDEST,
+        policy.DROP_NEWEST,
+        policy.BLOCK_PUBLISHER,
+        policy.REDIRECT_TO_DLQ,
+    ]

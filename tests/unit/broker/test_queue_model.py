@@ -1,0 +1,418 @@
+"""Queues against a short oracle, over whatever a generator thinks of.
+
+`BRAIDMQ_MODEL_EXAMPLES` asks for more examples than usual.
+"""
+
+import os
+from typing import Any, Final
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, rule
+
+from braidmq.broker import dead_letters, overflow
+from braidmq.broker.policy import (
+    BLOCK_PUBLISHER,
+    DROP_NEWEST,
+    DROP_OLDEST,
+    FAN_OUT_WITH_ACK,
+    FAN_OUT_WITHOUT_ACK,
+    PRIORITY_BASED,
+    REDIRECT_TO_DLQ,
+    ROUND_ROBIN,
+    Policy,
+    of_values,
+)
+from braidmq.broker.settings import Settings
+from braidmq.broker.subscriptions import Consumer, Entry
+from tests.unit.broker.drive import MS, ROOM_BYTES, S, peer_of
+from tests.unit.broker.queue_oracle import Known, Picture
+from tests.unit.broker.queue_pair import NAME, QueuePair
+
+EXAMPLES: Final = int(os.environ.get("BRAIDMQ_MODEL_EXAMPLES", "100"))
+CONSUMERS_MAX: Final = 4
+TTL_US: Final = 7 * S
+SELDOM: Final = st.sampled_from([False, True, False])
+
+MODES: Final = (ROUND_ROBIN, FAN_OUT_WITH_ACK, PRIORITY_BASED, FAN_OUT_WITHOUT_ACK)
+STRATEGIES: Final = (DROP_OLDEST, DROP_NEWEST, BLOCK_PUBLISHER, REDIRECT_TO_DLQ)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> list[int | str | bool]:
+    """Any policy that the oracle can follow."""
+    policy = Policy()
+    policy.mode = draw(st.sampled_from(MODES))
+    policy.max_size = draw(st.sampled_from([0, 0, 1, 2, 5]))
+    policy.overflow = draw(st.sampled_from(STRATEGIES))
+    policy.max_attempts = draw(st.sampled_from([3, 2, 1]))
+    policy.ttl_us = draw(st.sampled_from([0, 0, TTL_US]))
+    if policy.mode in {ROUND_ROBIN, PRIORITY_BASED} and not policy.ttl_us:
+        # Elsewhere it does not show by itself which message has had its end.
+        policy.dead_letters = draw(st.sampled_from([True, True, False]))
+        policy.durable = draw(st.sampled_from([True, True, True, False]))
+    return policy.values()
+
+
+class QueueModel(QueuePair):
+    """What may happen to a queue."""
+
+    @initialize(
+        policy=policies(), window=st.sampled_from([1, 2, 4, 64]), count=st.integers(0, 6)
+    )
+    def begin(self, policy: list[int | str | bool], window: int, count: int) -> None:
+        self.start(
+            of_values(policy),
+            Settings(
+                window=window,
+                retry_backoff_us=1 * S,
+                queue_ack_timeout_us=3 * S,
+                queue_backoff_us=1 * S,
+                queue_backoff_max_us=3 * S,
+            ),
+        )
+        self.publish(1, count, is_committed=True)
+
+    # Publishers.
+
+    @rule(priority=st.integers(0, 3), count=st.integers(1, 5), is_committed=st.booleans())
+    def publish(self, priority: int, count: int, is_committed: bool) -> None:
+        for _ in range(count):
+            self.publish_one(priority)
+        if is_committed:
+            self.commit()
+
+    def publish_one(self, priority: int) -> None:
+        if self.refuses() and self.policy.durable:
+            return
+        decision = overflow.judge(self.queue)
+        self.check_decision(decision)
+        drive = self.drive
+        self.serial += 1
+        payload = b"%d" % self.serial
+        message = drive.message(NAME, payload)
+        message.priority = priority
+        if decision == overflow.REDIRECT:
+            letter = drive.broker.deliverer.redirect(message, self.queue, drive.now_us)
+            assert (letter is None) == self.refuses()
+            if letter is not None:
+                drive.broker.publish(letter, drive.now_us)
+        elif decision == overflow.ACCEPT:
+            given = drive.broker.publish(message, drive.now_us)
+            if given:
+                self.oracle.messages[given] = Known(payload, priority, message.expires_us)
+                self.oracle.pending.append(given)
+            else:
+                self.publish_volatile(payload, priority)
+
+    def publish_volatile(self, payload: bytes, priority: int) -> None:
+        waiting = self.oracle.volatile[self.oracle.lane_for(priority)]
+        if len(waiting) == self.limits.window:
+            del waiting[0]
+            self.dropped_seen += 1
+        waiting.append(payload)
+        self.sync()
+
+    def check_decision(self, decision: int) -> None:
+        """The bound is exact: what is accepted and not committed counts as waiting."""
+        oracle = self.oracle
+        if not all(view.is_exact for view in oracle.all_views()):
+            return
+        size = self.policy.max_size
+        if size == 0 or oracle.waiting() + len(oracle.pending) < size:
+            assert overflow.ACCEPT == decision
+            return
+        assert {
+            DROP_OLDEST: overflow.ACCEPT,
+            DROP_NEWEST: overflow.REFUSE,
+            BLOCK_PUBLISHER: overflow.WAIT,
+            REDIRECT_TO_DLQ: overflow.REDIRECT if self.policy.dead_letters else overflow.REFUSE,
+        }[self.policy.overflow] == decision
+
+    # Consumers.
+
+    @rule(prefetch=st.sampled_from([1, 2, 3, 100]))
+    def join(self, prefetch: int) -> None:
+        if len(self.consumers) >= CONSUMERS_MAX:
+            return
+        consumer = self.drive.broker.deliverer.join(peer_of("ada"), self.queue, prefetch)
+        self.heard[consumer] = []
+        self.oracle.join(consumer)
+        if self.oracle.is_fan_out:
+            self.learn_attempts(consumer)
+        self.drive.broker.deliverer.pump_queue(self.queue, self.drive.now_us)
+        self.sync()
+
+    def learn_attempts(self, consumer: Consumer) -> None:
+        """What earlier subscribers tried counts on, and never for more than it was."""
+        view = self.oracle.view_of(consumer)
+        for message_id, attempts in consumer.subscription.known_attempts.items():
+            if message_id in view.open and attempts:
+                assert attempts <= self.oracle.peak[message_id]
+                view.attempts[message_id] = attempts
+
+    @rule(data=st.data(), prefetch=st.sampled_from([1, 2, 100]))
+    def change_prefetch(self, data: st.DataObject, prefetch: int) -> None:
+        consumer = self.choose(data)
+        if consumer is not None:
+            self.drive.broker.deliverer.join(consumer.peer, self.queue, prefetch)
+            self.drive.broker.deliverer.pump_queue(self.queue, self.drive.now_us)
+            self.sync()
+
+    @rule(data=st.data(), counted=st.booleans())
+    def leave(self, data: st.DataObject, counted: bool) -> None:
+        consumer = self.choose(data)
+        if consumer is not None:
+            self.leave_with(consumer, counted=counted)
+
+    def leave_with(self, consumer: Consumer, *, counted: bool) -> None:
+        self.oracle.leave(consumer, counted=counted)
+        if counted:
+            self.drive.disconnect(consumer)
+        else:
+            self.drive.leave(consumer)
+        self.sync()
+
+    def choose(self, data: st.DataObject) -> Consumer | None:
+        if not self.consumers:
+            return None
+        number = data.draw(st.integers(0, len(self.consumers) - 1), label="consumer")
+        return self.consumers[number]
+
+    @rule(data=st.data(), room_bytes=st.sampled_from([0, ROOM_BYTES]))
+    def buffer_changes(self, data: st.DataObject, room_bytes: int) -> None:
+        consumer = self.choose(data)
+        if consumer is not None:
+            consumer.peer.room_bytes = room_bytes
+            self.drive.broker.resume(consumer.peer, self.drive.now_us)
+            self.sync()
+
+    def choose_delivery(self, data: st.DataObject) -> Entry | None:
+        entries = self.ackable()
+        if not entries:
+            return None
+        return entries[data.draw(st.integers(0, len(entries) - 1), label="delivery")]
+
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def ack(self, data: st.DataObject, count: int) -> None:
+        for _ in range(count):
+            entry = self.choose_delivery(data)
+            if entry is not None:
+                self.ack_one(entry)
+
+    def ack_one(self, entry: Entry) -> None:
+        self.oracle.end(self.view_of(entry), entry.id, "ack")
+        self.drive.broker.deliverer.acknowledge(entry, self.drive.now_us)
+        self.sync()
+
+    @rule(data=st.data())
+    def reject(self, data: st.DataObject) -> None:
+        entry = self.choose_delivery(data)
+        if entry is None:
+            return
+        view = self.view_of(entry)
+        self.oracle.give_back(view, [entry.id])
+        self.rejected.add(entry.id)
+        if not self.policy.dead_letters:
+            self.oracle.end(view, entry.id, "drop")
+            self.ended_seen += 1
+        self.drive.broker.deliverer.reject(entry, dead_letters.REJECTED, self.drive.now_us)
+        if entry.due_us:  # the log has no room for its letter
+            assert self.refuses()
+            view.aside[entry.id] = entry.due_us
+        self.sync()
+
+    @rule(data=st.data(), delay_us=st.sampled_from([0, 0, 1 * S, 5 * S]))
+    def requeue(self, data: st.DataObject, delay_us: int) -> None:
+        entry = self.choose_delivery(data)
+        if entry is None:
+            return
+        view = self.view_of(entry)
+        if delay_us or entry.consumer is not None:
+            self.oracle.give_back(view, [entry.id])
+        now_us = self.drive.now_us
+        spent = self.oracle.is_spent(view, entry.id)
+        if not delay_us:
+            self.oracle.give_back(view, [entry.id])
+        elif not spent:
+            view.aside[entry.id] = now_us + delay_us
+        self.drive.broker.deliverer.requeue(entry, delay_us, now_us)
+        if delay_us and not spent:
+            assert now_us + delay_us <= entry.due_us <= now_us + delay_us * 17 // 16
+            view.aside[entry.id] = entry.due_us
+        self.sync()
+
+    # Operators.
+
+    @rule(really=SELDOM)
+    def purge(self, really: bool) -> None:
+        if not really or not all(view.is_exact for view in self.oracle.all_views()):
+            return
+        waiting = self.oracle.waiting()
+        self.oracle.purge()
+        assert waiting == self.drive.broker.deliverer.purge(self.queue, self.drive.now_us)
+        self.sync()
+
+    @rule(policy=policies(), really=SELDOM)
+    def delete_and_declare(self, policy: list[int | str | bool], really: bool) -> None:
+        if not really:
+            return
+        self.room_is_made()
+        while self.drive.batch is not None:
+            self.commit()
+        self.drive.broker.deliverer.delete(self.queue)
+        self.drive.commit()
+        self.declare(of_values(policy))
+        self.taken = self.pictured = None
+
+    # The log and time.
+
+    @rule()
+    def append(self) -> None:
+        if self.drive.batch is None:
+            self.drive.append()
+            self.taken = self.oracle.picture()
+
+    @rule()
+    def commit(self) -> None:
+        self.append()
+        drive = self.drive
+        assert drive.batch is not None
+        drive.log.records.extend(drive.batch)
+        drive.batch = None
+        for record_id in range(self.oracle.committed_id + 1, len(drive.log.records) + 1):
+            self.oracle.committed_id = record_id
+            if record_id in self.oracle.messages:
+                self.oracle.commit(record_id)
+                self.expect_broadcast(self.oracle.messages[record_id].payload)
+            drive.broker.committed(record_id, drive.now_us)
+            self.oracle.letters.pop(record_id, None)
+            self.sync()
+        if self.taken is not None:
+            self.oracle.durable = self.newer(self.taken)
+            self.taken = None
+        if drive.awaited_snapshot and drive.awaited_snapshot[0] <= self.oracle.committed_id:
+            drive.log.snapshots.append(drive.awaited_snapshot)
+            drive.awaited_snapshot = None
+            self.keep_snapshot()
+
+    def newer(self, picture: Picture) -> Picture:
+        return max(self.oracle.durable, picture, key=lambda one: one.number)
+
+    @rule()
+    def snapshot(self) -> None:
+        self.drive.snapshot()
+        self.pictured = self.oracle.picture()
+        if self.drive.awaited_snapshot is None:
+            self.keep_snapshot()
+
+    def keep_snapshot(self) -> None:
+        if self.pictured is not None:
+            self.oracle.durable = self.newer(self.pictured)
+
+    @rule(lasts=st.booleans())
+    def refuse(self, lasts: bool) -> None:
+        self.append()
+        self.oracle.take_back(self.oracle.committed_id + 1)
+        self.drive.refuse()
+        self.taken = None
+        self.sync()
+        if not lasts:
+            self.room_is_made()
+
+    @rule()
+    def room_is_made(self) -> None:
+        self.drive.broker.accept_again()
+
+    @rule()
+    def read_back(self) -> None:
+        self.drive.requests += self.drive.broker.take_reads(self.drive.now_us)
+        if self.drive.requests:
+            self.drive.serve_one_read()
+            self.sync(drops_first=True)
+
+    @rule(really=SELDOM)
+    def crash(self, really: bool) -> None:
+        if really:
+            self.restart()
+
+    def restart(self) -> None:
+        self.drive.restart()
+        self.oracle.crash()
+        self.given = []
+        self.taken = None
+        self.dropped_seen = self.ended_seen = 0
+
+    @rule(delay_us=st.sampled_from([1 * S, 4 * S, 8 * S, 200 * MS]))
+    def advance(self, delay_us: int) -> None:
+        until_us = self.drive.now_us + delay_us
+        while (due_us := self.drive.broker.next_deadline_us()) <= until_us:
+            self.pass_time(max(self.drive.now_us, due_us))
+            self.oracle.timers_ended()
+            self.drive.tick()
+            self.sync()
+        self.pass_time(until_us)
+
+    def pass_time(self, now_us: int) -> None:
+        self.drive.now_us = self.oracle.now_us = now_us
+
+    @invariant()
+    def both_agree(self) -> None:
+        if hasattr(self, "drive"):
+            self.every_delivery_was_due()
+            self.the_counts_agree()
+            self.the_broker_holds_what_it_says()
+            self.the_log_keeps_what_is_needed()
+            self.nobody_waits_who_need_not()
+            self.nothing_is_too_much()
+
+    def teardown(self) -> None:
+        """In the end every message was acknowledged, or had an end that is counted."""
+        if not hasattr(self, "drive") or self.policy.mode == FAN_OUT_WITHOUT_ACK:
+            return
+        for consumer in self.consumers:
+            self.leave_with(consumer, counted=False)
+        self.room_is_made()
+        for _ in range(3):
+            self.drain()
+            self.advance(8 * S)
+        self.commit_all()
+        assert set() == self.oracle.unsettled()
+        assert (0, 0) == (self.queue.waiting(), self.queue.in_flight_count())
+        self.restart()
+        self.drain()
+        assert 0 == self.drive.broker.stats.delivered
+        assert (0, 0) == (self.queue.waiting(), self.queue.in_flight_count())
+        self.both_agree()
+
+    def drain(self) -> None:
+        self.commit_all()
+        self.join(100)
+        consumer = self.consumers[-1]
+        while True:
+            self.serve_all()
+            held = [e for e in self.ackable() if e.consumer is consumer]
+            if not held:
+                break
+            for entry in held:
+                self.ack_one(entry)
+            self.both_agree()
+        self.leave_with(consumer, counted=False)
+        self.commit_all()
+
+    def serve_all(self) -> None:
+        self.drive.requests += self.drive.broker.take_reads(self.drive.now_us)
+        while self.drive.requests:
+            self.read_back()
+            self.drive.requests += self.drive.broker.take_reads(self.drive.now_us)
+
+    def commit_all(self) -> None:
+        while self.drive.batch is not None or self.drive.broker.wants_commit():
+            self.commit()
+        self.drive.broker.full_fence()
+        self.commit()
+        self.serve_all()
+
+
+TestQueueModel: Any = QueueModel.TestCase
+TestQueueModel.settings = hypothesis_settings(max_examples=EXAMPLES, stateful_step_count=50)

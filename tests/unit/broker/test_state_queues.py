@@ -1,0 +1,273 @@
+"""Queues as bytes: each of their records, snapshots, and what a restart brings back."""
+
+import pytest
+
+from braidmq.broker import dead_letters, records, state
+from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.broker import Broker
+from braidmq.broker.policy import (
+    DROP_OLDEST,
+    FAN_OUT_WITH_ACK,
+    PRIORITY_BASED,
+    ROUND_ROBIN,
+    Policy,
+)
+from braidmq.broker.queues import Queue
+from braidmq.broker.settings import Settings
+from tests.unit.broker.drive import START_US, Drive, S, body_of
+
+
+def policy_of(mode: int = ROUND_ROBIN, **given: int | bool) -> Policy:
+    policy = Policy()
+    policy.mode = mode
+    for name, value in given.items():
+        setattr(policy, name, value)
+    return policy
+
+
+def replayed(*log: bytes) -> Broker:
+    broker = Broker(Settings())
+    for record_id, record in enumerate(log, 1):
+        state.replay(broker, record_id, record)
+    state.recovered(broker, len(log) + 1, START_US)
+    return broker
+
+
+def message(priority: int = 1) -> bytes:
+    return records.encode_message(1, priority, 1, 7, 0, b"", body_of("q"))
+
+
+def declare(mode: int = ROUND_ROBIN) -> bytes:
+    return records.encode_declare("q", policy_of(mode, max_size=9), 99)
+
+
+def test_a_replayed_declaration_is_the_queue_again() -> None:
+    """With its policy and its time; messages before it are not its own."""
+    broker = replayed(message(), declare(), message(), message())
+    queue = broker.deliverer.queues["q"]
+
+    assert (2, 99, 2) == (queue.id, queue.created_us, queue.waiting())
+    assert policy_of(max_size=9).values() == queue.policy.values()
+    assert 99 == broker.latest_us
+
+
+def test_a_replayed_end_ends_that_queue_and_no_other() -> None:
+    """It goes by the id of the declaration."""
+    broker = replayed(
+        declare(),
+        message(),
+        records.encode_delete(1),
+        declare(),
+        message(),
+        records.encode_delete(1),
+    )
+
+    assert 1 == broker.deliverer.queues["q"].waiting()
+    assert {4} == set(broker.deliverer.lanes)
+
+
+def test_replayed_progress_of_a_lane_is_counted() -> None:
+    """Each priority has its own; a count says how many messages the ranges were."""
+    made = Progress()
+    made.handed_id, made.settled_count, made.ranges = 3, 1, [(1, 2)]
+    lane_id = 1 + (1 << 60)
+    broker = replayed(
+        declare(PRIORITY_BASED),
+        message(0),
+        message(0),
+        message(3),
+        records.encode_progress({lane_id: made}),
+    )
+    queue = broker.deliverer.queues["q"]
+
+    assert [1, 0, 0, 1] == [lane.unsettled for lane in queue.lanes]
+    assert [3, 0, 0, 0] == [lane.handed_id for lane in queue.lanes]
+
+
+def test_a_dead_letter_is_counted_once_though_progress_says_it_too() -> None:
+    """Whichever of the two ended the message first."""
+    letter = records.StoredMessage()
+    letter.body = body_of("dlq.q")
+    letter.settles_subscription, letter.settles_after, letter.settles_id = 1, 1, 2
+    made = Progress()
+    made.settled_count, made.ranges = 1, [(1, 2)]
+    broker = replayed(
+        declare(FAN_OUT_WITH_ACK),
+        message(),
+        message(),
+        records.encode_progress({1: made}),
+        records.encode_dead_letter(letter),
+    )
+
+    assert 1 == broker.deliverer.queues["q"].waiting()
+
+
+def test_an_acknowledgement_and_a_later_letter_are_counted_once() -> None:
+    """One subscriber acknowledged, another gave up; the letter's record goes first."""
+    drive = Drive()
+    queue = drive.declare("q", policy_of(FAN_OUT_WITH_ACK))
+    ada, bob = drive.join(queue), drive.join(queue)
+    drive.publish_many("q", 3)
+    first = drive.taken(ada)[0]
+    other = drive.taken(bob)[0]
+    drive.broker.deliverer.acknowledge(first, drive.now_us)
+    drive.broker.deliverer.reject(other, dead_letters.REJECTED, drive.now_us)
+    drive.commit()
+    drive.restart()
+
+    assert 2 == drive.queue("q").waiting()
+
+
+# Snapshots and restarts.
+
+
+def busy(mode: int) -> Drive:
+    """Return a broker in the middle of work: held, acknowledged, returned, waiting."""
+    drive = Drive(Settings(window=3))
+    queue = drive.declare("q", policy_of(mode, max_attempts=9))
+    for number in range(12):
+        drive.publish("q", priority=number % 4)
+    drive.commit()
+    consumer = drive.join(queue, 5)
+    entries = drive.taken(consumer)
+    for entry in entries[1:3]:
+        drive.broker.deliverer.acknowledge(entry, drive.now_us)
+    drive.serve_reads()
+    drive.broker.deliverer.requeue(entries[3], 0, drive.now_us)
+    drive.broker.deliverer.reject(entries[4], dead_letters.REJECTED, drive.now_us)
+    drive.serve_reads()
+    return drive
+
+
+def seen(drive: Drive) -> list[tuple[int, int]]:
+    """Return what a restart brings back, with its attempts."""
+    drive.restart()
+    consumer = drive.join(drive.queue("q"))
+    return sorted((entry.id, entry.attempts) for entry in drive.taken(consumer))
+
+
+@pytest.mark.parametrize("mode", [ROUND_ROBIN, PRIORITY_BASED, FAN_OUT_WITH_ACK])
+@pytest.mark.parametrize("moment", ["before", "between", "after"])
+def test_a_snapshot_is_the_same_as_the_records(mode: int, moment: str) -> None:
+    """Whenever it was taken: counts, attempts and what is settled."""
+    plain, pictured = busy(mode), busy(mode)
+    for drive in (plain, pictured):
+        if drive is pictured and moment == "before":
+            drive.snapshot()
+        drive.broker.full_fence()
+        drive.publish("q", priority=2)
+        if drive is pictured and moment == "between":
+            drive.snapshot()
+        drive.commit()
+        if drive is pictured and moment == "after":
+            drive.snapshot()
+            drive.commit()
+    rows = [seen(plain), seen(pictured)]
+
+    assert rows[0] == rows[1]
+    assert 10 == len(rows[0])
+    assert facts(plain.queue("q")) == facts(pictured.queue("q"))
+    assert facts(plain.queue("dlq.q")) == facts(pictured.queue("dlq.q"))
+
+
+def facts(queue: Queue) -> tuple[int, int, int, list[int]]:
+    return (
+        queue.id,
+        queue.waiting(),
+        queue.in_flight_count(),
+        [lane.unsettled for lane in queue.lanes],
+    )
+
+
+def test_what_one_subscriber_has_ended_is_no_attempt_of_another() -> None:
+    """It is settled, and a snapshot says nothing more of it."""
+    drive = Drive()
+    queue = drive.declare("q", policy_of(FAN_OUT_WITH_ACK))
+    drive.join(queue)
+    quick = drive.join(queue)
+    drive.publish_many("q", 2)
+    drive.ack_all(quick)
+    drive.snapshot()
+    drive.commit()
+    drive.restart()
+
+    assert {} == drive.queue("q").lanes[0].known_attempts
+    assert 0 == drive.queue("q").waiting()
+
+
+@pytest.mark.parametrize("with_snapshot", [False, True])
+def test_drops_are_counted_once(*, with_snapshot: bool) -> None:
+    """A snapshot between the drop and its record does not make it two."""
+    drive = Drive()
+    drive.declare("q", policy_of(max_size=2, overflow=DROP_OLDEST))
+    for _ in range(3):
+        drive.publish("q")
+    drive.commit_batch()
+    if with_snapshot:
+        drive.snapshot()
+    drive.broker.full_fence()
+    drive.commit()
+    drive.restart()
+
+    assert 2 == drive.queue("q").waiting()
+    assert 2 == sum(lane.unsettled for lane in drive.queue("q").lanes)
+
+
+def test_a_deletion_that_is_on_its_way_is_in_the_snapshot() -> None:
+    """The queue is not in it; what came after is."""
+    drive = Drive()
+    queue = drive.declare("q")
+    drive.publish_many("q", 2)
+    drive.broker.deliverer.delete(queue)
+    drive.broker.deliverer.declare(drive.topic("q"), Policy(), drive.now_us)
+    drive.publish("q")
+    drive.snapshot()
+    drive.commit()
+    drive.restart()
+
+    assert 1 == drive.queue("q").waiting()
+    assert queue.id != drive.queue("q").id
+
+
+def test_everything_settled_needs_nothing_of_the_log() -> None:
+    """A quiet queue of any mode holds no segment back."""
+    drive = Drive()
+    for name, mode in (("a", ROUND_ROBIN), ("b", PRIORITY_BASED), ("c", FAN_OUT_WITH_ACK)):
+        queue = drive.declare(name, policy_of(mode))
+        drive.publish_many(name, 3)
+        drive.ack_all(drive.join(queue))
+    drive.commit()
+    before = drive.broker.needed_id()
+    drive.snapshot()
+    drive.restart()
+
+    assert before == drive.broker.committed_id + 1
+    assert before <= drive.broker.needed_id()
+
+
+def test_a_view_needs_what_others_have_acknowledged() -> None:
+    """The log keeps it as long as one subscriber has yet to read it."""
+    drive = Drive(Settings(window=1))
+    queue = drive.declare("q", policy_of(FAN_OUT_WITH_ACK))
+    drive.join(queue, 1)
+    quick = drive.join(queue)
+    ids = drive.publish_many("q", 5)
+    drive.ack_all(quick)
+    drive.commit()
+
+    assert drive.broker.needed_id() <= ids[0]
+
+
+def test_the_attempts_of_what_is_settled_are_forgotten() -> None:
+    """A ledger does not remember for ever who left what."""
+    drive = Drive()
+    queue = drive.declare("q", policy_of(FAN_OUT_WITH_ACK))
+    for _ in range(5):
+        leaver, stayer = drive.join(queue), drive.join(queue)
+        drive.publish_many("q", 3)
+        drive.leave(leaver, counted=True)
+        drive.ack_all(stayer)
+        drive.leave(stayer)
+        drive.advance(1 * S)
+
+    assert {} == queue.lanes[0].known_attempts

@@ -1,0 +1,47 @@
+"""The real HTTP side on a real socket, on a thread, for tests of the commands that ask it."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+from braidmq.admin.app import build_app
+from braidmq.admin.server import AdminServer
+from tests.unit.admin.sources import ADMIN_KEY, FakeSource
+
+START_S_MAX = 30
+
+
+@contextmanager
+def serving(source: FakeSource) -> Iterator[int]:
+    """Serve *source* and give the port."""
+    port: Future[int] = Future()
+    stop: Future[asyncio.Event] = Future()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(
+        target=loop.run_until_complete, args=(_serve(source, port, stop),)
+    )
+    thread.start()
+    try:
+        yield port.result(timeout=START_S_MAX)
+    finally:
+        loop.call_soon_threadsafe(stop.result(timeout=START_S_MAX).set)
+        thread.join()
+        loop.close()
+
+
+def url(port: int, key: str = ADMIN_KEY) -> str:
+    """Return what --url is given."""
+    return f"http://{key}@127.0.0.1:{port}"
+
+
+async def _serve(
+    source: FakeSource, port: "Future[int]", stop: "Future[asyncio.Event]"
+) -> None:
+    server = AdminServer(build_app(source, loopback=True), host="127.0.0.1", port=0)
+    told = asyncio.Event()
+    stop.set_result(told)
+    port.set_result((await server.start())[1])
+    await told.wait()
+    await server.stop()

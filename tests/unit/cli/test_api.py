@@ -1,0 +1,147 @@
+"""The HTTP side of a broker as commands ask it: where, with which key, what it says."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from braidmq.base.errors import ConfigError
+from braidmq.cli.api import Api, HttpError, api_at, path_of
+from braidmq.cli.main import main
+from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, facts
+from tests.unit.cli.serving import serving, url
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def port(source: FakeSource) -> Iterator[int]:
+    with serving(source) as port:
+        yield port
+
+
+def test_a_wrong_key_is_told_without_the_key(
+    port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 1, what the broker says, and where the key goes."""
+    assert 1 == main(["topics", "--url", url(port, "wrong-one")])
+    line = capsys.readouterr().err
+    assert line.startswith(f"error: 127.0.0.1:{port} answers 401: an API key is needed")
+    assert line.endswith("; the key is given in --url or BRAIDMQ_URL\n")
+    assert "wrong-one" not in line
+
+
+def test_what_a_key_may_not_do_is_told_with_what_it_lacks(port: int) -> None:
+    """The broker's word, and a hint."""
+    said = "answers 403: the key may not do this: delete_queue; a key for this has admin = true"
+    with pytest.raises(HttpError, match=said):
+        api_at(url(port, ORDERS_KEY)).ask("DELETE", "/api/queues/orders.a")
+
+
+def test_what_is_not_there_is_told_with_the_command_that_lists(port: int) -> None:
+    """So that the next thing to type is known."""
+    said = "answers 404: no such queue; `braidmq queue list` names those there are"
+    with pytest.raises(HttpError, match=said):
+        api_at(url(port)).ask("GET", "/api/queues/x", listed_by="braidmq queue list")
+
+
+def test_a_body_is_sent_as_json(source: FakeSource, port: int) -> None:
+    """And the answer to it is an object."""
+    answer = api_at(url(port)).ask("POST", "/api/queues", {"name": "a", "maxQueueSize": 5})
+
+    assert ("a", 5) == (answer["name"], answer["maxQueueSize"])
+
+
+def test_all_pages_are_asked_for(source: FakeSource, port: int) -> None:
+    """Names are quoted, whatever they hold."""
+    names = [f"q&{number:03}" for number in range(250)] + ["\u00fc/ ?#"]
+    source.queues.rows = {name: facts(name) for name in names}
+    rows = api_at(url(port)).rows("/api/queues", "queues")
+
+    assert sorted(names) == [row["name"] for row in rows]
+
+
+def test_a_name_is_one_part_of_a_path() -> None:
+    """Slashes and question marks do not end it."""
+    assert "/api/queues/a%2Fb%3F%C3%BC" == path_of("api", "queues", "a/b?\u00fc")
+
+
+def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it was looked for, and what the system says."""
+    assert 1 == main(["topics", "--url", "http://secret-one@127.0.0.1:1"])
+    assert (
+        "error: cannot reach HTTP on 127.0.0.1:1: Connection refused\n"
+        == capsys.readouterr().err
+    )
+
+
+OTHERS = [
+    b"SSH-2.0-OpenSSH_9.2\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+    b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}",
+]
+
+
+@pytest.mark.parametrize("answer", OTHERS)
+def test_something_else_that_listens_there_is_told(answer: bytes) -> None:
+    """Whatever it says, it is an error in one line."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_once() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        port = listener.getsockname()[1]
+        with pytest.raises(HttpError, match=r"^what listens on 127.0.0.1:\d+ is not BraidMQ"):
+            list(api_at(f"http://k@127.0.0.1:{port}").rows("/api/topics", "topics"))
+        thread.join()
+
+
+def test_a_strands_url_names_host_and_key() -> None:
+    """HTTP is looked for on its own usual port, not on the strand's."""
+    assert Api("127.0.0.9", 9100, "k", tls=False) == api_at("blip://k@127.0.0.9:5555")
+    assert Api("h", 9100, "k", tls=True) == api_at("vibes://k@h")
+    assert Api("h", 1, "k", tls=True) == api_at("https://k@h:1")
+
+
+def test_the_default_is_the_broker_in_development_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BRAIDMQ_URL goes before it, and --url before both."""
+    monkeypatch.delenv("BRAIDMQ_URL", raising=False)
+    assert Api("127.0.0.1", 9100, "dev-key", tls=False) == api_at(None)
+    monkeypatch.setenv("BRAIDMQ_URL", "http://e@h:2")
+
+    assert ["e", "u"] == [api_at(None).key, api_at("http://u@h:3").key]
+
+
+BAD_URLS = ["127.0.0.1:9100", "ftp://k@h:1", "http://", "http://k@h:x", "http://k@[::1:1"]
+
+
+@pytest.mark.parametrize("bad", BAD_URLS)
+def test_a_bad_url_is_exit_2(capsys: pytest.CaptureFixture[str], bad: str) -> None:
+    """The form is told, the URL is not repeated."""
+    assert 2 == main(["topics", "--url", bad])
+    assert (
+        "error: --url: must be http://KEY@HOST:PORT\n".replace("KEY", "********")
+        == capsys.readouterr().err
+    )
+
+
+def test_a_key_cannot_smuggle_headers() -> None:
+    """Line breaks in it are refused before anything is sent."""
+    with pytest.raises(ConfigError, match="the key must be printable ASCII"):
+        api_at("http://a%0d%0aX:1@127.0.0.1:1")
+
+
+def test_the_key_is_not_in_the_place() -> None:
+    """What errors show is host and port."""
+    assert "h:1" == Api("h", 1, ADMIN_KEY, tls=False).place

@@ -1,0 +1,124 @@
+"""`braidmq dlq`, against the real HTTP side on a real socket."""
+
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from braidmq.cli.main import main
+from tests.unit.admin.sources import FakeLetters, FakeSource, facts
+from tests.unit.cli.serving import serving, url
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def letters(source: FakeSource) -> FakeLetters:
+    return source.letters
+
+
+@pytest.fixture
+def port(source: FakeSource) -> Iterator[int]:
+    with serving(source) as port:
+        yield port
+
+
+def test_queues_of_dead_letters_are_listed(
+    letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With how many wait in each."""
+    letters.add("dlq.a", 1)
+    letters.add("dlq.a", 2)
+
+    assert 0 == main(["dlq", "list", "--url", url(port)])
+    lines = ["queue\tmessageCount\tinFlight\tsubscriberCount", "dlq.a\t2\t2\t1"]
+    assert lines == capsys.readouterr().out.splitlines()
+
+
+def test_the_letters_of_one_are_listed(
+    letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line each in a pipe; the headers, too, with --json."""
+    letters.add("dlq.a/ ?", 7)
+    assert 0 == main(["dlq", "list", "dlq.a/ ?", "--url", url(port)])
+    columns = "offset\tid\treason\tdeathQueue\tattempts\ttimestamp\tsize"
+    row = "7\tm7\trejected\ta/ ?\t3\t1970-01-01T00:00:02Z\t7"
+    assert [columns, row] == capsys.readouterr().out.splitlines()
+    assert 0 == main(["dlq", "list", "dlq.a/ ?", "--json", "--url", url(port)])
+
+    assert [{"trace": "t"}] == [row["headers"] for row in json.loads(capsys.readouterr().out)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [([], 100), (["--count", "3"], 3), (["--count", "450"], 450)]
+)
+def test_no_more_letters_are_listed_than_wanted(
+    letters: FakeLetters,
+    port: int,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    expected: int,
+) -> None:
+    """As many pages as it takes."""
+    for offset in range(1, 501):
+        letters.add("dlq.a", offset)
+
+    assert 0 == main(["dlq", "list", "dlq.a", "--json", *flags, "--url", url(port)])
+    rows = json.loads(capsys.readouterr().out)
+    assert list(range(1, expected + 1)) == [row["offset"] for row in rows]
+
+
+def test_letters_are_sent_back(
+    letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All, or the oldest of them."""
+    for offset in (1, 2, 3):
+        letters.add("dlq.a", offset)
+
+    assert 0 == main(["dlq", "replay", "dlq.a", "--url", url(port)])
+    assert 0 == main(["dlq", "replay", "dlq.a", "--count", "2", "--json", "--url", url(port)])
+    everything, some = capsys.readouterr().out.splitlines()
+    assert "sent 3 letters back from dlq.a" == everything
+    assert {"queue": "dlq.a", "replayed": 2} == json.loads(some)
+    assert [("dlq.a", None), ("dlq.a", 2)] == letters.replays
+
+
+@pytest.mark.parametrize(
+    ("flags", "typed", "code"),
+    [(["--yes"], "", 0), ([], "dlq.a\n", 0), ([], "a\n", 2), ([], "", 2)],
+)
+def test_letters_are_purged_when_that_is_confirmed(
+    *,
+    source: FakeSource,
+    letters: FakeLetters,
+    port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    typed: str,
+    code: int,
+) -> None:
+    """The name is typed once more, or nothing happens."""
+    letters.add("dlq.a", 1)
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+
+    assert code == main(["dlq", "purge", "dlq.a", *flags, "--url", url(port)])
+    assert (1 if code else 0) == source.queues.rows["dlq.a"].waiting
+
+
+@pytest.mark.parametrize("command", [["list"], ["replay"], ["purge", "--yes"]])
+def test_a_queue_of_living_messages_is_left_alone(
+    source: FakeSource, port: int, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """Exit 1, and the command that lists those of dead letters."""
+    source.queues.rows = {"a": facts("a", waiting=5)}
+
+    assert 1 == main(["dlq", *command, "a", "--url", url(port)])
+    assert (
+        f"error: 127.0.0.1:{port} answers 404: no such queue of dead letters; "
+        "`braidmq dlq list` names those there are\n" == capsys.readouterr().err
+    )
+    assert 5 == source.queues.rows["a"].waiting

@@ -1,0 +1,49 @@
+"""A client and its subscription at a scripted peer, and how tests wait for both."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import braidmq
+from braidmq.client.blip.subscription import BlipSubscription
+from braidmq.wire.blip import frames, messages
+from tests.unit.client.blip.peer import Line, Peer
+from tests.unit.client.peer import quick
+
+PUBLISHING, SUBSCRIBED = 0, 1
+"""A client's connections, in the order in which they are made."""
+
+
+@asynccontextmanager
+async def subscribed(
+    peer: Peer, *, prefetch: int = 256, keep: bool | None = None, topic: str = "orders"
+) -> AsyncIterator[BlipSubscription]:
+    async with (
+        braidmq.connect(peer.url, **quick()) as client,
+        client.subscribe(topic, prefetch=prefetch, keep=keep) as subscription,
+    ):
+        assert isinstance(subscription, BlipSubscription)
+        yield subscription
+
+
+async def take(subscription: braidmq.Subscription, count: int) -> list[braidmq.Message]:
+    """Return the next *count* messages, unacknowledged."""
+    return [await anext(subscription) for _ in range(count)]
+
+
+def credits_given(line: Line) -> list[int]:
+    return [messages.read_credit(p)[1] for kind, _, p in line.seen if kind == frames.CREDIT]
+
+
+async def back(subscription: BlipSubscription) -> None:
+    """Wait until the subscription has a connection again."""
+    async with asyncio.timeout(10):
+        while not subscription.is_connected:  # noqa: ASYNC110 - each turn lets it come
+            await asyncio.sleep(0)
+
+
+async def lost(subscription: BlipSubscription) -> None:
+    """Wait until the subscription knows that its connection is gone."""
+    async with asyncio.timeout(10):
+        while subscription.is_connected:  # noqa: ASYNC110 - each turn lets the loss arrive
+            await asyncio.sleep(0)

@@ -1,0 +1,60 @@
+"""What a Blip publisher sends."""
+
+import pytest
+
+from braidmq.client.blip.connection import Refusal
+from braidmq.client.blip.publishing import (
+    Envelope,
+    check_qos,
+    check_topic,
+    refused,
+)
+from braidmq.client.errors import (
+    InvalidArgument,
+    PublishFailed,
+    PublishRefused,
+)
+from braidmq.wire.blip import frames, messages
+
+
+@pytest.mark.parametrize("topic", ["", "x" * 65_536, "é" * 32_768, "\ud800"])
+def test_what_is_no_topic_is_not_sent(topic: str) -> None:
+    """A topic is 1 to 65,535 bytes of UTF-8, so that the broker need not say so."""
+    with pytest.raises(InvalidArgument, match="a topic"):
+        check_topic(topic)
+
+
+@pytest.mark.parametrize("topic", ["x", "x" * 65_535, "é" * 32_767])
+def test_topics_up_to_the_limit_are_sent(topic: str) -> None:
+    """The limit itself is legal."""
+    check_topic(topic)
+
+
+@pytest.mark.parametrize("qos", [-1, 2])
+def test_there_is_qos_0_and_1(qos: int) -> None:
+    """Blip has no other."""
+    with pytest.raises(InvalidArgument, match="qos is 0 or 1"):
+        check_qos(qos)
+
+
+def test_a_payload_may_fill_a_frame_to_the_last_byte() -> None:
+    """One byte more would make the broker hang up, so it is refused here."""
+    envelope = Envelope("orders", 1)
+    largest = bytes(envelope.payload_max)
+
+    assert frames.LENGTH_MAX + 4 == len(messages.encode_publish(1, 1, "orders", largest))
+    assert largest == envelope.payload(largest)
+    with pytest.raises(InvalidArgument, match="does not fit"):
+        envelope.payload(largest + b"x")
+
+
+def test_a_receipt_says_whether_the_message_is_durable() -> None:
+    """QoS 1 is confirmed by the broker's log, QoS 0 by nobody."""
+    assert Envelope("orders", 1).receipt().durable
+    assert not Envelope("orders", 0).receipt().durable
+
+
+def test_code_500_leaves_the_outcome_open() -> None:
+    """All other codes say that the message is not stored."""
+    assert PublishFailed is type(refused(Refusal(500, "disk")))
+    assert PublishRefused is type(refused(Refusal(403, "forbidden")))

@@ -1,0 +1,213 @@
+"""A subscription over the Blip strand: acknowledging and fetching."""
+
+import asyncio
+import logging
+
+import pytest
+
+import braidmq
+from braidmq.client.blip import subscription as module
+from braidmq.wire.blip import frames
+from tests.unit.client.blip.peer import Peer
+from tests.unit.client.blip.subscribed import SUBSCRIBED, credits_given, lost, subscribed, take
+from tests.unit.client.peer import die
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_an_exception_leaves_the_message_unacknowledged() -> None:
+    """Blip cannot give it back; the broker's timer will."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.put(subscription.subscription_id, b"1")
+        (message,) = await take(subscription, 1)
+        with pytest.raises(ZeroDivisionError):
+            async with message.process():
+                raise ZeroDivisionError
+        with pytest.raises(braidmq.NotSupported, match="blip does not support nack"):
+            await message.nack()
+
+        assert [] == peer.acked
+
+
+async def test_acknowledging_twice_sends_one_acknowledgement() -> None:
+    """A handler may acknowledge early, inside `process`."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.put(subscription.subscription_id, b"1")
+        (message,) = await take(subscription, 1)
+        async with message.process():
+            await message.ack(confirmed=True)
+        await subscription.drain()
+
+        assert [message.id] == peer.acked
+
+
+async def test_a_confirmed_acknowledgement_waits_for_the_broker() -> None:
+    """It returns after the fence behind it."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.put(subscription.subscription_id, b"1")
+        (message,) = await take(subscription, 1)
+        peer.hold(frames.PING)
+        acknowledging = asyncio.create_task(message.ack(confirmed=True))
+        await peer.until(lambda: peer.held)
+
+        assert not acknowledging.done()
+        peer.release()
+        await acknowledging
+        assert [message.id] == peer.acked
+
+
+async def test_a_stale_acknowledgement_is_an_error_when_confirmed_and_a_warning_when_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The broker no longer has the delivery open."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.put(subscription.subscription_id, b"1", b"2")
+        one, two = await take(subscription, 2)
+        peer.queues[subscription.subscription_id].in_flight.clear()
+        with pytest.raises(braidmq.StaleDelivery, match="unknown subscription or delivery tag"):
+            await one.ack(confirmed=True)
+        with caplog.at_level(logging.WARNING, "braidmq.client"):
+            await two.ack()
+            await subscription.drain()
+
+        text = f"delivery {two.id} cannot be acknowledged: unknown subscription or delivery tag"
+        assert [text] == caplog.messages
+
+
+async def test_an_acknowledgement_lost_with_its_connection_may_be_tried_again() -> None:
+    """Confirmed means: no silence about it."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.put(subscription.subscription_id, b"1")
+        (message,) = await take(subscription, 1)
+        peer.script(frames.ACK, die)
+        with pytest.raises(braidmq.ConnectionLost):
+            await message.ack(confirmed=True)
+        del peer.scripts[frames.ACK]
+        (again,) = await take(subscription, 1)
+        await message.ack(confirmed=True)
+
+        assert again.id == message.id
+        assert [message.id] == peer.acked
+
+
+async def test_acknowledgements_made_while_away_follow_on_the_next_connection() -> None:
+    """They go out before any new credit, so what was done is not done again."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.put(subscription.subscription_id, b"1", b"2")
+        one, two = await take(subscription, 2)
+        peer.lines[SUBSCRIBED].die()
+        await lost(subscription)
+        await one.ack()
+        (again,) = await take(subscription, 1)
+
+        types = peer.lines[-1].types()
+        assert types.index(frames.ACK) < len(types) - 1 - types[::-1].index(frames.CREDIT)
+        assert [one.id] == peer.acked
+        assert again.id == two.id
+
+
+async def test_a_confirmed_acknowledgement_waits_for_the_connection() -> None:
+    """While there is none, nobody could confirm it."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.put(subscription.subscription_id, b"1")
+        (message,) = await take(subscription, 1)
+        peer.lines[SUBSCRIBED].die()
+        await lost(subscription)
+        await message.ack(confirmed=True)
+
+        assert [message.id] == peer.acked
+
+
+async def test_acknowledging_after_the_end_raises() -> None:
+    """There is nobody to tell any more."""
+    async with Peer() as peer:
+        async with subscribed(peer) as subscription:
+            peer.put(subscription.subscription_id, b"1")
+            (message,) = await take(subscription, 1)
+        with pytest.raises(braidmq.Closed):
+            await message.ack()
+
+
+async def test_fetch_returns_what_is_there_at_once() -> None:
+    """It does not wait for more than there is, nor take more than was asked for."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.put(subscription.subscription_id, *[b"%d" % n for n in range(5)])
+
+        async with asyncio.timeout(5):
+            first = await subscription.fetch(max=3, timeout=60)
+            second = await subscription.fetch(max=3, timeout=60)
+        assert [b"0", b"1", b"2"] == [message.payload for message in first]
+        assert [b"3", b"4"] == [message.payload for message in second]
+        assert 5 == len(peer.queues[subscription.subscription_id].in_flight)
+
+
+async def test_fetch_of_nothing_is_an_empty_list() -> None:
+    """Also with no time at all: then it is a question, and the answer is waited for."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        assert [] == await subscription.fetch(timeout=0)
+        assert [] == await subscription.fetch(timeout=0.01)
+        with pytest.raises(braidmq.InvalidArgument, match="max is at least 1"):
+            await subscription.fetch(max=0)
+
+
+async def test_fetch_waits_for_the_first_message() -> None:
+    """It comes by itself, without being asked for again and again."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        fetching = asyncio.create_task(subscription.fetch(max=10, timeout=60))
+        await peer.until(lambda: credits_given(peer.lines[SUBSCRIBED])[-1:] == [1])
+        peer.put(subscription.subscription_id, b"1", b"2", b"3")
+
+        assert [b"1", b"2", b"3"] == [message.payload for message in await fetching]
+
+
+async def test_an_unused_credit_of_fetch_is_not_given_twice() -> None:
+    """Fetching again and again does not pile up credit."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        for _ in range(5):
+            await subscription.fetch(timeout=0.02)
+
+        assert [0, 1] == credits_given(peer.lines[SUBSCRIBED])
+        assert 1 == peer.queues[subscription.subscription_id].credit
+
+
+async def test_fetch_of_many_asks_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large number is not asked for all at once."""
+    monkeypatch.setattr(module, "POLLS_PER_FENCE_MAX", 10)
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.put(subscription.subscription_id, *[b"x"] * 25)
+
+        assert 25 == len(await subscription.fetch(max=1000))
+        assert 30 == peer.lines[SUBSCRIBED].types().count(frames.POLL)
+
+
+async def test_fetch_after_iterating_takes_what_was_pushed() -> None:
+    """Both ways lead to the same messages, each once."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.put(subscription.subscription_id, *[b"%d" % n for n in range(4)])
+        seen = [message.payload for message in await take(subscription, 1)]
+        while len(seen) < 4:
+            seen += [message.payload for message in await subscription.fetch(timeout=60)]
+
+        assert [b"0", b"1", b"2", b"3"] == seen
+
+
+async def test_fetch_from_a_silent_broker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer may take a little longer than the timeout, not for ever."""
+    monkeypatch.setattr(module, "FETCH_GRACE_S", 0.01)
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.hold(frames.PING)
+
+        assert [] == await subscription.fetch(timeout=0)
+        peer.release()
+
+
+async def test_fetch_while_away_waits_for_the_connection() -> None:
+    """A broken connection is nothing that the caller must handle."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        peer.lines[SUBSCRIBED].die()
+        await lost(subscription)
+        fetching = asyncio.create_task(subscription.fetch(timeout=60))
+        await asyncio.sleep(0)
+        peer.put(subscription.subscription_id, b"1")
+
+        assert [b"1"] == [message.payload for message in await fetching]

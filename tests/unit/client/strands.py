@@ -1,0 +1,76 @@
+"""What tests of the neutral part are run over: every strand, with a scripted peer."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from braidmq.client.blip import connection as blip
+from braidmq.client.connection import Connection
+from braidmq.client.consumer import Consumer
+from braidmq.client.options import Options
+from braidmq.client.strand import StrandClient
+from braidmq.client.surface import Client, Subscription
+from braidmq.client.url import parse
+from braidmq.client.vibe import connection as vibe
+from tests.unit.client.blip.peer import Peer as BlipPeer
+from tests.unit.client.peer import ScriptedPeer
+from tests.unit.client.vibe.peer import Peer as VibePeer
+
+AnyPeer = ScriptedPeer[Any, Any]
+AnyConnection = Connection[Any]
+
+every_strand = pytest.mark.parametrize("strand", [BlipPeer, VibePeer], ids=["blip", "vibe"])
+
+
+async def dialled(
+    peer: AnyPeer,
+    options: Options | None = None,
+    on_lost: Callable[[Any], None] = lambda connection: None,
+) -> AnyConnection:
+    """Return a connection to the peer, in its strand."""
+    endpoint, options = parse(peer.url), options or Options()
+    if isinstance(peer, BlipPeer):
+        return await blip.open_connection(endpoint, options, blip.Tenant(), on_lost)
+    return await vibe.open_connection(endpoint, options, vibe.Tenant(), on_lost)
+
+
+@asynccontextmanager
+async def connected(
+    peer: AnyPeer,
+    options: Options | None = None,
+    on_lost: Callable[[Any], None] = lambda connection: None,
+) -> AsyncIterator[AnyConnection]:
+    connection = await dialled(peer, options, on_lost)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def offline(one: Client | Subscription) -> None:
+    """Wait until it knows that its connection is gone."""
+    assert isinstance(one, StrandClient | Consumer)
+    async with asyncio.timeout(10):
+        while one.is_connected:  # noqa: ASYNC110 - each turn lets the loss arrive
+            await asyncio.sleep(0)
+
+
+async def online(one: Client | Subscription) -> None:
+    """Wait until it has a connection again."""
+    assert isinstance(one, StrandClient | Consumer)
+    async with asyncio.timeout(10):
+        while not one.is_connected:  # noqa: ASYNC110 - each turn lets it come
+            await asyncio.sleep(0)
+
+
+async def forgotten(one: weakref.ref[Any]) -> None:
+    """Wait until nobody holds it any more."""
+    async with asyncio.timeout(10):
+        while one() is not None:
+            await asyncio.sleep(0)
+            gc.collect()

@@ -1,0 +1,262 @@
+"""What the clients of all strands do alike."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+import braidmq
+from braidmq.client import publishing
+from tests.unit.client.peer import die, ignore, quick
+from tests.unit.client.strands import AnyPeer, every_strand, offline
+
+pytestmark = [pytest.mark.asyncio, every_strand]
+
+
+async def test_publish_returns_when_the_broker_has_confirmed(strand: type[AnyPeer]) -> None:
+    """The receipt comes after the broker's word, not before."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        peer.hold(peer.confirming)
+        publishing_it = asyncio.create_task(client.publish("orders", b"1"))
+        await peer.until(lambda: peer.held)
+
+        assert not publishing_it.done()
+        peer.release()
+        receipt = await publishing_it
+        assert ("orders", 1, True, False) == (
+            receipt.topic,
+            receipt.qos,
+            receipt.durable,
+            receipt.repeated,
+        )
+        assert [b"1"] == peer.payloads()
+
+
+async def test_a_broker_that_dies_before_the_confirmation_leaves_the_outcome_open(
+    strand: type[AnyPeer],
+) -> None:
+    """What was not confirmed is never reported as stored, and not sent again unasked."""
+    async with strand() as peer, braidmq.connect(peer.url, **quick()) as client:
+        peer.once(peer.confirming, die)
+        with pytest.raises(braidmq.OutcomeUnknown, match="lost the connection"):
+            await client.publish("orders", b"1")
+        await client.publish("orders", b"2")
+
+        assert 1 == peer.payloads().count(b"2")
+        assert peer.payloads().count(b"1") <= 1
+
+
+async def test_a_silent_broker_leaves_the_outcome_open(strand: type[AnyPeer]) -> None:
+    """Waiting has an end even when the connection does not break."""
+    async with (
+        strand() as peer,
+        braidmq.connect(peer.url, **quick(answer_timeout=0.05)) as client,
+    ):
+        peer.script(peer.confirming, ignore)
+        peer.script(peer.ping, ignore)
+        with pytest.raises(braidmq.OutcomeUnknown, match=r"no answer within 0.05 s"):
+            await client.publish("orders", b"1")
+        peer.scripts.clear()
+
+
+async def test_retry_repeats_what_was_not_confirmed(strand: type[AnyPeer]) -> None:
+    """Whoever prefers twice to perhaps never asks for it, and is told."""
+    async with strand() as peer, braidmq.connect(peer.url, **quick()) as client:
+        peer.once(peer.confirming, die)
+        receipt = await client.publish("orders", b"1", retry=True)
+        peer.once(peer.confirming, die)
+        (of_many,) = await client.publish_many("orders", [b"2"], retry=True)
+
+        assert receipt.repeated
+        assert isinstance(of_many, braidmq.Receipt)
+        assert of_many.repeated
+        assert {b"1", b"2"} == set(peer.payloads())
+
+
+async def test_publishing_waits_for_a_broker_that_is_away(strand: type[AnyPeer]) -> None:
+    """Nothing was handed over, so waiting risks nothing."""
+    async with strand() as peer, braidmq.connect(peer.url, **quick()) as client:
+        await peer.stop()
+        await offline(client)
+        waiting = asyncio.create_task(client.publish("orders", b"1"))
+        await peer.start()
+
+        assert (await waiting).durable
+        assert not (await waiting).repeated
+
+
+async def test_a_broker_that_stays_away_was_sent_nothing(strand: type[AnyPeer]) -> None:
+    """After `offline_timeout` it is certain that the message is not stored."""
+    async with (
+        strand() as peer,
+        braidmq.connect(peer.url, **quick(offline_timeout=0.02)) as client,
+    ):
+        await peer.stop()
+        await offline(client)
+        with pytest.raises(braidmq.NotSent, match="no connection for"):
+            await client.publish("orders", b"1")
+        errors = await client.publish_many("orders", [b"1", b"2"])
+
+        assert [braidmq.NotSent] * 2 == [type(error) for error in errors]
+
+
+async def test_a_repetition_that_cannot_be_sent_leaves_the_outcome_open(
+    strand: type[AnyPeer],
+) -> None:
+    """The first attempt may have been stored."""
+    async with (
+        strand() as peer,
+        braidmq.connect(peer.url, **quick(offline_timeout=0.02)) as client,
+    ):
+        peer.hold(peer.confirming)
+        one = asyncio.create_task(client.publish("orders", b"1", retry=True))
+        many = asyncio.create_task(client.publish_many("orders", [b"2"], retry=True))
+        await peer.until(lambda: peer.held)
+        await peer.stop()
+        with pytest.raises(braidmq.OutcomeUnknown):
+            await one
+
+        assert [braidmq.OutcomeUnknown] == [type(error) for error in await many]
+
+
+async def test_publish_many_holds_no_more_than_its_flights(
+    strand: type[AnyPeer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that confirms nothing stops the reading of a long generator."""
+    monkeypatch.setattr(publishing, "CHUNK_COUNT", 50)
+    read = 0
+
+    def payloads() -> Iterator[bytes]:
+        nonlocal read
+        for read in range(1000):  # noqa: B007 - it is what we look at
+            yield b"1"
+
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        peer.hold(peer.confirming)
+        sending = asyncio.create_task(client.publish_many("orders", payloads()))
+        await peer.until(lambda: peer.held)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+
+        assert publishing.FLIGHTS_MAX * publishing.CHUNK_COUNT - 1 == read
+        peer.release()
+        results = await sending
+        assert [braidmq.Receipt] * 1000 == [type(result) for result in results]
+        assert 1000 == len(peer.payloads())
+
+
+async def test_a_cancelled_publish_disturbs_no_other(strand: type[AnyPeer]) -> None:
+    """Publishers share a connection but not their fate, and no half of a frame stays on it."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        peer.hold(peer.confirming)
+        large = b"1" * 100_000
+        tasks = [asyncio.create_task(client.publish("orders", large)) for _ in range(20)]
+        await peer.until(lambda: peer.held)
+        for task in tasks[::2]:
+            task.cancel()
+        peer.release()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert all(task.result().durable for task in tasks[1::2])
+        assert {large} == set(peer.payloads())
+
+
+async def test_cancelling_a_publish_that_waits_for_room_sends_nothing_of_it(
+    strand: type[AnyPeer],
+) -> None:
+    """Whoever is cancelled has sent a frame or has not: the stream stays readable."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        peer.lines[0].pause_reading()
+        large = b"1" * 900_000
+        tasks = [asyncio.create_task(client.publish("orders", large)) for _ in range(40)]
+        for _ in range(200):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        peer.lines[0].resume_reading()
+
+        assert (await client.publish("orders", b"2")).durable
+        assert len(peer.payloads()) < 40
+        assert {large, b"2"} == set(peer.payloads())
+        assert 1 == len(peer.lines)
+
+
+async def test_ping_measures_a_round_trip(strand: type[AnyPeer]) -> None:
+    """It is a fence: it also waits for the commit of everything before."""
+    async with strand() as peer, braidmq.connect(peer.url, **quick()) as client:
+        assert 0 < await client.ping() < 10
+        peer.once(peer.ping, die)
+        with pytest.raises(braidmq.ConnectionLost):
+            await client.ping()
+
+
+async def test_draining_confirms_what_is_under_way_and_takes_nothing_new(
+    strand: type[AnyPeer],
+) -> None:
+    """After it, closing loses nothing."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        peer.hold(peer.confirming)
+        under_way = asyncio.create_task(client.publish("orders", b"1"))
+        await peer.until(lambda: peer.held)
+        draining = [asyncio.create_task(client.drain()) for _ in range(2)]
+        await asyncio.sleep(0)
+        for attempt in (client.publish("orders", b"2"), client.publish_many("orders", [b"3"])):
+            with pytest.raises(braidmq.Closed, match="draining"):
+                await attempt
+        with pytest.raises(braidmq.Closed, match="draining"):
+            client.subscribe("orders")
+
+        assert not any(task.done() for task in draining)
+        peer.release()
+        await asyncio.gather(*draining)
+        assert under_way.done()
+
+
+async def test_the_end_of_the_connection_is_not_sent(strand: type[AnyPeer]) -> None:
+    """Without reconnecting, a publish after the end is certainly not stored."""
+    async with strand() as peer, braidmq.connect(peer.url, reconnect=False) as client:
+        peer.lines[0].die()
+        await offline(client)
+        await client.drain()
+        with pytest.raises(braidmq.NotSent, match="lost the connection"):
+            await client.publish("orders", b"1")
+
+
+async def test_closing_does_not_wait_for_ever(strand: type[AnyPeer]) -> None:
+    """A broker that confirms nothing is left after `close_timeout`."""
+    async with strand() as peer:
+        async with braidmq.connect(peer.url, close_timeout=0.02) as client:
+            peer.script(peer.confirming, ignore)
+            peer.script(peer.ping, ignore)
+            giving_up = asyncio.create_task(client.publish("orders", b"1"))
+            await peer.until(lambda: peer.count(peer.confirming))
+        await peer.until(lambda: not peer.open_lines())
+        with pytest.raises(braidmq.OutcomeUnknown):
+            await giving_up
+
+
+async def test_a_closed_client_says_so(strand: type[AnyPeer]) -> None:
+    """Publishing, subscribing and asking all raise Closed; closing again does nothing."""
+    async with strand() as peer:
+        client = await braidmq.connect(peer.url)
+        await client.close()
+        await client.close()
+        for attempt in (client.publish("orders", b"1"), client.ping()):
+            with pytest.raises(braidmq.Closed):
+                await attempt
+        with pytest.raises(braidmq.Closed):
+            client.subscribe("orders")
+
+
+async def test_callbacks_tell_of_loss_and_return(strand: type[AnyPeer]) -> None:
+    """They come once each, with the error that broke the connection."""
+    lost: asyncio.Queue[braidmq.ConnectionLost] = asyncio.Queue()
+    back = asyncio.Event()
+    options = quick(on_disconnect=lost.put_nowait, on_reconnect=back.set)
+    async with strand() as peer, braidmq.connect(peer.url, **options):
+        peer.lines[0].die()
+
+        assert isinstance(await lost.get(), braidmq.ConnectionLost)
+        await back.wait()
+        assert 2 == len(peer.lines)

@@ -1,0 +1,344 @@
+"""One connection that speaks Vibe as a client."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from braidmq.client.errors import AuthenticationFailed, ConnectionFailed, ConnectionLost
+from braidmq.client.options import Options
+from braidmq.client.url import parse
+from braidmq.client.vibe.connection import (
+    BODY_BYTES_MAX,
+    Replies,
+    Tenant,
+    VibeConnection,
+    open_connection,
+    refusal_of,
+)
+from braidmq.client.vibe.publishing import Sealed
+from braidmq.wire.vibe import frames, messages
+from braidmq.wire.vibe.messages import Body
+from tests.unit.client.peer import die, ignore
+from tests.unit.client.vibe.peer import (
+    KEY,
+    PASSWORD,
+    USER,
+    Line,
+    Peer,
+    error_frame,
+    frame,
+    refusing,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+class Receiver(Tenant):
+    """A tenant that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, str, bytes]] = []
+        self.batches = asyncio.Queue[int]()
+
+    def deliver(self, connection: VibeConnection, body: Body, now: float) -> None:
+        self.messages.append((body.id, body.queue, body.payload))
+
+    def delivered(self) -> None:
+        self.batches.put_nowait(len(self.messages))
+
+
+@asynccontextmanager
+async def connected(
+    peer: Peer,
+    options: Options | None = None,
+    tenant: Tenant | None = None,
+    url: str | None = None,
+) -> AsyncIterator[VibeConnection]:
+    connection = await open_connection(
+        parse(url or peer.url), options or Options(), tenant or Tenant(), lambda _: None
+    )
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def sealed(message_id: str, payload: bytes = b"1") -> Sealed:
+    body = messages.write_body(
+        messages.PUBLISH, message_id, "orders", payload, with_errors=False
+    )
+    return Sealed(message_id, body)
+
+
+@pytest.mark.parametrize(
+    ("userinfo", "headers"),
+    [
+        (KEY, {"authToken": KEY}),
+        ("ada:s:e%40cret", {"authUsername": USER, "authPassword": PASSWORD}),
+    ],
+)
+async def test_a_token_or_a_user_with_a_password(
+    userinfo: str, headers: dict[str, str]
+) -> None:
+    """One Connect, raw and in dialect 1.1, says who we are and offers nothing unasked."""
+    async with Peer() as peer, connected(peer, url=f"vibe://{userinfo}@127.0.0.1:{peer.port}"):
+        (connect,) = peer.lines[0].seen
+
+        assert (messages.CONNECT, headers) == (connect.type, connect.headers)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("AUTH_FAILED", AuthenticationFailed), ("SERVER_ERROR", ConnectionFailed)],
+)
+async def test_a_refused_connect_says_why(code: str, error: type[ConnectionFailed]) -> None:
+    """Only an unknown principal is a matter of the key; the text never repeats it."""
+    async with Peer() as peer:
+        peer.refuse(messages.CONNECT, code)
+        with pytest.raises(ConnectionFailed, match=f"{code} because") as caught:
+            async with connected(peer):
+                pass
+
+        assert error is type(caught.value)
+        assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("offered", [True, False])
+async def test_bodies_are_compressed_when_both_sides_want_it(offered: bool) -> None:
+    """From 1 KiB on, in both directions; without the option nothing is offered."""
+    receiver = Receiver()
+    large = b'"' + b"x" * 100_000 + b'"'
+    async with (
+        Peer() as peer,
+        connected(peer, Options(compression=offered), receiver) as connection,
+    ):
+        sent: list[int] = []
+        peer.lines[0].answer(Body(), messages.DELIVER, large)
+        await receiver.batches.get()
+        write = connection.send
+
+        def noting(*parts: bytes) -> None:
+            sent.extend(map(len, parts))
+            write(*parts)
+
+        connection.send = noting  # type: ignore[method-assign] # to see what goes out
+        await connection.publish([sealed("m-1", large)]).done
+
+        assert offered == ("supported-compression" in peer.lines[0].seen[0].headers)
+        assert offered == (sent[0] < 10_000)
+        assert [large] == peer.payloads()
+        assert [large] == [payload for _, _, payload in receiver.messages]
+
+
+async def test_answers_find_their_requests_in_any_order() -> None:
+    """An answer is told by its id."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.hold(messages.PUBLISH)
+        first = connection.publish([sealed("a"), sealed("b")])
+        second = connection.publish([sealed("c")])
+        await peer.until(lambda: len(peer.held) == 3)
+        for message_id in ("c", "b"):
+            peer.lines[0].send(frame(messages.PUBLISH_ACK, message_id))
+        await second.done
+
+        assert not first.done.done()
+        peer.lines[0].send(error_frame("a", "SERVER_ERROR", "queue full"))
+        assert await first.done
+        refused, stored = first.answers
+        assert refused is not None
+        assert stored is not None
+        assert ("SERVER_ERROR", "queue full") == refusal_of(refused)
+        assert refusal_of(stored) is None
+
+
+async def test_a_broken_connection_loses_what_was_not_answered() -> None:
+    """What was answered before stays answered; afterwards nothing is asked any more."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.hold(messages.PUBLISH)
+        replies = connection.publish([sealed("a"), sealed("b")])
+        given_up = connection.publish([sealed("c")])
+        given_up.done.cancel()
+        await peer.until(lambda: len(peer.held) == 3)
+        peer.lines[0].send(frame(messages.PUBLISH_ACK, "a"))
+        peer.lines[0].hang_up()
+
+        assert not await replies.done
+        assert [True, False] == [answer is not None for answer in replies.answers]
+        assert not await connection.publish([sealed("d")]).done
+        assert await connection.publish([]).done
+        with pytest.raises(ConnectionLost):
+            await connection.ask(messages.LIST_QUEUES)
+
+
+async def test_a_request_that_is_not_answered_ends_the_connection() -> None:
+    """Also when the broker is alive otherwise: nobody waits for ever."""
+    async with Peer() as peer:
+        options = Options(answer_timeout=0.05, keepalive=0.01)
+        async with connected(peer, options) as connection:
+            peer.script(messages.LIST_QUEUES, ignore)
+            with pytest.raises(ConnectionLost, match=r"no answer within 0.05 s"):
+                await connection.ask(messages.LIST_QUEUES)
+            await peer.until(lambda: not peer.open_lines())
+
+
+async def test_a_publish_may_wait_for_room_while_the_broker_answers_pings() -> None:
+    """A full queue holds its publishers back; that is not a dead broker."""
+    options = Options(answer_timeout=0.2, keepalive=60)
+    async with Peer() as peer, connected(peer, options) as connection:
+        peer.hold(messages.PUBLISH)
+        replies = connection.publish([sealed("a")])
+        await peer.until(lambda: peer.count(messages.PING) >= 3)
+
+        assert not connection.is_lost
+        peer.release()
+        assert await replies.done
+
+
+async def test_new_questions_do_not_hide_that_old_ones_are_not_answered() -> None:
+    """A publisher that goes on and on still finds out that the broker is dead."""
+    async with Peer() as peer, connected(peer, Options(answer_timeout=0.05)) as connection:
+        peer.script(messages.PUBLISH, ignore)
+        peer.script(messages.PING, ignore)
+        number = 0
+        async with asyncio.timeout(10):
+            while not connection.is_lost:
+                number += 1
+                connection.publish([sealed(str(number))])
+                await asyncio.sleep(0)
+
+        assert "no answer within" in str(connection.lost())
+
+
+async def test_leaving_is_announced() -> None:
+    """So that what we hold goes back without being counted against the messages."""
+    async with Peer() as peer:
+        async with connected(peer):
+            pass
+        await peer.until(lambda: not peer.open_lines())
+
+        assert messages.DISCONNECT == peer.lines[0].types()[-1]
+
+
+async def test_a_broker_that_takes_leave_is_gone() -> None:
+    """Its Disconnect is the end, whoever closes the socket first."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.script(messages.PING, lambda line, _: line.send(frame(messages.DISCONNECT, "x")))
+
+        assert not await connection.fence()[1]
+        assert connection.ended_by_peer
+        assert "took leave" in str(connection.lost())
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        bytes(5),
+        b"\x00\x00\x00\x01\x07",
+        (BODY_BYTES_MAX + 1).to_bytes(4, "big") + b"\x00",
+        frames.encode(frames.DIALECT_1_1, b"\x01" * 20),
+        frames.encode(frames.DIALECT_1_1, b"\x02\x0b\x00\x01x" + bytes(8)),
+        frame(messages.PUBLISH, "x"),
+        frame(messages.ACK, "x"),
+    ],
+    ids=["length", "flags", "size", "layout", "version", "publish", "ack"],
+)
+async def test_noise_ends_the_connection(noise: bytes) -> None:
+    """A broker that breaks the protocol is not listened to any longer."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.hold(messages.PING)
+        _, reached = connection.fence()
+        await peer.until(lambda: peer.held)
+        peer.lines[0].send(noise)
+
+        assert not await reached
+        assert "broke the protocol" in str(connection.lost())
+
+
+@pytest.mark.parametrize("stray", ["0", "999", "x", "", "²", "1" * 100])
+async def test_a_stray_pong_confirms_nothing(stray: str) -> None:
+    """Only the Pong with the Ping's own id is its answer."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.hold(messages.PING)
+        _, reached = connection.fence()
+        await peer.until(lambda: peer.held)
+        peer.lines[0].send(frame(messages.PONG, stray), frame(messages.PUBLISH_ACK, stray))
+        await connection.ask(messages.LIST_QUEUES)
+
+        assert not reached.done()
+        peer.release()
+        assert await reached
+
+
+async def test_a_refusal_that_nobody_waits_for_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing that the broker says is swallowed."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.script(messages.ACK, refusing("INVALID_MESSAGE", "odd"))
+        with caplog.at_level(logging.WARNING, "braidmq.client"):
+            connection.tell(messages.ACK, "m-1", "orders", None)
+            await connection.settle()
+
+        assert ["refused by the broker: INVALID_MESSAGE odd"] == caplog.messages
+
+
+async def test_deliveries_come_whole_whatever_the_segments() -> None:
+    """Bytes that come one by one make the same messages; one read announces them once."""
+    receiver = Receiver()
+    async with Peer() as peer:
+        peer.fragments = True
+        async with connected(peer, tenant=receiver) as connection:
+            peer.lines[0].send(
+                frame(messages.DELIVER, "a", "orders", b"1"),
+                frame(messages.DELIVER, "b", "température"),
+            )
+            assert await connection.settle()
+
+        assert [("a", "orders", b"1"), ("b", "température", b"")] == receiver.messages
+
+
+async def test_a_delivery_with_more_headers_than_a_publisher_may_send_is_taken() -> None:
+    """The broker adds its own to the hundred that the publisher may have given."""
+    receiver = Receiver()
+    async with Peer() as peer, connected(peer, tenant=receiver):
+        headers = {f"h{number}": "" for number in range(102)}
+        peer.lines[0].send(frame(messages.DELIVER, "a", "orders", b"1", **headers))
+
+        assert 1 == await receiver.batches.get()
+
+
+async def test_a_delivery_without_a_taker_is_dropped() -> None:
+    """A publisher's connection has nothing to do with deliveries."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.lines[0].send(frame(messages.DELIVER, "a", "orders", b"1"))
+
+        assert await connection.settle()
+
+
+async def test_an_error_in_the_handshake_is_no_word_on_anything_else() -> None:
+    """A line that dies in the handshake leaves nobody waiting."""
+
+    def refuse_and_die(line: Line, body: Body) -> None:
+        line.send(error_frame("err-1", "INVALID_MESSAGE", "no"))
+        die(line)
+
+    async with Peer() as peer:
+        peer.script(messages.CONNECT, refuse_and_die)
+        with pytest.raises(ConnectionFailed):
+            async with connected(peer):
+                pass
+
+
+async def test_replies_are_done_with_the_last_answer() -> None:
+    """One future stands for any number of requests."""
+    replies = Replies(2)
+    replies.take(1, Body())
+
+    assert not replies.done.done()
+    replies.take(0, Body())
+    assert await replies.done
+    replies.lose()
+    assert await Replies(0).done

@@ -1,0 +1,164 @@
+"""Queues as the client declares and reads them."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from braidmq.client.errors import ClientError, InvalidArgument
+from braidmq.client.messages import QueueInfo
+from braidmq.client.vibe.queues import declaration, read_info, read_names
+from braidmq.wire.vibe.frames import DIALECT_1_0, DIALECT_1_1
+from braidmq.wire.vibe.queue_options import QueueFacts, read_options, write_info
+
+NOTHING: dict[str, Any] = {
+    "mode": None,
+    "max_size": None,
+    "ttl": None,
+    "dead_letters": None,
+    "dead_letter_name": None,
+    "overflow": None,
+    "max_attempts": None,
+    "durable": None,
+}
+
+
+def test_nothing_given_asks_for_nothing() -> None:
+    """What is not said is the broker's choice."""
+    assert {} == declaration(**NOTHING)
+
+
+def test_the_broker_reads_what_was_declared() -> None:
+    """Each option arrives as what it is."""
+    headers = declaration(
+        mode="priority_based",
+        max_size=10,
+        ttl=1.5,
+        dead_letters=False,
+        dead_letter_name="graves",
+        overflow="dropnewest",
+        max_attempts=5,
+        durable=True,
+    )
+    options = read_options(headers, b"")
+
+    assert (3, 10, 1500, False, "graves", 1, 5, True) == (
+        options.mode,
+        options.max_size,
+        options.ttl_ms,
+        options.dead_letters,
+        options.dead_letter_name,
+        options.overflow,
+        options.max_attempts,
+        options.durable,
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("mode", "random", "mode is one of RoundRobin, FanOutWithAck"),
+        ("overflow", "", "overflow is one of DropOldest, DropNewest"),
+        ("max_size", 0, "max_size is at least 1, not 0"),
+        ("max_attempts", -1, "max_attempts is at least 1, not -1"),
+        ("ttl", 0, "ttl is seconds above 0"),
+        ("ttl", 0.0004, "ttl is seconds above 0"),
+        ("dead_letter_name", "a b", "a queue's name"),
+    ],
+)
+def test_what_no_queue_can_be_is_refused_here(option: str, value: object, text: str) -> None:
+    """The text names the option as it was given."""
+    with pytest.raises(InvalidArgument, match=text):
+        declaration(**{**NOTHING, option: value})
+
+
+@pytest.mark.parametrize("dialect", [DIALECT_1_0, DIALECT_1_1])
+@pytest.mark.parametrize(
+    ("ttl_ms", "ttl", "max_size", "name"),
+    [(None, None, None, None), (90_061_500, 90_061.5, 7, "graves")],
+)
+def test_what_the_broker_writes_is_read(
+    dialect: int, ttl_ms: int | None, ttl: float | None, max_size: int | None, name: str | None
+) -> None:
+    """Numbers or names, milliseconds or time spans: the same queue."""
+    facts = QueueFacts(
+        name="jobs",
+        waiting=3,
+        in_flight=2,
+        subscribers=1,
+        mode=2,
+        max_size=max_size,
+        created_us=1_700_000_000_000_000,
+        ttl_ms=ttl_ms,
+        dead_letters=True,
+        dead_letter_name=name,
+        overflow=3,
+        max_attempts=4,
+        durable=False,
+    )
+
+    assert QueueInfo(
+        name="jobs",
+        waiting=3,
+        in_flight=2,
+        subscribers=1,
+        mode="FanOutWithoutAck",
+        max_size=max_size,
+        ttl=ttl,
+        dead_letters=True,
+        dead_letter_name=name,
+        overflow="RedirectToDlq",
+        max_attempts=4,
+        durable=False,
+        created=datetime.fromtimestamp(1_700_000_000, UTC),
+    ) == read_info(write_info(facts, dialect))
+
+
+def test_a_broker_that_says_only_what_the_specification_draws_is_understood() -> None:
+    """The rest is what it means not to say it."""
+    info = read_info(
+        b'{"name":"my-queue","messageCount":42,"subscriberCount":3,'
+        b'"deliveryMode":"RoundRobin","maxSize":10000,"createdAt":"2026-02-18T10:00:00Z"}'
+    )
+
+    assert ("my-queue", 42, 0, 3, "RoundRobin", 10_000, None) == (
+        info.name,
+        info.waiting,
+        info.in_flight,
+        info.subscribers,
+        info.mode,
+        info.max_size,
+        info.ttl,
+    )
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"{",
+        b"[]",
+        b"{}",
+        b"null",
+        b'{"name":"q","messageCount":"x","subscriberCount":0,"deliveryMode":0}',
+        b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":9}',
+        b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":0,"messageTtl":"x"}',
+        b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":0,"createdAt":"x"}',
+    ],
+)
+def test_an_answer_that_is_no_queue_is_an_error(payload: bytes) -> None:
+    """Nothing is made up."""
+    with pytest.raises(ClientError, match="cannot be read"):
+        read_info(payload)
+
+
+def test_names_are_a_list() -> None:
+    """No payload is no queue."""
+    assert ["a", "b"] == read_names(b'["a","b"]')
+    assert [] == read_names(b"")
+
+
+@pytest.mark.parametrize("payload", [b"{", b"{}", b"[1]", b'"a"'])
+def test_an_answer_that_is_no_list_of_names_is_an_error(payload: bytes) -> None:
+    """Nothing is made up."""
+    with pytest.raises(ClientError, match="cannot be read"):
+        read_names(payload)

@@ -1,0 +1,380 @@
+"""Queue options of the Vibe strand."""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.wire.vibe.frames import DIALECT_1_0, DIALECT_1_1
+from braidmq.wire.vibe.queue_options import (
+    COUNT_MAX,
+    MODES,
+    STRATEGIES,
+    TTL_MS_MAX,
+    OptionError,
+    QueueFacts,
+    QueueOptions,
+    format_timespan,
+    parse_timespan,
+    read_options,
+    write_info,
+)
+
+FACTS = QueueFacts(
+    name="my-queue",
+    waiting=42,
+    in_flight=2,
+    subscribers=3,
+    mode=0,
+    max_size=10_000,
+    created_us=1_771_408_800_000_000,
+    ttl_ms=3_600_000,
+    dead_letters=True,
+    dead_letter_name="dlq.my-queue",
+    overflow=3,
+    max_attempts=3,
+    durable=True,
+)
+
+
+def as_payload(options: dict[str, object]) -> bytes:
+    """Write options as released clients do."""
+    return json.dumps(options).encode()
+
+
+def test_nothing_given_is_nothing_read() -> None:
+    """No header, no payload, `null`, an empty object, nulls: all the same."""
+    nulls = dict.fromkeys(["mode", "maxQueueSize", "messageTtl", "durable", "unknown"])
+
+    for payload in (b"", b"null", b"{}", as_payload(nulls)):
+        assert QueueOptions() == read_options({"priority": "high"}, payload)
+    assert all(value is None for value in asdict(QueueOptions()).values())
+
+
+def test_the_seeds_headers() -> None:
+    """Every option may come as a header."""
+    headers = {
+        "deliveryMode": "PriorityBased",
+        "maxQueueSize": "10000",
+        "messageTtl": "3600000",
+        "enableDeadLetterQueue": "true",
+        "deadLetterQueueName": "graveyard",
+        "overflowStrategy": "DropNewest",
+        "maxRetryAttempts": "5",
+        "durable": "False",
+    }
+
+    assert QueueOptions(
+        mode=3,
+        max_size=10_000,
+        ttl_ms=3_600_000,
+        dead_letters=True,
+        dead_letter_name="graveyard",
+        overflow=1,
+        max_attempts=5,
+        durable=False,
+    ) == read_options(headers, b"")
+
+
+def test_released_clients_payload() -> None:
+    """Every option may come in a JSON object, enumerations as integers, TTL as a time span."""
+    options: dict[str, object] = {
+        "mode": 2,
+        "maxQueueSize": 10_000,
+        "messageTtl": "1.02:03:04.5",
+        "enableDeadLetterQueue": False,
+        "deadLetterQueueName": None,
+        "overflowStrategy": 2,
+        "maxRetryAttempts": 1,
+        "durable": True,
+        "somethingNew": [1, 2, 3],
+    }
+
+    assert QueueOptions(
+        mode=2,
+        max_size=10_000,
+        ttl_ms=93_784_500,
+        dead_letters=False,
+        overflow=2,
+        max_attempts=1,
+        durable=True,
+    ) == read_options({}, as_payload(options))
+
+
+def test_a_header_wins_over_the_payload() -> None:
+    """Key by key, also when it takes a limit away, and whichever name the mode has."""
+    payload = as_payload({"mode": 1, "maxQueueSize": 7, "messageTtl": "00:00:01"})
+    headers = {"deliveryMode": "RoundRobin", "messageTtl": "0"}
+
+    assert QueueOptions(mode=0, max_size=7) == read_options(headers, payload)
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(MODES)))
+def test_modes_by_name_and_number(number: int, name: str) -> None:
+    """In any case, as a header or in JSON, under both of its JSON names."""
+    for text in (name, name.upper(), name.lower(), str(number)):
+        assert number == read_options({"deliveryMode": text}, b"").mode
+    for value in (name, name.lower(), number):
+        assert number == read_options({}, as_payload({"mode": value})).mode
+        assert number == read_options({}, as_payload({"deliveryMode": value})).mode
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(STRATEGIES)))
+def test_strategies_by_name_and_number(number: int, name: str) -> None:
+    """As modes."""
+    for text in (name, name.upper(), str(number)):
+        assert number == read_options({"overflowStrategy": text}, b"").overflow
+    for value in (name, name.lower(), number):
+        assert number == read_options({}, as_payload({"overflowStrategy": value})).overflow
+
+
+@pytest.mark.parametrize("value", ["TRUE", "true", "False", "FALSE"])
+def test_booleans_in_any_case(value: str) -> None:
+    """As a header, or as a string in JSON."""
+    expected = value.lower() == "true"
+
+    assert expected is read_options({"durable": value}, b"").durable
+    assert expected is read_options({}, as_payload({"durable": value})).durable
+
+
+@pytest.mark.parametrize("value", [0, "00:00:00", "0.00:00:00.0000000", None])
+def test_no_time_to_live(value: object) -> None:
+    """Zero, however it is written, is none."""
+    assert read_options({}, as_payload({"messageTtl": value})).ttl_ms is None
+
+
+def test_an_empty_dead_letter_name_is_none() -> None:
+    """An empty text is an absent one, as everywhere on this strand."""
+    assert read_options({"deadLetterQueueName": ""}, b"").dead_letter_name is None
+    assert read_options({}, as_payload({"deadLetterQueueName": ""})).dead_letter_name is None
+
+
+@pytest.mark.parametrize("bound", [1, COUNT_MAX])
+def test_counts_at_their_bounds(bound: int) -> None:
+    """From 1 to what 32 bits hold."""
+    headers = {"maxQueueSize": str(bound), "maxRetryAttempts": str(bound)}
+
+    assert QueueOptions(max_size=bound, max_attempts=bound) == read_options(headers, b"")
+    assert bound == read_options({}, as_payload({"maxQueueSize": bound})).max_size
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("deliveryMode", ""),
+        ("deliveryMode", "4"),
+        ("deliveryMode", "-1"),
+        ("deliveryMode", "Random"),
+        ("overflowStrategy", "4"),
+        ("overflowStrategy", "RoundRobin"),
+        ("maxQueueSize", ""),
+        ("maxQueueSize", "0"),
+        ("maxQueueSize", "-1"),
+        ("maxQueueSize", "1.5"),
+        ("maxQueueSize", " 1"),
+        ("maxQueueSize", "1_0"),
+        ("maxQueueSize", "٣"),
+        ("maxQueueSize", "²"),
+        ("maxQueueSize", str(COUNT_MAX + 1)),
+        ("maxQueueSize", "9" * 60_000),
+        ("maxRetryAttempts", "0"),
+        ("messageTtl", ""),
+        ("messageTtl", "-1"),
+        ("messageTtl", "01:00:00"),
+        ("messageTtl", str(TTL_MS_MAX + 1)),
+        ("enableDeadLetterQueue", "1"),
+        ("enableDeadLetterQueue", ""),
+        ("durable", "yes"),
+        ("deadLetterQueueName", "a b"),
+        ("deadLetterQueueName", "x" * 257),
+    ],
+)
+def test_a_bad_header_is_named(key: str, value: str) -> None:
+    """The text says which key, and no more of the value than is good for a log."""
+    with pytest.raises(OptionError) as refusal:
+        read_options({key: value}, as_payload({key: 1}))
+
+    assert key == refusal.value.key
+    assert str(refusal.value).startswith(f"{key}: {value[:64]} is not ")
+    assert len(str(refusal.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("key", "json_value"),
+    [
+        ("mode", "4"),
+        ("mode", "-1"),
+        ("mode", "1.0"),
+        ("mode", "true"),
+        ("mode", '"Random"'),
+        ("mode", '"1"'),
+        ("deliveryMode", "[]"),
+        ("overflowStrategy", "false"),
+        ("maxQueueSize", "0"),
+        ("maxQueueSize", "-5"),
+        ("maxQueueSize", "1e3"),
+        ("maxQueueSize", "true"),
+        ("maxQueueSize", '"10"'),
+        ("maxQueueSize", "1" * 6000),
+        ("maxQueueSize", "1e999"),
+        ("maxRetryAttempts", "{}"),
+        ("messageTtl", "-1"),
+        ("messageTtl", "1.5"),
+        ("messageTtl", '"3600000"'),
+        ("messageTtl", '"24:00:00"'),
+        ("messageTtl", '"-00:00:01"'),
+        ("enableDeadLetterQueue", "0"),
+        ("enableDeadLetterQueue", '"on"'),
+        ("durable", "[true]"),
+        ("deadLetterQueueName", "7"),
+        ("deadLetterQueueName", '"\\ud800"'),
+    ],
+)
+def test_a_bad_value_in_the_payload_is_named(key: str, json_value: str) -> None:
+    """Whatever JSON can hold in the place of a good value, and it can be said in UTF-8."""
+    with pytest.raises(OptionError, match=f"^{key}: ") as refusal:
+        read_options({}, f'{{"{key}":{json_value}}}'.encode())
+
+    assert len(str(refusal.value).encode()) < 300
+
+
+@pytest.mark.parametrize("payload", [b"[]", b"1", b'"mode"', b"true", b"{", b"\xff", b"NaN"])
+def test_a_payload_that_is_no_object_is_refused(payload: bytes) -> None:
+    """Options are an object, or there is no payload."""
+    with pytest.raises(OptionError, match=r"^payload: not (a )?JSON"):
+        read_options({}, payload)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "00:00:00"),
+        (1000, "00:00:01"),
+        (3_600_000, "01:00:00"),
+        (86_399_000, "23:59:59"),
+        (86_400_000, "1.00:00:00"),
+        (90_061_000, "1.01:01:01"),
+        (1, "00:00:00.0010000"),
+        (1500, "00:00:01.5000000"),
+        (TTL_MS_MAX, "10675199.02:48:05.4770000"),
+    ],
+)
+def test_time_spans_both_ways(ms: int, text: str) -> None:
+    """Days only where there are some, decimals only where the seconds are not whole."""
+    assert text == format_timespan(ms)
+    assert ms == parse_timespan(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("00:00:00.5", 500),
+        ("00:00:00.05", 50),
+        ("00:00:00.0010001", 2),  # a part of a millisecond counts as one
+        ("00:00:00.0000001", 1),
+        ("0.00:00:01", 1000),
+        ("01.00:00:00", 86_400_000),
+    ],
+)
+def test_other_ways_to_write_a_time_span(text: str, ms: int) -> None:
+    """Any number of decimals up to seven, and never nothing for something."""
+    assert ms == parse_timespan(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "1", "00:00", "1:00:00", "24:00:00", "00:60:00", "00:00:60", "-00:00:01"),
+        *("00:00:00.", "00:00:00.12345678", ".00:00:00", "00:00:00 ", "a.00:00:00"),
+        *(
+            "\u0660\u0660:00:01",
+            "10675199.02:48:05.4780000",
+            "99999999.00:00:00",
+            "999999999.00:00:00",
+        ),
+    ],
+)
+def test_what_is_no_time_span(text: str) -> None:
+    """Two digits each, within a day, and no longer than clients can hold."""
+    with pytest.raises(ValueError, match=r"not a time|too long"):
+        parse_timespan(text)
+
+
+@given(st.integers(0, TTL_MS_MAX))
+def test_every_time_span_comes_back(ms: int) -> None:
+    """What is written is read."""
+    assert ms == parse_timespan(format_timespan(ms))
+
+
+def test_queue_info_for_the_seeds_clients() -> None:
+    """The seed's fields and the later ones, with names, and milliseconds."""
+    assert {
+        "name": "my-queue",
+        "messageCount": 42,
+        "inFlight": 2,
+        "subscriberCount": 3,
+        "deliveryMode": "RoundRobin",
+        "maxSize": 10_000,
+        "createdAt": "2026-02-18T10:00:00Z",
+        "messageTtl": 3_600_000,
+        "enableDeadLetterQueue": True,
+        "deadLetterQueueName": "dlq.my-queue",
+        "overflowStrategy": "RedirectToDlq",
+        "maxRetryAttempts": 3,
+        "durable": True,
+    } == json.loads(write_info(FACTS, DIALECT_1_0))
+
+
+def test_queue_info_for_released_clients() -> None:
+    """The same fields, with integers, and hh:mm:ss."""
+    info = json.loads(write_info(FACTS, DIALECT_1_1))
+
+    assert (0, 3, "01:00:00") == (
+        info["deliveryMode"],
+        info["overflowStrategy"],
+        info["messageTtl"],
+    )
+    assert set(json.loads(write_info(FACTS, DIALECT_1_0))) == set(info)
+
+
+@pytest.mark.parametrize("dialect", [DIALECT_1_0, DIALECT_1_1])
+def test_queue_info_without_limits(dialect: int) -> None:
+    """No size is 0; no TTL and no dead letter queue are null; the name is UTF-8."""
+    facts = replace(
+        FACTS, name="очередь", max_size=None, ttl_ms=None, dead_letter_name=None, created_us=1
+    )
+    payload = write_info(facts, dialect)
+    info = json.loads(payload)
+
+    assert (0, None, None) == (info["maxSize"], info["messageTtl"], info["deadLetterQueueName"])
+    assert "1970-01-01T00:00:00.000001Z" == info["createdAt"]
+    assert "очередь".encode() in payload
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=2),
+    max_leaves=3,
+)
+keys = st.sampled_from(
+    [
+        *("mode", "deliveryMode", "maxQueueSize", "messageTtl", "enableDeadLetterQueue"),
+        *("deadLetterQueueName", "overflowStrategy", "maxRetryAttempts", "durable"),
+    ]
+)
+
+
+@given(st.dictionaries(keys, st.text()), st.dictionaries(keys, json_values), st.binary())
+def test_noise_raises_documented_errors_only(
+    headers: dict[str, str], options: dict[str, object], noise: bytes
+) -> None:
+    """Whatever arrives, the answer is options within their bounds or an OptionError."""
+    for payload in (noise, as_payload(options)):
+        with suppress(OptionError):
+            read = read_options(headers, payload)
+            assert read.mode in {None, 0, 1, 2, 3}
+            assert read.max_size is None or 1 <= read.max_size <= COUNT_MAX
+            assert read.ttl_ms is None or 1 <= read.ttl_ms <= TTL_MS_MAX
