@@ -240,7 +240,13 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _end)
     with tempfile.TemporaryDirectory(prefix="braidmq-bench-") as name:
         bench = Bench(Path(name), QUICK if options.quick else FULL)
-        facts = report.machine(Path(name), bench.installed)
+        versions = {
+            program: rabbitmq.version()
+            if program == rabbitmq.PROGRAM
+            else report.version_of(program)
+            for program in bench.installed
+        }
+        facts = report.machine(Path(name), versions)
         rows: list[report.Row] = []
         try:
             for contest in CONTESTS:

@@ -47,9 +47,17 @@ _CONFIRM: Final = struct.Struct(
 _BASIC_ACK: Final = (60, 80)
 
 
+_LIBRARIES: Final = Path("/usr/lib/rabbitmq/lib")
+
+
 def is_installed() -> bool:
     """Say whether this machine has the server."""
     return shutil.which(PROGRAM) is not None and Path(_SERVER).exists()
+
+
+def version() -> str:
+    """Return the version by the name of its directory: asked for it, the server would start."""
+    return ", ".join(sorted(path.name for path in _LIBRARIES.glob("rabbitmq_server-*")))
 
 
 class RabbitMQ(Peer):

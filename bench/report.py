@@ -10,7 +10,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -112,8 +112,8 @@ def write_json(path: Path, facts: dict[str, str], rows: Sequence[Row]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def machine(directory: Path, peers: Sequence[str]) -> dict[str, str]:
-    """Return the facts without which the figures say little."""
+def machine(directory: Path, peers: Mapping[str, str]) -> dict[str, str]:
+    """Return the facts without which the figures say little; *peers* are programs' versions."""
     facts = {
         "cores": str(os.cpu_count()),
         "processor": _processor(),
@@ -122,10 +122,13 @@ def machine(directory: Path, peers: Sequence[str]) -> dict[str, str]:
         "fdatasync of 4 KiB": f"{_fsync_s(directory) * 1000:.2f} ms (median)",
         "load before": f"{os.getloadavg()[0]:.2f}",
     }
-    for program in peers:
-        found = subprocess.run([program, "--version"], capture_output=True, check=True)
-        facts[program] = found.stdout.decode().strip()
-    return facts
+    return {**facts, **peers}
+
+
+def version_of(program: str) -> str:
+    """Return what a program says about itself."""
+    found = subprocess.run([program, "--version"], capture_output=True, check=True)
+    return found.stdout.decode().strip()
 
 
 def _cells(row: Row) -> tuple[str, str, str, str, str, str, str]:
