@@ -157,9 +157,15 @@ class MixedRig(Rig):
         assert not carrier.gone.is_set(), self.daemon.last_words()
         drainer.care = 1.0
         before = drainer.acknowledged
+        drainer.ask_what_is_left()
         drainer.acknowledge_all()
         await carrier.answered(0)
         return drainer.acknowledged - before
+
+    def is_something_left(self, carriers: list[Carrier]) -> bool:
+        """Say whether a queue holds messages that were not taken yet."""
+        clients = [carrier.client for carrier in carriers]
+        return any(isinstance(client, VibeConsumer) and client.left for client in clients)
 
     def verdict(self) -> list[Violation]:
         """Return what the ledger shows after all was drained."""

@@ -269,15 +269,15 @@ MUTANTS: Final = (
         "dedup ids are forgotten at a restart",
         (
             "broker/state.py",
-            "broker.dedup.remember(stored.topic, dedup_id, record_id, stored.timestamp_us)",
-            "del dedup_id",
+            "broker.dedup.remember(meant_for, dedup_id, record_id, stored.timestamp_us)",
+            "del meant_for",
         ),
         ("broker/state.py", '"dedup": broker.dedup.rows()', '"dedup": []'),
     ),
     _of_queues(
         "a purge is confirmed before it is recorded",
         (
-            "broker/queue_delivery.py",
+            "broker/purges.py",
             "        self.acknowledged = True  # nobody",
             "        # nobody",
         ),

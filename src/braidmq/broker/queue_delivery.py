@@ -17,8 +17,8 @@ from braidmq.broker.policy import (
     Policy,
     for_dead_letters,
 )
+from braidmq.broker.purges import Purger
 from braidmq.broker.queues import Queue
-from braidmq.broker.replays import Replayer
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
 from braidmq.broker.subscriptions import RETURNED, Consumer, Delivery, Entry, Peer, Subscription
@@ -29,7 +29,7 @@ _DELAY_STEPS: Final = 16
 
 
 @final
-class QueueDeliverer(Replayer):
+class QueueDeliverer(Purger):
     """Everything that delivery does, and queues."""
 
     def __init__(
@@ -106,53 +106,10 @@ class QueueDeliverer(Replayer):
     def purge(self, queue: Queue, now_us: int) -> int:
         """Settle everything that waits; return how many messages that were."""
         before = queue.waiting()
-        for consumer in queue.consumers:
-            if consumer.subscription.lane is not None:
-                self._empty(consumer.subscription, now_us)
-        for lane in queue.lanes:
-            self._empty(lane, now_us)
-            if lane.is_ledger:
-                self._empty_ledger(queue, lane, now_us)
+        self.empty(queue, now_us)
         self.stats.purged += before
-        self.acknowledged = True  # nobody may meet again what an operator let go of
         self._unblock(queue)
         return before
-
-    def _empty(self, subscription: Subscription, now_us: int) -> None:
-        """Settle what waits in a lane or a view, at hand and in the log."""
-        while self._drop_oldest(subscription, now_us):
-            pass
-        last_id = max(subscription.cursor, subscription.topic.last_id)
-        rest = max(0, subscription.unsettled - len(subscription.in_flight.open))
-        if not subscription.is_ledger:
-            subscription.unsettled -= rest
-            if last_id > subscription.cursor and subscription.lane is None:
-                self.progress_of(subscription, now_us).settle_range(
-                    subscription.cursor, last_id, rest
-                )
-        subscription.cursor = last_id
-        subscription.tail = last_id
-        subscription.behind = False
-        subscription.known_attempts = {}
-
-    def _empty_ledger(self, queue: Queue, ledger: Subscription, now_us: int) -> None:
-        """Settle what no subscriber of a fan-out holds."""
-        settled = ledger.settled
-        assert settled is not None
-        held: set[int] = set()
-        for consumer in queue.consumers:
-            for message_id in consumer.subscription.in_flight.open:
-                if not settled.contains(message_id):
-                    held.add(message_id)
-        emptied = settled.copy()
-        for message_id in held:
-            emptied.add(message_id - 1, message_id)
-        count = ledger.unsettled - len(held)
-        for after, last in emptied.open_ranges(ledger.cursor):
-            self.progress_of(ledger, now_us).settle_range(after, last, count)
-            settled.add(after, last)
-            count = 0
-        ledger.unsettled = len(held)
 
     def lanes_and_views(self) -> list[Subscription]:
         """Return all that queues are made of."""
@@ -222,7 +179,7 @@ class QueueDeliverer(Replayer):
             for consumer in queue.consumers:
                 view = consumer.subscription
                 while view.unsettled - view.in_flight.count > queue.policy.max_size:
-                    if not self._drop_oldest(view, now_us):
+                    if not self.drop_oldest(view, now_us):
                         break
                     self.stats.dropped_overflow += 1
             return
@@ -230,31 +187,9 @@ class QueueDeliverer(Replayer):
             for lane in queue.lanes:  # the lowest priority first
                 if lane.unsettled - lane.in_flight.count > 0 or lane.volatile:
                     break
-            if not self._drop_oldest(lane, now_us):
+            if not self.drop_oldest(lane, now_us):
                 return  # it has to be read back first, and is looked at again then
             self.stats.dropped_overflow += 1
-
-    def _drop_oldest(self, subscription: Subscription, now_us: int) -> bool:
-        """End the oldest waiting message; say whether one was at hand."""
-        ready = subscription.ready
-        volatile = subscription.volatile
-        entry = subscription.in_flight.oldest_unheld()
-        if entry is None and ready:
-            entry = ready[0]
-        if volatile and (entry is None or volatile[0].arrival < entry.message.arrival):
-            self.windows.hold(subscription, -len(volatile.popleft().body))
-            return True
-        if entry is None:
-            if subscription.behind and not subscription.reading and not subscription.is_ledger:
-                subscription.reading = True
-                self.reads.append(subscription)
-            return False
-        if entry.state == RETURNED:
-            self.release(entry)
-        else:
-            ready.popleft()
-        self.end_entry(entry, now_us)
-        return True
 
     # Out: a consumer gets a message.
 

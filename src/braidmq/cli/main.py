@@ -22,6 +22,7 @@ from braidmq.cli import (
     dead_letters,
     demo,
     doctor,
+    keygen,
     keys,
     messages,
     queues,
@@ -51,6 +52,7 @@ app.command("subscribe")(messages.subscribe)
 app.command("topics")(topics.topics)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
+app.command("keygen")(keygen.keygen)
 app.add_typer(queues.app, name="queue")
 app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(keys.app, name="keys")

@@ -3,11 +3,17 @@
 
     ClientError(BraidError)
     |-- InvalidArgument          a URL, topic, payload or option cannot be used (a ValueError)
+    |   `-- KeyRefused               a key, or the file that holds it, cannot be used
     |-- NotSupported             the strand cannot do that
     |-- Closed                   the client or the subscription was closed, or is draining
     |-- ConnectionFailed         no connection could be made
     |   `-- AuthenticationFailed     the broker does not know the key; not tried again
     |-- ConnectionLost           the connection broke before the answer came
+    |-- MessageRefused           a sealed message is not taken, and nothing of it is shown
+    |   |-- NotOpened                it is damaged, or sealed by or for another key
+    |   |-- SenderRefused            its sender is not trusted, or is the receiver itself
+    |   |-- Retargeted               it was sealed for another topic or schema
+    |   `-- Replayed                 it was taken before, or is too old to tell
     |-- StaleDelivery            an acknowledgement came for a delivery that is no longer open
     |-- QueueRefused             the broker said no to a request about a queue
     |-- SubscriptionRefused      the broker said no to a subscription
@@ -18,7 +24,8 @@
         |   `-- PublishFailed        and cannot tell what is stored (an OutcomeUnknown too)
         `-- OutcomeUnknown       it may be stored or not: publishing again may store it twice
 
-Errors carry addresses, codes and texts; never a key, a token or a payload.
+Errors carry addresses, codes, texts and public keys; never any other key, a token or a
+payload.
 """
 
 from braidmq.base.errors import BraidError
@@ -30,6 +37,10 @@ class ClientError(BraidError):
 
 class InvalidArgument(ClientError, ValueError):
     """A URL, topic, payload or option cannot be used."""
+
+
+class KeyRefused(InvalidArgument):
+    """A key, or the file that holds it, cannot be used."""
 
 
 class NotSupported(ClientError):
@@ -65,6 +76,38 @@ class ConnectionLost(ClientError):
         super().__init__(f"lost the connection to {address}: {reason}")
         self.address = address
         self.reason = reason
+
+
+class MessageRefused(ClientError):
+    """A sealed message is not taken, and nothing of it is shown."""
+
+
+class NotOpened(MessageRefused):
+    """The box is damaged, or was sealed by or for another key."""
+
+
+class SenderRefused(MessageRefused):
+    """The sender is not trusted, or is the receiver itself; *key* is its public key."""
+
+    def __init__(self, key: bytes, reason: str) -> None:
+        super().__init__(f"sender {key[:8].hex()} refused: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+class Retargeted(MessageRefused):
+    """The message was sealed for another topic or schema than it came with."""
+
+
+class Replayed(MessageRefused):
+    """The message was taken before, or is too old to tell."""
+
+    def __init__(self, key: bytes, sequence: int) -> None:
+        super().__init__(
+            f"message {sequence} of sender {key[:8].hex()} was taken, or is too old"
+        )
+        self.key = key
+        self.sequence = sequence
 
 
 class StaleDelivery(ClientError):

@@ -263,6 +263,7 @@ class VibeConsumer(VibeClient):
         self.care = plan.care
         self.delivered = 0
         self.acknowledged = 0
+        self.left = 0  # in the queue, when it was asked last
         self._held: list[_Held] = []
         self._unconfirmed: list[_Held | None] = []
         self._given_back: set[str] = set()
@@ -278,6 +279,10 @@ class VibeConsumer(VibeClient):
         super().greet()
         self.request(messages.QUEUE_INFO, "info", self.plan.name)
         self._begin()
+
+    def ask_what_is_left(self) -> None:
+        """Have `left` told; a fence behind it says when it is."""
+        self.request(messages.QUEUE_INFO, "left", self.plan.name)
 
     def _begin(self) -> None:
         """Declare the queue; subscribe when that is answered, as Subscribe declares as well."""
@@ -301,7 +306,14 @@ class VibeConsumer(VibeClient):
         elif kind == messages.PONG:
             self._confirmed(body.id)
         elif kind == messages.QUEUE_INFO:
-            if self.plan.mode and not self.plan.is_as_declared(body.payload):
+            facts = json.loads(body.payload or b"{}")
+            self.left = facts.get("messageCount", 0) + facts.get("inFlight", 0)
+            # Only the first answer is about what was there before this client declared it.
+            if (
+                body.id == "info"
+                and self.plan.mode
+                and not self.plan.is_as_declared(body.payload)
+            ):
                 self.scene.ledger.undeclared(self.plan.name, self._asked_at)
         elif kind == messages.CREATE_QUEUE:
             self.scene.declared.add(self.plan.name)

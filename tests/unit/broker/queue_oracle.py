@@ -251,8 +251,8 @@ class QueueOracle:
         held: set[int] = set()
         for view in self.all_views():
             held |= view.held.keys()
-            for message_id in view.open - view.held.keys():
-                self.end(view, message_id, "purge")
+            view.open &= view.held.keys()
+            view.aside = {}
         for message_id in self.unsettled() - held:
             self.ends.setdefault(message_id, set()).add(("purge", 0))
         self.volatile = {lane: [] for lane in (3, 2, 1, 0)}

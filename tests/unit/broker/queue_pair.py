@@ -138,13 +138,20 @@ class QueuePair(RuleBasedStateMachine):
             subscriptions = self.queue.lanes
             if oracle.is_fan_out:
                 subscriptions = [self.subscription_of(view)]
+                view.is_exact = view.is_exact or not subscriptions[0].behind
             if view.is_exact:
                 left = sum(waiting_in(s) for s in subscriptions) + self.unabsorbed(view)
-                while view.waiting() > left:
-                    assert view.waiting() + letters > size
-                    oracle.end(view, oracle.oldest_waiting(view), "overflow")
-                    dropped -= 1
+                dropped -= self.drop(view, view.waiting() - left, letters)
+        for view in oracle.all_views():
+            if not view.is_exact:  # there is one at most
+                dropped -= self.drop(view, dropped, letters)
         assert 0 == dropped
+
+    def drop(self, view: View, count: int, letters: int) -> int:
+        for _ in range(count):
+            assert view.waiting() + letters > self.policy.max_size
+            self.oracle.end(view, self.oracle.oldest_waiting(view), "overflow")
+        return max(0, count)
 
     def unabsorbed(self, view: View) -> int:
         """Return how many deliveries the oracle has not heard of yet."""

@@ -451,3 +451,18 @@ def test_queues_are_for_who_knows_them() -> None:
         deliverer.pump_queue(queue, 0)
     with pytest.raises(NotImplementedError):
         deliverer.leave_queue(consumer, 0, counted=True)
+
+
+def test_a_memory_only_message_waits_for_a_consumer_that_has_no_room() -> None:
+    """It is pushed when there is some."""
+    drive = Drive()
+    consumer = drive.subscribe("a", qos=0)
+    drive.credit(consumer, 5)
+    consumer.peer.room_bytes = 0
+    drive.publish("a", b"later", qos=0)
+    before = drive.pushed(consumer)
+    consumer.peer.room_bytes = ROOM_BYTES
+    drive.broker.resume(consumer.peer, drive.now_us)
+
+    assert [] == before
+    assert [b"later"] == [delivery.message.payload for delivery in drive.pushed(consumer)]

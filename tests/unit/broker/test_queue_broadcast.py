@@ -96,3 +96,20 @@ def test_memory_only_messages_that_nobody_hears_are_bounded_too(drive: Drive) ->
 
     assert 2 == waiting
     assert [b"3", b"4"] == [d.message.payload for d in drive.pushed(ada)]
+
+
+def test_who_may_not_have_it_hears_nothing_until_it_may(drive: Drive) -> None:
+    """Permissions change meanwhile, and each change is looked at once."""
+    queue = drive.declare("q", policy_of(FAN_OUT_WITHOUT_ACK))
+    ada = drive.join(queue)
+    principal = ada.peer.principal
+    assert principal is not None
+    heard: list[int] = []
+    for allowed in ([], ["q"]):
+        principal.subscribe = allowed
+        principal.version += 1
+        for _ in range(2):
+            drive.publish_many("q", 1)
+            heard.append(len(drive.pushed(ada)))
+
+    assert [0, 0, 1, 1] == heard

@@ -4,7 +4,6 @@ import pytest
 
 from braidmq.broker import dead_letters
 from braidmq.broker.policy import Policy
-from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
 from braidmq.broker.subscriptions import Consumer
 from tests.unit.broker.drive import Drive, S, entries_of
@@ -257,30 +256,3 @@ def test_a_message_that_came_back_can_be_put_off(drive: Drive) -> None:
     drive.advance(6 * S)
 
     assert ([], [2]) == (early, drive.pushed_ids(other))
-
-
-# Purging.
-
-
-def facts(queue: Queue) -> tuple[int, int]:
-    return queue.waiting(), queue.in_flight_count()
-
-
-def test_purging_ends_what_waits_and_not_what_is_in_flight() -> None:
-    """At hand, put off, and in the log; also after a restart."""
-    drive = Drive(Settings(window=2))
-    queue = drive.declare("q")
-    drive.publish_many("q", 10)
-    consumer = drive.join(queue, 2)
-    kept, delayed = drive.taken(consumer)
-    drive.broker.deliverer.requeue(delayed, 60 * S, drive.now_us)
-    (third,) = drive.taken(consumer)
-    purged = drive.broker.deliverer.purge(queue, drive.now_us)
-    left = facts(queue)
-    drive.commit()
-    drive.restart()
-    again = drive.queue("q")
-
-    assert (8, (0, 2)) == (purged, left)
-    assert (2, 0) == facts(again)
-    assert [kept.id, third.id] == drive.pushed_ids(drive.join(again))

@@ -397,32 +397,3 @@ def test_the_slowest_subscriber_blocks_publishers(drive: Drive) -> None:
 
     assert [] == queue.blocked
     assert slow.peer in drive.broker.take_touched()
-
-
-def test_purging_a_fan_out_leaves_what_is_in_flight() -> None:
-    """What waits for one subscriber ends for the others when they leave, as an end does."""
-    drive = Drive(Settings(window=2))
-    queue = drive.declare("q", policy_of())
-    ada, bob = drive.join(queue, 1), drive.join(queue, 2)
-    drive.publish_many("q", 8)
-    purged = drive.broker.deliverer.purge(queue, drive.now_us)
-    left = queue.waiting(), queue.in_flight_count(), queue.lanes[0].unsettled
-    drive.leave(ada)
-    drive.leave(bob)
-    drive.commit()
-    drive.restart()
-
-    assert (7, (0, 3, 1)) == (purged, left)
-    assert 1 == drive.queue("q").waiting()
-    assert [2] == drive.pushed_ids(drive.join(drive.queue("q")))
-
-
-def test_purging_a_fan_out_without_subscribers(drive: Drive, queue: Queue) -> None:
-    """All of it is gone, and stays so."""
-    drive.publish_many("q", 3)
-    purged = drive.broker.deliverer.purge(queue, drive.now_us)
-    drive.commit()
-    drive.restart()
-
-    assert (3, 3) == (purged, purged + drive.queue("q").waiting())
-    assert [] == drive.pushed_ids(drive.join(drive.queue("q")))

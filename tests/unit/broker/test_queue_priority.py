@@ -153,16 +153,3 @@ def test_memory_only_messages_go_by_priority_too() -> None:
     consumer = drive.join(queue)
 
     assert [b"3", b"2", b"1", b"0"] == [d.message.payload for d in drive.pushed(consumer)]
-
-
-def test_purging_empties_every_priority() -> None:
-    """At hand and in the log, for good."""
-    drive = Drive(Settings(window=1))
-    queue = declared(drive)
-    publish(drive, *EVERY_PRIORITY, *EVERY_PRIORITY)
-    drive.join(queue, 1)
-    purged = drive.broker.deliverer.purge(queue, drive.now_us)
-    drive.commit()
-    drive.restart()
-
-    assert (7, 1) == (purged, drive.queue("q").waiting())

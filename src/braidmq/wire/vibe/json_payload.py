@@ -6,21 +6,17 @@ keys and lone surrogates in escapes are not judged. What a payload means is not 
 
 import base64
 import json
-import re
-from itertools import accumulate
 from typing import Final, NoReturn
 
 import msgspec
+
+from braidmq.wire.json_depth import is_deeper
 
 DEPTH_MAX: Final = 64
 """Arrays and objects around the innermost value."""
 
 # Raw: judged as it is passed over, and no object made of it.
 _fast: Final = msgspec.json.Decoder(msgspec.Raw)
-
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-_STEPS: Final = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")  # one level down, one up
-_NO_BRACKETS: Final = bytes(sorted(set(range(256)) - set(b"[]{}")))
 
 
 def is_json(payload: bytes) -> bool:
@@ -33,10 +29,7 @@ def is_json(payload: bytes) -> bool:
         # The fast decoder also refuses lone surrogates; it never accepts too much.
         if not _is_json_to_the_letter(payload):
             return False
-    # No deeper than it has opening brackets: for nearly every payload that is an answer.
-    if payload.count(b"[") + payload.count(b"{") <= DEPTH_MAX:
-        return True
-    return not _is_deep(payload)
+    return not is_deeper(payload, DEPTH_MAX)
 
 
 def as_json(payload: bytes) -> tuple[bytes, bool]:
@@ -55,13 +48,6 @@ def _is_json_to_the_letter(payload: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _is_deep(payload: bytes) -> bool:
-    # Only for JSON: strings end and brackets match. All of it runs in C, for it must be quick
-    # with a payload of a mebibyte of brackets too.
-    steps = _STRING.sub(b"", payload).translate(_STEPS, _NO_BRACKETS)
-    return max(accumulate(memoryview(steps).cast("b")), default=0) > DEPTH_MAX
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -1,0 +1,187 @@
+"""Schemas: what a typed topic's payloads look like, and what kind of payload bytes are.
+
+Three schemas are built in; more are added at start. A schema is JSON Schema, compiled once, and
+never fetches anything from anywhere. Sealed payloads are nobody's to look into here.
+"""
+
+import json
+from typing import Final, NoReturn
+
+import jsonschema_rs
+import msgspec
+
+from braidmq.base.errors import BraidError
+
+PLAIN: Final = 0
+"""JSON text; valid, when a schema was named."""
+
+SEALED: Final = 1
+"""A box between two keys, which only its recipient can look into."""
+
+OPAQUE: Final = 2
+"""Any other bytes; no schema was named."""
+
+SCHEMA_INVALID: Final = 3
+SCHEMA_UNKNOWN: Final = 4
+
+SEALED_BYTES_MIN: Final = 40
+"""Nonce and tag of an empty payload."""
+
+SENDER_KEY_BYTES: Final = 32
+
+SCHEMA_ID_BYTES_MAX: Final = 65_535
+"""A schema's id travels as a header, whose length is a u16."""
+
+PROBLEM_CHARS_MAX: Final = 160
+"""A path can be as long as a payload's keys are."""
+
+_NUMBER: Final[dict[str, object]] = {"type": "number"}
+_INTEGER: Final[dict[str, object]] = {"type": "integer"}
+_STRING: Final[dict[str, object]] = {"type": "string"}
+
+_BUILT_IN: Final[dict[str, dict[str, object]]] = {
+    "sensor.Temperature": {
+        "type": "object",
+        "properties": {"celsius": _NUMBER, "timestamp_ms": _INTEGER, "sensor_id": _STRING},
+        "required": ["celsius", "timestamp_ms", "sensor_id"],
+    },
+    "sensor.Humidity": {
+        "type": "object",
+        "properties": {"percent": _NUMBER, "timestamp_ms": _INTEGER, "sensor_id": _STRING},
+        "required": ["percent", "timestamp_ms", "sensor_id"],
+    },
+    "control.Command": {
+        "type": "object",
+        "properties": {
+            "action": {"type": "string", "minLength": 1},
+            "params": {"type": "object"},
+        },
+        "required": ["action"],
+    },
+}
+
+_raw: Final = msgspec.json.Decoder(msgspec.Raw)  # judged, and no object made of it
+_values: Final = msgspec.json.Decoder()
+
+
+class SchemaError(BraidError):
+    """A schema cannot be added; the text says why."""
+
+
+class Schemas:
+    """The schemas by their ids."""
+
+    def __init__(self) -> None:
+        self._validators: dict[str, jsonschema_rs.Validator] = {}
+        for schema_id, json_schema in _BUILT_IN.items():
+            self.add(schema_id, json_schema)
+
+    def add(self, schema_id: str, json_schema: dict[str, object]) -> None:
+        """Compile a schema and keep it; ids are given once, the built-in ones included.
+
+        Raises:
+            SchemaError: The id is taken or cannot be one, or it is no JSON Schema that stands
+                by itself.
+        """
+        if not 0 < len(schema_id.encode(errors="replace")) <= SCHEMA_ID_BYTES_MAX:
+            raise SchemaError(f"a schema id has 1 to {SCHEMA_ID_BYTES_MAX} bytes")
+        if schema_id in self._validators:
+            raise SchemaError("there is a schema of that id already")
+        try:
+            validator = jsonschema_rs.validator_for(json_schema, offline=True)
+        except jsonschema_rs.ValidationError as error:
+            raise SchemaError(f"is not a JSON Schema: {error.message}") from None
+        except ValueError as error:
+            raise SchemaError(f"is not a JSON Schema: {error}") from None
+        self._validators[schema_id] = validator
+
+    def ids(self) -> list[str]:
+        """Return the ids of all schemas, sorted."""
+        return sorted(self._validators)
+
+    def is_known(self, schema_id: str) -> bool:
+        """Tell whether there is a schema of that id."""
+        return schema_id in self._validators
+
+    def problem(self, schema_id: str, payload: bytes) -> str:
+        """Say where *payload* breaks a known schema, never repeating a value; "" when valid."""
+        if not is_json(payload):
+            return "the payload is not JSON"
+        try:
+            self._validators[schema_id].validate(_value(payload))
+        except jsonschema_rs.ValidationError as error:
+            return _where(error)
+        except (ValueError, RecursionError):
+            # It is deeper than the validator goes, or has a number of thousands of digits.
+            return "the payload cannot be validated"
+        return ""
+
+    def judge(self, payload: bytes, schema_id: str, sender_key: bytes) -> int:
+        """Say what a payload is, or why it is refused; no schema is an empty id.
+
+        payload                                  known schema          no schema
+        JSON text                                PLAIN or _INVALID     PLAIN
+        else 40 bytes or more with a sender key  SEALED                SEALED
+        else                                     _INVALID              OPAQUE
+        """
+        if schema_id and schema_id not in self._validators:
+            return SCHEMA_UNKNOWN
+        if is_json(payload):
+            return SCHEMA_INVALID if schema_id and self.problem(schema_id, payload) else PLAIN
+        if len(payload) >= SEALED_BYTES_MIN and len(sender_key) == SENDER_KEY_BYTES:
+            return SEALED
+        return SCHEMA_INVALID if schema_id else OPAQUE
+
+
+def is_json(payload: bytes) -> bool:
+    """Tell whether *payload* is one JSON text in UTF-8."""
+    try:
+        _raw.decode(payload)
+        if not payload.isascii():
+            payload.decode()
+    except RecursionError:
+        return False
+    except ValueError:
+        # The fast decoder also refuses lone surrogates; it never accepts too much.
+        return _is_json_to_the_letter(payload)
+    return True
+
+
+def _is_json_to_the_letter(payload: bytes) -> bool:
+    try:
+        _exact.decode(payload.decode())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _value(payload: bytes) -> object:
+    try:
+        if not payload.isascii():
+            payload.decode()
+        return _values.decode(payload)
+    except ValueError:
+        return _exact_values.decode(payload.decode())
+
+
+def _where(error: jsonschema_rs.ValidationError) -> str:
+    path = "$" + "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path
+    )
+    kind = error.kind
+    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Required):
+        text = f"{path}.{kind.property} is missing"
+    else:
+        text = f"{path} breaks {kind.name!r}"
+    return text if len(text) <= PROBLEM_CHARS_MAX else text[: PROBLEM_CHARS_MAX - 1] + "…"
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# Numbers are measured, not converted: their size is not judged, and must not cost anything.
+_exact: Final = json.JSONDecoder(
+    parse_int=len, parse_float=len, parse_constant=_refuse_constant
+)
+_exact_values: Final = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -1,0 +1,123 @@
+"""Certificates: the one a QUIC listener serves with, loaded or made once. No sockets here."""
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from braidmq.base.errors import ConfigError
+from braidmq.wal.disk import Disk
+from braidmq.wal.files import replace_file
+
+CERTIFICATE_FILE: Final = "qumbed.cert.pem"
+KEY_FILE: Final = "qumbed.key.pem"
+NAMES: Final = ("localhost", "127.0.0.1", "::1")
+VALID_DAYS: Final = 20 * 365
+"""Peers pin the fingerprint, so nothing is gained by a certificate that ends sooner."""
+
+CLOCK_SKEW: Final = timedelta(days=1)
+"""A peer's clock may be behind ours by this much."""
+
+
+class CertificateFiles(NamedTuple):
+    """A certificate and its key on the disk."""
+
+    certificate: Path
+    key: Path
+    fingerprint: str
+
+
+def fingerprint(der: bytes) -> str:
+    """Return the SHA-256 of a certificate in DER, in lower-case hex."""
+    return hashlib.sha256(der).hexdigest()
+
+
+def load(section: str, certificate: Path, key: Path) -> CertificateFiles:
+    """Return the files when they belong together.
+
+    Raises:
+        ConfigError: They cannot be read, or the key is another's; nothing of them is repeated.
+    """
+    setting = f"{section}.tls_cert"
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(setting, f"cannot be used with its key: {reason}") from None
+    except (TypeError, ValueError):
+        raise ConfigError(setting, "cannot be used with its key: not PEM") from None
+    if _public_bytes(found.public_key()) != _public_bytes(private.public_key()):
+        raise ConfigError(setting, "cannot be used with its key: they do not match")
+    der = found.public_bytes(serialization.Encoding.DER)
+    return CertificateFiles(certificate, key, fingerprint(der))
+
+
+def load_or_make(
+    section: str, directory: Path, *, names: tuple[str, ...] = NAMES
+) -> CertificateFiles:
+    """Return the directory's self-signed certificate, which is made the first time.
+
+    The key is written first: a key without its certificate is a making that was interrupted. A
+    certificate without its key is a loss, and is not papered over by a new identity.
+
+    Raises:
+        ConfigError: What is there cannot be used.
+        OSError: It could not be written.
+    """
+    certificate, key = directory / CERTIFICATE_FILE, directory / KEY_FILE
+    if not certificate.exists():
+        _make(directory, names)
+    elif key.exists():
+        key.chmod(0o600)
+    return load(section, certificate, key)
+
+
+def _make(directory: Path, names: tuple[str, ...]) -> None:
+    private = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "BraidMQ")])
+    now = datetime.now(UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + timedelta(days=VALID_DAYS))
+        .add_extension(
+            x509.SubjectAlternativeName([_name(name) for name in names]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(private, hashes.SHA256())
+    )
+    key_pem = private.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    disk = Disk(directory)
+    disk.make_dir("")
+    replace_file(disk, KEY_FILE, key_pem)
+    replace_file(disk, CERTIFICATE_FILE, built.public_bytes(serialization.Encoding.PEM))
+
+
+def _name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _public_bytes(key: object) -> bytes:
+    # Every kind of public key has the method; the union of their types has no common name.
+    encoded: bytes = key.public_bytes(  # type: ignore[attr-defined]  # the union has no name
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return encoded

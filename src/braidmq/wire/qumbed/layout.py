@@ -1,0 +1,155 @@
+"""The JSON of Qumbed frames as typed structs: bytes in, a struct or a BadFrameError out.
+
+Every field may be absent or null, and none may be of another type than its own; unknown keys
+are passed over. Judged here is what JSON can say: syntax, depth, types, base64. What the fields
+mean, and which of them must be there, is judged in messages.
+"""
+
+from typing import Final
+
+import msgspec
+
+from braidmq.wire.errors import MalformedPayloadError
+from braidmq.wire.json_depth import is_deeper
+
+DEPTH_MAX: Final = 32
+"""Arrays and objects around the innermost value, the frame's own two among them."""
+
+ID_BYTES_MAX: Final = 65_535
+"""What a client may call its frame; kept with the message, where a text's length is a u16."""
+
+
+class BadFrameError(MalformedPayloadError):
+    """A frame's JSON is not what it should be; `id` is the frame's, when it could be read."""
+
+    def __init__(self, problem: str, frame_id: str = "") -> None:
+        super().__init__(problem)
+        self.id = frame_id
+
+
+class Named(msgspec.Struct, gc=False):
+    """What a frame's object may have, whatever its type: the name that its sender gave it."""
+
+    id: str | None = None
+
+
+class Publish(Named, gc=False):
+    """The object of `p`."""
+
+    topic: str | None = None
+    payload: bytes | None = None
+    schema_id: str | None = None
+    recipient_key_id: bytes | None = None
+    sender_public_key: bytes | None = None
+
+
+class Subscribe(Named, gc=False):
+    """The object of `s`."""
+
+    topic: str | None = None
+    schema_id: str | None = None
+    public_key: bytes | None = None
+
+
+class Unsubscribe(Named, gc=False):
+    """The object of `u`."""
+
+    topic: str | None = None
+
+
+class Message(Named, gc=False):
+    """The object of `m`."""
+
+    topic: str | None = None
+    encrypted_payload: bytes | None = None
+    sender_key_id: bytes | None = None
+    sender_public_key: bytes | None = None
+    schema_id: str | None = None
+    timestamp_ms: int | None = None
+
+
+class Ack(msgspec.Struct, gc=False):
+    """The object of `a`."""
+
+    message_id: str | None = None
+    ok: bool | None = None
+    delivered: int | None = None
+
+
+class Error(Named, gc=False):
+    """The object of `e`."""
+
+    code: str | None = None
+    message: str | None = None
+
+
+class Discovery(Named):
+    """The object of `d`."""
+
+    node_id: str | None = None
+    topics: list[str] | None = None
+    public_key: bytes | None = None
+    addr: str | None = None
+
+
+class Frame(msgspec.Struct):
+    """A frame: its type, the object of that type, and `k`."""
+
+    t: int | float  # a float only to be told from an integer: 1.0 is no frame type
+    p: Publish | None = None
+    s: Subscribe | None = None
+    u: Unsubscribe | None = None
+    m: Message | None = None
+    a: Ack | None = None
+    e: Error | None = None
+    d: Discovery | None = None
+    k: str | None = None
+
+
+class _NamedFrame(msgspec.Struct):
+    p: Named | None = None
+    s: Named | None = None
+    u: Named | None = None
+    d: Named | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(Frame)
+_any: Final = msgspec.json.Decoder(msgspec.Raw)  # judged, and no object made of it
+_names: Final = msgspec.json.Decoder(_NamedFrame)
+
+
+def decode(payload: bytes) -> Frame:
+    """Return the struct of one frame.
+
+    Raises:
+        BadFrameError: It is not JSON, too deep, or a field is of another type than its own.
+            The text repeats nothing of the payload.
+    """
+    try:
+        # Texts behind unknown keys are passed over unread, and must be UTF-8 as well.
+        if not payload.isascii():
+            payload.decode()
+        if payload.count(b"[") + payload.count(b"{") > DEPTH_MAX:
+            _any.decode(payload)
+            if is_deeper(payload, DEPTH_MAX):
+                raise BadFrameError(f"the frame is more than {DEPTH_MAX} levels deep")
+        return _decoder.decode(payload)
+    except msgspec.ValidationError as error:
+        # It names the field and the two types, never the value.
+        raise BadFrameError(str(error), name_of(payload)) from None
+    except RecursionError:
+        raise BadFrameError(f"the frame is more than {DEPTH_MAX} levels deep") from None
+    except ValueError:
+        raise BadFrameError("the frame is not JSON") from None
+
+
+def name_of(payload: bytes) -> str:
+    """Return the id of a frame that is wrong in another place, if it has one."""
+    try:
+        named = _names.decode(payload)
+    except (ValueError, RecursionError):
+        return ""
+    for part in (named.p, named.s, named.u, named.d):
+        if part is not None and part.id and len(part.id.encode()) <= ID_BYTES_MAX:
+            return part.id
+    return ""

@@ -1,0 +1,400 @@
+"""Frames' JSON on the Qumbed strand: one object per frame, read strictly, written compactly.
+
+    t  key  frame        fields, in the order in which they are written
+    1  p    Publish      topic, payload*, schema_id, recipient_key_id*, sender_public_key*; id
+    2  s    Subscribe    topic, schema_id, public_key*; id
+    3  u    Unsubscribe  topic; id
+    4  m    Message      topic, encrypted_payload*, sender_key_id*, sender_public_key*;
+                         id, schema_id, timestamp_ms
+    5  a    Ack          message_id, ok; delivered
+    6  e    Error        code, message; id
+    7  d    Discovery    node_id, topics, public_key*, addr; id
+
+`{"t":3,"u":{"topic":"a"}}` is a frame. A * is standard base64 with padding, null when absent;
+what stands behind a semicolon is written only when there is something to say. Beside `t` may
+stand `k`, an API key. Unknown keys are ignored, names are matched exactly. Which frame may come
+from whom, and what topics and schemas there are, is not known here.
+"""
+
+from binascii import b2a_base64
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from braidmq.base.limits import TOPIC_BYTES_MAX
+from braidmq.wire.qumbed import frames, layout, public_keys
+from braidmq.wire.qumbed.layout import ID_BYTES_MAX, BadFrameError
+from braidmq.wire.qumbed.public_keys import KEY_ID_BYTES, PUBLIC_KEY_BYTES
+
+PUBLISH: Final = 1
+SUBSCRIBE: Final = 2
+UNSUBSCRIBE: Final = 3
+MESSAGE: Final = 4
+ACK: Final = 5
+ERROR: Final = 6
+DISCOVERY: Final = 7
+
+ERROR_TEXT_CHARS_MAX: Final = 200
+
+DISCOVERY_TOPICS_MAX: Final = 1_000
+"""Topics that one Discovery frame tells of, or fewer when their names are long."""
+
+
+class Frame:
+    """What every frame has: `id` is what the sender called it, `key` an API key, or nothing."""
+
+    def __init__(self, kind: int, frame_id: str, key: str) -> None:
+        self.kind: int = kind
+        self.id: str = frame_id
+        self.key: str = key
+
+
+class Publish(Frame):
+    """A payload for a topic; schema, recipient and sender are empty when they are absent."""
+
+    def __init__(
+        self,
+        topic: str,
+        payload: bytes,
+        schema_id: str,
+        recipient_key_id: bytes,
+        sender_public_key: bytes,
+        *,
+        frame_id: str,
+        key: str,
+    ) -> None:
+        # Not by way of Frame: on the way of every message a second call shows.
+        self.kind = PUBLISH
+        self.id = frame_id
+        self.key = key
+        self.topic: str = topic
+        self.payload: bytes = payload
+        self.schema_id: str = schema_id
+        self.recipient_key_id: bytes = recipient_key_id
+        self.sender_public_key: bytes = sender_public_key
+
+
+class Subscribe(Frame):
+    """A wish for a topic's messages, sealed for a public key."""
+
+    def __init__(
+        self, topic: str, schema_id: str, public_key: bytes, *, frame_id: str, key: str
+    ) -> None:
+        super().__init__(SUBSCRIBE, frame_id, key)
+        self.topic: str = topic
+        self.schema_id: str = schema_id
+        self.public_key: bytes = public_key
+
+
+class Unsubscribe(Frame):
+    """The end of such a wish."""
+
+    def __init__(self, topic: str, *, frame_id: str, key: str) -> None:
+        super().__init__(UNSUBSCRIBE, frame_id, key)
+        self.topic: str = topic
+
+
+class Message(Frame):
+    """A message for a subscriber. Its keys are not judged: who opens the box does that."""
+
+    def __init__(self, wire: layout.Message) -> None:
+        self.kind = MESSAGE
+        self.id = wire.id or ""
+        self.key = ""
+        self.topic: str = wire.topic or ""
+        self.encrypted_payload: bytes = wire.encrypted_payload or b""
+        self.sender_key_id: bytes = wire.sender_key_id or b""
+        self.sender_public_key: bytes = wire.sender_public_key or b""
+        self.schema_id: str = wire.schema_id or ""
+        self.timestamp_ms: int = wire.timestamp_ms or 0
+
+
+class Ack(Frame):
+    """The answer to a frame that was accepted; `delivered` is None when it is not told."""
+
+    def __init__(self, wire: layout.Ack) -> None:
+        super().__init__(ACK, "", "")
+        self.message_id: str = wire.message_id or ""
+        self.ok: bool = bool(wire.ok)
+        self.delivered: int | None = wire.delivered
+
+
+class Error(Frame):
+    """The answer to a frame that was refused."""
+
+    def __init__(self, wire: layout.Error) -> None:
+        super().__init__(ERROR, wire.id or "", "")
+        self.code: str = wire.code or ""
+        self.message: str = wire.message or ""
+
+
+class Discovery(Frame):
+    """What a node says of itself: a client as a question, the broker as the answer."""
+
+    def __init__(
+        self,
+        node_id: str,
+        topics: list[str],
+        public_key: bytes,
+        addr: str,
+        *,
+        frame_id: str,
+        key: str,
+    ) -> None:
+        super().__init__(DISCOVERY, frame_id, key)
+        self.node_id: str = node_id
+        self.topics: list[str] = topics
+        self.public_key: bytes = public_key
+        self.addr: str = addr
+
+
+def read_frame(payload: bytes) -> Frame:
+    """Return the frame that *payload* holds: a Publish, a Subscribe, or another of the seven.
+
+    Raises:
+        BadFrameError: It is not JSON, too deep, of an unknown type, has no object for its
+            type, or a field that cannot be. The text repeats nothing of the payload.
+    """
+    wire = layout.decode(payload)
+    kind = wire.t
+    key = wire.k or ""
+    if isinstance(kind, float):
+        raise BadFrameError("the frame type is not an integer", layout.name_of(payload))
+    if kind == PUBLISH and wire.p is not None:
+        return _read_publish(wire.p, key)
+    if kind == SUBSCRIBE and wire.s is not None:
+        return _read_subscribe(wire.s, key)
+    if kind == UNSUBSCRIBE and wire.u is not None:
+        frame_id = _frame_id(wire.u.id)
+        return Unsubscribe(_topic(wire.u.topic, frame_id), frame_id=frame_id, key=key)
+    if kind == MESSAGE and wire.m is not None:
+        return Message(wire.m)
+    if kind == ACK and wire.a is not None:
+        return Ack(wire.a)
+    if kind == ERROR and wire.e is not None:
+        return Error(wire.e)
+    if kind == DISCOVERY and wire.d is not None:
+        return _read_discovery(wire.d, key)
+    known = PUBLISH <= kind <= DISCOVERY
+    problem = "the object of the frame's type is missing" if known else "unknown frame type"
+    raise BadFrameError(problem, layout.name_of(payload))
+
+
+def _read_publish(wire: layout.Publish, key: str) -> Publish:
+    frame_id = _frame_id(wire.id)
+    recipient = wire.recipient_key_id or b""
+    if recipient and len(recipient) != KEY_ID_BYTES:
+        raise BadFrameError(f"recipient_key_id is not {KEY_ID_BYTES} bytes", frame_id)
+    sender = wire.sender_public_key or b""
+    if sender:
+        _check_public_key("sender_public_key", sender, frame_id)
+    return Publish(
+        _topic(wire.topic, frame_id),
+        wire.payload or b"",
+        wire.schema_id or "",
+        recipient,
+        sender,
+        frame_id=frame_id,
+        key=key,
+    )
+
+
+def _read_subscribe(wire: layout.Subscribe, key: str) -> Subscribe:
+    frame_id = _frame_id(wire.id)
+    topic = _topic(wire.topic, frame_id)
+    public_key = wire.public_key or b""
+    _check_public_key("public_key", public_key, frame_id)
+    return Subscribe(topic, wire.schema_id or "", public_key, frame_id=frame_id, key=key)
+
+
+def _read_discovery(wire: layout.Discovery, key: str) -> Discovery:
+    frame_id = _frame_id(wire.id)
+    public_key = wire.public_key or b""
+    if public_key:
+        _check_public_key("public_key", public_key, frame_id)
+    return Discovery(
+        wire.node_id or "",
+        wire.topics or [],
+        public_key,
+        wire.addr or "",
+        frame_id=frame_id,
+        key=key,
+    )
+
+
+def _frame_id(text: str | None) -> str:
+    if not text:
+        return ""
+    if len(text.encode()) > ID_BYTES_MAX:
+        raise BadFrameError(f"id is longer than {ID_BYTES_MAX} bytes")
+    return text
+
+
+def _topic(text: str | None, frame_id: str) -> str:
+    if not text:
+        raise BadFrameError("topic is empty", frame_id)
+    if len(text.encode()) > TOPIC_BYTES_MAX:
+        raise BadFrameError(f"topic is longer than {TOPIC_BYTES_MAX} bytes", frame_id)
+    return text
+
+
+def _check_public_key(field: str, public_key: bytes, frame_id: str) -> None:
+    fault = public_keys.fault(public_key)
+    if fault:
+        raise BadFrameError(f"{field} {fault}", frame_id)
+
+
+# --- writing: whole frames, ready to be sent --------------------------------------------------
+
+
+def quote(text: str) -> bytes:
+    """Return *text* as JSON; whoever sends it often does this once."""
+    return msgspec.json.encode(text)
+
+
+def message(
+    topic: bytes,
+    encrypted_payload: bytes,
+    sender_public_key: bytes,
+    *,
+    message_id: str | None = None,
+    schema_id: bytes = b'""',
+    timestamp_ms: int = 0,
+) -> bytes:
+    """Return a Message frame; *topic* and *schema_id* are what :func:`quote` made.
+
+    Without *message_id* it is the original's frame, which has neither of the last three.
+    """
+    parts = [
+        b'{"t":4,"m":{"topic":',
+        topic,
+        b',"encrypted_payload":',
+        _base64(encrypted_payload),
+        b',"sender_key_id":',
+        _base64(sender_public_key[:KEY_ID_BYTES]),
+        b',"sender_public_key":',
+        _base64(sender_public_key),
+    ]
+    if message_id is not None:
+        parts += (
+            b',"id":"',
+            message_id.encode(),
+            b'","schema_id":',
+            schema_id,
+            b',"timestamp_ms":%d' % timestamp_ms,
+        )
+    parts.append(b"}}")
+    return frames.encode(b"".join(parts))
+
+
+def message_bytes(topic: bytes, payload_bytes: int, schema_id: bytes = b'""') -> int:
+    """Return how long the JSON of a Message can be, at most, with a payload of that size."""
+    in_base64 = 4 * ((max(1, payload_bytes) + 2) // 3)  # nothing is null, no longer than "AA=="
+    return _MESSAGE_FIXED_BYTES + len(topic) + len(schema_id) + in_base64
+
+
+def ack(message_id: str = "", delivered: int | None = None) -> bytes:
+    """Return an Ack frame; *delivered* is told when it is given."""
+    told = b"" if delivered is None else b',"delivered":%d' % delivered
+    return frames.encode(
+        b'{"t":5,"a":{"message_id":' + quote(message_id) + b',"ok":true' + told + b"}}"
+    )
+
+
+def error(code: str, text: str, frame_id: str = "") -> bytes:
+    """Return an Error frame that echoes the refused frame's id; a long text is cut."""
+    text = text[:ERROR_TEXT_CHARS_MAX].encode(errors="replace").decode()
+    return frames.encode(
+        b'{"t":6,"e":{"code":' + quote(code) + b',"message":' + quote(text) + _closing(frame_id)
+    )
+
+
+def discovery(
+    node_id: str,
+    topics: Sequence[str],
+    public_key: bytes,
+    addr: str,
+    *,
+    frame_id: str = "",
+    key: str = "",
+) -> bytes:
+    """Return a Discovery frame with as many of *topics* as it may and can hold."""
+    start = b'{"t":7,"d":{"node_id":' + quote(node_id) + b',"topics":['
+    end = b'],"public_key":' + _base64(public_key) + b',"addr":' + quote(addr)
+    end += _closing(frame_id, key)
+    room = frames.FRAME_MAX - len(start) - len(end)
+    told: list[bytes] = []
+    for topic in topics[:DISCOVERY_TOPICS_MAX]:
+        quoted = quote(topic)
+        room -= len(quoted) + 1  # and a comma
+        if room < 0:
+            break
+        told.append(quoted)
+    return frames.encode(start + b",".join(told) + end)
+
+
+def publish(
+    topic: str,
+    payload: bytes,
+    schema_id: str = "",
+    recipient_key_id: bytes = b"",
+    sender_public_key: bytes = b"",
+    *,
+    frame_id: str = "",
+    key: str = "",
+) -> bytes:
+    """Return a Publish frame."""
+    parts = [
+        b'{"t":1,"p":{"topic":',
+        quote(topic),
+        b',"payload":',
+        _base64(payload),
+        b',"schema_id":',
+        quote(schema_id),
+        b',"recipient_key_id":',
+        _base64(recipient_key_id),
+        b',"sender_public_key":',
+        _base64(sender_public_key),
+        _closing(frame_id, key),
+    ]
+    return frames.encode(b"".join(parts))
+
+
+def subscribe(
+    topic: str, schema_id: str, public_key: bytes, *, frame_id: str = "", key: str = ""
+) -> bytes:
+    """Return a Subscribe frame."""
+    start = b'{"t":2,"s":{"topic":' + quote(topic) + b',"schema_id":' + quote(schema_id)
+    end = b',"public_key":' + _base64(public_key) + _closing(frame_id, key)
+    return frames.encode(start + end)
+
+
+def unsubscribe(topic: str, *, frame_id: str = "", key: str = "") -> bytes:
+    """Return an Unsubscribe frame."""
+    return frames.encode(b'{"t":3,"u":{"topic":' + quote(topic) + _closing(frame_id, key))
+
+
+def _closing(frame_id: str, key: str = "") -> bytes:
+    named = b',"id":' + quote(frame_id) if frame_id else b""
+    return named + (b'},"k":' + quote(key) + b"}" if key else b"}}")
+
+
+def _base64(data: bytes) -> bytes:
+    return b'"' + b2a_base64(data, newline=False) + b'"' if data else b"null"
+
+
+# The longest of everything that depends on neither topic, payload nor schema.
+_MESSAGE_FIXED_BYTES: Final = (
+    len(
+        message(
+            b"",
+            b"\0",
+            bytes(PUBLIC_KEY_BYTES),
+            message_id=str(2**64 - 1),
+            schema_id=b"",
+            timestamp_ms=2**63 - 1,
+        )
+    )
+    - len(frames.encode(b"AA=="))  # the frame's length, and that payload
+)

@@ -1,0 +1,184 @@
+"""Trust: whose messages are taken."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from braidmq.client.errors import InvalidArgument, KeyRefused, SenderRefused
+from braidmq.client.qumbed import trust
+from braidmq.client.qumbed.boxes import KeyPair
+from braidmq.client.qumbed.trust import TrustList
+from tests.unit.client.qumbed.people import ALICE, BOB, EVE, with_sign_bit
+
+TOPIC = "sensors/temp"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "trust.json"
+
+
+def write(path: Path, content: bytes, mode: int = 0o600) -> None:
+    path.touch()
+    path.chmod(mode)
+    path.write_bytes(content)
+
+
+def test_pinned_keys_are_believed_on_every_topic_and_no_others() -> None:
+    """The list is the whole truth, and using it changes nothing."""
+    pinned = TrustList([ALICE.public_key, BOB.public_key])
+
+    for topic in (TOPIC, "other"):
+        pinned.check(ALICE.public_key, topic)
+        pinned.admit(BOB.public_key, topic)
+        with pytest.raises(SenderRefused, match="it is not on the trust list") as caught:
+            pinned.check(EVE.public_key, topic)
+        with pytest.raises(SenderRefused):
+            pinned.admit(EVE.public_key, topic)
+        assert EVE.public_key == caught.value.key
+    assert () == pinned.learned(TOPIC)
+
+
+def test_the_first_on_a_topic_is_believed_there_from_then_on(path: Path) -> None:
+    """Another one is refused there; on another topic it can be the first."""
+    first_use = TrustList(first_use=path)
+    first_use.admit(ALICE.public_key, TOPIC)
+    first_use.admit(EVE.public_key, "other")
+
+    first_use.check(ALICE.public_key, TOPIC)
+    first_use.admit(ALICE.public_key, TOPIC)
+    with pytest.raises(SenderRefused, match="others were first on this topic"):
+        first_use.check(EVE.public_key, TOPIC)
+    with pytest.raises(SenderRefused, match="others were first on this topic"):
+        first_use.admit(ALICE.public_key, "other")
+
+
+def test_what_was_learned_holds_after_a_restart(path: Path) -> None:
+    """Or the second would be the first."""
+    TrustList(first_use=path).admit(ALICE.public_key, TOPIC)
+    again = TrustList(first_use=str(path))
+
+    assert (ALICE.public_key,) == again.learned(TOPIC)
+    with pytest.raises(SenderRefused):
+        again.admit(EVE.public_key, TOPIC)
+
+
+def test_to_check_is_not_to_learn(path: Path) -> None:
+    """Before its box is opened a message only claims its sender: no first use for a claim."""
+    first_use = TrustList(first_use=path)
+    first_use.check(EVE.public_key, TOPIC)
+
+    assert () == first_use.learned(TOPIC)
+    assert not path.exists()
+
+
+def test_a_topic_can_have_several_first_senders(path: Path) -> None:
+    """As many as are allowed, and a pinned one is not counted."""
+    others = [KeyPair.generate().public_key for _ in range(3)]
+    several = TrustList([ALICE.public_key], first_use=path, senders_per_topic=2)
+    several.admit(ALICE.public_key, TOPIC)
+    several.admit(others[0], TOPIC)
+    several.admit(others[1], TOPIC)
+
+    assert tuple(others[:2]) == several.learned(TOPIC)
+    with pytest.raises(SenderRefused):
+        several.check(others[2], TOPIC)
+
+
+def test_the_file_says_what_the_drawing_says_and_is_its_owners_only(path: Path) -> None:
+    """Who could write it could be believed."""
+    first_use = TrustList(first_use=path)
+    first_use.admit(ALICE.public_key, TOPIC)
+    first_use.admit(EVE.public_key, "é")
+
+    assert {
+        "version": 1,
+        "topics": {TOPIC: [ALICE.public_key.hex()], "é": [EVE.public_key.hex()]},
+    } == json.loads(path.read_bytes())
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    assert [path] == list(path.parent.iterdir())
+
+
+def test_a_sender_that_cannot_be_remembered_is_not_believed(tmp_path: Path) -> None:
+    """After a restart another could be the first; when there is a place, it is believed."""
+    path = tmp_path / "gone" / "trust.json"
+    first_use = TrustList(first_use=path)
+
+    with pytest.raises(SenderRefused, match="cannot be remembered: No such file"):
+        first_use.admit(ALICE.public_key, TOPIC)
+    assert () == first_use.learned(TOPIC)
+    path.parent.mkdir()
+    first_use.admit(ALICE.public_key, TOPIC)
+    assert (ALICE.public_key,) == TrustList(first_use=path).learned(TOPIC)
+
+
+def test_what_is_learned_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relay that makes up topics does not make the file grow for ever."""
+    monkeypatch.setattr(trust, "LEARNED_MAX", 2)
+    first_use = TrustList(first_use=path)
+    first_use.admit(ALICE.public_key, "a")
+    first_use.admit(ALICE.public_key, "b")
+
+    with pytest.raises(SenderRefused, match="2 senders were learned, no more are"):
+        first_use.admit(ALICE.public_key, "c")
+    first_use.admit(ALICE.public_key, "a")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o602])
+def test_a_file_that_is_open_to_others_is_refused(path: Path, mode: int) -> None:
+    """Somebody else may have written into it whom to believe."""
+    write(path, b'{"version": 1, "topics": {}}', mode)
+
+    with pytest.raises(KeyRefused, match=r"trust\.json: is open to others"):
+        TrustList(first_use=path)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "does not hold a trust list"),
+        (b"\xff", "does not hold a trust list"),
+        (b"[]", "does not hold a trust list"),
+        (5_000 * b"[", "does not hold a trust list"),
+        (b'{"version": 1}', "missing required field `topics`"),
+        (b'{"version": 1, "topics": {}, "more": 1}', "unknown field `more`"),
+        (b'{"version": 2, "topics": {}}', "has version 2; this program knows 1"),
+        (b'{"version": 1, "topics": {"t": ["07a3"]}}', "must be 64 hexadecimal digits"),
+        (b'{"version": 1, "topics": {"t": ["%s"]}}' % (64 * b"0"), "is of low order"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_and_left(
+    path: Path, content: bytes, problem: str
+) -> None:
+    """To begin anew would be to believe the next best."""
+    write(path, content)
+
+    with pytest.raises(KeyRefused, match=rf"trust\.json: .*{problem}"):
+        TrustList(first_use=path)
+    assert content == path.read_bytes()
+
+
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    """Only a file that is not there is an empty list."""
+    with pytest.raises(KeyRefused, match="is not a file"):
+        TrustList(first_use=tmp_path)
+    write(tmp_path / "file", b"")
+    with pytest.raises(KeyRefused, match="cannot be read: Not a directory"):
+        TrustList(first_use=tmp_path / "file" / "trust.json")
+
+
+@pytest.mark.parametrize("key", [b"", 31 * b"k", bytes(32), with_sign_bit(ALICE.public_key)])
+def test_a_pinned_key_that_cannot_be_one_is_refused(key: bytes) -> None:
+    """A list with a mistake in it is found when it is made."""
+    with pytest.raises(KeyRefused, match="the public key is"):
+        TrustList([ALICE.public_key, key])
+
+
+def test_a_list_that_would_refuse_everybody_is_a_mistake(path: Path) -> None:
+    """Nobody means that."""
+    with pytest.raises(InvalidArgument, match="trust needs pinned keys, or a file"):
+        TrustList()
+    with pytest.raises(InvalidArgument, match="senders_per_topic must be at least 1"):
+        TrustList(first_use=path, senders_per_topic=0)
