@@ -279,7 +279,8 @@ class QueuePair(RuleBasedStateMachine):
         total = 0
         for subscription in deliverer.lanes_and_views():
             assert bytes_of(subscription) == subscription.held_bytes
-            assert len(subscription.ready) <= self.limits.window
+            # A read that was asked for before a purge brings one message more than has room.
+            assert len(subscription.ready) <= self.limits.window + 1
             total += subscription.held_bytes
         assert total == deliverer.windows.held_bytes
 
