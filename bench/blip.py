@@ -18,6 +18,7 @@ from bench.streams import (
     Sample,
     connect,
     exchange,
+    read_exactly,
 )
 
 KEY: Final = b"dev-key"
@@ -77,7 +78,7 @@ def subscribe(connection: socket.socket, qos: int) -> int:
     """Make a subscription and return its id."""
     request = len(TOPIC).to_bytes(2, "big") + TOPIC + bytes([qos])
     connection.sendall(frame(_SUBSCRIBE, 3, request))
-    reply = _receive(connection, 21)
+    reply = read_exactly(connection, 21)
     if reply[:13] != frame(_ACK, 3, bytes(8))[:13]:
         raise BrokenRunError(f"SUBSCRIBE was answered with {reply!r}")
     return int.from_bytes(reply[13:], "big")
@@ -194,16 +195,6 @@ def _consume(
 
 def _ask(connection: socket.socket, request: bytes, expected: bytes) -> None:
     connection.sendall(request)
-    reply = _receive(connection, len(expected))
+    reply = read_exactly(connection, len(expected))
     if reply != expected:
         raise BrokenRunError(f"{request!r} was answered with {reply!r}")
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            raise BrokenRunError("the broker closed the connection")
-        data += piece
-    return data

@@ -22,6 +22,7 @@ from bench.streams import (
     Sample,
     connect,
     exchange,
+    read_exactly,
 )
 from bench.vibe import BLOCK_MESSAGES, PAYLOAD
 
@@ -183,22 +184,12 @@ def _frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 def _expect(source: socket.socket, kind: int, method: int) -> bytes:
     """Read one method and return its arguments."""
-    head = _receive(source, _FRAME.size)
+    head = read_exactly(source, _FRAME.size)
     size = _FRAME.unpack(head)[2]
-    payload = _receive(source, size + 1)[:-1]
+    payload = read_exactly(source, size + 1)[:-1]
     if struct.unpack_from(">HH", payload) != (kind, method):
         raise BrokenRunError(f"expected method {kind}.{method}, got {payload[:32]!r}")
     return payload[4:]
-
-
-def _receive(source: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = source.recv(size - len(data))
-        if not piece:
-            raise BrokenRunError("the server closed the connection")
-        data += piece
-    return data
 
 
 def _short(text: bytes) -> bytes:

@@ -145,6 +145,16 @@ def read_until(source: socket.socket, end: bytes) -> bytes:
     return data
 
 
+def read_exactly(source: socket.socket, size: int) -> bytes:
+    """Return the next *size* bytes."""
+    data = b""
+    while len(data) < size:
+        piece = source.recv(size - len(data))
+        _check_open(len(piece))
+        data += piece
+    return data
+
+
 def exchange(
     requests: Requests,
     target: socket.socket,

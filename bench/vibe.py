@@ -21,6 +21,7 @@ from bench.streams import (
     Sample,
     connect,
     exchange,
+    read_exactly,
 )
 
 QUEUE: Final = "bench"
@@ -158,18 +159,8 @@ def _publish_ack(queue: str) -> bytes:
 
 
 def _read_frame(source: socket.socket) -> bytes:
-    head = _receive(source, 5)
-    return _receive(source, int.from_bytes(head[:4], "big"))
-
-
-def _receive(source: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = source.recv(size - len(data))
-        if not piece:
-            raise BrokenRunError("the server closed the connection")
-        data += piece
-    return data
+    head = read_exactly(source, 5)
+    return read_exactly(source, int.from_bytes(head[:4], "big"))
 
 
 def _text(text: str) -> bytes:
