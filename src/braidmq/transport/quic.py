@@ -1,0 +1,211 @@
+"""QUIC's bounds: aioquic's connection with flow control that is ours, in both directions.
+
+aioquic lets its receive windows grow with whatever arrives, and buffers whatever is written.
+Here windows grow only with what was consumed, and what is unacknowledged can be asked for.
+This is the only module that overrides or reads what is private in aioquic; each such place has
+a test that fails when a new version changes it. No socket and no loop here.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.packet import QuicProtocolVersion
+from aioquic.quic.packet_builder import QuicPacketBuilder
+from aioquic.quic.recovery import QuicPacketSpace
+from aioquic.quic.stream import QuicStream
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from braidmq.base.limits import KIB, MIB
+from braidmq.transport.certificates import fingerprint
+
+ALPN: Final = "qumbed/1"
+
+DATAGRAM_BYTES: Final = 1200
+"""What every path must carry."""
+
+LOOPBACK_DATAGRAM_BYTES: Final = 1452
+"""What every implementation receives; on the loopback no path is in between."""
+
+# A stranger could fill the log: aioquic has a line for each broken connection.
+logging.getLogger("quic").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True)
+class QuicLimits:
+    """The bounds of a listener's or a client's connections."""
+
+    output_buffer_bytes: int = MIB
+    """Written and not acknowledged, per connection; above it nothing is writable."""
+    stream_window_bytes: int = 256 * KIB
+    """Received and not consumed, per stream."""
+    connection_window_bytes: int = MIB
+    """Received and not consumed, per connection."""
+    streams_max: int = 128
+    """Streams that a client may have open on one connection."""
+    handshake_timeout_s: float = 10.0
+    """From the first datagram until a stream is greeted."""
+    idle_timeout_s: float = 300.0
+    retry_above: int = 64
+    """Handshakes in progress; from here on an address must be proven first (Retry)."""
+
+
+def configuration(
+    limits: QuicLimits, *, is_client: bool, alpn: str = ALPN, datagram_bytes: int
+) -> QuicConfiguration:
+    """Return what both ends have in common: version 1, one ALPN, our windows."""
+    return QuicConfiguration(
+        alpn_protocols=[alpn],
+        idle_timeout=limits.idle_timeout_s,
+        is_client=is_client,
+        max_data=limits.connection_window_bytes,
+        max_stream_data=limits.stream_window_bytes,
+        max_datagram_size=datagram_bytes,
+        supported_versions=[QuicProtocolVersion.VERSION_1],
+    )
+
+
+class BoundedConnection(QuicConnection):
+    """A QUIC connection whose windows grow with what was consumed, and with nothing else.
+
+    No session tickets: without a handler aioquic issues none, and so there is no 0-RTT.
+    """
+
+    def __init__(
+        self,
+        configuration: QuicConfiguration,
+        *,
+        streams_max: int,
+        **identity: Any,  # noqa: ANN401 - aioquic's own
+    ) -> None:
+        super().__init__(configuration=configuration, **identity)
+        self._stream_window = configuration.max_stream_data
+        self._window = configuration.max_data
+        self._consumed: dict[int, int] = {}  # offset, by stream that somebody reads
+        # Peers open bidirectional streams to a server, and nothing else to anybody.
+        opened = 0 if configuration.is_client else streams_max
+        for limit, value in (
+            (self._local_max_streams_bidi, opened),
+            (self._local_max_streams_uni, 0),
+        ):
+            limit.value = limit.sent = value
+
+    # Receiving.
+
+    def start_reading(self, stream_id: int) -> None:
+        """Count what comes on the stream as unread until it is consumed."""
+        self._consumed[stream_id] = 0
+
+    def consume(self, stream_id: int, size: int) -> None:
+        """Let the stream's window move by *size* bytes; told once half of it is free."""
+        if stream_id not in self._consumed:
+            return
+        consumed = self._consumed[stream_id] = self._consumed[stream_id] + size
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.receiver.is_finished:
+            return
+        wanted = consumed + self._stream_window
+        if wanted - stream.max_stream_data_local >= self._stream_window // 2:
+            stream.max_stream_data_local = wanted
+
+    def stop_reading(self, stream_id: int) -> None:
+        """Ask the peer, once, to send no more; what comes is dropped."""
+        was_read = self._consumed.pop(stream_id, None) is not None
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        if stream.receiver.is_finished:
+            stream.receiver._buffer.clear()  # noqa: SLF001 - a reset leaves what was out of order
+        elif was_read:
+            self.stop_stream(stream_id, 0)
+
+    def unread_bytes(self) -> int:
+        """Return how much was received, out of order too, and not consumed."""
+        total = 0
+        for stream_id, stream in self._streams.items():
+            receiver = stream.receiver
+            consumed = self._consumed.get(stream_id)
+            if consumed is not None:
+                total += receiver.highest_offset - consumed
+            elif not receiver.is_finished:
+                total += receiver.highest_offset - receiver.starting_offset()
+        return total
+
+    def _write_connection_limits(
+        self, builder: QuicPacketBuilder, space: QuicPacketSpace
+    ) -> None:
+        limit = self._local_max_data
+        used = limit.used
+        if limit.value - used <= self._window // 2:
+            wanted = used + self._window - self.unread_bytes()
+            if wanted - limit.value >= self._window // 4:
+                limit.value = wanted
+        # aioquic doubles a window that is half used: it is shown an unused one.
+        limit.used = 0
+        try:
+            super()._write_connection_limits(builder, space)
+        finally:
+            limit.used = used
+
+    def _write_stream_limits(
+        self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
+    ) -> None:
+        receiver = stream.receiver
+        if (
+            stream.max_stream_data_local_sent == stream.max_stream_data_local
+            or receiver.is_finished
+        ):
+            return
+        highest = receiver.highest_offset
+        receiver.highest_offset = 0  # as above
+        try:
+            super()._write_stream_limits(builder, space, stream)
+        finally:
+            receiver.highest_offset = highest
+
+    # Sending.
+
+    def send(self, stream_id: int, data: bytes, *, ends: bool = False) -> bool:
+        """Send on the stream, and its end if *ends*; return whether it takes any more.
+
+        A peer's STOP_SENDING resets the stream before anybody can know of it.
+        """
+        try:
+            self.send_stream_data(stream_id, data, end_stream=ends)
+        except (RuntimeError, ValueError):  # reset; both halves ended
+            return False
+        return True
+
+    def unacknowledged_bytes(self, stream_id: int) -> int:
+        """Return how much was written to the stream and not acknowledged."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return 0
+        return len(stream.sender._buffer)  # noqa: SLF001 - see the top
+
+    def is_sent(self, stream_id: int) -> bool:
+        """Return whether all output and its end, or its reset, is acknowledged."""
+        stream = self._streams.get(stream_id)
+        return stream is None or stream.sender.is_finished
+
+    def discard_output(self, stream_id: int, code: int) -> None:
+        """Reset our half of the stream, and free what was not sent."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.sender.is_finished:
+            self.reset_stream(stream_id, code)
+            stream.sender._buffer.clear()  # noqa: SLF001 - see the top
+
+    def is_forgotten(self, stream_id: int) -> bool:
+        """Return whether both halves of the stream have ended."""
+        return stream_id not in self._streams
+
+    # The peer.
+
+    def peer_fingerprint(self) -> str:
+        """Return the fingerprint of the certificate that the peer has proven to hold."""
+        certificate = self.tls._peer_certificate  # noqa: SLF001 - see the top
+        return (
+            "" if certificate is None else fingerprint(certificate.public_bytes(Encoding.DER))
+        )

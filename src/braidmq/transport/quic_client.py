@@ -1,0 +1,229 @@
+"""The client's end of a QUIC connection: whom to trust, the handshake, streams, keepalive."""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from braidmq.base.errors import BraidError
+from braidmq.transport.quic import (
+    ALPN,
+    DATAGRAM_BYTES,
+    BoundedConnection,
+    QuicLimits,
+    configuration,
+)
+from braidmq.transport.quic_endpoint import Address, Endpoint, prepare
+from braidmq.transport.quic_streams import Carrier, StreamWire
+from braidmq.transport.tcp import Carried
+
+KEEPALIVE_S: Final = 20.0
+"""How often a silent server is pinged: home routers forget a silent path after 30 s."""
+
+IDLE_TIMEOUT_S: Final = 60.0
+"""A server that answers no ping for so long is gone."""
+
+CLIENT_LIMITS: Final = QuicLimits(idle_timeout_s=IDLE_TIMEOUT_S)
+
+assert KEEPALIVE_S * 2 < IDLE_TIMEOUT_S
+
+
+class HandshakeError(BraidError, ConnectionError):
+    """No connection came about."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"QUIC handshake failed: {reason} (code {code:#x})")
+        self.code = code
+        self.reason = reason
+
+
+class UntrustedError(HandshakeError):
+    """The server proved to hold a certificate, but not the pinned one."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whom a client takes for its server; by default one that a known CA vouches for."""
+
+    ca_file: Path | None = None
+    fingerprint: str = ""
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        """Allow one way of trusting at a time."""
+        assert sum((self.ca_file is not None, bool(self.fingerprint), self.insecure)) <= 1
+
+
+class QuicClient(Endpoint):
+    """One connection to a server, from :func:`connect`."""
+
+    def __init__(
+        self, sock: socket.socket, carrier_for: Callable[["QuicClient"], Carrier], trust: Trust
+    ) -> None:
+        super().__init__(sock)
+        self._trust = trust
+        self._shaken: asyncio.Future[None] = self.loop.create_future()
+        self._ended = asyncio.Event()
+        self._keepalive: asyncio.TimerHandle | None = None
+        self.carrier = carrier_for(self)
+
+    def open_stream(self, make: Callable[[StreamWire], Carried]) -> StreamWire:
+        """Return a new stream, carried by what *make* makes of it."""
+        wire = self.carrier.open_stream()
+        wire.carried = make(wire)
+        return wire
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the connection is over."""
+        return self.carrier.is_ended
+
+    @property
+    def end_code(self) -> int:
+        """The code that the connection was closed with, by either end."""
+        return self.carrier.end_code
+
+    async def close(self, code: int = 0, reason: str = "") -> None:
+        """Close the connection at once, and the socket."""
+        self.carrier.close(code, reason)
+        self.close_socket()
+        self.carrier.end(code, reason)
+
+    async def wait_ended(self) -> None:
+        """Wait until the connection is over."""
+        await self._ended.wait()
+
+    async def shake_hands(
+        self, address: Address, *, timeout_s: float, keepalive_s: float
+    ) -> None:
+        """Wait for the server, and check that it is the one.
+
+        Raises:
+            HandshakeError: It is not there, does not answer, or refuses.
+            UntrustedError: It is another.
+        """
+        self.carrier.quic.connect(address, time.monotonic())
+        self.transmit_soon(self.carrier)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._shaken
+        except TimeoutError:
+            raise HandshakeError(0, "no answer in time") from None
+        pinned = self._trust.fingerprint.lower().replace(":", "")
+        if pinned and self.carrier.quic.peer_fingerprint() != pinned:
+            raise UntrustedError(0, "the certificate's fingerprint is not the pinned one")
+        self._keep_alive(keepalive_s)
+
+    # What the endpoint asks.
+
+    def route(self, data: bytes, address: Address, now: float) -> None:
+        """Give the carrier its datagram."""
+        self.carrier.receive(data, address, now)
+
+    def unreachable(self) -> None:
+        """Give up when nobody is there; later it may be a passing fault of the network."""
+        if not self.carrier.is_shaken:
+            self.carrier.end(0, "nobody listens there")
+
+    def handshake_done(self, carrier: Carrier) -> None:
+        """Let the caller of :func:`connect` go on."""
+        del carrier
+        if not self._shaken.done():
+            self._shaken.set_result(None)
+
+    def carrier_ended(self, carrier: Carrier) -> None:
+        """Tell whoever waits."""
+        if self._keepalive is not None:
+            self._keepalive.cancel()
+        if not self._shaken.done():
+            reason = carrier.end_reason or "refused"
+            self._shaken.set_exception(HandshakeError(carrier.end_code, reason))
+            self._shaken.exception()  # nobody may be waiting any more
+        self._ended.set()
+
+    def _keep_alive(self, every_s: float) -> None:
+        self._keepalive = self.loop.call_later(every_s, self._ping, every_s)
+
+    def _ping(self, every_s: float) -> None:
+        if not self.carrier.is_ended:
+            self.carrier.quic.send_ping(0)
+            self.transmit_soon(self.carrier)
+            self._keep_alive(every_s)
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    trust: Trust,
+    alpn: str = ALPN,
+    limits: QuicLimits = CLIENT_LIMITS,
+    keepalive_s: float = KEEPALIVE_S,
+) -> QuicClient:
+    """Return a connection whose handshake is done and whose server is trusted.
+
+    Raises:
+        HandshakeError: None came about at any of the host's addresses.
+        OSError: The host's name is unknown.
+    """
+    loop = asyncio.get_running_loop()
+    failure = HandshakeError(0, "the host has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_DGRAM
+    ):
+        sock = socket.socket(family, kind, protocol)
+        prepare(sock)
+        try:
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            failure = HandshakeError(0, error.strerror or "unreachable")
+            continue
+        client = _client(
+            sock, host, address=sock.getpeername(), trust=trust, alpn=alpn, limits=limits
+        )
+        try:
+            await client.shake_hands(
+                sock.getpeername(),
+                timeout_s=limits.handshake_timeout_s,
+                keepalive_s=keepalive_s,
+            )
+        except UntrustedError:
+            await client.close()
+            raise
+        except HandshakeError as error:
+            await client.close()
+            failure = error
+        except asyncio.CancelledError:
+            await client.close()
+            raise
+        else:
+            return client
+    raise failure
+
+
+def _client(
+    sock: socket.socket,
+    host: str,
+    *,
+    address: Address,
+    trust: Trust,
+    alpn: str,
+    limits: QuicLimits,
+) -> QuicClient:
+    settings = configuration(limits, is_client=True, alpn=alpn, datagram_bytes=DATAGRAM_BYTES)
+    settings.server_name = host
+    if trust.fingerprint or trust.insecure:
+        settings.verify_mode = ssl.CERT_NONE  # a pinned one is checked after the handshake
+    elif trust.ca_file is not None:
+        settings.load_verify_locations(cafile=str(trust.ca_file))
+
+    def carrier(client: QuicClient) -> Carrier:
+        quic = BoundedConnection(settings, streams_max=0)
+        return Carrier(client, quic, limits, address=address, make_stream=None)
+
+    return QuicClient(sock, carrier, trust)

@@ -1,0 +1,295 @@
+"""The QUIC listener: datagrams to their connections, new ones within the limits."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+from aioquic.buffer import Buffer  # type: ignore[attr-defined] # public, but not in an __all__
+from aioquic.quic.connection import TRANSPORT_CLOSE_FRAME_CAPACITY
+from aioquic.quic.crypto import CryptoPair
+from aioquic.quic.packet import (
+    QuicErrorCode,
+    QuicFrameType,
+    QuicHeader,
+    QuicPacketType,
+    encode_quic_retry,
+    encode_quic_version_negotiation,
+    pull_quic_header,
+)
+from aioquic.quic.packet_builder import QuicPacketBuilder
+from aioquic.quic.retry import QuicRetryTokenHandler
+
+from braidmq.transport.quic import (
+    DATAGRAM_BYTES,
+    LOOPBACK_DATAGRAM_BYTES,
+    BoundedConnection,
+    QuicLimits,
+    configuration,
+)
+from braidmq.transport.quic_endpoint import Address, Endpoint, prepare
+from braidmq.transport.quic_streams import Carrier, MakeStream
+
+CONNECTION_ID_BYTES: Final = 8
+LONG_HEADER: Final = 0x80
+INITIAL_BYTES_MIN: Final = 1200
+"""A smaller first datagram could be a lever to make us send more than we got."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a bound UDP socket with large buffers.
+
+    Raises:
+        OSError: The address cannot be had.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        prepare(bound)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+class QuicListener(Endpoint):
+    """A bound socket that serves; *admit* and *left* count connections by peer address.
+
+    A connection is closed unless one of its streams is greeted within the handshake timeout.
+    """
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        *,
+        certificate: Path,
+        key: Path,
+        make_stream: MakeStream,
+        limits: QuicLimits,
+        admit: Callable[[str], bool] = lambda _: True,
+        left: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__(bound)
+        self.address = bound.getsockname()
+        self.carriers: dict[Carrier, None] = {}
+        self.handshakes = 0  # in progress
+        self.retries = 0  # Retry packets sent
+        self._limits = limits
+        self._make_stream = make_stream
+        self._admit = admit
+        self._left = left
+        self._by_id: dict[bytes, Carrier] = {}
+        self._ids: dict[Carrier, set[bytes]] = {}
+        self._tokens = QuicRetryTokenHandler()
+        self._is_accepting = True
+        self._near = configuration(
+            limits, is_client=False, datagram_bytes=LOOPBACK_DATAGRAM_BYTES
+        )
+        self._far = configuration(limits, is_client=False, datagram_bytes=DATAGRAM_BYTES)
+        for one in (self._near, self._far):
+            one.load_cert_chain(certificate, key)
+
+    def __len__(self) -> int:
+        return len(self.carriers)
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections; those that are open go on."""
+        self._is_accepting = False
+
+    def close_connections(self) -> None:
+        """Send what is written on every stream, then close the connections."""
+        for carrier in list(self.carriers):
+            carrier.drain()
+
+    def abort_connections(self) -> None:
+        """Close every connection at once."""
+        for carrier in list(self.carriers):
+            carrier.close()
+
+    def close(self) -> None:
+        """Close every connection and the socket at once."""
+        self.stop_accepting()
+        self.abort_connections()
+        self.close_socket()
+        for carrier in list(self.carriers):
+            carrier.end(0, "")
+
+    # What the endpoint asks.
+
+    def route(self, data: bytes, address: Address, now: float) -> None:
+        """Give a datagram to its carrier, or to a new one."""
+        if data and not data[0] & LONG_HEADER:
+            carrier = self._by_id.get(data[1 : 1 + CONNECTION_ID_BYTES])
+            if carrier is not None:
+                carrier.receive(data, address, now)
+            return
+        try:
+            header = pull_quic_header(Buffer(data=data), host_cid_length=CONNECTION_ID_BYTES)
+        except ValueError:
+            return
+        carrier = self._by_id.get(header.destination_cid)
+        if carrier is None:
+            carrier = self._greet(header, len(data), address)
+        if carrier is not None:
+            carrier.receive(data, address, now)
+
+    def add_id(self, connection_id: bytes, carrier: Carrier) -> None:
+        """Route datagrams with this connection id to the carrier."""
+        self._by_id[connection_id] = carrier
+        self._ids[carrier].add(connection_id)
+
+    def drop_id(self, connection_id: bytes) -> None:
+        """Route them no more."""
+        carrier = self._by_id.pop(connection_id, None)
+        if carrier is not None:
+            self._ids[carrier].discard(connection_id)
+
+    def handshake_done(self, carrier: Carrier) -> None:
+        """Count one handshake less."""
+        del carrier
+        self.handshakes -= 1
+
+    def carrier_ended(self, carrier: Carrier) -> None:
+        """Forget a connection."""
+        if not carrier.is_shaken:
+            self.handshakes -= 1
+        for connection_id in self._ids.pop(carrier):
+            del self._by_id[connection_id]
+        del self.carriers[carrier]
+        self._left(carrier.peer_address)
+
+    # New connections.
+
+    def _greet(self, header: QuicHeader, size: int, address: Address) -> Carrier | None:
+        if size < INITIAL_BYTES_MIN or header.packet_type == QuicPacketType.VERSION_NEGOTIATION:
+            return None
+        versions = self._far.supported_versions
+        if header.version not in versions:
+            answer = encode_quic_version_negotiation(
+                source_cid=header.destination_cid,
+                destination_cid=header.source_cid,
+                supported_versions=versions,
+            )
+            self.send(answer, address)
+            return None
+        if header.packet_type != QuicPacketType.INITIAL or not self._is_accepting:
+            return None
+        original = self._proven(header, address)
+        if original is None and self.handshakes >= self._limits.retry_above:
+            if not header.token:
+                self._retry(header, address)
+            return None
+        return self._make(header, address, original)
+
+    def _proven(self, header: QuicHeader, address: Address) -> bytes | None:
+        """Return the first connection id of a peer that answered a Retry."""
+        if not header.token:
+            return None
+        try:
+            return self._tokens.validate_token(
+                address=address,
+                destination_cid=header.destination_cid,
+                token=header.token,
+                now=time.monotonic(),
+            )
+        except ValueError:
+            return None
+
+    def _retry(self, header: QuicHeader, address: Address) -> None:
+        self.retries += 1
+        source_cid = os.urandom(CONNECTION_ID_BYTES)
+        token = self._tokens.create_token(
+            address=address,
+            original_destination_connection_id=header.destination_cid,
+            retry_source_connection_id=source_cid,
+            now=time.monotonic(),
+        )
+        assert header.version is not None
+        retry = encode_quic_retry(
+            version=header.version,
+            source_cid=source_cid,
+            destination_cid=header.source_cid,
+            original_destination_cid=header.destination_cid,
+            retry_token=token,
+        )
+        self.send(retry, address)
+
+    def _make(
+        self, header: QuicHeader, address: Address, proven: bytes | None
+    ) -> Carrier | None:
+        host = str(address[0]).removeprefix("::ffff:")
+        if not self._admit(host):
+            self.send(_refusal(header), address)
+            return None
+        is_near = ip_address(host.partition("%")[0]).is_loopback
+        quic = BoundedConnection(
+            self._near if is_near else self._far,
+            streams_max=self._limits.streams_max,
+            original_destination_connection_id=proven or header.destination_cid,
+            retry_source_connection_id=header.destination_cid if proven else None,
+        )
+        carrier = Carrier(
+            self, quic, self._limits, address=address, make_stream=self._make_stream
+        )
+        self.handshakes += 1
+        self.carriers[carrier] = None
+        self._ids[carrier] = set()
+        self.add_id(header.destination_cid, carrier)
+        self.add_id(quic.host_cid, carrier)
+        return carrier
+
+
+def _refusal(header: QuicHeader) -> bytes:
+    """Return a datagram that closes a connection before anything is spent on it."""
+    assert header.version is not None
+    crypto = CryptoPair()
+    crypto.setup_initial(cid=header.destination_cid, is_client=False, version=header.version)
+    builder = QuicPacketBuilder(
+        host_cid=header.destination_cid,
+        is_client=False,
+        max_datagram_size=DATAGRAM_BYTES,
+        peer_cid=header.source_cid,
+        version=header.version,
+    )
+    builder.start_packet(QuicPacketType.INITIAL, crypto)
+    frame = builder.start_frame(
+        QuicFrameType.TRANSPORT_CLOSE, capacity=TRANSPORT_CLOSE_FRAME_CAPACITY
+    )
+    frame.push_uint_var(QuicErrorCode.CONNECTION_REFUSED)
+    frame.push_uint_var(QuicFrameType.PADDING)
+    frame.push_uint_var(0)
+    datagrams, _ = builder.flush()
+    return bytes(datagrams[0])
+
+
+def serve(
+    host: str,
+    port: int,
+    *,
+    certificate: Path,
+    key: Path,
+    make_stream: MakeStream,
+    limits: QuicLimits,
+    admit: Callable[[str], bool] = lambda _: True,
+    left: Callable[[str], None] = lambda _: None,
+) -> QuicListener:
+    """Bind and serve.
+
+    Raises:
+        OSError: The address cannot be had, or the certificate not be read.
+    """
+    bound = bind(host, port)
+    return QuicListener(
+        bound,
+        certificate=certificate,
+        key=key,
+        make_stream=make_stream,
+        limits=limits,
+        admit=admit,
+        left=left,
+    )

@@ -1,0 +1,199 @@
+"""QUIC peers for tests: listener and clients on the loopback, a proxy that loses datagrams."""
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aioquic.asyncio.client import connect as connect_stranger
+from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.events import QuicEvent
+
+from braidmq.transport.certificates import CertificateFiles, load_or_make
+from braidmq.transport.quic import ALPN, QuicLimits
+from braidmq.transport.quic_client import QuicClient, Trust, connect
+from braidmq.transport.quic_server import QuicListener, serve
+from braidmq.transport.quic_streams import StreamWire
+
+LIMITS = QuicLimits(
+    output_buffer_bytes=100_000, stream_window_bytes=64_000, connection_window_bytes=128_000
+)
+
+
+class Recorder:
+    """A connection that keeps what it is told, and echoes if asked to."""
+
+    def __init__(self, wire: StreamWire, *, greets: bool = True, echoes: bool = False) -> None:
+        self.wire = wire
+        self.received = bytearray()
+        self.told: list[str] = []
+        self._echoes = echoes
+        if greets:
+            wire.greeted()
+
+    def receive(self, data: bytes) -> None:
+        self.received += data
+        if self._echoes:
+            self.wire.write(data)
+
+    def finish_input(self) -> None:
+        self.told.append("finished")
+        if self._echoes:
+            self.wire.close()
+
+    def set_writable(self, writable: bool) -> None:
+        self.told.append("writable" if writable else "full")
+
+    def lost(self) -> None:
+        self.told.append("lost")
+
+
+class Listening:
+    """A listener whose streams are recorders."""
+
+    def __init__(self, directory: Path, **options: bool) -> None:
+        self.files: CertificateFiles = load_or_make("qumbed", directory)
+        self.accepted: list[Recorder] = []
+        self.admits = True
+        self.left: list[str] = []
+        self.listener: QuicListener
+        self._options = options
+
+    def start(self, limits: QuicLimits = LIMITS) -> None:
+        self.listener = serve(
+            "127.0.0.1",
+            0,
+            certificate=self.files.certificate,
+            key=self.files.key,
+            make_stream=self._make,
+            limits=limits,
+            admit=lambda _: self.admits,
+            left=self.left.append,
+        )
+
+    def _make(self, wire: StreamWire) -> Recorder:
+        self.accepted.append(Recorder(wire, **self._options))
+        return self.accepted[-1]
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.address[1])
+
+    async def connect(self, port: int = 0, limits: QuicLimits = LIMITS) -> QuicClient:
+        trust = Trust(fingerprint=self.files.fingerprint)
+        return await connect("127.0.0.1", port or self.port, trust=trust, limits=limits)
+
+
+@asynccontextmanager
+async def listening(
+    directory: Path, limits: QuicLimits = LIMITS, **options: bool
+) -> AsyncIterator[Listening]:
+    """Serve for a while."""
+    started = Listening(directory, **options)
+    started.start(limits)
+    try:
+        yield started
+    finally:
+        started.listener.close()
+
+
+def opened(client: QuicClient) -> Recorder:
+    """Return a new stream's recorder."""
+    wire = client.open_stream(Recorder)
+    assert isinstance(wire.carried, Recorder)
+    return wire.carried
+
+
+class Stranger(QuicConnectionProtocol):
+    """A client that is not ours, does what ours would not, and hears nothing."""
+
+    @property
+    def quic(self) -> QuicConnection:
+        return self._quic
+
+    def quic_event_received(self, event: QuicEvent) -> None:
+        pass
+
+    def open_stopped(self) -> int:
+        """Ask the server to send nothing on a new stream, which says nothing yet."""
+        stream_id = self.quic.get_next_available_stream_id()
+        self.quic.send_stream_data(stream_id, b"")
+        self.stop(stream_id)
+        return stream_id
+
+    def stop(self, stream_id: int) -> None:
+        self.quic.stop_stream(stream_id, 0)
+        self.transmit()
+
+    def say(self, stream_id: int, data: bytes, *, ends: bool = False) -> None:
+        self.quic.send_stream_data(stream_id, data, end_stream=ends)
+        self.transmit()
+
+    def reset(self, stream_id: int) -> None:
+        self.quic.reset_stream(stream_id, 0)
+        self.transmit()
+
+
+@asynccontextmanager
+async def stranger(server: Listening) -> AsyncIterator[Stranger]:
+    """Connect with the library's own client for a while."""
+    settings = QuicConfiguration(alpn_protocols=[ALPN], verify_mode=ssl.CERT_NONE)
+    async with connect_stranger(
+        "127.0.0.1", server.port, configuration=settings, create_protocol=Stranger
+    ) as peer:
+        assert isinstance(peer, Stranger)
+        yield peer
+
+
+class Proxy(asyncio.DatagramProtocol):
+    """Pass datagrams on between one client and a server, losing and reordering some."""
+
+    def __init__(self, seed: int, loss: float, later: float) -> None:
+        self._random = random.Random(seed)
+        self._loss = loss
+        self._later = later
+        self.lost = 0
+        self.reordered = 0
+        self.pass_on: Callable[[bytes], None] = lambda _: None
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        if self._random.random() < self._loss:
+            self.lost += 1
+        elif self._random.random() < self._later:
+            self.reordered += 1
+            asyncio.get_running_loop().call_later(0.003, self.pass_on, data)
+        else:
+            self.pass_on(data)
+
+
+@asynccontextmanager
+async def lossy(
+    server_port: int, *, seed: int, loss: float, later: float
+) -> AsyncIterator[tuple[int, Proxy, Proxy]]:
+    """Yield a port that leads to the server's over a bad network, and both directions of it."""
+    loop = asyncio.get_running_loop()
+    peer: list[tuple[str, int]] = []
+
+    class Front(Proxy):
+        def datagram_received(self, data: bytes, addr: object) -> None:
+            assert isinstance(addr, tuple)
+            peer[:] = [addr]
+            super().datagram_received(data, addr)
+
+    front, to_client = await loop.create_datagram_endpoint(
+        lambda: Front(seed, loss, later), local_addr=("127.0.0.1", 0)
+    )
+    back, from_server = await loop.create_datagram_endpoint(
+        lambda: Proxy(seed + 1, loss, later), remote_addr=("127.0.0.1", server_port)
+    )
+    to_client.pass_on = back.sendto
+    from_server.pass_on = lambda data: front.sendto(data, peer[0])
+    try:
+        yield front.get_extra_info("sockname")[1], to_client, from_server
+    finally:
+        front.close()
+        back.close()

@@ -1,0 +1,119 @@
+"""The bounds that we put on aioquic, and guards for what is private in it."""
+
+# ruff: noqa: SLF001 - what is private is the subject here
+
+from pathlib import Path
+
+import pytest
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.packet import QuicErrorCode
+
+from braidmq.transport.quic import BoundedConnection
+from tests.integration.blip.peer import until
+from tests.unit.transport.quic_peers import LIMITS, listening, opened
+
+pytestmark = pytest.mark.asyncio
+
+OVERRIDDEN = ("_write_connection_limits", "_write_stream_limits")
+
+
+@pytest.mark.parametrize("name", OVERRIDDEN)
+async def test_what_we_override_is_there_and_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """An override that nobody calls would leave the windows to the library."""
+    original = getattr(BoundedConnection, name)
+    calls: list[BoundedConnection] = []
+
+    def spy(self: BoundedConnection, *args: object, **named: object) -> None:
+        calls.append(self)
+        original(self, *args, **named)
+
+    assert hasattr(QuicConnection, name)
+    monkeypatch.setattr(BoundedConnection, name, spy)
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(b"x")
+        await until(lambda: server.accepted)
+        served = next(iter(server.listener.carriers)).quic
+        await until(lambda: served in calls)
+        await client.close()
+
+
+async def test_windows_move_and_never_grow(tmp_path: Path) -> None:
+    """After a megabyte the peer may send one window more, as at the beginning."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(bytes(1_000_000))
+        await until(lambda: server.accepted and len(server.accepted[0].received) == 1_000_000)
+        quic = next(iter(server.listener.carriers)).quic
+        assert quic._local_max_data.value <= 1_000_000 + LIMITS.connection_window_bytes
+        assert quic._streams[0].max_stream_data_local <= 1_000_000 + LIMITS.stream_window_bytes
+        await client.close()
+
+
+async def test_unacknowledged_bytes_are_what_was_written_and_not_confirmed(
+    tmp_path: Path,
+) -> None:
+    """They are counted at the write, and are none once the peer has confirmed them."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(bytes(1_234))
+        assert 1_234 == stream.wire.stream_unsent_bytes() == stream.wire.unsent_bytes()
+        await until(lambda: stream.wire.unsent_bytes() == 0)
+        stream.wire.write(bytes(5_000))
+        stream.wire.abort()
+        assert 0 == client.carrier.quic.unacknowledged_bytes(stream.wire.stream_id)
+        await client.close()
+
+
+async def test_a_server_says_what_it_allows(tmp_path: Path) -> None:
+    """Its transport parameters: bidirectional streams up to the limit, no others."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        quic = client.carrier.quic
+        assert 0 == quic._remote_max_streams_uni
+        assert 128 == quic._remote_max_streams_bidi
+        assert 300.0 == quic._remote_max_idle_timeout
+        await client.close()
+
+
+async def test_a_unidirectional_stream_is_refused(tmp_path: Path) -> None:
+    """A peer that opens one although it may not is closed: STREAM_LIMIT_ERROR."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        quic = client.carrier.quic
+        quic._remote_max_streams_uni = 1
+        quic.send_stream_data(quic.get_next_available_stream_id(is_unidirectional=True), b"x")
+        client.transmit_soon(client.carrier)
+        await until(lambda: client.is_ended)
+        assert QuicErrorCode.STREAM_LIMIT_ERROR == client.end_code
+        assert [] == server.accepted
+        await client.close()
+
+
+async def test_there_are_no_session_tickets(tmp_path: Path) -> None:
+    """No ticket, no resumption, no 0-RTT: nothing can be replayed."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        tickets: list[object] = []
+        client.carrier.quic.tls.new_session_ticket_cb = tickets.append
+        stream = opened(client)
+        stream.wire.write(b"x")
+        await until(lambda: server.accepted)
+        served = next(iter(server.listener.carriers)).quic
+        assert [] == tickets
+        assert served.tls.new_session_ticket_cb is None
+        assert served.tls.get_session_ticket_cb is None
+        await client.close()
+
+
+async def test_the_fingerprint_is_that_of_the_proven_certificate(tmp_path: Path) -> None:
+    """It is read from the handshake."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        assert server.files.fingerprint == client.carrier.quic.peer_fingerprint()
+        await client.close()

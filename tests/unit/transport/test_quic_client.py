@@ -1,0 +1,67 @@
+"""The client's end: whom it trusts, and what it does when there is nobody."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from braidmq.transport.quic_client import HandshakeError, Trust, UntrustedError, connect
+from tests.integration.blip.peer import until
+from tests.unit.transport.quic_peers import LIMITS, listening
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_it_trusts_a_ca_a_fingerprint_or_anyone_on_request(tmp_path: Path) -> None:
+    """Each is enough alone; by default a stranger's certificate is not."""
+    async with listening(tmp_path) as server:
+        for trust in (
+            Trust(ca_file=server.files.certificate),
+            Trust(fingerprint=server.files.fingerprint),
+            Trust(insecure=True),
+        ):
+            await (await connect("127.0.0.1", server.port, trust=trust)).close()
+        with pytest.raises(HandshakeError, match="self-signed"):
+            await connect("127.0.0.1", server.port, trust=Trust())
+        with pytest.raises(UntrustedError):
+            await connect("127.0.0.1", server.port, trust=Trust(fingerprint=64 * "0"))
+
+
+async def test_another_protocol_is_refused(tmp_path: Path) -> None:
+    """ALPN is exactly qumbed/1: no_application_protocol."""
+    async with listening(tmp_path) as server:
+        trust = Trust(insecure=True)
+        with pytest.raises(HandshakeError) as caught:
+            await connect("127.0.0.1", server.port, trust=trust, alpn="qumbed/2")
+        assert 0x178 == caught.value.code
+
+
+async def test_nobody_there_is_said_at_once(tmp_path: Path) -> None:
+    """A closed port does not cost the handshake timeout."""
+    async with listening(tmp_path) as server:
+        port = server.port
+    with pytest.raises(HandshakeError, match="nobody listens"):
+        await connect("127.0.0.1", port, trust=Trust(insecure=True))
+
+
+async def test_pings_keep_a_silent_connection_open(tmp_path: Path) -> None:
+    """The server hears from a client that has nothing to say."""
+    async with listening(tmp_path) as server:
+        trust = Trust(insecure=True)
+        client = await connect("127.0.0.1", server.port, trust=trust, keepalive_s=0.05)
+        await until(lambda: len(server.listener))
+        carrier = next(iter(server.listener.carriers))
+        before = carrier.heard_at
+        await until(lambda: carrier.heard_at > before + 0.2)
+        assert not client.is_ended
+        await client.close()
+
+
+async def test_the_idle_timeout_ends_a_silent_connection(tmp_path: Path) -> None:
+    """Without pings, silence is the end."""
+    limits = replace(LIMITS, idle_timeout_s=0.3)
+    async with listening(tmp_path) as server:
+        client = await server.connect(limits=limits)
+        await client.wait_ended()
+        await until(lambda: not len(server.listener))
+        await client.close()

@@ -1,0 +1,75 @@
+"""The QUIC listener: limits, Retry, deadlines, many connections."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from braidmq.transport.quic_client import HandshakeError
+from tests.integration.blip.peer import until
+from tests.unit.transport.quic_peers import LIMITS, listening, opened
+
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_many_connections_on_either_loop(tmp_path: Path, new_loop: NewLoop) -> None:
+    """Each has its own stream; when they leave, nothing of them is left."""
+
+    async def run() -> None:
+        async with listening(tmp_path, echoes=True) as server:
+            clients = [await server.connect() for _ in range(20)]
+            streams = [opened(client) for client in clients]
+            for number, stream in enumerate(streams):
+                stream.wire.write(bytes([number]))
+            await until(lambda: all(stream.received for stream in streams))
+            assert [bytes([number]) for number in range(20)] == [
+                bytes(stream.received) for stream in streams
+            ]
+            for client in clients:
+                await client.close()
+            await until(lambda: not len(server.listener))
+            assert 20 * ["127.0.0.1"] == server.left
+            assert 0 == server.listener.handshakes
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+
+
+@pytest.mark.asyncio
+async def test_above_the_threshold_an_address_must_be_proven(tmp_path: Path) -> None:
+    """A Retry, and then the connection; below the threshold there is none."""
+    async with listening(tmp_path, replace(LIMITS, retry_above=0), echoes=True) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(b"x")
+        await until(lambda: stream.received == b"x")
+        assert 1 == server.listener.retries
+        await client.close()
+    async with listening(tmp_path) as server:
+        await (await server.connect()).close()
+        assert 0 == server.listener.retries
+
+
+@pytest.mark.asyncio
+async def test_a_stranger_that_asks_nothing_is_closed(tmp_path: Path) -> None:
+    """No greeted stream within the handshake timeout: the end."""
+    async with listening(tmp_path, replace(LIMITS, handshake_timeout_s=0.1)) as server:
+        client = await server.connect()
+        async with asyncio.timeout(10):
+            await client.wait_ended()
+        await client.close()
+
+
+@pytest.mark.asyncio
+async def test_a_connection_over_the_limit_is_refused(tmp_path: Path) -> None:
+    """The peer is told at once, and nothing is kept."""
+    async with listening(tmp_path) as server:
+        server.admits = False
+        with pytest.raises(HandshakeError) as caught:
+            await server.connect()
+        assert 2 == caught.value.code
+        assert 0 == len(server.listener)

@@ -1,0 +1,251 @@
+"""QUIC streams over real loopback UDP: bytes, ends, and bounds in both directions."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.integration.blip.peer import until
+from tests.unit.transport.quic_peers import LIMITS, listening, lossy, opened, stranger
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_interleaved_streams_carry_bytes_both_ways(tmp_path: Path) -> None:
+    """Each stream has its own bytes, in order, and its own ends."""
+    async with listening(tmp_path, echoes=True) as server:
+        client = await server.connect()
+        streams = [opened(client) for _ in range(8)]
+        sent = [bytes([number]) * 50_000 for number in range(8)]
+        for start in range(0, 50_000, 5_000):
+            for stream, data in zip(streams, sent, strict=True):
+                stream.wire.write(data[start : start + 5_000])
+        await until(lambda: sent == [bytes(stream.received) for stream in streams])
+        assert "127.0.0.1" == server.accepted[0].wire.peer_address
+        await client.close()
+
+
+async def test_a_stream_ends_from_the_server(tmp_path: Path) -> None:
+    """What was written before the close arrives, then the end."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(b"question")
+        await until(lambda: server.accepted and server.accepted[0].received == b"question")
+        server.accepted[0].wire.write(b"answer")
+        server.accepted[0].wire.close()
+        await until(lambda: stream.told == ["finished", "lost"])
+        await until(lambda: server.accepted[0].told == ["lost"])
+        assert b"answer" == stream.received
+        await client.close()
+
+
+async def test_a_client_ends_its_output_and_reads_the_reply(tmp_path: Path) -> None:
+    """A FIN alone: the question has an end, the answer still comes, and then both are over."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(b"question")
+        stream.wire.finish_output()
+        stream.wire.write(b"too late")
+        await until(lambda: server.accepted and server.accepted[0].told == ["finished"])
+        served = server.accepted[0]
+        assert b"question" == served.received
+        assert [] == stream.told
+        served.wire.write(b"answer")
+        served.wire.close()
+        await until(lambda: stream.told == ["finished", "lost"])
+        await until(lambda: served.told == ["finished", "lost"])
+        assert b"answer" == stream.received
+        assert 0 == server.listener.dropped_writes
+        await client.close()
+
+
+async def test_a_client_that_closes_after_writing_loses_nothing(tmp_path: Path) -> None:
+    """More than a window is under way; the server gets all of it, and its end."""
+    data = bytes(range(256)) * 400
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(data)
+        stream.wire.close()
+        await until(lambda: server.accepted and server.accepted[0].told == ["finished", "lost"])
+        assert data == bytes(server.accepted[0].received)
+        await until(lambda: stream.told[-1] == "lost")
+        await until(lambda: not client.carrier.wires)
+        await client.close()
+
+
+async def test_a_closing_client_still_lets_the_server_write(tmp_path: Path) -> None:
+    """What comes is dropped, and not held against a server that writes before it reads."""
+    data = bytes(range(256)) * 400
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(b"x")
+        await until(lambda: server.accepted)
+        served = server.accepted[0]
+        served.wire.pause_reading()
+        stream.wire.write(data)
+        stream.wire.close()
+        served.wire.write(bytes(2 * LIMITS.stream_window_bytes))
+        await until(lambda: served.wire.unsent_bytes() == 0)
+        assert "lost" not in stream.told
+        assert not served.wire.is_stopped  # that would overtake what is under way
+        served.wire.resume_reading()
+        await until(lambda: served.told[-1] == "lost")
+        assert b"x" + data == bytes(served.received)
+        assert b"" == stream.received
+        await client.close()
+
+
+async def test_a_stream_stopped_before_it_says_anything_is_read_to_its_end(
+    tmp_path: Path,
+) -> None:
+    """STOP_SENDING comes first: the data count, answers are dropped, other streams go on."""
+    async with listening(tmp_path, echoes=True) as server, stranger(server) as peer:
+        carrier = next(iter(server.listener.carriers))
+        stopped = peer.open_stopped()
+        await until(lambda: carrier.stopped_early == {stopped})
+        peer.say(stopped, bytes(100_000), ends=True)
+        await until(lambda: server.accepted and server.accepted[0].told == ["finished", "lost"])
+        assert bytes(100_000) == server.accepted[0].received
+        assert 1 <= server.listener.dropped_writes
+        assert set() == carrier.stopped_early
+        peer.say(stopped + 4, b"y")
+        await until(lambda: len(server.accepted) > 1 and server.accepted[1].received == b"y")
+        await until(lambda: list(carrier.wires) == [stopped + 4])
+
+
+async def test_a_stopped_stream_ends_by_itself_behind_its_input(tmp_path: Path) -> None:
+    """Not before: as long as the peer may send, it is read; nobody has to close it."""
+    async with listening(tmp_path) as server, stranger(server) as peer:
+        stream_id = peer.quic.get_next_available_stream_id()
+        peer.say(stream_id, b"1")
+        await until(lambda: server.accepted)
+        served = server.accepted[0]
+        peer.stop(stream_id)
+        await until(lambda: served.wire.is_stopped)
+        served.wire.write(b"dropped")
+        peer.say(stream_id, b"2")
+        await until(lambda: served.received == b"12")
+        assert [] == served.told
+        assert 0 == served.wire.unsent_bytes()
+        assert 1 == server.listener.dropped_writes
+        peer.say(stream_id, b"3", ends=True)
+        await until(lambda: served.told == ["finished", "lost"])
+        assert b"123" == served.received
+
+
+async def test_a_stopped_stream_that_is_reset_unheard_is_forgotten(tmp_path: Path) -> None:
+    """What a peer can have us remember is bounded by the streams that it may have open."""
+    async with listening(tmp_path) as server, stranger(server) as peer:
+        carrier = next(iter(server.listener.carriers))
+        stopped = [peer.open_stopped() for _ in range(LIMITS.streams_max)]
+        await until(lambda: carrier.stopped_early == set(stopped))
+        for stream_id in stopped:
+            peer.reset(stream_id)
+        await until(lambda: not carrier.stopped_early)
+        assert [] == server.accepted
+        peer.say(peer.quic.get_next_available_stream_id(), b"x")
+        await until(lambda: server.accepted and server.accepted[0].received == b"x")
+
+
+async def test_a_write_on_a_reset_stream_is_dropped_and_counted(tmp_path: Path) -> None:
+    """The library has reset it, and its event is not handled yet: nothing is raised."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(b"x")
+        await until(lambda: server.accepted)
+        served = server.accepted[0]
+        next(iter(server.listener.carriers)).quic.reset_stream(served.wire.stream_id, 0)
+        served.wire.write(b"never sent")
+        assert 1 == server.listener.dropped_writes
+        assert 0 == served.wire.unsent_bytes()
+        served.wire.finish_output()
+        served.wire.close()
+        await until(lambda: served.told == ["lost"])
+        await until(lambda: stream.told == ["lost"])
+        await client.close()
+
+
+async def test_a_reset_ends_the_stream_and_not_the_connection(tmp_path: Path) -> None:
+    """Another stream of the same connection goes on."""
+    async with listening(tmp_path, echoes=True) as server:
+        client = await server.connect()
+        first, second = opened(client), opened(client)
+        first.wire.write(b"1")
+        second.wire.write(b"2")
+        await until(lambda: first.received and second.received)
+        first.wire.abort()
+        await until(
+            lambda: sorted("".join(one.told) for one in server.accepted) == ["", "lost"]
+        )
+        second.wire.write(b"2")
+        await until(lambda: second.received == b"22")
+        assert ["lost"] == first.told
+        await client.close()
+
+
+async def test_paused_reading_stops_the_peer_within_its_window(tmp_path: Path) -> None:
+    """The windows do not grow: a flood costs one stream window, and nothing is lost by it."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(b"x")
+        await until(lambda: server.accepted)
+        recorder = server.accepted[0]
+        recorder.wire.pause_reading()
+        stream.wire.write(bytes(1_000_000))
+        quic = next(iter(server.listener.carriers)).quic
+        await until(lambda: quic.unread_bytes() == LIMITS.stream_window_bytes - 1)
+        fence = opened(client)  # what it says has come after all that the window allows
+        fence.wire.write(b"y")
+        await until(lambda: len(server.accepted) > 1 and server.accepted[1].received == b"y")
+        assert b"x" == recorder.received
+        assert LIMITS.stream_window_bytes - 1 == quic.unread_bytes()
+        recorder.wire.resume_reading()
+        await until(lambda: len(recorder.received) == 1_000_001)
+        await client.close()
+
+
+async def test_a_peer_that_never_reads_fills_the_buffer_and_no_more(tmp_path: Path) -> None:
+    """Above the cap it is full; when the peer has read, it is writable again."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(b"x")
+        await until(lambda: server.accepted)
+        recorder = server.accepted[0]
+        stream.wire.pause_reading()
+        written = 0
+        async with asyncio.timeout(20):
+            while recorder.told != ["full"]:
+                recorder.wire.write(bytes(1_000))
+                written += 1_000
+                await asyncio.sleep(0)
+        assert recorder.wire.unsent_bytes() > LIMITS.output_buffer_bytes
+        assert written <= LIMITS.output_buffer_bytes + LIMITS.stream_window_bytes + 1_000
+        stream.wire.resume_reading()
+        await until(lambda: recorder.told == ["full", "writable"])
+        await until(lambda: len(stream.received) == written)
+        await client.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_loss_and_reordering_lose_nothing(tmp_path: Path, seed: int) -> None:
+    """A tenth of the datagrams is lost and a tenth comes late, both ways."""
+    data = bytes(range(256)) * 400
+    async with (
+        listening(tmp_path, echoes=True) as server,
+        lossy(server.port, seed=seed, loss=0.1, later=0.1) as (port, there, back),
+    ):
+        client = await server.connect(port)
+        stream = opened(client)
+        stream.wire.write(data)
+        await until(lambda: data == bytes(stream.received))
+        assert there.lost
+        assert there.reordered
+        assert back.lost
+        await client.close()
