@@ -24,6 +24,7 @@ from braidmq.admin.app import build_app
 from braidmq.admin.server import AdminServer
 from braidmq.base.build import is_compiled
 from braidmq.base.errors import BraidError, ConfigError
+from braidmq.server.allocator import return_large_buffers
 from braidmq.server.blip import BlipConnection
 from braidmq.server.config import Config, ListenerConfig, loss_note
 from braidmq.server.connection import Connection
@@ -285,6 +286,7 @@ def main(config: Config, *, ready_file: Path | None = None, mdns: bool = False) 
     if ready_file is not None:
         remove_quietly(ready_file)
     sys.setswitchinterval(_GIL_SWITCH_S)
+    return_large_buffers()
     gc.set_threshold(_GC_THRESHOLD, 50, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config, ready_file))
