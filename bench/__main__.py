@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from bench import blip, memory, nats, rabbitmq, redis, report, vibe
+from bench import blip, memory, nats, qumbed, rabbitmq, redis, report, vibe
 from bench.servers import Broker, Peer, interpreted_package
 from bench.streams import BrokenRunError, Sample
 from braidmq.base.build import is_compiled
 
+KIB: Final = 1024
 MIB: Final = 1024 * 1024
 INTERPRETED_BAR_DIVISOR: Final = 3
 MEMORY_BAR_MIB: Final = 20.0
@@ -21,6 +22,8 @@ RECOVERY_BAR_S: Final = 5.0
 QUEUES_BAR_MIB: Final = 100.0
 BACKLOG: Final = "backlog"
 QUEUES: Final = "queues"
+IDLE_BAR_KIB: Final = 200.0
+IDLE: Final = "qumbed-idle"
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,10 @@ QUICK: Final = Sizes(rounds=1, messages_divisor=10, backlog_messages=200_000, qu
 
 @dataclass(frozen=True)
 class Contest:
-    """A comparison with one peer; *ours* gives a sample for each of the titles and bars."""
+    """A comparison with one peer; *ours* gives a sample for each of the titles and bars.
+
+    Without a peer to start there is a rate to reach, which *peer_name* says the origin of.
+    """
 
     name: str
     titles: Sequence[str]
@@ -48,11 +54,12 @@ class Contest:
     messages: int
     interpreted_messages: int
     peer_name: str
-    peer_program: str
-    start_peer: Callable[[Path], Peer]
-    theirs: Callable[[Peer, int], Sample]
-    peer_messages: int
-    fixed_rate: int = 0  # messages/s that the peer's documents claim; it is not run then
+    peer_program: str = ""
+    start_peer: Callable[[Path], Peer] | None = None
+    theirs: Callable[[Peer, int], Sample] | None = None
+    ours_as_theirs: Callable[[Broker, int], Sample] | None = None  # our own broker as peer
+    peer_messages: int = 0
+    fixed_rate: int = 0  # messages/s
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -135,10 +142,37 @@ CONTESTS: Final = (
         messages=50_000,
         interpreted_messages=20_000,
         peer_name="VibeMQ as documented",
-        peer_program="",
-        start_peer=rabbitmq.start,
-        theirs=rabbitmq.publish,
-        peer_messages=0,
+        fixed_rate=10_000,
+    ),
+    Contest(
+        name="qumbed-connected",
+        titles=["Qumbed publish, on one connection"],
+        bars=[20.0],
+        ours=lambda broker, messages: [qumbed.publish(broker, messages)],
+        messages=40_000,
+        interpreted_messages=20_000,
+        peer_name="a connection for each",
+        ours_as_theirs=qumbed.publish_each_connected,
+        peer_messages=500,
+    ),
+    Contest(
+        name="qumbed",
+        titles=["Qumbed publish, pipelined, fsynced"],
+        bars=[1.0],
+        ours=lambda broker, messages: [qumbed.publish(broker, messages)],
+        messages=40_000,
+        interpreted_messages=20_000,
+        peer_name="goal",
+        fixed_rate=8_000,
+    ),
+    Contest(
+        name="qumbed-fan-out",
+        titles=["Qumbed fan-out to 10, sealed for each"],
+        bars=[1.0],
+        ours=lambda broker, messages: [qumbed.fan_out(broker, messages)],
+        messages=50_000,
+        interpreted_messages=30_000,
+        peer_name="goal",
         fixed_rate=10_000,
     ),
 )
@@ -167,10 +201,7 @@ class Bench:
         for _ in range(self._sizes.rounds):
             if is_compiled():
                 ours.append(self._ours(contest, contest.messages, None))
-            if contest.fixed_rate:
-                theirs.append(Sample(contest.fixed_rate, 1.0, 0.0, 0.0))
-            elif contest.peer_program in self.installed:
-                theirs.append(self._theirs(contest))
+            theirs += self._theirs(contest)
             count = contest.interpreted_messages
             interpreted.append(self._ours(contest, count, self._interpreted))
         peer = contest.peer_name if theirs else f"{contest.peer_program} is not installed"
@@ -219,14 +250,33 @@ class Bench:
             bar=QUEUES_BAR_MIB,
         )
 
+    def idle(self) -> Iterator[report.Row]:
+        """Let many clients be connected and silent; give the row about memory for each."""
+        with Broker(self._new_directory()) as broker:
+            grown = qumbed.idle_bytes(broker)
+        yield report.amount_row(
+            "memory, an idle Qumbed subscriber", grown / KIB, "KiB", bar=IDLE_BAR_KIB
+        )
+
     def _ours(self, contest: Contest, messages: int, package: Path | None) -> Sequence[Sample]:
         directory = self._new_directory()
         with Broker(directory, package=package, settings=contest.settings) as broker:
             return contest.ours(broker, messages // self._sizes.messages_divisor)
 
-    def _theirs(self, contest: Contest) -> Sample:
+    def _theirs(self, contest: Contest) -> Sequence[Sample]:
+        """Return a sample of the peer, or none when it is not installed."""
+        messages = contest.peer_messages // self._sizes.messages_divisor
+        if contest.fixed_rate:
+            return [Sample(contest.fixed_rate, 1.0, 0.0, 0.0)]
+        if contest.ours_as_theirs is not None:
+            with Broker(self._new_directory()) as broker:
+                return [contest.ours_as_theirs(broker, messages)]
+        if contest.peer_program not in self.installed:
+            return []
+        assert contest.start_peer is not None
+        assert contest.theirs is not None
         with contest.start_peer(self._new_directory()) as peer:
-            return contest.theirs(peer, contest.peer_messages // self._sizes.messages_divisor)
+            return [contest.theirs(peer, messages)]
 
     def _new_directory(self) -> Path:
         self._runs += 1
@@ -236,7 +286,7 @@ class Bench:
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; return 1 when a run breaks."""
     options = _options(arguments)
-    chosen = options.only or [*(contest.name for contest in CONTESTS), BACKLOG, QUEUES]
+    chosen = options.only or [*(contest.name for contest in CONTESTS), BACKLOG, QUEUES, IDLE]
     signal.signal(signal.SIGTERM, _end)
     with tempfile.TemporaryDirectory(prefix="braidmq-bench-") as name:
         bench = Bench(Path(name), QUICK if options.quick else FULL)
@@ -256,6 +306,8 @@ def main(arguments: Sequence[str]) -> int:
                 rows += bench.backlog()
             if QUEUES in chosen:
                 rows += bench.queues()
+            if IDLE in chosen:
+                rows += bench.idle()
         except (BrokenRunError, OSError) as error:
             print(f"error: a run broke: {error}", file=sys.stderr)
             return 1
@@ -281,7 +333,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         action="append",
-        choices=[*(contest.name for contest in CONTESTS), BACKLOG, QUEUES],
+        choices=[*(contest.name for contest in CONTESTS), BACKLOG, QUEUES, IDLE],
         help="measure only this; may be repeated",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")

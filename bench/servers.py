@@ -119,7 +119,7 @@ class Broker(Server):
         program = str(Path(sys.executable).parent / "braidmq")
         command = [program, "serve", "--dev", "--data-dir", str(data), "--ready-file"]
         command += [str(ready), "--blip", f"{HOST}:0", "--http", f"{HOST}:0"]
-        command += ["--vibe", f"{HOST}:0", "--qumbed", "off", "--flight", "off"]
+        command += ["--vibe", f"{HOST}:0", "--qumbed", f"{HOST}:0", "--flight", "off"]
         environment = dict(settings or {})
         if package is not None:
             environment |= {"BRAIDMQ_PURE": "1", "PYTHONPATH": str(package)}
@@ -135,6 +135,8 @@ class Broker(Server):
         self.blip: str = facts["blip"]
         self.vibe: str = facts["vibe"]
         self.http: str = facts["http"]
+        self.qumbed: str = facts["qumbed"]
+        self.qumbed_fingerprint: str = facts["qumbed_fingerprint"]
 
 
 class Peer(Server):

@@ -23,6 +23,9 @@ TITLES: Final = (
     "publish to deliver, QoS 0",
     "Vibe publish, pipelined, fsynced",
     "Vibe load test, each reply awaited",
+    "Qumbed publish, pipelined, fsynced",
+    "Qumbed publish, on one connection",
+    "Qumbed fan-out to 10, sealed for each",
 )
 PROGRAMS: Final = ("", ", interpreted") if is_compiled() else (", interpreted",)
 PEERS: Final = {
@@ -32,6 +35,7 @@ PEERS: Final = {
     "CREDIT": redis.PROGRAM,
     "Vibe publish": rabbitmq.PROGRAM,
     "Vibe load": "",  # what its documents claim
+    "Qumbed": "",  # a goal, or our own broker
 }
 INSTALLED: Final = {
     nats.PROGRAM: nats.is_installed,
@@ -44,6 +48,7 @@ AMOUNTS: Final = {
     "ready again after a stop, 200,000 behind",
     "ready again after a kill, 200,000 behind",
     "memory, 500 queues with a message each",
+    "memory, an idle Qumbed subscriber",
 }
 
 

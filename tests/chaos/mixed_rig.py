@@ -1,39 +1,61 @@
-"""The rig with clients of both strands: queues over Vibe, and over Blip the same topics.
+"""The rig with clients of all strands: queues over Vibe; over Blip and Qumbed the same topics.
 
-Publishers of both strands publish to all queues. What a queue owes, gives and takes is in the
-same ledger, and judged by `queue_books`.
+Publishers of each strand publish to all queues. What a queue owes, gives and takes is in the
+same ledger, and judged by `queue_books`; so is what Qumbed's subscribers, who come back under
+their keys, are owed and handed, judged by `follower_books`.
 """
 
 import asyncio
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Final
 
 from braidmq.testing import ledger as kinds
 from braidmq.testing.clients import Client, Consumer, Plan, Publisher
+from braidmq.testing.follower_books import check_followers
 from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Violation, check
 from braidmq.testing.queue_books import check_queues
+from braidmq.testing.qumbed_clients import (
+    FOLLOWERS,
+    FollowerPlan,
+    QumbedFollower,
+    QumbedPublisher,
+    QumbedScene,
+)
 from braidmq.testing.vibe_clients import (
     LETTERS,
     QUEUES,
     WATCHERS,
     QueuePlan,
-    QueueScene,
     VibeClient,
     VibeConsumer,
     VibePublisher,
 )
 from braidmq.wire.vibe import frames, messages
+from tests.chaos.qumbed_carrier import QumbedCarrier
 from tests.chaos.rig import PACE_S, PUBLISHER_PACE_S, Carrier, Rig
 
 _READERS: Final = [plan for plan in WATCHERS if plan.topic.startswith(DEAD_LETTER_PREFIX)]
+PUBLISHERS: Final = ("vibe", "vibe", "blip", "qumbed", "qumbed")
+"""What each of them speaks."""
+
+QUMBED_PREFIX: Final = "qumbed "
+"""How the names of Qumbed's clients begin."""
+
 TAKE_WITHIN_S: Final = 5.0
 SETTINGS: Final = {
     # Long after what is taken as confirmed in time, however slow the machine is.
     "BRAIDMQ_VIBE__ACK_TIMEOUT_MS": "20000",
     # A kill takes what is on the wire, and that was an attempt.
     "BRAIDMQ_VIBE__MAX_RETRIES": "6",
+    "BRAIDMQ_QUMBED__OFFLINE_S": "3600",
+    # Less than what comes in a moment: who is slow must be given the rest from the log.
+    "BRAIDMQ_QUMBED__WINDOW_BYTES": "8192",
 }
+
+Role = Plan | QueuePlan | FollowerPlan | str
+"""Whose consumer a client is, or what it speaks as a publisher."""
 
 
 class VibeCarrier(Carrier):
@@ -55,24 +77,29 @@ class VibeCarrier(Carrier):
 
 
 class MixedRig(Rig):
-    """One data directory, its lives, and the ledger of both strands."""
+    """One data directory, its lives, and the ledger of all strands."""
 
-    scene: QueueScene
+    scene: QumbedScene
 
     def __post_init__(self) -> None:
         self.settings = {**SETTINGS, **self.settings}
+        self.qumbed = "127.0.0.1:0"
+        self._followers: set[QumbedCarrier] = set()
         super().__post_init__()
 
-    def new_scene(self) -> QueueScene:
+    def new_scene(self) -> QumbedScene:
         """Return what the clients share."""
-        return QueueScene(
+        return QumbedScene(
             self.rng, self.ledger, now_s=time.monotonic, take_within_s=TAKE_WITHIN_S
         )
 
     def start(self) -> None:
-        """Start the broker."""
+        """Start the broker; it is who it was."""
         self.ledger.note(kinds.RESTART)
         self.daemon.start()
+        known = self.scene.gateway_key
+        assert known in {b"", self.daemon.gateway_key}
+        self.scene.gateway_key = self.daemon.gateway_key
 
     def load(self) -> list[Coroutine[None, None, None]]:
         """Return what the clients do, each for as long as the broker is there."""
@@ -80,9 +107,10 @@ class MixedRig(Rig):
             self._keep_at(plan, may_break=not plan.ordered, pace_s=PACE_S) for plan in WATCHERS
         ]
         works += [
-            self._keep_at(speaks_vibe, may_break=True, pace_s=PUBLISHER_PACE_S)
-            for speaks_vibe in (True, True, False)
+            self._keep_at(strand, may_break=True, pace_s=PUBLISHER_PACE_S)
+            for strand in PUBLISHERS
         ]
+        works += [self._keep_at(plan, may_break=True, pace_s=PACE_S) for plan in FOLLOWERS]
         for plan in (*QUEUES, *LETTERS):
             # A deletion that was on its way when its connection broke could come at any time.
             may_break = not plan.comes_and_goes
@@ -92,15 +120,13 @@ class MixedRig(Rig):
             ]
         return works
 
-    def _may_come(self, role: Plan | QueuePlan | bool) -> bool:
+    def _may_come(self, role: Role) -> bool:
         """Say whether its time has come: Blip's dead letters need a reader first."""
         if isinstance(role, QueuePlan) or role in _READERS:
             return True
         return all(plan in self.scene.subscriptions for plan in _READERS)
 
-    async def _keep_at(
-        self, role: Plan | QueuePlan | bool, *, may_break: bool, pace_s: float
-    ) -> None:
+    async def _keep_at(self, role: Role, *, may_break: bool, pace_s: float) -> None:
         """Have a client of this role there; when its connection breaks, another one."""
         while True:
             if not self._may_come(role):
@@ -112,9 +138,30 @@ class MixedRig(Rig):
                 return  # the broker is gone
             try:
                 await self.work(carrier, may_break=may_break, pace_s=pace_s)
+                if isinstance(carrier, QumbedCarrier):
+                    carrier.raise_fault()
+                    if carrier in self._followers:
+                        # No acknowledgement says what has come: it hears all there is.
+                        await carrier.leave()
             finally:
-                assert carrier.transport is not None
-                carrier.transport.abort()
+                carrier.abort()
+
+    async def rest(self, tasks: list["asyncio.Task[None]"]) -> None:
+        """End the load, after the broker is gone and what it had sent is read.
+
+        Followers have been handed what is in their sockets.
+        """
+        with suppress(OSError):
+            heard = -1
+            while heard != (heard := sum(carrier.heard_bytes for carrier in self._followers)):
+                for carrier in list(self._followers):
+                    carrier.read_on()
+                for _ in range(3):  # turns of the loop: to read, to hand on, to be woken
+                    await asyncio.sleep(0)
+        await super().rest(tasks)
+        for carrier in self._followers:
+            carrier.raise_fault()
+        self._followers.clear()
 
     def act(self, client: Client) -> None:
         """Let a client act."""
@@ -124,12 +171,14 @@ class MixedRig(Rig):
         else:
             client.act()
 
-    async def connect_as(self, role: Plan | QueuePlan | bool) -> Carrier:
-        """Connect a consumer of a plan, or a publisher: True for one that speaks Vibe."""
+    async def connect_as(self, role: Role) -> Carrier:
+        """Connect a consumer of a plan, or a publisher."""
         if isinstance(role, Plan):
             return await self.connect(role)
-        if role is False:
+        if role == "blip":
             return await self.connect(None)
+        if role == "qumbed" or isinstance(role, FollowerPlan):
+            return await self._connect_qumbed(role)
         loop = asyncio.get_running_loop()
         _, carrier = await loop.create_connection(
             VibeCarrier, "127.0.0.1", self.daemon.vibe_port
@@ -141,20 +190,35 @@ class MixedRig(Rig):
             carrier.client = VibePublisher(self.scene, name, carrier.send)
         return carrier
 
+    async def _connect_qumbed(self, role: FollowerPlan | str) -> QumbedCarrier:
+        daemon = self.daemon
+        carrier = await QumbedCarrier.connect(daemon.qumbed_port, daemon.fingerprint)
+        name = f"{QUMBED_PREFIX}{self.new_name()}"
+        if isinstance(role, FollowerPlan):
+            self._followers.add(carrier)
+            carrier.client = QumbedFollower(self.scene, name, carrier.send, role)
+        else:
+            carrier.client = QumbedPublisher(self.scene, name, carrier.send)
+        return carrier
+
     async def connect_drainers(self) -> list[Carrier]:
         """Connect those who take everything."""
         carriers = await super().connect_drainers()
         for plan in (*QUEUES, *LETTERS):
             carriers += [await self.connect_as(plan) for _ in range(plan.consumers)]
-        return carriers
+        return [*carriers, *[await self.connect_as(plan) for plan in FOLLOWERS]]
 
     async def drain_once(self, carrier: Carrier) -> int:
         """Take what comes now, and return how much that was."""
         drainer = carrier.client
         if isinstance(drainer, Consumer):
             return await super().drain_once(carrier)
-        assert isinstance(drainer, VibeConsumer)
         assert not carrier.gone.is_set(), self.daemon.last_words()
+        if isinstance(drainer, QumbedFollower):
+            drainer.fence()
+            await carrier.answered(0)
+            return drainer.take_count()
+        assert isinstance(drainer, VibeConsumer)
         drainer.care = 1.0
         before = drainer.acknowledged
         drainer.ask_what_is_left()
@@ -173,4 +237,11 @@ class MixedRig(Rig):
             self.ledger.drained(subscription)
         for plan in (*QUEUES, *LETTERS):
             self.ledger.note(kinds.QUEUE_DRAINED, plan.name)
-        return [*check(self.ledger), *check_queues(self.ledger)]
+        for follower in FOLLOWERS:
+            for topic in follower.topics:
+                self.ledger.follower(kinds.FOLLOWER_DRAINED, follower.key, topic)
+        return [
+            *check(self.ledger),
+            *check_queues(self.ledger),
+            *check_followers(self.ledger),
+        ]

@@ -3,9 +3,11 @@
 Each mutant is a patch of the sources that must fit exactly once. This module, run with
 `python -m`, patches copies of the tree, one bug each, hunts each with the simulation, and
 prints how many were caught; names on the command line select some. `--hunt` is what runs in a
-copy. Mutants of queues are hunted in worlds that have queues.
+copy. Mutants of queues are hunted in worlds that have queues; those of the Qumbed strand by
+killing the real daemon, as no world speaks QUIC.
 """
 
+import asyncio
 import errno
 import os
 import shutil
@@ -20,6 +22,8 @@ from typing import Final
 
 from braidmq.testing.ledger import Violation
 from braidmq.testing.simulation import World
+from tests.chaos.mixed_rig import MixedRig
+from tests.chaos.test_mixed_kill import kill_again_and_again
 from tests.simulation.test_crash import random_world
 from tests.simulation.test_faults import (
     after_full_disk,
@@ -38,6 +42,15 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 SEEDS: Final = int(os.environ.get("BRAIDMQ_MUTANT_SEEDS", "150"))
 STEPS: Final = 300
 HUNT_TIMEOUT_S: Final = 110.0
+RIGS: Final = 10
+RIG_KILLS: Final = 8
+RIGS_TIMEOUT_S: Final = 600.0
+"""What is left to chance when a process is killed takes more than one attempt."""
+
+SIMULATED: Final = ""
+QUEUES: Final = "queues"
+QUMBED: Final = "qumbed"
+"""Where a mutant is hunted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +68,19 @@ class Mutant:
 
     name: str
     edits: tuple[Edit, ...]
-    of_queues: bool = False
+    where: str = SIMULATED
 
 
-def _mutant(name: str, *edits: tuple[str, str, str], of_queues: bool = False) -> Mutant:
-    return Mutant(name, tuple(Edit(*edit) for edit in edits), of_queues)
+def _mutant(name: str, *edits: tuple[str, str, str], where: str = SIMULATED) -> Mutant:
+    return Mutant(name, tuple(Edit(*edit) for edit in edits), where)
 
 
 def _of_queues(name: str, *edits: tuple[str, str, str]) -> Mutant:
-    return _mutant(name, *edits, of_queues=True)
+    return _mutant(name, *edits, where=QUEUES)
+
+
+def _of_qumbed(name: str, *edits: tuple[str, str, str]) -> Mutant:
+    return _mutant(name, *edits, where=QUMBED)
 
 
 MUTANTS: Final = (
@@ -294,6 +311,59 @@ MUTANTS: Final = (
             "return needed",
         ),
     ),
+    _of_qumbed(
+        "a Qumbed Ack is sent before the commit",
+        ("server/qumbed_output.py", '(message.id, b"", frame_id)', '(0, b"", frame_id)'),
+    ),
+    _of_qumbed(
+        "a follower's progress is not recorded",
+        (
+            "broker/followers.py",
+            "        if sent_id > self.noted_id:\n",
+            "        if sent_id < self.noted_id:\n",
+        ),
+        (
+            "broker/state.py",
+            "        follower.floor_id(committed_id),\n",
+            "        follower.id,\n",
+        ),
+    ),
+    _of_qumbed(
+        "what is under way to a follower counts as received",
+        ("broker/followers.py", "            if self.unreceived:\n", "            if False:\n"),
+    ),
+    _of_qumbed(
+        "a follower is not found again after a restart",
+        (
+            "broker/state.py",
+            "        _add_follower(broker, record_id, topic_name, principal, key, record_id)\n",
+            "        del key, principal, topic_name\n",
+        ),
+    ),
+    _of_qumbed(
+        "a snapshot leaves a follower out",
+        ("broker/state.py", "            if follower.recorded\n", "            if False\n"),
+    ),
+    _of_qumbed(
+        "a follower's end is not recorded",
+        (
+            "broker/followers.py",
+            "        if not follower.recorded:\n            return 0\n",
+            "        if follower.recorded or not follower.recorded:\n            return 0\n",
+        ),
+    ),
+    _of_qumbed(
+        "whom a message is for is not read from the log",
+        (
+            "broker/followers.py",
+            '    if _RECIPIENT not in block:\n        return b""\n',
+            '    if block:\n        return b""\n',
+        ),
+    ),
+    _of_qumbed(
+        "a long dedup id is forgotten at a restart",
+        ("broker/state.py", "if dedup_id is not None:", "if dedup_id and len(dedup_id) < 64:"),
+    ),
 )
 QUICK: Final = (
     "acknowledge before the write",
@@ -321,18 +391,17 @@ def plant(mutant: Mutant, into: Path) -> None:
 
 def catch(mutant: Mutant) -> str:
     """Hunt one mutant; return how it was caught, or nothing."""
-    hunting = HUNT_QUEUES if mutant.of_queues else HUNT
     with tempfile.TemporaryDirectory(prefix="braidmq-mutant-") as directory:
         plant(mutant, Path(directory))
         path = os.pathsep.join([directory, str(ROOT)])
         hunted = subprocess.run(
-            [sys.executable, "-m", "tests.chaos.mutants", hunting],
+            [sys.executable, "-m", "tests.chaos.mutants", HUNT, mutant.where],
             cwd=directory,
             env={**os.environ, "PYTHONPATH": path},
             capture_output=True,
             text=True,
             check=False,
-            timeout=HUNT_TIMEOUT_S,
+            timeout=RIGS_TIMEOUT_S if mutant.where == QUMBED else HUNT_TIMEOUT_S,
         )
     assert hunted.returncode in {0, CAUGHT}, hunted.stderr
     return hunted.stdout.strip()
@@ -340,14 +409,13 @@ def catch(mutant: Mutant) -> str:
 
 CAUGHT: Final = 3
 HUNT: Final = "--hunt"
-HUNT_QUEUES: Final = "--hunt-queues"
 
 
-def hunt(judge: Callable[[int], Iterator[tuple[str, list[Violation]]]]) -> str:
+def hunt(where: str) -> str:
     """Run worlds until one breaks a promise; return which and how, or nothing."""
-    for seed in range(SEEDS):
+    for seed in range(RIGS if where == QUMBED else SEEDS):
         try:
-            for kind, verdict in judge(seed):
+            for kind, verdict in JUDGES[where](seed):
                 if verdict:
                     return f"seed {seed}, {kind}: {verdict[0].kind}"
         except Exception as error:  # noqa: BLE001 - a broker that breaks is caught as well
@@ -379,6 +447,23 @@ def queue_verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
     yield "full disk", after_full_disk(full_queue_world(seed), seed)
 
 
+def qumbed_verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
+    """Kill the real daemon again and again under load on three strands."""
+    with tempfile.TemporaryDirectory(prefix="braidmq-rig-") as directory:
+        rig = MixedRig(Path(directory), seed=seed)
+        try:
+            yield "kills", asyncio.run(kill_again_and_again(rig, RIG_KILLS, drains=1))
+        finally:
+            rig.close()
+
+
+JUDGES: Final[dict[str, Callable[[int], Iterator[tuple[str, list[Violation]]]]]] = {
+    SIMULATED: verdicts,
+    QUEUES: queue_verdicts,
+    QUMBED: qumbed_verdicts,
+}
+
+
 def main(names: list[str]) -> int:
     """Hunt the mutants of these names, or all; return the exit code."""
     chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
@@ -392,8 +477,8 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] in ([HUNT], [HUNT_QUEUES]):
-        found = hunt(verdicts if sys.argv[1] == HUNT else queue_verdicts)
+    if sys.argv[1:2] == [HUNT]:
+        found = hunt(sys.argv[2])
         sys.stdout.write(found)
         sys.exit(CAUGHT if found else 0)
     sys.exit(main(sys.argv[1:]))

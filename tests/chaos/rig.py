@@ -73,11 +73,13 @@ while line := sys.stdin.readline():
 class Daemon:
     """The broker's process, one life after the other."""
 
-    def __init__(self, directory: Path, data_dir: Path, settings: dict[str, str]) -> None:
+    def __init__(
+        self, directory: Path, data_dir: Path, settings: dict[str, str], *, qumbed: str = "off"
+    ) -> None:
         self._ready_file = directory / "ready.json"
         self._log = directory / "daemon.log"
         self._flags = ["--dev", "--data-dir", str(data_dir), "--blip", "127.0.0.1:0"]
-        self._flags += ["--vibe", "127.0.0.1:0", "--http", "off"]
+        self._flags += ["--vibe", "127.0.0.1:0", "--qumbed", qumbed, "--http", "off"]
         self._flags += ["--ready-file", str(self._ready_file)]
         with self._log.open("a") as log:
             self._launcher = subprocess.Popen(
@@ -91,6 +93,9 @@ class Daemon:
         self.pid = 0
         self.port = 0
         self.vibe_port = 0
+        self.qumbed_port = 0  # while it is on, as the two below
+        self.fingerprint = ""
+        self.gateway_key = b""
 
     def start(self) -> None:
         """Start it, and wait until it accepts connections."""
@@ -105,9 +110,13 @@ class Daemon:
             assert self.is_alive(), f"it does not start: {self.last_words()}"
             assert time.monotonic() < deadline, "it does not get ready"
             time.sleep(LOOK_S)
-        addresses = json.loads(self._ready_file.read_text())
-        self.port = int(addresses["blip"].rpartition(":")[2])
-        self.vibe_port = int(addresses["vibe"].rpartition(":")[2])
+        facts = json.loads(self._ready_file.read_text())
+        self.port = int(facts["blip"].rpartition(":")[2])
+        self.vibe_port = int(facts["vibe"].rpartition(":")[2])
+        if facts["qumbed"] is not None:
+            self.qumbed_port = int(facts["qumbed"].rpartition(":")[2])
+            self.fingerprint = facts["qumbed_fingerprint"]
+            self.gateway_key = bytes.fromhex(facts["gateway_public_key"])
 
     def is_alive(self) -> bool:
         """Say whether the process is there."""
@@ -158,6 +167,11 @@ class Carrier(asyncio.Protocol):
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
+    def abort(self) -> None:
+        """Break the connection off."""
+        assert self.transport is not None
+        self.transport.abort()
+
     async def answered(self, unanswered_max: int) -> None:
         """Wait until at most so much is unanswered, or the connection is gone."""
         assert self.client is not None
@@ -191,6 +205,7 @@ class Rig:
     seed: int
     data_dir: Path | None = None
     settings: dict[str, str] = field(default_factory=dict)
+    qumbed: str = "off"
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -198,7 +213,7 @@ class Rig:
         self.scene = self.new_scene()
         self._names = 0
         data_dir = self.data_dir if self.data_dir is not None else self.directory / "data"
-        self.daemon = Daemon(self.directory, data_dir, self.settings)
+        self.daemon = Daemon(self.directory, data_dir, self.settings, qumbed=self.qumbed)
 
     def new_scene(self) -> Scene:
         """Return what the clients share."""
@@ -248,8 +263,7 @@ class Rig:
             try:
                 await self._work(carrier, role)
             finally:
-                assert carrier.transport is not None
-                carrier.transport.abort()
+                carrier.abort()
 
     async def _work(self, carrier: Carrier, role: Plan | None) -> None:
         may_break = role is None or not role.ordered
@@ -300,8 +314,7 @@ class Rig:
         else:
             raise AssertionError("it never runs dry")
         for carrier in carriers:
-            assert carrier.transport is not None
-            carrier.transport.abort()
+            carrier.abort()
             await carrier.gone.wait()
 
     def is_something_left(self, carriers: list[Carrier]) -> bool:

@@ -36,8 +36,10 @@ OURS: Final = (
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "docs/delivery.md",
+    "docs/encryption.md",
     "docs/operations.md",
     "docs/protocols/blip.md",
+    "docs/protocols/qumbed.md",
     "docs/protocols/vibe.md",
 )
 """Documents whose every block must have a label."""
@@ -99,7 +101,7 @@ def serving(directory: Path) -> Iterator[Broker]:
     """Start a broker in development mode below *directory* that speaks every strand."""
     ready_file = directory / "ready.json"
     places = ["--data-dir", str(directory / "data"), "--ready-file", str(ready_file)]
-    listeners = [f"--{name}=127.0.0.1:0" for name in ("blip", "vibe", "http")]
+    listeners = [f"--{name}=127.0.0.1:0" for name in ("blip", "vibe", "qumbed", "http")]
     with subprocess.Popen(
         [*BRAIDMQ, "serve", "--dev", *places, *listeners], stderr=subprocess.DEVNULL, text=True
     ) as process:

@@ -44,8 +44,12 @@ async def test_the_ready_file_says_where_everything_is(tmp_path: Path) -> None:
             *("blip", "vibe", "qumbed", "http", "flight"),
             *("pid", "qumbed_fingerprint", "gateway_public_key"),
         }
-        assert [None] * 2 == [facts["qumbed"], facts["flight"]]
-        assert facts["vibe"] != facts["blip"]
+        assert None is facts["flight"]
+        assert 4 == len({facts[name] for name in ("blip", "vibe", "qumbed", "http")})
+        assert 2 * [64] == [
+            len(bytes.fromhex(facts[name]).hex())
+            for name in ("qumbed_fingerprint", "gateway_public_key")
+        ]
         async with broker.peer() as peer:
             await peer.expect_silence()
         assert 200 == (await broker.get("/readyz"))[0]
@@ -106,6 +110,10 @@ USAGE = {
     "dev is for loopback only": ("", ("--blip", "0.0.0.0:0"), "blip"),
     "dev HTTP is for loopback only": ("", ("--http", "0.0.0.0:0"), "http"),
     "unknown flag": ("", ("--blib", "1"), "--blib"),
+    "mDNS without Qumbed": ("", ("--mdns", "--qumbed", "off"), "--mdns"),
+    "Qumbed auth": ('[qumbed]\nauth = "password"\n', (), "qumbed.auth"),
+    "mtls without a CA": ('[qumbed]\nauth = "mtls"\n', (), "qumbed.tls_ca"),
+    "a bad schema directory": ('schemas_dir = "no-such-directory"\n', (), "schemas_dir"),
 }
 
 

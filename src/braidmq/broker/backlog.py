@@ -3,10 +3,11 @@
 from typing import final
 
 from braidmq.broker import records
+from braidmq.broker.followers import Follower, recipient_of
 from braidmq.broker.queue_delivery import QueueDeliverer
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Subscription
-from braidmq.broker.topics import Message, Topic
+from braidmq.broker.subscriptions import Peer, Subscription
+from braidmq.broker.topics import ORIGIN_QUMBED, Message, Topic
 
 
 class ReadRequest:
@@ -49,6 +50,10 @@ class Backlog:
         self._deliverer.reads = []
         requests: list[ReadRequest] = []
         for subscription in wanted:
+            if isinstance(subscription, Follower):
+                if subscription.peer is not None:
+                    requests.append(self._request_for(subscription, subscription.peer))
+                continue
             request = self._request(subscription)
             if request is not None:
                 requests.append(request)
@@ -67,6 +72,15 @@ class Backlog:
         subscription = request.subscription
         if subscription.ended:
             return
+        if isinstance(subscription, Follower):
+            self._deliverer.take_up(
+                subscription,
+                [_stored(subscription.topic, i, record) for i, record in found],
+                after_id=request.after_id,
+                reached_id=reached_id,
+                now_us=now_us,
+            )
+            return
         passed_id = subscription.cursor  # a purge may have gone past it meanwhile
         for message_id, record in found:
             if message_id > passed_id:
@@ -81,6 +95,12 @@ class Backlog:
             return
         self._deliverer.drop_excess(queue, now_us)
         self._deliverer.pump_queue(queue, now_us)
+
+    def _request_for(self, follower: Follower, peer: Peer) -> ReadRequest:
+        request = ReadRequest(follower, self._settings, self._deliverer.windows.held_bytes)
+        # It holds nothing: what its peer has no room for would be read in vain.
+        request.bytes_max = max(1, min(request.bytes_max, peer.room_bytes))
+        return request
 
     def _request(self, subscription: Subscription) -> ReadRequest | None:
         settled = subscription.settled
@@ -132,4 +152,6 @@ def _stored(topic: Topic, message_id: int, record: bytes) -> Message:
     message.expires_us = head.expires_us
     if head.headers_at != head.body_at:
         message.headers = record[head.headers_at : head.body_at]
+        if message.origin == ORIGIN_QUMBED:
+            message.recipient_key_id = recipient_of(message.headers)
     return message

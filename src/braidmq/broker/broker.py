@@ -9,13 +9,13 @@ in microseconds, and never goes back; `next_deadline_us` says when to call `tick
 from typing import Final
 
 from braidmq.base.ids import NO_ID
-from braidmq.broker import headers, records
+from braidmq.broker import records
 from braidmq.broker.acknowledgements import Progress
 from braidmq.broker.backlog import Backlog, ReadRequest
-from braidmq.broker.dead_letters import QUEUE_HEADER, is_dead_letter_topic
-from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.broker.dedup import NEW, DedupWindow
+from braidmq.broker.dead_letters import is_dead_letter_topic
+from braidmq.broker.dedup import DedupWindow
 from braidmq.broker.expiry import expires_us, is_expired
+from braidmq.broker.followers import Follower
 from braidmq.broker.outgoing import (
     Advanced,
     Buried,
@@ -28,7 +28,7 @@ from braidmq.broker.outgoing import (
 from braidmq.broker.queue_delivery import QueueDeliverer
 from braidmq.broker.rules import Rules, of_settings
 from braidmq.broker.settings import Settings
-from braidmq.broker.stats import Stats, TopicRow
+from braidmq.broker.stats import Stats, TopicRow, topic_rows
 from braidmq.broker.subscriptions import Consumer, Peer, Subscription
 from braidmq.broker.topics import Message, Pending, Topic, Topics
 
@@ -106,20 +106,6 @@ class Broker:
         outgoing.bytes += len(message.body)
         return outgoing.add(message, record)
 
-    def publish_once(self, message: Message, dedup_id: str, now_us: int) -> int:
-        """Accept a durable message unless it is a repeat; return the id it has in the log."""
-        topic = message.topic.name
-        known = self.dedup.find(topic, dedup_id, now_us)
-        if known != NEW:
-            self.stats.duplicates += 1
-            return known
-        message.headers = headers.encode(
-            {**headers.decode(message.headers), DEDUP_HEADER: dedup_id}
-        )
-        given = self.publish(message, now_us)
-        self.dedup.remember(topic, dedup_id, given, now_us)
-        return given
-
     # What consumers ask for.
 
     def subscribe(self, peer: Peer, topic: Topic, qos: int, now_us: int) -> int:
@@ -139,9 +125,11 @@ class Broker:
         return Subscription(topic, qos, principal, rules)
 
     def find(self, subscription_id: int) -> Subscription | None:
-        """Return the subscription, or the lane of a queue, that has this id."""
+        """Return the subscription, the lane of a queue or the follower that has this id."""
         found = self.subscriptions.get(subscription_id)
-        return self.deliverer.lanes.get(subscription_id) if found is None else found
+        if found is None:
+            found = self.deliverer.lanes.get(subscription_id)
+        return self.deliverer.followers.get(subscription_id) if found is None else found
 
     def attach(self, peer: Peer, subscription_id: int) -> Consumer | None:
         """Return the peer's hold on a subscription, or None when it may have none."""
@@ -158,6 +146,24 @@ class Broker:
         """End a subscription; return the id that must be committed for it."""
         self.stats.unsubscribed += 1
         return self._end(consumer.subscription, records.ENDED_BY_REQUEST)
+
+    def follow(self, peer: Peer, topic: Topic, key: bytes, now_us: int) -> int:
+        """Have a topic's messages pushed; return the id to be committed for it, or 0."""
+        return self.deliverer.follow(peer, topic, key, now_us)
+
+    def unfollow(self, peer: Peer, topic: Topic) -> int:
+        """End what `follow` began; return the id to be committed for it, or 0."""
+        return self.deliverer.unfollow(peer, topic)
+
+    def too_large(self, peer: Peer, message: Message, now_us: int) -> None:
+        """Make a dead letter of what was pushed to a follower and no frame can carry."""
+        letter = self.deliverer.letter_for_too_large(peer, message, now_us)
+        if letter is not None:
+            self.publish(letter, now_us)
+
+    def subscription_count(self) -> int:
+        """Return how many subscriptions there are, followers among them."""
+        return len(self.subscriptions) + len(self.deliverer.followers)
 
     def poll(self, consumer: Consumer, correlation_id: int, now_us: int) -> int:
         """Hand the consumer one message, if there is one: DELIVERED, EMPTY or WAIT."""
@@ -208,6 +214,7 @@ class Broker:
         for consumer in list(peer.consumers.values()):
             if consumer.credit > 0 or consumer.queue is not None:
                 self.deliverer.pump(consumer.subscription, now_us)
+        self.deliverer.read_for(peer)
 
     def stop_pushing(self, peer: Peer) -> None:
         """Void the peer's credit; what it holds stays with it."""
@@ -224,6 +231,7 @@ class Broker:
                 consumer.subscription.waiters = [
                     other for other in waiters if other is not peer
                 ]
+        self.deliverer.leave_followed(peer, now_us)
         peer.consumers = {}
         peer.deliveries = []
 
@@ -292,12 +300,14 @@ class Broker:
             if isinstance(item, Message):
                 self.outgoing.bytes -= len(item.body)
                 self.stats.refused += 1
-                self._forget_dedup(item)
+                self.dedup.forget_message(item)
                 if item.topic.queue is not None:
                     item.topic.queue.pending -= 1
                 refused.append(item)
             elif isinstance(item, Started):
                 refused.append(item)
+                if isinstance(item.subscription, Follower):
+                    self.deliverer.drop_follower(item.subscription)
             elif isinstance(item, Buried):
                 self.outgoing.bytes -= len(item.letter.body)
                 self.deliverer.unbury(item, now_us)
@@ -388,13 +398,7 @@ class Broker:
 
     def topic_rows(self, after: str) -> list[TopicRow]:
         """Return the topics with names above *after*, by name."""
-        rows = [
-            TopicRow(topic.name, topic.message_count, topic.last_id, len(topic.subscriptions))
-            for topic in self.topics.all()
-            if topic.name > after
-        ]
-        rows.sort(key=_row_name)
-        return rows
+        return topic_rows(self.topics, after)
 
     def needed_id(self) -> int:
         """Return the lowest id that a durable subscription still needs from the log."""
@@ -410,18 +414,22 @@ class Broker:
 
     def _advance(self) -> None:
         progress: dict[int, Progress] = {}
+        unsure: dict[int, Subscription] = {}
         size = 0
         for subscription_id, subscription in self.deliverer.dirty.items():
-            made = subscription.progress
-            assert made is not None
+            made = subscription.take_progress()
+            if subscription.is_unsure:
+                unsure[subscription_id] = subscription
+            if made is None:
+                continue
             progress[subscription_id] = made
-            subscription.progress = None
             size += made.size_bytes()
             if size >= PROGRESS_BYTES:
                 self._record_progress(progress)
                 progress = {}
                 size = 0
-        self.deliverer.dirty = {}
+        self.deliverer.dirty = unsure
+        self.deliverer.progress_due_us = self._maintenance_us  # for those that are left
         self.deliverer.acknowledged = False
         if progress:
             self._record_progress(progress)
@@ -440,15 +448,10 @@ class Broker:
             self.deliverer.dirty[subscription_id] = subscription
             self.deliverer.acknowledged = True
 
-    def _forget_dedup(self, message: Message) -> None:
-        if message.headers:
-            kept = headers.decode(message.headers)
-            dedup_id = kept.get(DEDUP_HEADER)
-            if dedup_id is not None:
-                # What a full queue redirected was meant for that queue.
-                self.dedup.forget(kept.get(QUEUE_HEADER, message.topic.name), dedup_id)
-
     def _start(self, subscription: Subscription) -> None:
+        if isinstance(subscription, Follower):
+            self.deliverer.start_follower(subscription)
+            return
         self.subscriptions[subscription.id] = subscription
         subscription.topic.subscriptions.append(subscription)
 
@@ -464,25 +467,17 @@ class Broker:
         )
 
     def _maintain(self, now_us: int) -> None:
+        settings = self.settings
         self.dedup.expire(now_us)
         for subscription in self.deliverer.lanes_and_views():
             self.deliverer.drop_expired(subscription, now_us)
         self.deliverer.unblock()
         for subscription in list(self.subscriptions.values()):
             self.deliverer.drop_expired(subscription, now_us)
-            if self._lease_is_over(subscription, now_us) and not self.refusal:
+            lease_us = settings.lease_us if subscription.qos else settings.lease_qos0_us
+            if subscription.is_over(lease_us, now_us) and not self.refusal:
                 self.stats.leases_ended += 1
                 self._leases_over.append(subscription)
                 self._end(subscription, records.ENDED_BY_LEASE)
-
-    def _lease_is_over(self, subscription: Subscription, now_us: int) -> bool:
-        for consumer in subscription.consumers:
-            if consumer.credit > 0:
-                subscription.last_used_us = now_us
-                return False
-        lease_us = self.settings.lease_us if subscription.qos else self.settings.lease_qos0_us
-        return subscription.last_used_us + lease_us <= now_us
-
-
-def _row_name(row: TopicRow) -> str:
-    return row.name
+        if not self.refusal:
+            self._leases_over.extend(self.deliverer.end_overdue(now_us))

@@ -67,6 +67,7 @@ def moved(message: Message, topic: Topic, block: bytes, now_us: int) -> Message:
     letter.origin = message.origin
     letter.timestamp_us = now_us
     letter.headers = block
+    letter.recipient_key_id = message.recipient_key_id
     return letter
 
 

@@ -4,6 +4,10 @@ import hashlib
 from collections import deque
 from typing import Final
 
+from braidmq.broker import headers
+from braidmq.broker.dead_letters import QUEUE_HEADER
+from braidmq.broker.topics import Message
+
 HEADER: Final = "dedupId"
 """The header that carries a publisher's own id of a message."""
 
@@ -36,7 +40,11 @@ class DedupWindow:
 
     def remember(self, topic: str, dedup_id: str, message_id: int, now_us: int) -> None:
         """Note that a message was accepted under *message_id*."""
-        dedup_id = _short(dedup_id)
+        self.restore((now_us, topic, _short(dedup_id), message_id))
+
+    def restore(self, row: tuple[int, str, str, int]) -> None:
+        """Take one of :meth:`rows` back: its id is short already."""
+        now_us, topic, dedup_id, message_id = row
         if len(self._order) >= IDS_MAX:
             self._forget_oldest()
         self._order.append((now_us, topic, dedup_id))
@@ -46,6 +54,15 @@ class DedupWindow:
         """Take a refused message back, so that its repeat is accepted."""
         self._ids.pop((topic, _short(dedup_id)), None)
 
+    def forget_message(self, message: Message) -> None:
+        """Take a refused message back, if its publisher gave it an id."""
+        if message.headers:
+            kept = headers.decode(message.headers)
+            dedup_id = kept.get(HEADER)
+            if dedup_id is not None:
+                # What a full queue redirected was meant for that queue.
+                self.forget(kept.get(QUEUE_HEADER, message.topic.name), dedup_id)
+
     def expire(self, now_us: int) -> None:
         """Forget what is older than the window."""
         order = self._order
@@ -53,7 +70,7 @@ class DedupWindow:
             self._forget_oldest()
 
     def rows(self) -> list[tuple[int, str, str, int]]:
-        """Return what :meth:`remember` needs to build this window again."""
+        """Return what :meth:`restore` needs to build this window again, row by row."""
         rows: list[tuple[int, str, str, int]] = []
         for at_us, topic, dedup_id in self._order:
             known = self._ids.get((topic, dedup_id))

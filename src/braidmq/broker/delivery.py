@@ -36,7 +36,7 @@ class Deliverer(Settler):
         self.stopped: bool = False
         self._arrivals: int = 0
 
-    # What a broker with queues adds.
+    # What a broker with queues and followers adds.
 
     def route_to_queue(self, queue: "Queue", message: Message, now_us: int) -> None:
         """Put a message before the consumers of a queue."""
@@ -48,6 +48,10 @@ class Deliverer(Settler):
 
     def leave_queue(self, consumer: Consumer, now_us: int, *, counted: bool) -> None:
         """Take back what a queue's consumer was holding."""
+        raise NotImplementedError
+
+    def route_to_followers(self, message: Message, now_us: int) -> None:
+        """Hand a message to the followers of its topic that it is for."""
         raise NotImplementedError
 
     # In: a message comes to a subscription.
@@ -72,6 +76,8 @@ class Deliverer(Settler):
                 elif not self._pass_on(subscription, message):
                     self.windows.offer_volatile(subscription, message)
                     self.pump(subscription, now_us)
+        if topic.followers:
+            self.route_to_followers(message, now_us)
         if topic.queue is not None:
             self._arrivals += 1
             message.arrival = self._arrivals

@@ -21,7 +21,16 @@ from braidmq.broker.purges import Purger
 from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
-from braidmq.broker.subscriptions import RETURNED, Consumer, Delivery, Entry, Peer, Subscription
+from braidmq.broker.subscriptions import (
+    LEFT,
+    RETURNED,
+    SETTLED,
+    Consumer,
+    Delivery,
+    Entry,
+    Peer,
+    Subscription,
+)
 from braidmq.broker.topics import Message, Topic, Topics
 
 _DELAY_STEPS: Final = 16
@@ -121,8 +130,8 @@ class QueueDeliverer(Purger):
         return found
 
     def needed_id(self, committed_id: int) -> int:
-        """Return the lowest id that a queue still needs from the log."""
-        needed = committed_id + 1
+        """Return the lowest id that a queue or a follower still needs from the log."""
+        needed = self.followers_need(committed_id)
         for subscription in self.lanes_and_views():
             needed = min(needed, subscription.settled_ranges(committed_id)[0][1] + 1)
         return needed
@@ -345,13 +354,17 @@ class QueueDeliverer(Purger):
         assert lane is not None
         assert lane.settled is not None
         lane.known_attempts.update(view.known_attempts)
+        left: list[Entry] = []
         for entry in view.in_flight.all():
             if not lane.settled.contains(entry.id):
                 if entry.consumer is not None and not counted:
                     self._uncount_attempt(lane, entry, now_us)
+                    left.append(entry)
                 lane.known_attempts[entry.id] = entry.attempts
         lane.known_attempts = _open_attempts(lane.known_attempts, lane.settled)
         self.forget(view)
+        for entry in left:
+            entry.state = LEFT
 
     # The end of a delivery, by the consumer's word.
 
@@ -359,13 +372,27 @@ class QueueDeliverer(Purger):
         """Settle a message of a queue that was handed out."""
         queue = entry.subscription.queue
         assert queue is not None
-        self.settle(entry, now_us)
+        if entry.state == LEFT:
+            self._settle_left(entry, now_us)
+        else:
+            self.settle(entry, now_us)
         self.pump_queue(queue, now_us)
+
+    def _settle_left(self, entry: Entry, now_us: int) -> None:
+        lane = entry.subscription.lane
+        assert lane is not None
+        self.progress_of(lane, now_us)
+        if self.settle_in_queue(entry, note=True):
+            self.acknowledged = True
+            self.stats.acknowledged += 1
+        entry.state = SETTLED
 
     def reject(self, entry: Entry, reason: str, now_us: int) -> None:
         """Give a message up, for *reason*."""
         queue = entry.subscription.queue
         assert queue is not None
+        if entry.state == LEFT:
+            return  # others have it
         self.release(entry)
         self.bury(entry, reason, now_us)
         self.pump_queue(queue, now_us)
@@ -374,7 +401,9 @@ class QueueDeliverer(Purger):
         """Take a message back, to be handed out again, after a while if that was asked."""
         queue = entry.subscription.queue
         assert queue is not None
-        if entry.state == RETURNED and entry.due_us == 0 and delay_us == 0:
+        if entry.state == LEFT or (
+            entry.state == RETURNED and entry.due_us == 0 and delay_us == 0
+        ):
             return  # it has come back already
         self.release(entry)
         if delay_us > 0 and not entry.subscription.rules.is_exhausted(entry.attempts):

@@ -17,12 +17,15 @@ length, which is kept as it came over the Blip wire together with topic and payl
                    | max size u64 | ttl us u64 | max attempts u32
                    | dead letter queue name length u16 | name | queue name
     7 DELETE       queue id u64
+    8 FOLLOW       timestamp us u64 | public key 32 bytes | principal length u16 | principal
+                   | topic
 
 A dead letter settles its message for the subscription that gave up on it: one record, so that
 no crash leaves the message in both places or in neither; a letter that is sent back is the
 same record the other way round. The payload comes last in a record, so that the index can point
 at it. A queue's id is that of its DECLARE; its lanes (`braidmq.broker.queues`) have ids of
-their own, made from it.
+their own, made from it. A follower (`braidmq.broker.followers`) is a subscription: UNSUBSCRIBE
+and PROGRESS name it by the id of its FOLLOW.
 """
 
 import struct
@@ -43,6 +46,7 @@ UNSUBSCRIBE: Final = 4
 PROGRESS: Final = 5
 DECLARE: Final = 6
 DELETE: Final = 7
+FOLLOW: Final = 8
 GAP: Final = GAP_KIND
 """Written by the log's repair: a range of ids that was lost and accepted as lost."""
 
@@ -98,6 +102,12 @@ _DECLARE: Final = struct.Struct(
 _DELETE: Final = struct.Struct(
     "<B"  # type
     "Q"  # queue id
+)
+_FOLLOW: Final = struct.Struct(
+    "<B"  # type
+    "Q"  # timestamp us
+    "32s"  # public key
+    "H"  # principal length
 )
 _DURABLE: Final = 1
 _DEAD_LETTERS: Final = 2
@@ -332,6 +342,19 @@ def read_delete(record: bytes) -> int:
     return queue_id
 
 
+def encode_follow(timestamp_us: int, key: bytes, principal: str, topic: str) -> bytes:
+    """Return a FOLLOW record; its own id is the follower's."""
+    name = principal.encode()
+    return _FOLLOW.pack(FOLLOW, timestamp_us, key, len(name)) + name + topic.encode()
+
+
+def read_follow(record: bytes) -> tuple[int, bytes, str, str]:
+    """Return timestamp, public key, principal and topic of a FOLLOW record."""
+    _, timestamp_us, key, name_bytes = _FOLLOW.unpack_from(record)
+    at = _FOLLOW.size + name_bytes
+    return timestamp_us, key, record[_FOLLOW.size : at].decode(), record[at:].decode()
+
+
 def describe(record: bytes) -> Description:
     """Return what the log's index keeps of a record.
 
@@ -351,6 +374,6 @@ def describe(record: bytes) -> Description:
             head.priority,
             head.origin,
         )
-    if kind == GAP or SUBSCRIBE <= kind <= DELETE:
+    if kind == GAP or SUBSCRIBE <= kind <= FOLLOW:
         return Description(b"", 0, 0, 0, 0, 0)
     raise UnknownRecordError(kind)

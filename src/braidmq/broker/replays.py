@@ -6,8 +6,8 @@ As many go at once as the log is given at a time; the rest follows when those ar
 from typing import Final
 
 from braidmq.broker import dead_letters, headers
-from braidmq.broker.delivery import Deliverer
 from braidmq.broker.expiry import expires_us
+from braidmq.broker.followers import FollowerDeliverer
 from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
@@ -19,7 +19,7 @@ REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Dead letters on their way back that are not committed; the rest waits for the log."""
 
 
-class Replayer(Deliverer):
+class Replayer(FollowerDeliverer):
     """Sends dead letters back."""
 
     def __init__(

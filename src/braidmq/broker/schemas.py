@@ -11,6 +11,7 @@ import jsonschema_rs
 import msgspec
 
 from braidmq.base.errors import BraidError
+from braidmq.base.schemas import BUILT_IN, SCHEMA_ID_BYTES_MAX
 
 PLAIN: Final = 0
 """JSON text; valid, when a schema was named."""
@@ -29,36 +30,8 @@ SEALED_BYTES_MIN: Final = 40
 
 SENDER_KEY_BYTES: Final = 32
 
-SCHEMA_ID_BYTES_MAX: Final = 65_535
-"""A schema's id travels as a header, whose length is a u16."""
-
 PROBLEM_CHARS_MAX: Final = 160
 """A path can be as long as a payload's keys are."""
-
-_NUMBER: Final[dict[str, object]] = {"type": "number"}
-_INTEGER: Final[dict[str, object]] = {"type": "integer"}
-_STRING: Final[dict[str, object]] = {"type": "string"}
-
-_BUILT_IN: Final[dict[str, dict[str, object]]] = {
-    "sensor.Temperature": {
-        "type": "object",
-        "properties": {"celsius": _NUMBER, "timestamp_ms": _INTEGER, "sensor_id": _STRING},
-        "required": ["celsius", "timestamp_ms", "sensor_id"],
-    },
-    "sensor.Humidity": {
-        "type": "object",
-        "properties": {"percent": _NUMBER, "timestamp_ms": _INTEGER, "sensor_id": _STRING},
-        "required": ["percent", "timestamp_ms", "sensor_id"],
-    },
-    "control.Command": {
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "minLength": 1},
-            "params": {"type": "object"},
-        },
-        "required": ["action"],
-    },
-}
 
 _raw: Final = msgspec.json.Decoder(msgspec.Raw)  # judged, and no object made of it
 _values: Final = msgspec.json.Decoder()
@@ -73,7 +46,7 @@ class Schemas:
 
     def __init__(self) -> None:
         self._validators: dict[str, jsonschema_rs.Validator] = {}
-        for schema_id, json_schema in _BUILT_IN.items():
+        for schema_id, json_schema in BUILT_IN.items():
             self.add(schema_id, json_schema)
 
     def add(self, schema_id: str, json_schema: dict[str, object]) -> None:

@@ -29,6 +29,9 @@ class Settings:
         lease_us: int = 86_400 * US_PER_S,
         lease_qos0_us: int = 300 * US_PER_S,
         memory_bytes: int = 512 * 1024 * 1024,
+        offline_us: int = 0,  # 0: off
+        qumbed_route_all: bool = False,
+        qumbed_gateway_off: bool = False,
     ) -> None:
         assert max_retries >= 1
         assert 0 < retry_backoff_us <= retry_backoff_max_us
@@ -51,3 +54,7 @@ class Settings:
         self.lease_us: int = lease_us
         self.lease_qos0_us: int = lease_qos0_us
         self.memory_bytes: int = memory_bytes
+        # Of followers: how long one that is away is kept, and what is for them.
+        self.offline_us: int = offline_us
+        self.qumbed_route_all: bool = qumbed_route_all
+        self.qumbed_gateway_off: bool = qumbed_gateway_off

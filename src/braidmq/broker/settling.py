@@ -96,7 +96,7 @@ class Settler:
             progress = lane.made_progress()
             self.note_progress(lane, now_us)
         if subscription.queue is not None:
-            self._settle_in_queue(entry, note=True)
+            self.settle_in_queue(entry, note=True)
         else:
             progress.settle(entry.previous, entry.id)
         size = len(entry.message.body)
@@ -104,7 +104,7 @@ class Settler:
         self.windows.held_bytes -= size
         entry.finish()
 
-    def _settle_in_queue(self, entry: Entry, *, note: bool) -> bool:
+    def settle_in_queue(self, entry: Entry, *, note: bool) -> bool:
         """Count a message of a queue once, however many views have it; say whether now."""
         subscription = entry.subscription
         lane = subscription.lane
@@ -127,8 +127,9 @@ class Settler:
 
     def note_progress(self, subscription: Subscription, now_us: int) -> None:
         """Have the progress of a subscription recorded soon."""
-        if not self.dirty:
-            self.progress_due_us = now_us + PROGRESS_DELAY_US
+        due_us = now_us + PROGRESS_DELAY_US
+        if not self.dirty or due_us < self.progress_due_us:
+            self.progress_due_us = due_us
         self.dirty[subscription.id] = subscription
 
     def progress_of(self, lane: Subscription, now_us: int) -> Progress:
@@ -245,7 +246,7 @@ class Settler:
         if letter.topic.queue is not None:
             letter.topic.queue.pending += 1
         self.windows.hold(subscription, -len(message.body))
-        if subscription.queue is not None and self._settle_in_queue(entry, note=False):
+        if subscription.queue is not None and self.settle_in_queue(entry, note=False):
             buried.settles_lane = subscription.lane is not None
             if buried.settles_lane:
                 subscription.queue.burying.add(entry.id)

@@ -17,13 +17,15 @@ from braidmq.broker.acknowledgements import Progress, Settled
 from braidmq.broker.broker import MAINTENANCE_US, Broker
 from braidmq.broker.dead_letters import QUEUE_HEADER
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
+from braidmq.broker.followers import Follower
 from braidmq.broker.outgoing import Buried, Started
 from braidmq.broker.policy import FAN_OUT_WITHOUT_ACK, Policy, of_values
 from braidmq.broker.queues import Queue
 from braidmq.broker.subscriptions import Subscription
 from braidmq.broker.topics import Message
 
-_VERSION: Final = 2
+_VERSION: Final = 3
+_VERSIONS_READ: Final = (2, 3)  # in 2 nobody follows
 
 
 def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
@@ -55,6 +57,11 @@ def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
             _queue_row(queue, pending, broker.committed_id)
             for queue in broker.deliverer.queues.values()
         ],
+        "followers": [
+            _follower_row(follower, broker.committed_id)
+            for follower in broker.deliverer.followers.values()
+            if follower.recorded
+        ],
         "dedup": broker.dedup.rows(),
     }
     return last_id, msgspec.msgpack.encode(state)
@@ -63,7 +70,7 @@ def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
 def restore(broker: Broker, data: bytes) -> None:
     """Put the broker into the state of a snapshot."""
     state: dict[str, Any] = msgspec.msgpack.decode(data)
-    assert state["version"] == _VERSION
+    assert state["version"] in _VERSIONS_READ
     broker.latest_us = state["now_us"]
     for name, last_id, message_count in state["topics"]:
         topic = broker.topics.get(name)
@@ -74,8 +81,10 @@ def restore(broker: Broker, data: bytes) -> None:
         _restore_subscription(broker, row)
     for row in state["queues"]:
         _restore_queue(broker, row)
+    for follower_id, topic_name, principal, key, floor in state.get("followers", []):
+        _add_follower(broker, follower_id, topic_name, principal, key, max(floor, follower_id))
     for at_us, topic_name, dedup_id, message_id in state["dedup"]:
-        broker.dedup.remember(topic_name, dedup_id, message_id, at_us)
+        broker.dedup.restore((at_us, topic_name, dedup_id, message_id))
 
 
 def replay(broker: Broker, record_id: int, record: bytes) -> None:
@@ -99,6 +108,12 @@ def replay(broker: Broker, record_id: int, record: bytes) -> None:
         subscription = broker.subscriptions.pop(subscription_id, None)
         if subscription is not None:
             subscription.topic.subscriptions.remove(subscription)
+        elif subscription_id in broker.deliverer.followers:
+            broker.deliverer.drop_follower(broker.deliverer.followers[subscription_id])
+    elif kind == records.FOLLOW:
+        timestamp_us, key, principal, topic_name = records.read_follow(record)
+        broker.latest_us = max(broker.latest_us, timestamp_us)
+        _add_follower(broker, record_id, topic_name, principal, key, record_id)
     elif kind == records.DECLARE:
         name, policy, created_us = records.read_declare(record)
         broker.latest_us = max(broker.latest_us, created_us)
@@ -119,6 +134,8 @@ def recovered(broker: Broker, next_id: int, now_us: int) -> None:
     broker._maintenance_us = now_us + MAINTENANCE_US  # noqa: SLF001 - it begins to live here
     for queue in broker.deliverer.queues.values():
         queue.burying.clear()  # those whose letters were met here are committed
+    for follower in broker.deliverer.followers.values():
+        follower.recover(now_us)
     for subscription in [*broker.subscriptions.values(), *broker.deliverer.lanes.values()]:
         assert subscription.settled is not None
         subscription.last_used_us += now_us  # it was minus the time that it had lain unused
@@ -207,6 +224,27 @@ def _add_subscription(
     broker.subscriptions[subscription_id] = subscription
     topic.subscriptions.append(subscription)
     return subscription
+
+
+def _follower_row(follower: Follower, committed_id: int) -> list[Any]:
+    return [
+        follower.id,
+        follower.topic.name,
+        follower.principal,
+        follower.key,
+        follower.floor_id(committed_id),
+    ]
+
+
+def _add_follower(  # noqa: PLR0917 - the parts of a record
+    broker: Broker, follower_id: int, topic_name: str, principal: str, key: bytes, floor: int
+) -> None:
+    topic = broker.topics.get(topic_name)
+    assert topic is not None
+    follower = broker.deliverer.new_follower(topic, principal, key)
+    broker.deliverer.add_follower(follower, follower_id)
+    follower.started = True
+    follower.settled = Settled(floor)
 
 
 def _restore_queue(broker: Broker, row: list[Any]) -> None:

@@ -1,5 +1,7 @@
 """Counters of what happened since the process started, and snapshots of what is."""
 
+from braidmq.broker.topics import Topics
+
 
 class Stats:
     """Plain counters; every end of a message is counted by its reason."""
@@ -36,3 +38,23 @@ class TopicRow:
         self.message_count: int = message_count
         self.last_id: int = last_id
         self.subscriptions: int = subscriptions
+
+
+def topic_rows(topics: Topics, after: str) -> list[TopicRow]:
+    """Return the topics with names above *after*, by name."""
+    rows = [
+        TopicRow(
+            topic.name,
+            topic.message_count,
+            topic.last_id,
+            len(topic.subscriptions) + len(topic.followers),
+        )
+        for topic in topics.all()
+        if topic.name > after
+    ]
+    rows.sort(key=_row_name)
+    return rows
+
+
+def _row_name(row: TopicRow) -> str:
+    return row.name

@@ -21,12 +21,15 @@ from braidmq.broker.schedule import Deadline
 from braidmq.broker.topics import Message, Topic
 
 if TYPE_CHECKING:
+    from braidmq.broker.followers import Follower
     from braidmq.broker.queues import Queue
 
 READY: Final = 0
 IN_FLIGHT: Final = 1
 RETURNED: Final = 2
 SETTLED: Final = 3
+LEFT: Final = 4
+"""Of a fan-out: its subscriber has unsubscribed and may still acknowledge it."""
 
 SUBSCRIPTIONS_MAX: Final = 100_000
 """Subscriptions of all principals; each lives for its lease, used or not."""
@@ -56,6 +59,11 @@ class Peer:
         self.room_bytes: int = 0
         self.consumers: dict[int, Consumer] = {}  # by the id of the subscription or queue
         self.touched: bool = False  # is in the broker's list of peers to look after
+        self.following: dict[str, Follower] = {}  # by topic
+        self.laggards: list[Follower] = []  # those of them that are behind, in turn
+
+    def note_received(self) -> None:
+        """Bring the followers' `unreceived` up to date, where the transport can tell."""
 
 
 @final
@@ -131,6 +139,7 @@ class Subscription:
         self.reading: bool = False
         self.handed_id: int = 0  # the newest message ever handed out
         self.progress: Progress | None = None  # since the last progress record
+        self.is_unsure: bool = False  # some of what has happened could not be recorded yet
         # What a restart knows of messages that were not taken in again yet.
         self.settled: Settled | None = None
         self.known_attempts: dict[int, int] = {}
@@ -143,6 +152,14 @@ class Subscription:
         self.id = subscription_id
         self.cursor = subscription_id
         self.tail = subscription_id
+
+    def is_over(self, lease_us: int, now_us: int) -> bool:
+        """Say whether nobody has used it for too long; to have credit is to use it."""
+        for consumer in self.consumers:
+            if consumer.credit > 0:
+                self.last_used_us = now_us
+                return False
+        return self.last_used_us + lease_us <= now_us
 
     def backlog_is_known_open(self, tag: int) -> bool:
         """Say whether *tag* was handed out before a restart and is not taken in yet."""
@@ -157,6 +174,13 @@ class Subscription:
         if progress is None:
             progress = Progress()
             self.progress = progress
+        return progress
+
+    def take_progress(self) -> Progress | None:
+        """Take what is to be recorded, if anything is certain; `is_unsure`: more is to come."""
+        progress = self.progress
+        assert progress is not None
+        self.progress = None
         return progress
 
     def settled_ranges(self, committed_id: int) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
+    from braidmq.broker.followers import Follower, Marks
     from braidmq.broker.queues import Queue
     from braidmq.broker.subscriptions import Peer, Subscription
 
@@ -30,6 +31,7 @@ class Topic:
         self.name: str = name
         self.raw: bytes = name.encode()
         self.subscriptions: list[Subscription] = []
+        self.followers: list[Follower] = []
         self.queue: Queue | None = None
         self.last_id: int = 0  # of the newest committed message
         self.message_count: int = 0  # committed ones, over all time
@@ -54,6 +56,9 @@ class Message(Pending):
     headers: bytes = b""
     publisher: "Peer | None" = None
     correlation_id: int = 0
+    recipient_key_id: bytes = b""  # of a Qumbed message for one key's followers only
+    marks: "Marks | None" = None  # what else a Qumbed publisher said; ask `followers.marks_of`
+    routed: int = 0  # followers it went to that are there
 
     def __init__(self, topic: Topic, qos: int, body: bytes) -> None:
         self.topic: Topic = topic

@@ -4,6 +4,7 @@
                                    +--> two workers, on one Vibe queue
     desk ---- commands, on Vibe ---+--> machine, on Blip
                                    +--> robot, on Vibe: late, and then by urgency
+    and what is on Qumbed: see demo_meters.py
 
 The broker gets a SIGKILL and is started again on the same log; one reading cannot be handled,
 becomes a dead letter and is sent back. Then everything is counted, what the log holds included.
@@ -13,35 +14,31 @@ Nothing here is part of the product: it uses command line and client library, as
 import asyncio
 import json
 import logging
-import os
 import random
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from asyncio.subprocess import PIPE, STDOUT
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from braidmq.base.errors import BraidError
+from braidmq.cli.demo_broker import LOOK_S, BrokerProcess, DemoError
+from braidmq.cli.demo_count import Account, Line, styled, summarize
+from braidmq.cli.demo_meters import ALARMS, Meters
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Client, Subscription
 
-PROGRAM: Final = (sys.executable, "-c", "from braidmq.cli.main import run; run()")
-LISTENERS: Final = ("blip", "vibe", "http")
-
 READINGS: Final = "demo.readings"
 COMMANDS: Final = "demo.commands"
 DEAD_READINGS: Final = "dlq.demo.readings"
-QUEUES: Final = (READINGS, COMMANDS, DEAD_READINGS)
+QUEUES: Final = (READINGS, COMMANDS, DEAD_READINGS, ALARMS)
 
 READINGS_DEFAULT: Final = 12_000
 BATCH_COUNT: Final = 200
@@ -54,54 +51,8 @@ POISON_PAUSE_S: Final = 1.0  # between its deliveries, so that they span the kil
 BURST_SHARE: Final = 4  # one reading in so many is in the burst that the broker dies in
 
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM  # as shells say it
-START_S_MAX: Final = 60.0
 SETTLE_S_MAX: Final = 60.0
-LOOK_S: Final = 0.02
 PROGRESS_S: Final = 1.0
-
-
-class DemoError(BraidError):
-    """The demo could not be carried through."""
-
-
-@dataclass
-class Account:
-    """What one consumer has seen; messages are known by the number in their payload."""
-
-    name: str
-    handled: set[int] = field(default_factory=set)
-    deliveries: int = 0
-
-    @property
-    def again(self) -> str:
-        """How many deliveries were of messages that had been handled before, in words."""
-        return f"{self.deliveries - len(self.handled):,} delivered again"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the summary: messages that must be the same; of lists, in the same order."""
-
-    what: str
-    expected: set[int] | list[int]
-    found: set[int] | list[int]
-    note: str = ""
-
-    @property
-    def agrees(self) -> bool:
-        """Whether nothing is missing, invented, or out of its place."""
-        return self.expected == self.found
-
-    @property
-    def verdict(self) -> str:
-        """What is to be said of it."""
-        if self.agrees:
-            return "ok"
-        expected, found = Counter(self.expected), Counter(self.found)
-        missing, extra = (expected - found).total(), (found - expected).total()
-        if not missing and not extra:
-            return "NO: in another order"
-        return f"NO: {missing:,} missing, {extra:,} too many"
 
 
 def demo(
@@ -127,82 +78,6 @@ def demo(
     if not agreed:
         print(f"The log is kept: {directory}")
         raise typer.Exit(1)
-
-
-# The broker, as a process of its own.
-
-
-class BrokerProcess:
-    """A broker below *directory*, on free ports that it keeps over restarts."""
-
-    def __init__(self, directory: Path) -> None:
-        self.data_dir = directory / "data"
-        self._ready_file = directory / "ready.json"
-        self._log_file = directory / "broker.log"
-        self._process: asyncio.subprocess.Process | None = None
-        self.addresses = dict.fromkeys(LISTENERS, "127.0.0.1:0")
-
-    def url(self, scheme: str) -> str:
-        """Return what clients and commands connect to."""
-        return f"{scheme}://dev-key@{self.addresses[scheme]}"
-
-    async def start(self) -> None:
-        """Start it and wait until it accepts connections.
-
-        Raises:
-            DemoError: It did not start.
-        """
-        self._ready_file.unlink(missing_ok=True)
-        places = ("--data-dir", str(self.data_dir), "--ready-file", str(self._ready_file))
-        listeners = [f"--{name}={address}" for name, address in self.addresses.items()]
-        whole = (*PROGRAM, "serve", "--dev", *places, *listeners)
-        with self._log_file.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *whole, stderr=log, env=_environment()
-            )
-        deadline = time.monotonic() + START_S_MAX
-        while not self._ready_file.exists():
-            if self._process.returncode is not None or time.monotonic() > deadline:
-                raise DemoError(f"the broker did not start: {self._last_words()}")
-            await asyncio.sleep(LOOK_S)
-        facts = json.loads(self._ready_file.read_text("utf-8"))
-        self.addresses = {listener: facts[listener] for listener in LISTENERS}
-
-    async def command(self, *words: str) -> str:
-        """Run a command that asks this broker; return what it says.
-
-        Raises:
-            DemoError: It failed.
-        """
-        whole = (*PROGRAM, *words, "--url", self.url("http"))
-        process = await asyncio.create_subprocess_exec(
-            *whole, stdout=PIPE, stderr=STDOUT, env=_environment()
-        )
-        said = (await process.communicate())[0].decode().strip()
-        if process.returncode != 0:
-            raise DemoError(f"braidmq {' '.join(words)}: {said}")
-        return said
-
-    async def kill(self) -> None:
-        """End it as a crash does: it gets no chance to say or write anything."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
-
-    async def stop(self) -> int:
-        """Ask it to end; return its exit code."""
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
-        return await self._process.wait()
-
-    def _last_words(self) -> str:
-        said = self._log_file.read_text("utf-8", "replace").splitlines()
-        return said[-1] if said else "it said nothing"
-
-
-def _environment() -> dict[str, str]:  # without what is set for a broker of the caller's
-    return {k: v for k, v in os.environ.items() if not k.startswith("BRAIDMQ_")}
 
 
 # Who publishes and who consumes.
@@ -250,24 +125,36 @@ class Story:
         self.robot: list[int] = []
         self.replayed: set[int] = set()
         self.left = 0  # in the queues, at the end
+        self.meters = Meters(self.say)
 
     async def run(self) -> None:
         """Let it happen; return when everything is handled, or takes too long."""
         import braidmq
 
-        blip_at, vibe_at, _ = self._broker.addresses.values()
-        self.say("broker", f"Blip on {blip_at}, Vibe on {vibe_at}, every commit is fsynced")
+        blip_at, vibe_at, qumbed_at, _ = self._broker.addresses.values()
+        self.say("broker", f"Blip on {blip_at}, Vibe on {vibe_at}, Qumbed on {qumbed_at}")
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             blip = await stack.enter_async_context(braidmq.connect(self._broker.url("blip")))
             vibe = await stack.enter_async_context(braidmq.connect(self._broker.url("vibe")))
+            await self.meters.connect(stack, self._broker.url("qumbed"))
             await vibe.declare_queue(READINGS, max_attempts=ATTEMPTS_MAX)
             await vibe.declare_queue(COMMANDS, mode="PriorityBased")
             subscriptions = await self._subscribe(stack, group, blip, vibe)
+            subscriptions += await self.meters.subscribe(
+                stack,
+                group,
+                blip=blip,
+                vibe=vibe,
+                readings=READINGS,
+                commands=COMMANDS,
+            )
             progress = group.create_task(self._tell_progress())
             commands = group.create_task(self._publish_commands(vibe))
+            bills = group.create_task(self.meters.publish())
             disaster = group.create_task(self._kill_and_replay(vibe))
             await self._publish_readings(blip)
             self.say("sensors", f"all {len(self.confirmed):,} readings are confirmed")
+            await bills
             await commands
             await self._work_off_commands(vibe)
             await disaster
@@ -385,7 +272,10 @@ class Story:
     def _is_done(self) -> bool:
         workers = self.pair[0].handled | self.pair[1].handled
         readings = self.archive.handled & workers
-        return self.confirmed <= readings and self.commands <= self.machine.handled
+        is_screened = self.meters.is_done(self.confirmed, self.commands)
+        return (
+            is_screened and self.confirmed <= readings and self.commands <= self.machine.handled
+        )
 
     async def _tell_progress(self) -> None:
         while True:
@@ -400,15 +290,15 @@ class Story:
         """Print one line of the story."""
         line = f"{time.monotonic() - self._begun:5.1f} s  {who:8} {what}"
         if alarm:
-            line = _styled(line, fg=typer.colors.RED, bold=True)
-        print(_styled(line, dim=True) if quiet else line, flush=True)
+            line = styled(line, fg=typer.colors.RED, bold=True)
+        print(styled(line, dim=True) if quiet else line, flush=True)
 
 
 # The count.
 
 
 async def _run(directory: Path, readings: int) -> list[Line]:
-    print("Blip and Vibe exchange messages, and the broker is killed on the way.\n")
+    print("Three strands exchange messages, and the broker is killed on the way.\n")
     task = asyncio.current_task()
     assert task is not None
     # Whoever ends the demo ends its broker: Ctrl-C does already, a SIGTERM by this.
@@ -446,7 +336,8 @@ def stored(data_dir: Path) -> dict[str, list[int]]:
     for record in dump(disk, describe, from_id=1, limit=sys.maxsize):
         if record.what is not None and record.what.topic:
             numbers = found.setdefault(record.what.topic.decode(), [])
-            numbers.append(_number(record.body[record.what.payload_at :]))
+            if record.what.topic.decode() in QUEUES:
+                numbers.append(_number(record.body[record.what.payload_at :]))
     return found
 
 
@@ -469,32 +360,10 @@ def count(story: Story, readings: int, log: dict[str, list[int]]) -> list[Line]:
         Line("  robot, on Vibe, by urgency", _by_urgency(commands), story.robot),
         Line("dead letters in the log", [poison], log[DEAD_READINGS], f"reading {poison}"),
         Line("  handled after the replay", {poison}, story.replayed),
+        *story.meters.lines(told, commands),
         Line("left in the queues", set(), set(range(story.left))),
     ]
 
 
 def _doubled(numbers: list[int]) -> str:
     return f"{sum(times > 1 for times in Counter(numbers).values()):,} twice"
-
-
-def summarize(lines: list[Line]) -> bool:
-    """Print the summary; return whether all counts agree."""
-    print(f"\n{'':30}{'expected':>9} {'found':>9}")
-    for line in lines:
-        colour = typer.colors.GREEN if line.agrees else typer.colors.RED
-        numbers = f"{len(line.expected):9,} {len(line.found):9,}"
-        note = f"  ({line.note})" if line.note else ""
-        print(f"{line.what:30}{numbers}  {_styled(line.verdict, fg=colour)}{note}")
-    print("\nTwice and again are what at least once means: in doubt, both ends repeat.")
-    if all(line.agrees for line in lines):
-        verdict = "The counts agree: nothing that was confirmed is missing."
-        print(_styled(verdict, fg=typer.colors.GREEN, bold=True))
-        return True
-    print(_styled("THE COUNTS DO NOT AGREE.", fg=typer.colors.RED, bold=True))
-    return False
-
-
-def _styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return text
-    return typer.style(text, fg=fg, bold=bold or None, dim=dim or None)

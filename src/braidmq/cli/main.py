@@ -21,6 +21,7 @@ from braidmq.cli import (
     config,
     dead_letters,
     demo,
+    discover,
     doctor,
     keygen,
     keys,
@@ -50,6 +51,7 @@ app.command("serve")(serve.serve)
 app.command("publish")(messages.publish)
 app.command("subscribe")(messages.subscribe)
 app.command("topics")(topics.topics)
+app.command("discover")(discover.discover)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("keygen")(keygen.keygen)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from itertools import repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
@@ -17,16 +18,30 @@ from braidmq.cli.tables import print_json, printable
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client.messages import Message
+    from braidmq.client.options import Choices
 
 DEFAULT_URL: Final = "blip://dev-key@127.0.0.1:5555"
 """The broker of `braidmq serve --dev`."""
 
 Url = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="blip://KEY@HOST:PORT; also BRAIDMQ_URL, out of sight."),
+    typer.Option(
+        metavar="URL",
+        help="blip://, vibe:// or qumbed://KEY@HOST:PORT; also BRAIDMQ_URL, out of sight.",
+    ),
 ]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 Qos = Annotated[int, typer.Option(min=0, max=1, help="1: durable; 0: memory only.")]
+SchemaId = Annotated[str, typer.Option(metavar="ID", help="Payloads keep to it (Qumbed).")]
+PrivateKey = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="What `keygen` wrote; else a new key (Qumbed)."),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Who may vouch for the broker (Qumbed)."),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Take any certificate (Qumbed).")]
 
 
 def publish(
@@ -40,6 +55,17 @@ def publish(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be repeated.")
     ] = None,
     priority: Annotated[int | None, typer.Option(help="Where the strand has it.")] = None,
+    recipient: Annotated[
+        str | None, typer.Option(metavar="HEX", help="Seal it for this public key (Qumbed).")
+    ] = None,
+    envelope: Annotated[
+        bool,
+        typer.Option("--envelope", help="Seal topic, number and time in with it (Qumbed)."),
+    ] = False,
+    schema: SchemaId = "",
+    private_key: PrivateKey = None,
+    ca_file: CaFile = None,
+    insecure: Insecure = False,
     count: Annotated[int, typer.Option(min=1, help="Publish it so often.")] = 1,
     url: Url = None,
     as_json: AsJson = False,
@@ -54,6 +80,10 @@ def publish(
             qos=qos,
             headers=dict(map(_header, header)) if header else None,
             priority=priority,
+            recipient=recipient,
+            envelope=envelope,
+            schema=schema,
+            options=_options(private_key, ca_file, insecure=insecure),
         )
     )
     if as_json:
@@ -67,15 +97,55 @@ def subscribe(
     *,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
     qos: Qos = 1,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HEX",
+            help="Take messages of this public key only; may be repeated (Qumbed).",
+        ),
+    ] = None,
+    envelope: Annotated[
+        bool, typer.Option("--envelope", help="Refuse what is in none (Qumbed).")
+    ] = False,
+    schema: SchemaId = "",
+    private_key: PrivateKey = None,
+    ca_file: CaFile = None,
+    insecure: Insecure = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the messages of a topic as they come, until Ctrl-C."""
-    asyncio.run(_subscribe(_url(url), topic, qos=qos, count=count, as_json=as_json))
+    asyncio.run(
+        _subscribe(
+            _url(url),
+            topic,
+            qos=qos,
+            count=count,
+            envelope=envelope,
+            schema=schema,
+            options=_options(private_key, ca_file, insecure=insecure, trust=trust),
+            as_json=as_json,
+        )
+    )
 
 
 def _url(url: str | None) -> str:
     return url or os.environ.get("BRAIDMQ_URL") or DEFAULT_URL
+
+
+def _options(
+    private_key: Path | None,
+    ca_file: Path | None,
+    *,
+    insecure: bool,
+    trust: list[str] | None = None,
+) -> "Choices":
+    return {
+        "private_key": private_key,
+        "ca_file": ca_file,
+        "insecure": insecure,
+        "trust": trust or None,
+    }
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -104,29 +174,57 @@ async def _publish(
     qos: int,
     headers: dict[str, str] | None,
     priority: int | None,
+    recipient: str | None,
+    envelope: bool,
+    schema: str,
+    options: "Choices",
 ) -> None:
     import braidmq
     from braidmq.client.errors import PublishError
 
-    async with braidmq.connect(url) as client:
+    async with braidmq.connect(url, **options) as client:
         if headers is None and priority is None:
-            results = await client.publish_many(topic, repeat(payload, count), qos=qos)
+            results = await client.publish_many(
+                topic,
+                repeat(payload, count),
+                qos=qos,
+                recipient=recipient,
+                envelope=envelope,
+                schema=schema,
+            )
             for result in results:
                 if isinstance(result, PublishError):
                     raise result
             return
         for _ in range(count):
-            await client.publish(topic, payload, qos=qos, headers=headers, priority=priority)
+            await client.publish(
+                topic,
+                payload,
+                qos=qos,
+                headers=headers,
+                priority=priority,
+                recipient=recipient,
+                envelope=envelope,
+                schema=schema,
+            )
 
 
 async def _subscribe(
-    url: str, topic: str, *, qos: int, count: int | None, as_json: bool
+    url: str,
+    topic: str,
+    *,
+    qos: int,
+    count: int | None,
+    envelope: bool,
+    schema: str,
+    options: "Choices",
+    as_json: bool,
 ) -> None:
     import braidmq
 
     async with (
-        braidmq.connect(url) as client,
-        client.subscribe(topic, qos=qos) as messages,
+        braidmq.connect(url, **options) as client,
+        client.subscribe(topic, qos=qos, envelope=envelope, schema=schema) as messages,
     ):
         printed = 0
         async for message in messages:
@@ -159,6 +257,11 @@ def _as_json(message: "Message") -> dict[str, object]:
         shown["headers"] = dict(message.headers)
     if message.attempt is not None:
         shown["attempt"] = message.attempt
+    if message.sender is not None:
+        shown["sender"] = message.sender.hex()
+        shown["sealed_by_gateway"] = message.sealed_by_gateway
+    if message.schema:
+        shown["schema"] = message.schema
     return shown | payload_as_json(message.payload)
 
 

@@ -174,6 +174,9 @@ def _kind_name(kind: int) -> str:
         records.SUBSCRIBE: "subscribe",
         records.UNSUBSCRIBE: "unsubscribe",
         records.PROGRESS: "progress",
+        records.DECLARE: "declare",
+        records.DELETE: "delete",
+        records.FOLLOW: "follow",
         records.GAP: "gap",
     }.get(kind, f"unknown type {kind}")
 

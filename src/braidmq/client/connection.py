@@ -15,8 +15,8 @@ import asyncio
 import logging
 import ssl
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from braidmq.client.errors import ConnectionFailed, ConnectionLost
 from braidmq.client.options import Options
@@ -35,6 +35,19 @@ log = logging.getLogger("braidmq.client")
 
 R = TypeVar("R")
 """How a strand says no."""
+
+
+class Transport(Protocol):
+    """What a connection writes to; its end is told by :meth:`Connection.connection_lost`."""
+
+    def write(self, data: bytes) -> None:
+        """Send *data*, now or when there is room."""
+
+    def close(self) -> None:
+        """Send what is written, then end it."""
+
+    def abort(self) -> None:
+        """End it at once."""
 
 
 class Fence(Generic[R]):
@@ -68,7 +81,7 @@ class Connection(asyncio.Protocol, Generic[R]):
         self._endpoint = endpoint
         self._options = options
         self._on_lost = on_lost
-        self._transport: asyncio.Transport | None = None
+        self._transport: Transport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_scheduled = False
@@ -122,9 +135,14 @@ class Connection(asyncio.Protocol, Generic[R]):
     # --- what the loop calls ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, over TCP."""
+        tcp = cast("asyncio.Transport", transport)  # uvloop's has no such base
+        tcp.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
+        self.begin(tcp)
+
+    def begin(self, transport: Transport) -> None:
         """Begin to watch over the connection."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base
-        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
+        self._transport = transport
         self._heard_at = self._loop.time()
         self._watch()
 
@@ -289,12 +307,15 @@ class Connection(asyncio.Protocol, Generic[R]):
         if self._next_fence is not None:
             self._flush_soon()
 
+    def _silent_s(self, now: float) -> float:
+        """Return for how long the broker has been silent since it was asked."""
+        return now - max(self._heard_at, self._asked_at)
+
     def _watch(self) -> None:
         options = self._options
         now = self._loop.time()
         probe_after_s = self._probe_after_s() if self._fence is None else None
-        silent_s = now - max(self._heard_at, self._asked_at)
-        if self._is_owed() and silent_s >= options.answer_timeout:
+        if self._is_owed() and self._silent_s(now) >= options.answer_timeout:
             self.abort(f"no answer within {options.answer_timeout:g} s")
         elif probe_after_s is not None and now - self._heard_at >= probe_after_s:
             self.fence()
@@ -306,20 +327,32 @@ C = TypeVar("C", bound=Connection[Any])
 
 
 async def dial(endpoint: Endpoint, options: Options, make: Callable[[], C]) -> C:
-    """Return the connection that *make* makes, authenticated.
+    """Return the connection that *make* makes, over TCP and authenticated.
 
     Raises:
         AuthenticationFailed: The broker does not know us.
         ConnectionFailed: There is no broker, or it does not speak the strand.
     """
-    loop = asyncio.get_running_loop()
     tls = options.tls or (ssl.create_default_context() if endpoint.tls else None)
+
+    async def connect() -> C:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            make, endpoint.host, endpoint.port, ssl=tls
+        )
+        return connection
+
+    return await greeted(endpoint, options, connect)
+
+
+async def greeted(
+    endpoint: Endpoint, options: Options, connect: Callable[[], Awaitable[C]]
+) -> C:
+    """Return the connection that *connect* makes, authenticated; raises as :func:`dial`."""
     connection: C | None = None
     try:
         async with asyncio.timeout(options.connect_timeout):
-            _, connection = await loop.create_connection(
-                make, endpoint.host, endpoint.port, ssl=tls
-            )
+            connection = await connect()
             await connection.handshake()
     except BaseException as error:
         if connection is not None:

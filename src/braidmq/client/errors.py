@@ -89,10 +89,12 @@ class NotOpened(MessageRefused):
 class SenderRefused(MessageRefused):
     """The sender is not trusted, or is the receiver itself; *key* is its public key."""
 
-    def __init__(self, key: bytes, reason: str) -> None:
+    def __init__(self, key: bytes, reason: str, *, reflected: bool = False) -> None:
         super().__init__(f"sender {key[:8].hex()} refused: {reason}")
         self.key = key
         self.reason = reason
+        self.reflected = reflected
+        """The receiver's own message came back to it."""
 
 
 class Retargeted(MessageRefused):
@@ -165,4 +167,4 @@ class PublishRefused(PublishError):
 
 
 class PublishFailed(PublishRefused, OutcomeUnknown):
-    """The broker failed (500, on Vibe SERVER_ERROR): it may be stored or not, repeat it."""
+    """The broker failed (500, or SERVER_ERROR): it may be stored or not, repeat it."""

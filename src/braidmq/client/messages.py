@@ -34,10 +34,14 @@ class Receipt:
     """The broker has committed it to its log; False: it was only handed over (QoS 0)."""
 
     id: int | str | None = None
-    """The message's id, on strands that tell it: text on Vibe; None on Blip."""
+    """The message's id, on strands that tell it: text on Vibe and Qumbed; None on Blip."""
 
     repeated: bool = False
-    """It was sent more than once on request (`retry=True`), so it may be stored twice."""
+    """It was sent more than once on request (`retry=True`), so it may be stored twice; on
+    Qumbed only when the broker's dedup window was over."""
+
+    delivered: int | None = None
+    """How many subscribers it was passed on to at once, where the strand tells (Qumbed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class Message(ABC):
     payload: bytes
     id: int | str | None
     """The message's id, the same on every redelivery: a number on Blip (None for QoS 0, which
-    has none), on Vibe the text that its publisher chose."""
+    has none) and Qumbed, on Vibe the text that its publisher chose."""
     qos: int
 
     @property
@@ -96,6 +100,21 @@ class Message(ABC):
     def headers(self) -> Mapping[str, str]:
         """The message's headers; empty on strands without them."""
         return _NO_HEADERS
+
+    @property
+    def sender(self) -> bytes | None:
+        """The public key of who sealed the message; None on strands without sealing."""
+        return None
+
+    @property
+    def sealed_by_gateway(self) -> bool:
+        """Whether the broker itself sealed it, because its publisher had not."""
+        return False
+
+    @property
+    def schema(self) -> str:
+        """The id of the schema that the message was published with; empty without one."""
+        return ""
 
     @abstractmethod
     async def ack(self, *, confirmed: bool = False) -> None:

@@ -15,6 +15,7 @@ from braidmq.client.errors import (
     ClientError,
     Closed,
     NotSent,
+    NotSupported,
     OutcomeUnknown,
     PublishError,
     PublishRefused,
@@ -29,6 +30,19 @@ from braidmq.client.url import Endpoint
 RETRY_DELAY_S: Final = 0.1
 RETRY_DELAY_MAX_S: Final = 5.0
 """Between repetitions of a publish that the broker could not store."""
+
+
+def refuse_sealing(
+    strand: str, *, recipient: object = None, schema: str = "", envelope: bool = False
+) -> None:
+    """Raise NotSupported for an option that only strands with sealed messages have."""
+    for feature, given in (
+        ("recipient", recipient is not None),
+        ("schema", schema),
+        ("envelope", envelope),
+    ):
+        if given:
+            raise NotSupported(strand, feature)
 
 
 class StrandClient(Client, Generic[C, T]):

@@ -2,17 +2,21 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from braidmq.client.errors import PublishError
 from braidmq.client.messages import Message, Payload, QueueInfo, Receipt, Stats
+from braidmq.client.options import PublicKey
 
 OnGap = Callable[[int, int], object]
 """Called with the id of the subscription that was lost and of the one that replaces it."""
 
 PREFETCH_DEFAULT: Final = 256
 """Messages that wait here for a fast handler; a slow one has fewer waiting."""
+
+
+_NONE_REFUSED: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Subscription(ABC):
@@ -28,6 +32,11 @@ class Subscription(ABC):
     subscription_id: int
     """The broker's number of this subscription, to resume it by; 0 before it is entered, and on
     strands that resume none."""
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many messages were refused, by reason; on strands with sealed messages."""
+        return _NONE_REFUSED
 
     @abstractmethod
     async def open(self) -> Self:
@@ -53,7 +62,8 @@ class Subscription(ABC):
     async def drain(self) -> None:
         """Take no further messages and wait until acknowledgements are confirmed.
 
-        What was received and not handed out goes back to the broker; iterating ends.
+        What was received and not handed out goes back to the broker; iterating ends. Qumbed
+        takes nothing back: there, iterating ends behind what was received.
         """
 
     @abstractmethod
@@ -94,6 +104,9 @@ class Client(ABC):
         headers: Mapping[str, str] | None = None,
         priority: int | None = None,
         ttl: float | None = None,
+        recipient: PublicKey | None = None,
+        schema: str = "",
+        envelope: bool = False,
         retry: bool = False,
     ) -> Receipt:
         """Publish a message; return when it is durable (QoS 0: when it is handed over).
@@ -103,6 +116,11 @@ class Client(ABC):
         that raises OutcomeUnknown. *retry* asks to repeat it instead, perhaps storing it twice,
         until it is confirmed or refused for good; bound that with `asyncio.timeout`.
         *priority* is a :class:`~braidmq.Priority` or its number.
+
+        With *recipient*, a public key, the message is sealed: only its holder can read it, and
+        knows who sent it. *envelope* seals topic, schema, number and time in with it, so that
+        nobody on the way can show it again or pass it for another. *schema* is the id of a
+        schema that the payload keeps to.
 
         Raises:
             PublishRefused: The broker said no; `code` and `text` say why.
@@ -120,12 +138,15 @@ class Client(ABC):
         payloads: Iterable[Payload],
         *,
         qos: int = 1,
+        recipient: PublicKey | None = None,
+        schema: str = "",
+        envelope: bool = False,
         retry: bool = False,
     ) -> list[Receipt | PublishError]:
         """Publish messages in one pipeline; return a receipt or an error for each, in order.
 
         *payloads* is read as fast as the broker takes them, so it may be a long generator; it
-        is read between other work of the loop, so it must not block. *retry* is as above.
+        is read between other work of the loop, so it must not block. The options are as above.
 
         Raises:
             InvalidArgument: The topic or qos cannot be published to.
@@ -142,6 +163,8 @@ class Client(ABC):
         subscription_id: int | None = None,
         keep: bool | None = None,
         on_gap: OnGap | None = None,
+        schema: str = "",
+        envelope: bool = False,
     ) -> Subscription:
         """Return a subscription, to be entered with `async with` or awaited.
 
@@ -149,7 +172,8 @@ class Client(ABC):
         the handler's speed. *subscription_id* resumes a subscription that was kept. *keep* says
         what leaving does (see :class:`Subscription`). When the broker has forgotten the
         subscription while the connection was down, a new one takes its place and *on_gap* is
-        called: messages in between are not seen by it.
+        called: messages in between are not seen by it. *schema* is the id of a schema that the
+        topic's payloads keep to; *envelope* refuses sealed messages that are in none.
         """
 
     @abstractmethod

@@ -24,6 +24,7 @@ from braidmq.client import surface
 from braidmq.client.errors import ClientError, Closed, PublishError
 from braidmq.client.messages import Message as AsyncMessage
 from braidmq.client.messages import Payload, QueueInfo, Receipt, Stats
+from braidmq.client.options import PublicKey
 
 TAKE_MAX: Final = 64
 """Messages that an iterator brings over from the loop's thread at once."""
@@ -98,7 +99,7 @@ class Message:
 
     @property
     def id(self) -> int | str | None:
-        """The message's id: a number on Blip (None for QoS 0), text on Vibe."""
+        """The message's id: a number on Blip (None for QoS 0) and Qumbed, text on Vibe."""
         return self._message.id
 
     @property
@@ -115,6 +116,21 @@ class Message:
     def headers(self) -> Mapping[str, str]:
         """The message's headers; empty on strands without them."""
         return self._message.headers
+
+    @property
+    def sender(self) -> bytes | None:
+        """The public key of who sealed the message; None on strands without sealing."""
+        return self._message.sender
+
+    @property
+    def sealed_by_gateway(self) -> bool:
+        """Whether the broker itself sealed it, because its publisher had not."""
+        return self._message.sealed_by_gateway
+
+    @property
+    def schema(self) -> str:
+        """The id of the schema that the message was published with; empty without one."""
+        return self._message.schema
 
     def ack(self, *, confirmed: bool = False) -> None:
         """Tell the broker that the message is done; raises as the asynchronous one does."""
@@ -160,6 +176,11 @@ class Subscription:
     def subscription_id(self) -> int:
         """The broker's number of this subscription, to resume it by; 0 before it is entered."""
         return self._subscription.subscription_id
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many messages were refused, by reason; on strands with sealed messages."""
+        return self._subscription.refused
 
     def open(self) -> Self:
         """Subscribe; called by entering."""
@@ -220,6 +241,9 @@ class Client:
         headers: Mapping[str, str] | None = None,
         priority: int | None = None,
         ttl: float | None = None,
+        recipient: PublicKey | None = None,
+        schema: str = "",
+        envelope: bool = False,
         retry: bool = False,
     ) -> Receipt:
         """Publish a message; return when it is durable. Raises as the asynchronous one does."""
@@ -231,15 +255,36 @@ class Client:
                 headers=headers,
                 priority=priority,
                 ttl=ttl,
+                recipient=recipient,
+                schema=schema,
+                envelope=envelope,
                 retry=retry,
             )
         )
 
     def publish_many(
-        self, topic: str, payloads: Iterable[Payload], *, qos: int = 1, retry: bool = False
+        self,
+        topic: str,
+        payloads: Iterable[Payload],
+        *,
+        qos: int = 1,
+        recipient: PublicKey | None = None,
+        schema: str = "",
+        envelope: bool = False,
+        retry: bool = False,
     ) -> list[Receipt | PublishError]:
         """Publish messages in one pipeline; return a receipt or an error for each, in order."""
-        return self._loop.run(self._client.publish_many(topic, payloads, qos=qos, retry=retry))
+        return self._loop.run(
+            self._client.publish_many(
+                topic,
+                payloads,
+                qos=qos,
+                recipient=recipient,
+                schema=schema,
+                envelope=envelope,
+                retry=retry,
+            )
+        )
 
     def subscribe(
         self,
@@ -250,6 +295,8 @@ class Client:
         subscription_id: int | None = None,
         keep: bool | None = None,
         on_gap: surface.OnGap | None = None,
+        schema: str = "",
+        envelope: bool = False,
     ) -> Subscription:
         """Return a subscription, to be entered with `with` or opened."""
 
@@ -261,6 +308,8 @@ class Client:
                 subscription_id=subscription_id,
                 keep=keep,
                 on_gap=on_gap,
+                schema=schema,
+                envelope=envelope,
             )
 
         return Subscription(self._loop, self._loop.run(subscribe()))

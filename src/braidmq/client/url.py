@@ -1,21 +1,25 @@
 """URLs of brokers: `strand://key@host:port`, read into an endpoint.
 
 The strand with an `s` behind it (`blips://`) asks for TLS. On strands with users the key may be
-`user:password`; a key of its own then is the password. Each part is percent-decoded. What
-follows the address is not used by any strand, and is refused rather than ignored.
+`user:password`; a key of its own then is the password. Each part is percent-decoded. Behind the
+address of a Qumbed broker may stand `?fingerprint=` and the SHA-256 of its certificate in
+hexadecimal digits. What else follows an address is refused rather than ignored.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from braidmq.client.errors import InvalidArgument
 
 DEFAULT_PORTS: Final = {"blip": 5555, "vibe": 2925, "qumbed": 6121}
 STRANDS_WITH_USERS: Final = frozenset({"vibe"})
+STRANDS_WITH_FINGERPRINTS: Final = frozenset({"qumbed"})
 DEFAULT_HOST: Final = "127.0.0.1"
 
 _PORT_MAX: Final = 65_535
+_FINGERPRINT: Final = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class Endpoint:
     key: str = field(repr=False)
     """An API key or token; with a user, the password."""
     user: str = field(default="", repr=False)
+    fingerprint: str = ""
+    """Of the certificate that the broker must show, in lower-case hex; "" when not pinned."""
 
     @property
     def address(self) -> str:
@@ -51,7 +57,7 @@ def parse(url: str, *, key: str | None = None) -> Endpoint:
     except ValueError:
         # Its text may repeat a misplaced key.
         raise InvalidArgument(f"{strand} URL: the address cannot be read") from None
-    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+    if parts.path not in {"", "/"} or parts.fragment:
         raise InvalidArgument(f"{strand} URL: nothing may follow host and port")
     user, colon, secret = parts.netloc.rpartition("@")[0].partition(":")
     if not colon or strand not in STRANDS_WITH_USERS:
@@ -63,6 +69,7 @@ def parse(url: str, *, key: str | None = None) -> Endpoint:
         tls=tls,
         key=_unquoted(strand, secret) if key is None else key,
         user=_unquoted(strand, user),
+        fingerprint=_fingerprint(strand, parts.query) if parts.query else "",
     )
 
 
@@ -79,6 +86,18 @@ def _port(strand: str, port: int) -> int:
     if not 1 <= port <= _PORT_MAX:
         raise InvalidArgument(f"{strand} URL: port {port} is none")
     return port
+
+
+def _fingerprint(strand: str, query: str) -> str:
+    if strand not in STRANDS_WITH_FINGERPRINTS:
+        raise InvalidArgument(f"{strand} URL: nothing may follow host and port")
+    options = parse_qsl(query, keep_blank_values=True)
+    if [name for name, _ in options] != ["fingerprint"]:
+        raise InvalidArgument(f"{strand} URL: only a fingerprint may follow host and port")
+    fingerprint = options[0][1].lower().replace(":", "")
+    if not _FINGERPRINT.fullmatch(fingerprint):
+        raise InvalidArgument(f"{strand} URL: a fingerprint is 64 hexadecimal digits")
+    return fingerprint
 
 
 def _unquoted(strand: str, quoted: str) -> str:

@@ -1,4 +1,44 @@
 """Log segments as Arrow batches, for readers of many messages at once.
 
-It reads what the log has made durable, and knows neither Spark nor the broker.
+It reads what the log has made durable, and knows neither Spark nor a running broker:
+
+    from braidmq import columnar
+
+    table = columnar.read("data", topics=["sensors/temp"])     a pyarrow.Table
+    for batch in columnar.batches("data", start=1000): ...     bounded memory
+
+Needs numpy and pyarrow: `pip install braidmq[spark]`.
 """
+
+from braidmq.columnar.cuts import Part, advance, cut
+from braidmq.columnar.decode import Decoding
+from braidmq.columnar.loss import DataLossError, Loss
+from braidmq.columnar.reading import (
+    Batches,
+    Offsets,
+    TopicCount,
+    batches,
+    offsets,
+    read,
+    topic_counts,
+)
+from braidmq.columnar.schemas import TypedSchema
+from braidmq.columnar.unsealing import Unsealing
+
+__all__ = [
+    "Batches",
+    "DataLossError",
+    "Decoding",
+    "Loss",
+    "Offsets",
+    "Part",
+    "TopicCount",
+    "TypedSchema",
+    "Unsealing",
+    "advance",
+    "batches",
+    "cut",
+    "offsets",
+    "read",
+    "topic_counts",
+]

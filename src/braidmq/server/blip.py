@@ -282,7 +282,7 @@ class BlipConnection(Connection):
             return
         topic = self._broker.topics.get(command.topic)
         refusal = "too many topics" if topic is None else self._broker.refusal
-        if len(self._broker.subscriptions) >= SUBSCRIPTIONS_MAX:
+        if self._broker.subscription_count() >= SUBSCRIPTIONS_MAX:
             refusal = "too many subscriptions"
         if topic is None or refusal:
             self._reply(self._refusal(command.correlation_id, refusal))

@@ -114,6 +114,7 @@ def load(
         raise ConfigError(
             "auth.keys", "no API keys are configured; 'braidmq keys new --name NAME' makes one"
         )
+    _check_qumbed(config.qumbed)
     return config
 
 
@@ -185,12 +186,23 @@ def _check_relations(config: Config) -> None:
             raise ConfigError(key, "must be at least retry_backoff_ms")
 
 
+def _check_qumbed(qumbed: QumbedConfig) -> None:
+    if not qumbed.enabled:
+        return
+    if qumbed.auth == "none" and not qumbed.loopback:
+        raise ConfigError("qumbed.auth", f"must be key or mtls to listen on {qumbed.host}")
+    if qumbed.auth == "mtls" and qumbed.tls_ca is None:
+        raise ConfigError("qumbed.tls_ca", "is missing: it says whom mtls lets in")
+
+
 def _check_tls_files(config: Config) -> None:
     for name, listener in config.listeners():
         files = {"tls_cert": listener.tls_cert, "tls_key": listener.tls_key}
         if any(files.values()) and not all(files.values()):
             missing = next(key for key, path in files.items() if path is None)
             raise ConfigError(f"{name}.{missing}", "tls_cert and tls_key belong together")
+        if isinstance(listener, QumbedConfig):
+            files["tls_ca"] = listener.tls_ca
         for key, path in files.items():
             if path is None:
                 continue

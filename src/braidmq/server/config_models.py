@@ -6,6 +6,7 @@ nothing: a model is valid or it is not, on any machine.
 
 import ipaddress
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -85,6 +86,15 @@ def _no_control_characters(value: str) -> str:
     if not value.isprintable():
         raise wrong("must not hold control characters")
     return value
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def known(value: str) -> str:
+        if value not in words:
+            raise wrong(f"must be {', '.join(words[:-1])} or {words[-1]}")
+        return value
+
+    return known
 
 
 Whole = Annotated[int, BeforeValidator(_not_bool)]
@@ -202,6 +212,15 @@ class QumbedConfig(ListenerConfig, DeliveryOverrides):
     """The Qumbed strand, QUIC over UDP."""
 
     port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 6121
+    auth: Annotated[str, AfterValidator(_one_of("none", "key", "mtls"))] = "none"
+    tls_ca: FilePath | None = None
+    durable: bool = True
+    # Not [delivery]'s: what is pushed counts until the peer's QUIC has it, and not in flight.
+    window_bytes: SizeBytes = 256 * KIB
+    route: Annotated[str, AfterValidator(_one_of("recipient", "all"))] = "recipient"
+    gateway: Annotated[str, AfterValidator(_one_of("seal", "off"))] = "seal"
+    offline_s: SecondsOrOff = 0.0
+    public_addr: Text | None = None
 
 
 class HttpConfig(ListenerConfig):

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,8 @@ from braidmq.server.engine import Engine
 from braidmq.server.host import Limits
 from braidmq.server.keys import DEV_PRINCIPAL, KeyRing
 from braidmq.server.listeners import Admission, MakeConnection, TcpListener
+from braidmq.server.mdns import Announcer
+from braidmq.server.qumbed_listener import QumbedListener
 from braidmq.server.ready import remove_quietly, write_atomically
 from braidmq.server.recovery import Recovered, recover
 from braidmq.server.status import Status
@@ -64,8 +66,11 @@ _log = structlog.get_logger(__name__)
 class Daemon:
     """One broker with its listeners, on the running event loop."""
 
-    def __init__(self, config: Config, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: Config, *, clock: Clock | None = None, mdns: bool = False
+    ) -> None:
         self._config = config
+        self._mdns = Announcer(config.qumbed.host) if mdns else None
         self._given_clock = clock
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._loop = asyncio.get_running_loop()
@@ -76,6 +81,7 @@ class Daemon:
         self._admin: AdminServer | None = None
         self._durability: Durability | None = None
         self._users: Users | None = None
+        self._qumbed: QumbedListener | None = None
         self._vibe_count = 0  # of its connections so far
         self._vibe_options = VibeOptions(
             max_message_bytes=config.vibe.max_message_bytes,
@@ -105,12 +111,18 @@ class Daemon:
         engine = self._start_engine(await asyncio.to_thread(self._recover))
         for listener in self.status.listeners:
             await listener.start(engine)
+        if self._mdns is not None and self._qumbed is not None:
+            port = int(self._qumbed.address.rpartition(":")[2])
+            key = self._qumbed.gateway_public_key
+            await self._mdns.start(port, key, self._announced_topics(engine))
         write_atomically(self._config.data_dir / RUN_FILE, json.dumps(self.ready_facts()))
 
     async def stop(self) -> None:
         """End in order, whether or not everything was started, or the log has failed."""
         engine = self.status.engine
         listeners = self.status.listeners
+        if self._mdns is not None:
+            await self._mdns.stop()
         for listener in listeners:
             listener.stop_accepting()
         if engine is not None and engine.failed is None:
@@ -138,12 +150,19 @@ class Daemon:
 
     def ready_facts(self) -> dict[str, object]:
         """Return what the ready file says."""
+        qumbed = self._qumbed
         return {
             **self.addresses,
             "pid": os.getpid(),
-            "qumbed_fingerprint": None,
-            "gateway_public_key": None,
+            "qumbed_fingerprint": None if qumbed is None else qumbed.fingerprint,
+            "gateway_public_key": None if qumbed is None else qumbed.gateway_public_key.hex(),
         }
+
+    def _announced_topics(self, engine: Engine) -> Iterator[str]:
+        # Where strangers are asked who they are, names are not for everybody on the network.
+        if self._config.qumbed.auth == "none":
+            return (topic.name for topic in engine.broker.topics.all())
+        return iter(())
 
     def look_at_clock(self) -> None:
         """Do what has fallen due, after a clock was moved by hand."""
@@ -179,6 +198,18 @@ class Daemon:
                 )
                 self.status.listeners.append(listener)
                 self.addresses[strand] = listener.address
+        if config.qumbed.enabled:
+            self._bind_qumbed(admission)
+
+    def _bind_qumbed(self, admission: Admission) -> None:
+        config = self._config
+        listener = QumbedListener(
+            config.qumbed, config.limits, admission=admission, named=self._keys.named
+        )
+        self.status.listeners.append(listener)
+        listener.prepare(self._files, config.data_dir, config.schemas_dir)
+        self.addresses["qumbed"] = listener.address
+        self._qumbed = listener
 
     def _vibe_connection(self, engine: Engine, wire: TcpWire, limits: Limits) -> Connection:
         self._vibe_count += 1
@@ -242,6 +273,8 @@ class Daemon:
         engine.look_for_room()
         for listener in self.status.listeners:
             listener.close_idle()
+        if self._mdns is not None:
+            self._mdns.update(self._announced_topics(engine))
         records = engine.broker.committed_id - self._snapshot_id
         if self._loop.time() >= self._snapshot_due_s or records >= SNAPSHOT_RECORDS:
             self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
@@ -281,19 +314,19 @@ class Daemon:
 
 def main(config: Config, *, ready_file: Path | None = None, mdns: bool = False) -> int:
     """Run the broker until a signal; return the exit code."""
-    if mdns:
-        raise ConfigError("--mdns", "needs the Qumbed strand, which is not in this version")
+    if mdns and not config.qumbed.enabled:
+        raise ConfigError("--mdns", "announces the Qumbed strand, which is off")
     if ready_file is not None:
         remove_quietly(ready_file)
     sys.setswitchinterval(_GIL_SWITCH_S)
     return_large_buffers()
     gc.set_threshold(_GC_THRESHOLD, 50, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, ready_file))
+        return runner.run(_serve(config, ready_file, mdns=mdns))
 
 
-async def _serve(config: Config, ready_file: Path | None) -> int:
-    daemon = Daemon(config)
+async def _serve(config: Config, ready_file: Path | None, *, mdns: bool) -> int:
+    daemon = Daemon(config, mdns=mdns)
     told = _signals()
     try:
         await daemon.start()
@@ -306,7 +339,13 @@ async def _serve(config: Config, ready_file: Path | None) -> int:
     note = loss_note(config.wal.fsync)
     if note:
         _log.warning(note)
-    _log.info("ready", **daemon.addresses, compiled=is_compiled())
+    facts = daemon.ready_facts()
+    _log.info(
+        "ready",
+        **daemon.addresses,
+        qumbed_fingerprint=facts["qumbed_fingerprint"],
+        compiled=is_compiled(),
+    )
     waits = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(daemon.ended.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
@@ -343,7 +382,7 @@ def _log_recovery(found: Recovered, seconds: float) -> None:
         seconds=round(seconds, 3),
         records=recovered.replayed_records,
         next_id=found.wal.next_id,
-        subscriptions=len(found.broker.subscriptions),
+        subscriptions=found.broker.subscription_count(),
         topics=len(found.broker.topics),
     )
     if recovered.torn_bytes or recovered.zero_bytes:

@@ -120,7 +120,7 @@ class Engine(Host):
         broker = self.broker
         return messages.Stats(
             len(broker.topics),
-            len(broker.subscriptions),
+            broker.subscription_count(),
             broker.stats.published,
             broker.stats.delivered,
             broker.in_flight_count(),

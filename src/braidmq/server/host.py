@@ -56,7 +56,11 @@ class Host:
         )
         self.starved: list[Connection] = []  # publishers that wait for commits
         self.waiting: list[Connection] = []  # connections with replies that wait for commits
-        self.authentication_failures: dict[str, int] = {"blip": 0, "vibe": 0}  # by strand
+        self.authentication_failures: dict[str, int] = {  # by strand
+            "blip": 0,
+            "vibe": 0,
+            "qumbed": 0,
+        }
 
     def now_us(self) -> int:
         """Return the time."""

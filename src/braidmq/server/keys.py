@@ -58,6 +58,13 @@ class KeyRing:
             everything = Principal(DEV_PRINCIPAL, publish=["*"], subscribe=["*"], admin=True)
             self._entries.append((_digest(DEV_KEY), everything))
 
+    def named(self, name: str) -> Principal | None:
+        """Return the principal of that name, who has proven it in another way than by a key."""
+        for _, principal in self._entries:
+            if principal.name == name:
+                return principal
+        return None
+
     def find(self, key: str) -> Principal | None:
         """Return whose *key* is, or None; the time taken tells nothing about the keys."""
         digest = _digest(key)

@@ -5,7 +5,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from ssl import SSLContext
-from typing import Final
+from typing import Final, Protocol
 
 from braidmq.base.errors import AddressInUseError
 from braidmq.server.config import LimitsConfig, ListenerConfig
@@ -20,6 +20,32 @@ BACKLOG: Final = 1024
 
 MakeConnection = Callable[[Engine, TcpWire, Limits], Connection]
 """What makes a strand's connection: as a rule its class."""
+
+
+class Listener(Protocol):
+    """What the daemon asks of a strand's listener, which is bound when it is made."""
+
+    strand: str
+    address: str
+    refused: Counter[str]  # connections, by reason
+
+    def __len__(self) -> int:
+        """Return how many connections there are."""
+
+    async def start(self, engine: Engine) -> None:
+        """Accept connections."""
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections; those that are open go on."""
+
+    def close_connections(self) -> None:
+        """Send what is written on every connection, then close it."""
+
+    def abort_connections(self) -> None:
+        """Close every connection at once."""
+
+    def close_idle(self) -> None:
+        """Close the connections that have been silent for too long."""
 
 
 def bind(strand: str, host: str, port: int) -> socket.socket:

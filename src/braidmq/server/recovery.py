@@ -37,6 +37,9 @@ def settings_of(config: Config) -> Settings:
         lease_qos0_us=int(config.blip.subscription_lease_qos0_s * US_PER_S),
         memory_bytes=config.limits.max_memory_bytes,
         queue_ack_timeout_us=config.vibe.ack_timeout_ms * US_PER_MS,
+        offline_us=int(config.qumbed.offline_s * US_PER_S),
+        qumbed_route_all=config.qumbed.route == "all",
+        qumbed_gateway_off=config.qumbed.gateway == "off",
         **_queue_defaults(config.vibe),
     )
 

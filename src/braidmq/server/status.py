@@ -12,7 +12,7 @@ from braidmq.server.config import Config
 from braidmq.server.dead_letters import DeadLetters
 from braidmq.server.engine import Engine
 from braidmq.server.keys import KeyRing
-from braidmq.server.listeners import TcpListener
+from braidmq.server.listeners import Listener
 from braidmq.server.queue_administration import QueueAdministration
 from braidmq.wal.wal import Wal
 
@@ -25,7 +25,7 @@ class Status:
         self._keys = keys
         self.engine: Engine | None = None
         self.wal: Wal | None = None
-        self.listeners: list[TcpListener] = []
+        self.listeners: list[Listener] = []
         self.recovery_seconds = 0.0
         self._http_failures = 0
         self.queues = QueueAdministration(lambda: self.engine)
@@ -94,7 +94,7 @@ class Status:
         return values
 
 
-def _refused(listeners: list[TcpListener]) -> dict[str, int]:
+def _refused(listeners: list[Listener]) -> dict[str, int]:
     refused: Counter[str] = Counter()
     for listener in listeners:
         refused.update(listener.refused)
@@ -109,7 +109,7 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
         **engine.authentication_failures,
     }
     values.topics = len(broker.topics)
-    values.subscriptions = len(broker.subscriptions)
+    values.subscriptions = broker.subscription_count()
     values.queues = len(broker.deliverer.queues)
     values.messages_published = stats.published
     values.messages_published_bytes = stats.published_bytes

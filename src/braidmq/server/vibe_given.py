@@ -6,7 +6,7 @@ it back, and after an Unsubscribe.
 
 from typing import Final, final
 
-from braidmq.broker.subscriptions import SETTLED, Entry, Peer
+from braidmq.broker.subscriptions import LEFT, SETTLED, Entry, Peer
 
 SWEEP_MIN: Final = 2048
 """Deliveries that are remembered before those that are over are swept out."""
@@ -55,7 +55,10 @@ class Given:
         return None
 
     def _may_end(self, entry: Entry) -> bool:
-        if entry.state == SETTLED or entry.subscription.ended:
+        subscription = entry.subscription
+        if entry.state == LEFT:
+            return subscription.lane is not None and not subscription.lane.ended
+        if entry.state == SETTLED or subscription.ended:
             return False
         return entry.consumer is None or entry.consumer.peer is self._peer
 

@@ -26,9 +26,20 @@ class RunningBroker:
         return host.strip("[]"), int(port)
 
     def url(self, strand: str = "blip", key: str = "dev-key") -> str:
-        """Return the address of a strand for `braidmq.connect`."""
+        """Return the address of a strand for `braidmq.connect`; Qumbed's with what to pin."""
         host, port = self.address(strand)
-        return f"{strand}://{key}@{host}:{port}"
+        pin = f"?fingerprint={self.fingerprint}" if strand == "qumbed" else ""
+        return f"{strand}://{key}@{host}:{port}{pin}"
+
+    @property
+    def fingerprint(self) -> str:
+        """What Qumbed clients pin of the broker's certificate."""
+        return str(self.daemon.ready_facts()["qumbed_fingerprint"])
+
+    @property
+    def gateway_public_key(self) -> bytes:
+        """What the broker seals with for Qumbed subscribers."""
+        return bytes.fromhex(str(self.daemon.ready_facts()["gateway_public_key"]))
 
 
 @asynccontextmanager
@@ -57,7 +68,7 @@ async def running_broker(
 
 def _config(data_dir: Path, given: dict[str, object]) -> Config:
     settings: dict[str, object] = {"data_dir": data_dir, "dev": True, **given}
-    for listener in ("blip", "vibe", "http"):
+    for listener in ("blip", "vibe", "qumbed", "http"):
         section = settings.get(listener, {})
         assert isinstance(section, dict)
         settings[listener] = {"port": 0, **section}

@@ -10,7 +10,7 @@ Every rig (simulation, kills, power cuts) writes the same ledger and asks the sa
 
 It knows nothing of sockets or disks. Publishers are connections: each has its own name and
 numbers its publishes 1, 2, 3 ...; no two payloads are equal, so that a digest names each.
-Queues are noted here as well, and judged by `queue_books`.
+Queues are noted here as well, and judged by `queue_books`; followers by `follower_books`.
 """
 
 import hashlib
@@ -58,7 +58,18 @@ OF_QUEUES: Final = frozenset(
     {DECLARED, UNDECLARED, DELETING, DELETED, PURGING, PURGED, REPLAYING}
     | {PUSH, TAKE, TAKEN, RETURN, QUEUE_DRAINED, FAILED, RESTART}
 )
-"""What happens to queues; what happens to subscriptions is everything else."""
+"""What happens to queues."""
+
+FOLLOWING: Final = "following"
+FOLLOWED: Final = "followed"
+UNFOLLOWING: Final = "unfollowing"
+UNFOLLOWED: Final = "unfollowed"
+HANDED: Final = "handed"
+FOLLOWER_DRAINED: Final = "follower drained"
+OF_FOLLOWERS: Final = frozenset(
+    {FOLLOWING, FOLLOWED, UNFOLLOWING, UNFOLLOWED, HANDED, FOLLOWER_DRAINED}
+)
+"""What happens to followers; what happens to subscriptions is everything else."""
 
 LOST: Final = "lost"
 LOST_SUBSCRIPTION: Final = "lost subscription"
@@ -81,6 +92,7 @@ class Event:
     `who` is a publisher's or a consumer's connection; `number` a publisher's sequence number or
     a delivery tag, 0 for a delivery that lives in memory only. Of a queue `topic` is the name,
     `letters` that of its dead letters, and `attempts` how often a delivery says it was made.
+    `key` is the id of a follower's key: whose line it is, or for whom alone an attempt is.
     """
 
     kind: str
@@ -93,6 +105,7 @@ class Event:
     priority: int = 1
     attempts: int = 0
     letters: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +161,7 @@ class Ledger:
         *,
         qos: int = 1,
         priority: int = 1,
+        key: str = "",
     ) -> None:
         """Note a publish that is about to be sent."""
         self.record(
@@ -159,6 +173,7 @@ class Ledger:
                 digest(payload),
                 qos=qos,
                 priority=priority,
+                key=key,
             )
         )
 
@@ -258,6 +273,17 @@ class Ledger:
         """Note that a consumer leaves and uncounts what it holds: once before, once after."""
         self.record(Event(RETURN, consumer, 0, queue))
 
+    # Followers.
+
+    def follower(self, kind: str, key: str, topic: str) -> None:
+        """Note what is asked for a key and a topic, or was confirmed; or that no more comes."""
+        assert kind in OF_FOLLOWERS
+        self.record(Event(kind, topic=topic, key=key))
+
+    def hand(self, key: str, consumer: str, number: int, topic: str, payload: bytes) -> None:
+        """Note what was handed to a follower; *number* is the message's id."""
+        self.record(Event(HANDED, consumer, number, topic, digest(payload), key=key))
+
     def record(self, event: Event) -> None:
         """Add one line."""
         self.events.append(event)
@@ -321,8 +347,9 @@ class Books:
         self._newest: dict[tuple[int, str, int], int] = {}
         self._acknowledged: set[tuple[int, str]] = set()
         self._digests: dict[tuple[int, int], str] = {}
+        apart = OF_QUEUES | OF_FOLLOWERS
         for at, event in enumerate(events):
-            if event.kind not in OF_QUEUES:
+            if event.kind not in apart:
                 self._read(at, event)
         self._find_losses()
         self._find_dead_letters_of_settled()

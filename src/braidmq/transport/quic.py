@@ -7,7 +7,9 @@ a test that fails when a new version changes it. No socket and no loop here.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from aioquic.quic.configuration import QuicConfiguration
@@ -16,10 +18,13 @@ from aioquic.quic.packet import QuicProtocolVersion
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
+from aioquic.tls import Alert, verify_certificate
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from braidmq.base.limits import KIB, MIB
 from braidmq.transport.certificates import fingerprint
+from braidmq.transport.quic_reset import is_reset
 
 ALPN: Final = "qumbed/1"
 
@@ -78,9 +83,14 @@ class BoundedConnection(QuicConnection):
         configuration: QuicConfiguration,
         *,
         streams_max: int,
+        asks_for_certificate: bool = False,
+        reset_token: Callable[[bytes], bytes] | None = None,
         **identity: Any,  # noqa: ANN401 - aioquic's own
     ) -> None:
+        self._asks_for_certificate = asks_for_certificate
+        self._reset_token = reset_token
         super().__init__(configuration=configuration, **identity)
+        self._give_reset_tokens()
         self._stream_window = configuration.max_stream_data
         self._window = configuration.max_data
         self._consumed: dict[int, int] = {}  # offset, by stream that somebody reads
@@ -185,6 +195,13 @@ class BoundedConnection(QuicConnection):
             return 0
         return len(stream.sender._buffer)  # noqa: SLF001 - see the top
 
+    def received_bytes(self, stream_id: int) -> int:
+        """Return how much of the stream has arrived without a gap; -1 when it is forgotten."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return -1
+        return stream.sender._buffer_start  # noqa: SLF001 - see the top
+
     def is_sent(self, stream_id: int) -> bool:
         """Return whether all output and its end, or its reset, is acknowledged."""
         stream = self._streams.get(stream_id)
@@ -202,6 +219,39 @@ class BoundedConnection(QuicConnection):
         return stream_id not in self._streams
 
     # The peer.
+
+    def _replenish_connection_ids(self) -> None:
+        super()._replenish_connection_ids()
+        self._give_reset_tokens()
+
+    def _give_reset_tokens(self) -> None:
+        # aioquic's are random: nobody could tell them again after a restart.
+        if self._reset_token is not None:
+            for one in self._host_cids:
+                one.stateless_reset_token = self._reset_token(one.cid)
+
+    def is_reset_by(self, data: bytes) -> bool:
+        """Say whether a server tells with this datagram that it knows us no more."""
+        known = [self._peer_cid, *self._peer_cid_available]
+        return is_reset(data, [one.stateless_reset_token for one in known])
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        super()._initialize(peer_cid)
+        # The switch is private, and the way behind it is whole but for the judgement.
+        self.tls._request_client_certificate = self._asks_for_certificate  # noqa: SLF001 - see the top
+
+    def peer_name(self, ca_file: Path) -> str:
+        """Return the common name of a peer for whose certificate *ca_file* vouches, or ""."""
+        certificate = self.tls._peer_certificate  # noqa: SLF001 - see the top
+        chain = self.tls._peer_certificate_chain  # noqa: SLF001 - see the top
+        if certificate is None:
+            return ""
+        try:
+            verify_certificate(certificate, chain, cafile=str(ca_file))
+        except Alert:
+            return ""
+        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return str(names[0].value) if len(names) == 1 else ""
 
     def peer_fingerprint(self) -> str:
         """Return the fingerprint of the certificate that the peer has proven to hold."""

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aioquic.quic.configuration import QuicConfiguration
+
 from braidmq.base.errors import BraidError
+from braidmq.transport.certificates import CertificateFiles
 from braidmq.transport.quic import (
     ALPN,
     DATAGRAM_BYTES,
@@ -26,6 +29,12 @@ KEEPALIVE_S: Final = 20.0
 
 IDLE_TIMEOUT_S: Final = 60.0
 """A server that answers no ping for so long is gone."""
+
+BAD_CERTIFICATE: Final = 0x12A
+"""What a handshake ends with when nobody vouches for the server: TLS's alert 42, in QUIC."""
+
+REFUSALS_MAX: Final = 3
+"""So many datagrams in a row that the other machine had no taker for: the server is gone."""
 
 CLIENT_LIMITS: Final = QuicLimits(idle_timeout_s=IDLE_TIMEOUT_S)
 
@@ -69,6 +78,7 @@ class QuicClient(Endpoint):
         self._shaken: asyncio.Future[None] = self.loop.create_future()
         self._ended = asyncio.Event()
         self._keepalive: asyncio.TimerHandle | None = None
+        self._refusals = 0  # of the other machine, since the last datagram from there
         self.carrier = carrier_for(self)
 
     def open_stream(self, make: Callable[[StreamWire], Carried]) -> StreamWire:
@@ -122,11 +132,16 @@ class QuicClient(Endpoint):
 
     def route(self, data: bytes, address: Address, now: float) -> None:
         """Give the carrier its datagram."""
-        self.carrier.receive(data, address, now)
+        self._refusals = 0
+        if self.carrier.is_shaken and self.carrier.quic.is_reset_by(data):
+            self.carrier.end(0, "the server knows this connection no more")
+        else:
+            self.carrier.receive(data, address, now)
 
     def unreachable(self) -> None:
-        """Give up when nobody is there; later it may be a passing fault of the network."""
-        if not self.carrier.is_shaken:
+        """Give up when nobody is there; once may be a passing fault of the network."""
+        self._refusals += 1
+        if not self.carrier.is_shaken or self._refusals >= REFUSALS_MAX:
             self.carrier.end(0, "nobody listens there")
 
     def handshake_done(self, carrier: Carrier) -> None:
@@ -163,8 +178,11 @@ async def connect(
     alpn: str = ALPN,
     limits: QuicLimits = CLIENT_LIMITS,
     keepalive_s: float = KEEPALIVE_S,
+    certificate: CertificateFiles | None = None,
 ) -> QuicClient:
     """Return a connection whose handshake is done and whose server is trusted.
+
+    With *certificate* we show who we are, when the server asks.
 
     Raises:
         HandshakeError: None came about at any of the host's addresses.
@@ -184,7 +202,11 @@ async def connect(
             failure = HandshakeError(0, error.strerror or "unreachable")
             continue
         client = _client(
-            sock, host, address=sock.getpeername(), trust=trust, alpn=alpn, limits=limits
+            sock,
+            settings=_settings(host, trust, alpn, limits, certificate),
+            address=sock.getpeername(),
+            trust=trust,
+            limits=limits,
         )
         try:
             await client.shake_hands(
@@ -206,22 +228,32 @@ async def connect(
     raise failure
 
 
-def _client(
-    sock: socket.socket,
+def _settings(
     host: str,
-    *,
-    address: Address,
     trust: Trust,
     alpn: str,
     limits: QuicLimits,
-) -> QuicClient:
+    certificate: CertificateFiles | None,
+) -> QuicConfiguration:
     settings = configuration(limits, is_client=True, alpn=alpn, datagram_bytes=DATAGRAM_BYTES)
     settings.server_name = host
     if trust.fingerprint or trust.insecure:
         settings.verify_mode = ssl.CERT_NONE  # a pinned one is checked after the handshake
     elif trust.ca_file is not None:
         settings.load_verify_locations(cafile=str(trust.ca_file))
+    if certificate is not None:
+        settings.load_cert_chain(certificate.certificate, certificate.key)
+    return settings
 
+
+def _client(
+    sock: socket.socket,
+    *,
+    settings: QuicConfiguration,
+    address: Address,
+    trust: Trust,
+    limits: QuicLimits,
+) -> QuicClient:
     def carrier(client: QuicClient) -> Carrier:
         quic = BoundedConnection(settings, streams_max=0)
         return Carrier(client, quic, limits, address=address, make_stream=None)

@@ -62,6 +62,9 @@ class Endpoint:
         """Send a datagram, or lose it."""
         try:
             self._socket.sendto(data, address)
+        except ConnectionRefusedError:
+            self.dropped_datagrams += 1
+            self.loop.call_soon(self.unreachable)  # whoever sends may not be ended under way
         except OSError:
             self.dropped_datagrams += 1
 
@@ -79,9 +82,13 @@ class Endpoint:
         """Transmit what is due, then read and send no more."""
         if self._is_open:
             self._turn()
-            self._is_open = False
-            self.loop.remove_reader(self._socket.fileno())
-            self._socket.close()
+            self.drop_socket()
+
+    def drop_socket(self) -> None:
+        """Read and send no more at once, as when the process is killed."""
+        self._is_open = False
+        self.loop.remove_reader(self._socket.fileno())
+        self._socket.close()
 
     # The turn.
 

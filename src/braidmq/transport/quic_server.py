@@ -31,6 +31,7 @@ from braidmq.transport.quic import (
     configuration,
 )
 from braidmq.transport.quic_endpoint import Address, Endpoint, prepare
+from braidmq.transport.quic_reset import Resets
 from braidmq.transport.quic_streams import Carrier, MakeStream
 
 CONNECTION_ID_BYTES: Final = 8
@@ -73,16 +74,20 @@ class QuicListener(Endpoint):
         limits: QuicLimits,
         admit: Callable[[str], bool] = lambda _: True,
         left: Callable[[str], None] = lambda _: None,
+        asks_for_certificates: bool = False,
     ) -> None:
         super().__init__(bound)
         self.address = bound.getsockname()
         self.carriers: dict[Carrier, None] = {}
         self.handshakes = 0  # in progress
         self.retries = 0  # Retry packets sent
+        self.resets = 0  # to peers of connections that are not known any more
+        self._resets = Resets(key.read_bytes())
         self._limits = limits
         self._make_stream = make_stream
         self._admit = admit
         self._left = left
+        self._asks_for_certificates = asks_for_certificates
         self._by_id: dict[bytes, Carrier] = {}
         self._ids: dict[Carrier, set[bytes]] = {}
         self._tokens = QuicRetryTokenHandler()
@@ -124,9 +129,12 @@ class QuicListener(Endpoint):
     def route(self, data: bytes, address: Address, now: float) -> None:
         """Give a datagram to its carrier, or to a new one."""
         if data and not data[0] & LONG_HEADER:
-            carrier = self._by_id.get(data[1 : 1 + CONNECTION_ID_BYTES])
+            connection_id = data[1 : 1 + CONNECTION_ID_BYTES]
+            carrier = self._by_id.get(connection_id)
             if carrier is not None:
                 carrier.receive(data, address, now)
+            else:
+                self._reset(len(data), connection_id, address, now)
             return
         try:
             header = pull_quic_header(Buffer(data=data), host_cid_length=CONNECTION_ID_BYTES)
@@ -162,6 +170,12 @@ class QuicListener(Endpoint):
             del self._by_id[connection_id]
         del self.carriers[carrier]
         self._left(carrier.peer_address)
+
+    def _reset(self, size: int, connection_id: bytes, address: Address, now: float) -> None:
+        answer = self._resets.answer(size, connection_id, now)
+        if answer is not None:
+            self.resets += 1
+            self.send(answer, address)
 
     # New connections.
 
@@ -230,6 +244,8 @@ class QuicListener(Endpoint):
         quic = BoundedConnection(
             self._near if is_near else self._far,
             streams_max=self._limits.streams_max,
+            asks_for_certificate=self._asks_for_certificates,
+            reset_token=self._resets.token,
             original_destination_connection_id=proven or header.destination_cid,
             retry_source_connection_id=header.destination_cid if proven else None,
         )
@@ -277,6 +293,7 @@ def serve(
     limits: QuicLimits,
     admit: Callable[[str], bool] = lambda _: True,
     left: Callable[[str], None] = lambda _: None,
+    asks_for_certificates: bool = False,
 ) -> QuicListener:
     """Bind and serve.
 
@@ -292,4 +309,5 @@ def serve(
         limits=limits,
         admit=admit,
         left=left,
+        asks_for_certificates=asks_for_certificates,
     )

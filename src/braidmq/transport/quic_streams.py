@@ -25,7 +25,7 @@ class StreamWire:
     """One bidirectional stream: the methods of a TCP wire, on a connection it shares."""
 
     def __init__(self, carrier: "Carrier", stream_id: int) -> None:
-        self._carrier = carrier
+        self.carrier = carrier
         self.stream_id = stream_id
         self.carried: Carried | None = None
         self.arrived: list[bytes] = []  # in order, not handed on yet
@@ -36,29 +36,50 @@ class StreamWire:
         self.is_closing = False  # and nothing is read any more
         self.is_stopped = False  # the peer wants no more of us, but may say more
         self.is_over = False  # told, or about to be told, that it is lost
+        self.written_bytes = 0
+        self._received_bytes = 0
+        self.told_below = -1  # how few unacknowledged bytes are waited for
 
     @property
     def peer_address(self) -> str:
         """The peer's host, without its port."""
-        return self._carrier.peer_address
+        return self.carrier.peer_address
 
     @property
     def heard_at(self) -> float:
         """When the connection's last datagram came, by the monotonic clock."""
-        return self._carrier.heard_at
+        return self.carrier.heard_at
 
     def write(self, data: bytes) -> None:
         """Send *data*, now or when there is room; drop it if the peer wants no more."""
         if data and not (self.is_output_ended or self.is_over):
-            self._carrier.write(self, data)
+            self.written_bytes += len(data)
+            self.carrier.write(self, data)
 
     def unsent_bytes(self) -> int:
         """Return how much the peer has not acknowledged, of all streams of the connection."""
-        return 0 if self.is_over else self._carrier.unsent_bytes
+        return 0 if self.is_over else self.carrier.unsent_bytes
 
     def stream_unsent_bytes(self) -> int:
         """Return how much the peer has not acknowledged of this stream alone."""
-        return 0 if self.is_over else self._carrier.quic.unacknowledged_bytes(self.stream_id)
+        return 0 if self.is_over else self.carrier.quic.unacknowledged_bytes(self.stream_id)
+
+    def received_bytes(self) -> int:
+        """Return how much of what was written has arrived, from the beginning without a gap.
+
+        Also of a stream that is lost: as much as was known then.
+        """
+        self._received_bytes = max(
+            self._received_bytes, self.carrier.quic.received_bytes(self.stream_id)
+        )
+        return self._received_bytes
+
+    def tell_below(self, size: int) -> None:
+        """Have `set_writable(True)` called once no more than *size* bytes are unacknowledged.
+
+        Of this stream alone, and only while the connection's output has room, too.
+        """
+        self.told_below = size
 
     def pause_reading(self) -> None:
         """Deliver no more data for a while, and let the peer send no more than its window."""
@@ -69,7 +90,7 @@ class StreamWire:
         if self.is_paused:
             self.is_paused = False
             if not self.is_over:
-                self._carrier.look_at(self)
+                self.carrier.look_at(self)
 
     def finish_output(self) -> None:
         """Send what is written, then the end of our half; what the peer sends is still read.
@@ -77,26 +98,30 @@ class StreamWire:
         When the peer has ended its half too, the stream is over.
         """
         if not self.is_output_ended and not self.is_over:
-            self._carrier.finish_output(self)
+            self.carrier.finish_output(self)
 
     def close(self) -> None:
         """Send what is written, then end the stream; what the peer still sends is dropped."""
         if not self.is_closing and not self.is_over:
             self.is_closing = True
-            self._carrier.close_stream(self)
+            self.carrier.close_stream(self)
 
     def abort(self, code: int = 0) -> None:
         """Reset the stream at once."""
         if not self.is_over:
-            self._carrier.abort_stream(self, code)
+            self.carrier.abort_stream(self, code)
 
     def close_connection(self, code: int = 0, reason: str = "") -> None:
         """Close the connection with all its streams at once."""
-        self._carrier.close(code, reason)
+        self.carrier.close(code, reason)
+
+    def drain_connection(self, code: int = 0, reason: str = "") -> None:
+        """Send what is written on every stream, then close the connection."""
+        self.carrier.drain(code, reason)
 
     def greeted(self) -> None:
         """Stop the clock that strangers are measured by."""
-        self._carrier.greeted()
+        self.carrier.greeted()
 
     def _is_done(self) -> bool:
         return self.is_closing or self.is_over
@@ -109,7 +134,7 @@ class StreamWire:
         if self.arrived:
             data = self.arrived[0] if len(self.arrived) == 1 else b"".join(self.arrived)
             self.arrived = []
-            self._carrier.quic.consume(self.stream_id, len(data))
+            self.carrier.quic.consume(self.stream_id, len(data))
             carried.receive(data)
         if self.input_ended and not self.is_finish_told and not self.is_paused:
             self.is_finish_told = True
@@ -136,6 +161,7 @@ class Carrier:
         self.is_ended = False
         self.is_shaken = False
         self.is_draining = False  # closes when the last stream has ended
+        self._drained_with = (0, "")
         self.end_reason = ""
         self.end_code = 0
         self.wires: dict[int, StreamWire] = {}
@@ -214,9 +240,10 @@ class Carrier:
                 self._lose(wire)
             self._endpoint.transmit_soon(self)
 
-    def drain(self) -> None:
+    def drain(self, code: int = 0, reason: str = "") -> None:
         """End every stream behind what was written, then close."""
         self.is_draining = True
+        self._drained_with = (code, reason)
         for wire in list(self.wires.values()):
             wire.close()
         self._endpoint.handle_soon(self)
@@ -377,6 +404,15 @@ class Carrier:
         self.unsent_bytes = sum(map(unacknowledged, self.wires))
         if not self._is_writable and self.unsent_bytes <= self._limits.output_buffer_bytes // 2:
             self._set_writable(True)  # noqa: FBT003 - as carried.set_writable
+        if self._is_writable:
+            self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
+        for wire in list(self.wires.values()):
+            if wire.told_below >= 0 and wire.stream_unsent_bytes() <= wire.told_below:
+                wire.told_below = -1
+                if wire.carried is not None and not wire.is_over:
+                    wire.carried.set_writable(True)
 
     def _set_writable(self, writable: bool) -> None:  # noqa: FBT001 - a state, not an option
         self._is_writable = writable
@@ -408,7 +444,7 @@ class Carrier:
                 del self.wires[wire.stream_id]
         self._tell_lost()
         if self.is_draining and all(wire.is_over for wire in self.wires.values()):
-            self.close()
+            self.close(*self._drained_with)
 
     def _tell_lost(self) -> None:
         while self._losing:

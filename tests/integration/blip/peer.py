@@ -122,6 +122,7 @@ async def until(condition: Callable[[], object]) -> None:
 def listener(broker: RunningBroker) -> TcpListener:
     """Return the broker's Blip listener, to look inside."""
     (found,) = (one for one in broker.daemon.status.listeners if one.strand == "blip")
+    assert isinstance(found, TcpListener)
     return found
 
 

@@ -282,6 +282,28 @@ async def test_what_is_held_at_an_unsubscribe_stays_ackable(
         assert (0, 1) == await peer.counts("q")
 
 
+async def test_what_is_held_of_a_fan_out_at_an_unsubscribe_stays_ackable(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """It is settled for whoever joins later; what was not acknowledged is still to come."""
+    async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
+        await peer.create("q", deliveryMode="FanOutWithAck")
+        await peer.subscribe("q")
+        for number in range(3):
+            await peer.publish("q", b"%d" % number, f"m{number}")
+        await peer.payloads(3)
+        await peer.unsubscribe("q")
+        await peer.settle("m0")
+        await peer.settle("m1", result="requeue")
+        await peer.settle("m2", result="reject")
+        before = stats(broker).unknown_acks
+        await peer.settle("m0")
+        await other.subscribe("q")
+
+        assert ["m1", "m2"] == [(await other.delivered()).id for _ in range(2)]
+        assert before + 1 == stats(broker).unknown_acks
+
+
 async def test_two_strands_of_the_same_message_id_are_two_messages(
     broker: RunningBroker, dialect: str
 ) -> None:

@@ -5,10 +5,11 @@ Time moves when a test says so; a crash keeps what was committed, and nothing el
 
 from typing import Final
 
-from braidmq.broker import records, state
+from braidmq.broker import headers, records, state
 from braidmq.broker.authorize import Principal
 from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import DELIVERED, WAIT, Broker
+from braidmq.broker.dedup import HEADER, NEW
 from braidmq.broker.policy import Policy
 from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
@@ -89,6 +90,18 @@ class Drive:
 
     def message(self, topic: str, payload: bytes = b"x", *, qos: int = 1) -> Message:
         return Message(self.topic(topic), qos, body_of(topic, payload))
+
+    def publish_once(self, message: Message, dedup_id: str) -> int:
+        """Publish unless it is a repeat, as the strands do; return the id it has in the log."""
+        broker, topic = self.broker, message.topic.name
+        known = broker.dedup.find(topic, dedup_id, self.now_us)
+        if known != NEW:
+            broker.stats.duplicates += 1
+            return known
+        message.headers += headers.encode({HEADER: dedup_id})
+        given = broker.publish(message, self.now_us)
+        broker.dedup.remember(topic, dedup_id, given, self.now_us)
+        return given
 
     def publish(
         self,

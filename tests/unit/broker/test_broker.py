@@ -113,9 +113,9 @@ def test_a_repeat_is_not_stored_again() -> None:
     drive = Drive()
     message = drive.message("a")
     message.headers = headers.encode({"k": "v"})
-    given = drive.broker.publish_once(message, "one", drive.now_us)
-    again = drive.broker.publish_once(drive.message("a"), "one", drive.now_us)
-    other = drive.broker.publish_once(drive.message("a"), "two", drive.now_us)
+    given = drive.publish_once(message, "one")
+    again = drive.publish_once(drive.message("a"), "one")
+    other = drive.publish_once(drive.message("a"), "two")
     first = records.read_message(drive.append()[0])
 
     assert (given, given, given + 1) == (given, again, other)
@@ -126,14 +126,14 @@ def test_a_repeat_is_not_stored_again() -> None:
 def test_a_refused_publish_is_not_remembered() -> None:
     """Its repeat is accepted; a message with other headers, or none, is no matter."""
     drive = Drive()
-    drive.broker.publish_once(drive.message("a"), "one", drive.now_us)
+    drive.publish_once(drive.message("a"), "one")
     plain = drive.message("a")
     plain.headers = headers.encode({"k": "v"})
     drive.broker.publish(plain, drive.now_us)
     drive.publish("a")
     drive.refuse()
     drive.broker.accept_again()
-    drive.broker.publish_once(drive.message("a"), "one", drive.now_us)
+    drive.publish_once(drive.message("a"), "one")
 
     assert 0 == drive.broker.stats.duplicates
     assert 1 == len(drive.append())
@@ -142,7 +142,7 @@ def test_a_refused_publish_is_not_remembered() -> None:
 def test_dedup_ids_are_forgotten_after_their_window() -> None:
     """By time alone."""
     drive = Drive(Settings(dedup_window_us=2 * S))
-    drive.broker.publish_once(drive.message("a"), "one", drive.now_us)
+    drive.publish_once(drive.message("a"), "one")
     drive.advance(4 * S)
 
     assert 0 == len(drive.broker.dedup)

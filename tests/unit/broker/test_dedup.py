@@ -1,6 +1,8 @@
 """Publisher-chosen ids and how long they are remembered."""
 
+from braidmq.broker import headers
 from braidmq.broker.dedup import IDS_MAX, NEW, DedupWindow
+from braidmq.broker.topics import Message, Topic
 
 WINDOW_US = 100
 
@@ -65,8 +67,8 @@ def test_rows_make_the_window_again() -> None:
     window.remember("b", "gone", 9, 40)
     window.forget("b", "gone")
     again = DedupWindow(WINDOW_US)
-    for at_us, topic, dedup_id, message_id in window.rows():
-        again.remember(topic, dedup_id, message_id, at_us)
+    for row in window.rows():
+        again.restore(row)
 
     assert [(0, "a", "one", 7), (30, "b", "two", 8)] == again.rows()
     assert (NEW, 8) == (again.find("a", "one", 110), again.find("b", "two", 110))
@@ -93,9 +95,41 @@ def test_long_ids_are_told_apart_and_kept_short() -> None:
     assert all(len(row[2]) < 100 for row in window.rows())
 
 
+def test_long_ids_are_known_again_after_a_restart() -> None:
+    """A snapshot has them short already: they are not shortened once more."""
+    window = DedupWindow(WINDOW_US)
+    window.remember("a", "x" * 65, 7, 0)
+    again = DedupWindow(WINDOW_US)
+    for row in window.rows():
+        again.restore(row)
+
+    assert 7 == again.find("a", "x" * 65, 1)
+    assert window.rows() == again.rows()
+
+
 def test_a_memory_only_message_is_known_too() -> None:
     """It has no id in the log, and its repeat is a repeat all the same."""
     window = DedupWindow(WINDOW_US)
     window.remember("a", "one", 0, 0)
 
     assert 0 == window.find("a", "one", 1)
+
+
+def test_a_refused_message_is_forgotten_by_what_its_headers_say() -> None:
+    """A letter that a full queue redirected was meant for that queue."""
+    window = DedupWindow(WINDOW_US)
+    for topic, dedup_id in (("a", "one"), ("a", "two"), ("dlq.a", "two")):
+        window.remember(topic, dedup_id, 7, 0)
+    message = Message(Topic("a"), 1, b"")
+    window.forget_message(message)
+    message.headers = headers.encode({"k": "one"})
+    window.forget_message(message)
+    message.headers = headers.encode({"dedupId": "one"})
+    letter = Message(Topic("dlq.a"), 1, b"")
+    letter.headers = headers.encode({"dedupId": "two", "deathQueue": "a"})
+    before = len(window)
+    window.forget_message(message)
+    window.forget_message(letter)
+
+    assert (3, 1) == (before, len(window))
+    assert 7 == window.find("dlq.a", "two", 1)

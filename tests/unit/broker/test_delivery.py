@@ -438,7 +438,7 @@ def test_memory_only_messages_go_to_waiting_consumers_in_turn() -> None:
     ]
 
 
-def test_queues_are_for_who_knows_them() -> None:
+def test_queues_and_followers_are_for_who_knows_them() -> None:
     """Delivery alone has none: a broker's does."""
     drive = Drive()
     queue = drive.declare("q")
@@ -449,6 +449,8 @@ def test_queues_are_for_who_knows_them() -> None:
         deliverer.route_to_queue(queue, drive.message("q"), 0)
     with pytest.raises(NotImplementedError):
         deliverer.pump_queue(queue, 0)
+    with pytest.raises(NotImplementedError):
+        deliverer.route_to_followers(drive.message("q"), 0)
     with pytest.raises(NotImplementedError):
         deliverer.leave_queue(consumer, 0, counted=True)
 

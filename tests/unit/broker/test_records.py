@@ -37,6 +37,11 @@ DECLARE = (
     " 0500 6772617665 c3b672646572 73"  # dead letters to grave, of örders
 )
 DELETE = "07 0900000000000000"
+FOLLOW = (
+    "08 e803000000000000"
+    " 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+    " 0400 6164c3a4 c3b672646572 73"  # adä, örders
+)
 GAP = "7f 0900000000000000 0b00000000000000"
 
 
@@ -184,6 +189,14 @@ def test_what_is_no_message_has_no_place_in_the_index() -> None:
         assert (b"", 0) == (described.topic, described.payload_at)
 
 
+def test_golden_bytes_of_a_follower() -> None:
+    """A name and a topic may be any text; the key is 32 bytes."""
+    key = bytes(range(32))
+
+    assert bytes.fromhex(FOLLOW) == records.encode_follow(1000, key, "adä", "örders")
+    assert (1000, key, "adä", "örders") == records.read_follow(bytes.fromhex(FOLLOW))
+
+
 def test_golden_bytes_of_progress() -> None:
     """Several subscriptions in one record, also one of which there is nothing to say."""
     read = records.read_progress(bytes.fromhex(PROGRESS))
@@ -245,7 +258,7 @@ def test_the_index_keeps_the_small_numbers_of_a_message() -> None:
     )
 
 
-@pytest.mark.parametrize("record", [SUBSCRIBE, UNSUBSCRIBE, PROGRESS, GAP])
+@pytest.mark.parametrize("record", [SUBSCRIBE, UNSUBSCRIBE, PROGRESS, FOLLOW, GAP])
 def test_a_record_that_is_no_message_is_all_payload(record: str) -> None:
     """It has no topic and no time."""
     described = records.describe(bytes.fromhex(record))
@@ -260,7 +273,7 @@ def test_a_record_that_is_no_message_is_all_payload(record: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [0, 8, 126, 254])
+@pytest.mark.parametrize("kind", [0, 9, 126, 254])
 def test_an_unknown_type_is_refused_by_number(kind: int) -> None:
     """A newer version's record is not guessed at; type 0 is never written."""
     with pytest.raises(UnknownRecordError, match=f"type {kind}$"):

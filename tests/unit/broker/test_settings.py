@@ -59,3 +59,20 @@ def test_numbers_that_make_no_sense_are_our_own_mistake() -> None:
         Settings(window=0)
     with pytest.raises(AssertionError):
         Settings(window_bytes=0)
+
+
+def test_followers_are_not_kept_and_get_what_is_theirs_by_default() -> None:
+    """Each of the three can be set."""
+    plain = Settings()
+    other = Settings(offline_us=1, qumbed_route_all=True, qumbed_gateway_off=True)
+
+    assert (0, False, False) == (
+        plain.offline_us,
+        plain.qumbed_route_all,
+        plain.qumbed_gateway_off,
+    )
+    assert (1, True, True) == (
+        other.offline_us,
+        other.qumbed_route_all,
+        other.qumbed_gateway_off,
+    )

@@ -26,6 +26,10 @@ class Broker:
     def url(self, key: str = "dev-key") -> str:
         return f"blip://{key}@{self.addresses['blip']}"
 
+    def qumbed_url(self) -> str:
+        pin = self.addresses["qumbed_fingerprint"]
+        return f"qumbed://dev-key@{self.addresses['qumbed']}?fingerprint={pin}"
+
     def http_url(self, key: str = "dev-key") -> str:
         return f"http://{key}@{self.addresses['http']}"
 
@@ -37,14 +41,14 @@ class Broker:
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[Broker]:
+def running(directory: Path, *flags: str) -> Iterator[Broker]:
     """Start a broker in development mode below *directory*, on free ports."""
     ready_file = directory / "ready.json"
     addresses = ["--blip", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     others = ["--vibe", "off", "--qumbed", "off", "--flight", "off"]
     places = ["--data-dir", str(directory / "data"), "--ready-file", str(ready_file)]
     process = subprocess.Popen(
-        [*BRAIDMQ, "serve", "--dev", *addresses, *others, *places],
+        [*BRAIDMQ, "serve", "--dev", *addresses, *others, *places, *flags],
         stderr=subprocess.PIPE,
         text=True,
     )

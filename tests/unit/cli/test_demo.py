@@ -1,6 +1,5 @@
 """`braidmq demo`: what it counts, and the whole of it once, with a real kill."""
 
-import io
 import json
 import os
 import signal
@@ -12,8 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from braidmq.cli import demo
-from braidmq.cli.demo import Account, BrokerProcess, Line, Story, count, summarize
+from braidmq.cli import demo, demo_broker, demo_meters
+from braidmq.cli.demo import Story, count
+from braidmq.cli.demo_broker import BrokerProcess
+from braidmq.cli.demo_count import Account, Line
 from braidmq.cli.main import main
 from tests.unit.cli.brokers import BRAIDMQ
 
@@ -33,6 +34,15 @@ async def made() -> Story:
     story.machine = Account("machine", set(COMMANDS), len(COMMANDS) + 1)
     story.robot = [number for rest in (3, 2, 1, 0) for number in in_class(rest)]
     story.replayed = {POISON}
+    everything = Account("screen", set(numbers), READINGS)
+    story.meters.screen_readings = everything
+    story.meters.screen_commands = Account("screen", set(COMMANDS), len(COMMANDS))
+    bills = set(range(1, demo_meters.BILLS_COUNT + 1))
+    story.meters.bills = set(bills)
+    story.meters.alarms = set(bills)
+    for account in (story.meters.office, story.meters.siren, story.meters.guard):
+        account.handled = set(bills)
+    story.meters.vault_boxes = {bytes([number]) for number in bills}
     assert POISON == story.poison
     return story
 
@@ -146,57 +156,17 @@ async def test_a_command_that_is_stored_twice_is_a_disagreement() -> None:
     assert ["in the log, each once"] == disagreeing(count(await made(), READINGS, stored))
 
 
-def test_the_verdict_is_that_of_every_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """One disagreement is enough, and it is told by numbers."""
-    good = Line("good", {1, 2}, {1, 2}, "a note")
-    bad = Line("bad", {1, 2, 3}, {3, 4})
-
-    assert summarize([good])
-    assert "The counts agree" in capsys.readouterr().out
-    assert not summarize([good, bad])
-    out = capsys.readouterr().out
-    assert "NO: 2 missing, 1 too many" in out
-    assert "THE COUNTS DO NOT AGREE." in out
-
-
-def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a pipe there are none, and NO_COLOR is honoured."""
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    summarize([Line("good", {1}, {1})])
-    assert "\x1b[" in terminal.getvalue()
-
-    terminal.truncate(0)
-    monkeypatch.setenv("NO_COLOR", "1")
-    summarize([Line("good", {1}, {1})])
-    assert "\x1b[" not in terminal.getvalue()
-
-
 def test_a_broker_that_does_not_start_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """With its last words, exit 1, and nothing left behind."""
     words = "import sys; print('error: no luck', file=sys.stderr); sys.exit(3)"
-    monkeypatch.setattr(demo, "PROGRAM", (sys.executable, "-c", words))
+    monkeypatch.setattr(demo_broker, "PROGRAM", (sys.executable, "-c", words))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     assert 1 == main(["demo"])
     assert "error: the broker did not start: error: no luck\n" == capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())
-
-
-@pytest.mark.asyncio
-async def test_a_command_that_fails_ends_the_demo_with_its_words(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Else nobody would know why the dead letter was not sent back."""
-    words = "import sys; print('error: no luck', file=sys.stderr); sys.exit(1)"
-    monkeypatch.setattr(demo, "PROGRAM", (sys.executable, "-c", words))
-
-    with pytest.raises(demo.DemoError, match=r"^braidmq dlq list: error: no luck$"):
-        await BrokerProcess(tmp_path).command("dlq", "list")
 
 
 def test_counts_that_disagree_are_exit_1_and_keep_the_log(

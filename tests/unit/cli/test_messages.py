@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow  # a broker is started, and commands in processes 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running(tmp_path_factory.mktemp("broker")) as broker:
+    with running(tmp_path_factory.mktemp("broker"), "--qumbed", "127.0.0.1:0") as broker:
         yield broker
 
 
@@ -29,11 +29,15 @@ def subscriptions(broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]
 
 
 def subscribed(
-    broker: Broker, topic: str, capsys: pytest.CaptureFixture[str], *options: str
+    broker: Broker,
+    topic: str,
+    capsys: pytest.CaptureFixture[str],
+    *options: str,
+    url: str = "",
 ) -> subprocess.Popen[bytes]:
     """Start `subscribe` and return once the broker knows it."""
     process = subprocess.Popen(
-        [*BRAIDMQ, "subscribe", topic, "--url", broker.url(), *options],
+        [*BRAIDMQ, "subscribe", topic, "--url", url or broker.url(), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -76,12 +80,97 @@ def test_json_lines_hold_every_kind_of_payload(
 def test_what_blip_lacks_is_refused_in_one_line(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Headers and priorities belong to other strands."""
-    for option in (["--header", "a=b"], ["--priority", "1"]):
+    """Headers, priorities and boxes belong to other strands."""
+    for option in (
+        ["--header", "a=b"],
+        ["--priority", "1"],
+        ["--recipient", 64 * "a"],
+        ["--envelope"],
+        ["--schema", "a"],
+        ["--private-key", "a"],
+        ["--ca-file", "a"],
+        ["--insecure"],
+    ):
         assert 1 == main(["publish", "t", "x", "--url", broker.url(), *option])
         line = capsys.readouterr().err
         assert line.startswith("error: blip does not support ")
         assert 1 == line.count("\n")
+
+
+def test_a_sealed_message_is_for_its_recipient(
+    broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """With keys that `keygen` has written; whom one does not trust is not heard."""
+    alice, bob = (keygen(tmp_path / name, capsys) for name in ("alice.key", "bob.key"))
+    reader = subscribed(
+        broker,
+        "doors",
+        capsys,
+        *("--private-key", str(tmp_path / "bob.key"), "--trust", alice),
+        *("--schema", "control.Command", "--envelope", "--count", "1", "--json"),
+        url=broker.qumbed_url(),
+    )
+    sealed = ["--recipient", bob, "--envelope", "--schema", "control.Command"]
+    sealed += ["--url", broker.qumbed_url()]
+    command = ["publish", "doors", '{"action": "open"}', *sealed]
+    assert 0 == main([*command, "--private-key", str(tmp_path / "alice.key")])
+    out, warnings = reader.communicate(timeout=60)
+    line = json.loads(out)
+
+    assert ("doors", {"action": "open"}, alice, False, "control.Command") == (
+        line["topic"],
+        line["payload"],
+        line["sender"],
+        line["sealed_by_gateway"],
+        line["schema"],
+    )
+    assert b"" == warnings
+    assert 0 == reader.returncode
+
+
+def test_a_message_in_the_clear_comes_from_the_gateway(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No key need be given, and any strand's message is opened."""
+    options = ("--count", "2", "--json")
+    reader = subscribed(broker, "clear", capsys, *options, url=broker.qumbed_url())
+    for url in (broker.url(), broker.qumbed_url()):
+        assert 0 == main(["publish", "clear", "hello", "--url", url])
+    out, _ = reader.communicate(timeout=60)
+    lines = [json.loads(line) for line in out.splitlines()]
+
+    assert ["hello", "hello"] == [line["payload"] for line in lines]
+    assert [broker.addresses["gateway_public_key"]] * 2 == [line["sender"] for line in lines]
+    assert [True, True] == [line["sealed_by_gateway"] for line in lines]
+
+
+def keygen(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Make a key pair; return the public key."""
+    assert 0 == main(["keygen", "--out", str(path), "--json"])
+    return str(json.loads(capsys.readouterr().out)["public_key"])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--recipient", "short"], "error: a public key must be 64 hexadecimal digits"),
+        (["--private-key", "nowhere"], "error: nowhere: cannot be read"),
+        (["--schema", "control.Command"], "error: schema 'control.Command': $ breaks 'type'"),
+        (["--envelope"], "error: an envelope is sealed: name its recipient"),
+        (
+            ["--header", "a=b", "--recipient", 64 * "a"],
+            "error: qumbed does not support headers",
+        ),
+    ],
+)
+def test_what_cannot_be_sealed_is_told_in_one_line(
+    broker: Broker, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+) -> None:
+    """And nothing is published."""
+    assert 1 == main(["publish", "t", "1", "--url", broker.qumbed_url(), *options])
+    line = capsys.readouterr().err
+    assert line.startswith(told)
+    assert 1 == line.count("\n")
 
 
 @pytest.mark.parametrize("command", [["publish", "t", "x"], ["subscribe", "t"]])

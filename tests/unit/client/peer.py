@@ -89,6 +89,8 @@ class ScriptedPeer(ABC, Generic[L, F]):
     subscribe: int
     confirming: int
     """Types of frames: the last one's answer confirms a publish."""
+    large = 900_000
+    """Bytes of a large payload that still fits into a frame."""
 
     @abstractmethod
     def payloads(self) -> list[bytes]:

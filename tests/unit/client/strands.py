@@ -13,18 +13,23 @@ from braidmq.client.blip import connection as blip
 from braidmq.client.connection import Connection
 from braidmq.client.consumer import Consumer
 from braidmq.client.options import Options
+from braidmq.client.qumbed import connection as qumbed
 from braidmq.client.strand import StrandClient
 from braidmq.client.surface import Client, Subscription
 from braidmq.client.url import parse
 from braidmq.client.vibe import connection as vibe
 from tests.unit.client.blip.peer import Peer as BlipPeer
 from tests.unit.client.peer import ScriptedPeer
+from tests.unit.client.qumbed.peer import Peer as QumbedPeer
 from tests.unit.client.vibe.peer import Peer as VibePeer
 
 AnyPeer = ScriptedPeer[Any, Any]
 AnyConnection = Connection[Any]
 
-every_strand = pytest.mark.parametrize("strand", [BlipPeer, VibePeer], ids=["blip", "vibe"])
+over_tcp = pytest.mark.parametrize("strand", [BlipPeer, VibePeer], ids=["blip", "vibe"])
+every_strand = pytest.mark.parametrize(
+    "strand", [BlipPeer, VibePeer, QumbedPeer], ids=["blip", "vibe", "qumbed"]
+)
 
 
 async def dialled(
@@ -36,6 +41,8 @@ async def dialled(
     endpoint, options = parse(peer.url), options or Options()
     if isinstance(peer, BlipPeer):
         return await blip.open_connection(endpoint, options, blip.Tenant(), on_lost)
+    if isinstance(peer, QumbedPeer):
+        return await qumbed.open_connection(endpoint, options, qumbed.Tenant(), on_lost)
     return await vibe.open_connection(endpoint, options, vibe.Tenant(), on_lost)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import trustme
@@ -12,6 +13,7 @@ import uvloop
 import braidmq
 from braidmq.client.surface import Client
 from tests.unit.client.blip.peer import Peer
+from tests.unit.client.strands import AnyPeer, every_strand
 
 pytestmark = pytest.mark.asyncio
 
@@ -64,10 +66,24 @@ async def test_a_key_that_no_broker_would_read_is_refused_here(key: str) -> None
         await braidmq.connect("blip://127.0.0.1:1", key=key)
 
 
-async def test_other_strands_are_named() -> None:
-    """What is not there is said at once."""
-    with pytest.raises(braidmq.NotSupported, match="qumbed"):
-        braidmq.connect("qumbed://127.0.0.1")
+@pytest.mark.parametrize("strand", ["blip", "vibe"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"private_key": bytes(32)},
+        {"trust": "key"},
+        {"ca_file": "file"},
+        {"insecure": True},
+        {"schemas": {"a": {}}},
+    ],
+)
+async def test_options_of_another_strand_are_refused(
+    strand: str, option: dict[str, Any]
+) -> None:
+    """What would be ignored is said at once."""
+    named = f"{strand} does not support {next(iter(option))}"
+    with pytest.raises(braidmq.NotSupported, match=named):
+        braidmq.connect(f"{strand}://k@127.0.0.1", **option)
 
 
 async def test_a_bad_option_is_refused_before_anything_is_connected() -> None:
@@ -107,6 +123,9 @@ async def test_importing_the_package_loads_no_server() -> None:
         "rich",
         "msgspec",
         "brotli",
+        "nacl",
+        "aioquic",
+        "jsonschema_rs",
     ]
     code = f"import sys, braidmq; print([m for m in {heavy} if m in sys.modules])"
     program = await asyncio.create_subprocess_exec(
@@ -117,10 +136,10 @@ async def test_importing_the_package_loads_no_server() -> None:
     assert b"[]" == printed.strip()
 
 
-async def round_trip() -> bytes:
+async def round_trip(strand: type[AnyPeer]) -> bytes:
     """Publish and receive one message."""
     async with (
-        Peer() as peer,
+        strand() as peer,
         braidmq.connect(peer.url) as client,
         client.subscribe("orders") as messages,
     ):
@@ -129,14 +148,15 @@ async def round_trip() -> bytes:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@every_strand
 async def test_any_event_loop_will_do(
-    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    strand: type[AnyPeer], new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     """The library knows no loop but the one that runs it."""
 
     def run() -> bytes:
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(round_trip())
+            return runner.run(round_trip(strand))
 
     assert b"1" == await asyncio.to_thread(run)
 

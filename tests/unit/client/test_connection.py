@@ -121,34 +121,6 @@ async def test_a_broker_that_does_not_answer_a_ping_is_taken_for_dead(
         assert "no answer within 0.05 s" in str(connection.lost())
 
 
-async def test_an_idle_connection_is_tried(strand: type[AnyPeer]) -> None:
-    """Nobody asks, and still a dead broker is found: a PONG that is missing is noticed."""
-    options = Options(keepalive=0.02, answer_timeout=0.05)
-    async with strand() as peer, connected(peer, options) as connection:
-        await peer.until(lambda: peer.count(peer.ping) >= 2)
-        peer.script(peer.ping, ignore)
-        await peer.until(lambda: not peer.open_lines())
-
-        assert connection.is_lost
-
-
-async def test_keeping_alive_ends_with_the_connection(strand: type[AnyPeer]) -> None:
-    """However often a client connects again, no old loop goes on sending PINGs."""
-    options = Options(keepalive=0.01, answer_timeout=10)
-    async with strand() as peer:
-        old = [await dialled(peer, options) for _ in range(3)]
-        for connection in old:
-            await connection.close()
-        before = peer.count(peer.ping)
-        async with connected(peer, options):
-            await peer.until(lambda: peer.count(peer.ping) >= before + 3)
-
-            assert before == sum(
-                peer.kind(frame) == peer.ping for line in peer.lines[:3] for frame in line.seen
-            )
-            assert not any(connection.fence()[1].result() for connection in old)
-
-
 async def test_nothing_is_left_of_a_connection_that_is_closed(strand: type[AnyPeer]) -> None:
     """No timer of it runs on, which would hold it."""
     async with strand() as peer:

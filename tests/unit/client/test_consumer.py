@@ -8,7 +8,7 @@ import pytest
 import braidmq
 from braidmq.client.consumer import Consumer
 from tests.unit.client.peer import die, ignore, quick
-from tests.unit.client.strands import AnyPeer, every_strand, forgotten, offline
+from tests.unit.client.strands import AnyPeer, every_strand, forgotten
 
 pytestmark = [pytest.mark.asyncio, every_strand]
 
@@ -52,27 +52,6 @@ async def test_a_handler_may_publish_and_subscribe_and_leave(strand: type[AnyPee
         assert [b"1", b"2"] == peer.payloads()
 
 
-async def test_iteration_goes_on_over_a_broken_connection(strand: type[AnyPeer]) -> None:
-    """What was not acknowledged comes again, and nothing that was."""
-    async with (
-        strand() as peer,
-        braidmq.connect(peer.url, **quick()) as client,
-        client.subscribe("orders") as messages,
-    ):
-        peer.offer("orders", *[b"%d" % number for number in range(20)])
-        seen = []
-        async for message in messages:
-            await message.ack(confirmed=True)
-            seen.append(message.payload)
-            if len(seen) == 10:
-                peer.lines[SUBSCRIBED].die()
-                await offline(messages)
-            if len(seen) == 20:
-                break
-
-        assert [b"%d" % number for number in range(20)] == seen
-
-
 async def test_closing_ends_iteration(strand: type[AnyPeer]) -> None:
     """Whoever waits is released, and no error is raised."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
@@ -89,24 +68,6 @@ async def test_closing_ends_iteration(strand: type[AnyPeer]) -> None:
         assert [] == await iterating
         with pytest.raises(braidmq.Closed):
             await messages.fetch()
-
-
-async def test_draining_forgets_what_was_not_handed_out(strand: type[AnyPeer]) -> None:
-    """Iterating ends; what was taken can still be acknowledged."""
-    async with (
-        strand() as peer,
-        braidmq.connect(peer.url) as client,
-        client.subscribe("orders") as messages,
-    ):
-        peer.offer("orders", b"1", b"2", b"3")
-        first = await anext(messages)
-        await messages.drain()
-
-        assert isinstance(messages, Consumer)
-        assert 0 == messages.waiting
-        await first.ack(confirmed=True)
-        with pytest.raises(StopAsyncIteration):
-            await anext(messages)
 
 
 async def test_a_subscription_is_entered_once(strand: type[AnyPeer]) -> None:

@@ -45,8 +45,11 @@ async def test_processing_that_raises_does_not_acknowledge_and_raises_on() -> No
 
 
 async def test_what_a_strand_does_not_say_is_empty() -> None:
-    """Attempt and headers are there on every strand, if only to say nothing."""
-    assert (None, {}) == (Noted().attempt, dict(Noted().headers))
+    """What only some strands tell is there on every one, if only to say nothing."""
+    message = Noted()
+
+    assert (None, {}) == (message.attempt, dict(message.headers))
+    assert (None, False, "") == (message.sender, message.sealed_by_gateway, message.schema)
 
 
 async def test_a_message_shows_its_size_and_not_its_payload() -> None:
@@ -68,4 +71,4 @@ async def test_a_receipt_claims_nothing_by_default() -> None:
     """Id and repetition are said only when they are known."""
     receipt = Receipt("orders", 1, durable=True)
 
-    assert (None, False) == (receipt.id, receipt.repeated)
+    assert (None, False, None) == (receipt.id, receipt.repeated, receipt.delivered)

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from braidmq.client.errors import InvalidArgument
-from braidmq.client.options import Choices, Options
+from braidmq.client.options import QUMBED_OPTIONS, Choices, Options
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,17 @@ def test_times_are_above_zero(name: str, value: float) -> None:
 def test_reconnecting_can_be_switched_off() -> None:
     """False is a choice, not a time of 0."""
     assert not Options(reconnect=False).reconnect
+
+
+def test_a_private_key_is_not_shown() -> None:
+    """What is printed in passing holds no secret."""
+    assert "secret" not in repr(Options(private_key="secret"))
+
+
+def test_options_of_one_strand_are_options() -> None:
+    """And by default they say nothing."""
+    assert set(QUMBED_OPTIONS) <= {option.name for option in fields(Options)}
+    assert not any(getattr(Options(), name) for name in QUMBED_OPTIONS)
 
 
 def test_the_choices_are_the_options() -> None:

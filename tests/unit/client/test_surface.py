@@ -7,6 +7,8 @@ import pytest
 from braidmq.client import surface, sync
 from braidmq.client.blip.client import BlipClient
 from braidmq.client.blip.subscription import BlipSubscription
+from braidmq.client.qumbed.client import QumbedClient
+from braidmq.client.qumbed.subscription import QumbedSubscription
 from braidmq.client.vibe.client import VibeClient
 from braidmq.client.vibe.subscription import VibeSubscription
 
@@ -15,6 +17,8 @@ PAIRS = [
     (surface.Subscription, BlipSubscription),
     (surface.Client, VibeClient),
     (surface.Subscription, VibeSubscription),
+    (surface.Client, QumbedClient),
+    (surface.Subscription, QumbedSubscription),
 ]
 
 

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import pytest
 
@@ -15,6 +16,8 @@ from braidmq.client.surface import Client
 from braidmq.wire.blip import frames
 from tests.unit.client.blip.peer import Peer
 from tests.unit.client.peer import quick
+from tests.unit.client.qumbed.peer import Peer as QumbedPeer
+from tests.unit.client.qumbed.people import ALICE, BOB
 from tests.unit.client.vibe.peer import Peer as VibePeer
 
 
@@ -123,8 +126,8 @@ def test_a_failed_connection_leaves_no_thread(elsewhere: Elsewhere) -> None:
     before = threading.active_count()
     with pytest.raises(braidmq.AuthenticationFailed):
         braidmq.sync.connect(elsewhere.peer.url, key="wrong")
-    with pytest.raises(braidmq.NotSupported):
-        braidmq.sync.connect("qumbed://127.0.0.1")
+    with pytest.raises(braidmq.InvalidArgument):
+        braidmq.sync.connect("qumbed://127.0.0.1", private_key="none")
 
     assert before == threading.active_count()
 
@@ -237,6 +240,50 @@ def test_queues_without_await() -> None:
     loop.stop()
 
 
-async def start(peer: VibePeer) -> VibePeer:
+def test_sealed_messages_without_await() -> None:
+    """The options of publish and subscribe, the sender, and what was refused."""
+    loop = sync.LoopThread()
+    peer = loop.run(start(QumbedPeer()))
+    with (
+        braidmq.sync.connect(peer.url, private_key=ALICE) as alice,
+        braidmq.sync.connect(peer.url, private_key=BOB, trust=ALICE.public_key) as bob,
+        bob.subscribe("orders", schema="control.Command", envelope=True) as messages,
+    ):
+        recipient = BOB.public_key.hex()
+        alice.publish("orders", b'{"action": "on"}')
+        receipt = alice.publish(
+            "orders",
+            b'{"action": "on"}',
+            recipient=recipient,
+            schema="control.Command",
+            envelope=True,
+        )
+        many = alice.publish_many(
+            "orders",
+            [b'{"action": "off"}', b"{}"],
+            recipient=recipient,
+            schema="control.Command",
+            envelope=True,
+        )
+        first, second = next(messages), next(messages)
+        first.ack(confirmed=True)
+
+        assert 1 == receipt.delivered
+        assert [braidmq.Receipt, braidmq.NotSent] == [type(one) for one in many]
+        assert [b'{"action": "on"}', b'{"action": "off"}'] == [first.payload, second.payload]
+        assert (ALICE.public_key, False, "control.Command") == (
+            first.sender,
+            first.sealed_by_gateway,
+            first.schema,
+        )
+        assert {"untrusted": 1} == messages.refused
+    loop.run(peer.stop())
+    loop.stop()
+
+
+P = TypeVar("P", VibePeer, QumbedPeer)
+
+
+async def start(peer: P) -> P:
     await peer.start()
     return peer

@@ -39,6 +39,16 @@ from braidmq.client.url import Endpoint, parse
             "h:2925",
         ),
         ("qumbed://h", Endpoint("qumbed", "h", 6121, tls=False, key=""), "h:6121"),
+        (
+            f"qumbed://a:b@h:1?fingerprint={64 * 'a'}",
+            Endpoint("qumbed", "h", 1, tls=False, key="a:b", fingerprint=64 * "a"),
+            "h:1",
+        ),
+        (
+            f"qumbed://h/?fingerprint={':'.join(32 * ['0A'])}",
+            Endpoint("qumbed", "h", 6121, tls=False, key="", fingerprint=32 * "0a"),
+            "h:6121",
+        ),
     ],
 )
 def test_a_url_names_an_endpoint(url: str, endpoint: Endpoint, address: str) -> None:
@@ -77,6 +87,13 @@ def test_a_key_beside_a_user_is_the_password() -> None:
         "blip://secret%ff@h",
         "vibe://secret%ff:secret@h",
         "vibe://u:secret%ff@h",
+        f"vibe://secret@h?fingerprint={64 * 'a'}",
+        "qumbed://secret@h?fingerprint=secret",
+        f"qumbed://secret@h?fingerprint={63 * 'a'}",
+        f"qumbed://secret@h?fingerprint={64 * 'a'}&secret=1",
+        f"qumbed://secret@h?other={64 * 'a'}",
+        "qumbed://secret@h?fingerprint=",
+        "qumbed://secret@h?secret",
     ],
 )
 def test_what_is_not_such_a_url_is_refused_without_repeating_it(url: str) -> None:

@@ -116,6 +116,21 @@ ENVIRONMENT_REFUSALS = {
         "vibe.retry_backoff_max_ms: must be at least retry_backoff_ms"
     ),
     "BRAIDMQ_HTTP__HOST=0.0.0.0": "http.host: --dev listens on loopback only, not on 0.0.0.0",
+    "BRAIDMQ_QUMBED__HOST=::": "qumbed.host: --dev listens on loopback only, not on ::",
+    "BRAIDMQ_QUMBED__AUTH=on": (
+        "qumbed.auth: must be none, key or mtls (BRAIDMQ_QUMBED__AUTH)"
+    ),
+    "BRAIDMQ_QUMBED__AUTH=mtls": "qumbed.tls_ca: is missing: it says whom mtls lets in",
+    "BRAIDMQ_QUMBED__ROUTE=some": (
+        "qumbed.route: must be recipient or all (BRAIDMQ_QUMBED__ROUTE)"
+    ),
+    "BRAIDMQ_QUMBED__GATEWAY=": (
+        "qumbed.gateway: must be seal or off (BRAIDMQ_QUMBED__GATEWAY)"
+    ),
+    "BRAIDMQ_QUMBED__TLS_CA=nope": "qumbed.tls_ca: there is no file nope",
+    "BRAIDMQ_QUMBED__WINDOW_BYTES=0": (
+        "qumbed.window_bytes: must be at least 1 (BRAIDMQ_QUMBED__WINDOW_BYTES)"
+    ),
     "BRAIDMQ_BLIP__TLS_CERT=a.pem": "blip.tls_key: tls_cert and tls_key belong together",
     "BRAIDMQ_BLIP__TLS_KEY=a.pem": "blip.tls_cert: tls_cert and tls_key belong together",
 }
@@ -201,6 +216,25 @@ def test_without_keys_and_without_development_mode_nothing_starts() -> None:
     assert not load(None, {}, {}, keys_needed=False).auth.keys
 
 
+def test_qumbed_asks_who_it_is_unless_it_is_on_loopback(tmp_path: Path) -> None:
+    """auth = "none" is for this machine only; off, it does not matter."""
+    keys = f"[[auth.keys]]\nname = 'a'\nhash = 'sha256:{64 * '0'}'\n"
+    path = written(tmp_path, keys + "[qumbed]\nhost = '0.0.0.0'\n")
+    text = "qumbed.auth: must be key or mtls to listen on 0.0.0.0"
+
+    assert text == str(refusal(path, flags={"dev": False}))
+    allowed = {"BRAIDMQ_QUMBED__AUTH": "key"}, {"BRAIDMQ_QUMBED__ENABLED": "false"}
+    for environ in allowed:
+        assert "0.0.0.0" == load(path, environ, {}).qumbed.host  # noqa: S104 - never bound
+
+
+def test_qumbeds_window_is_its_own() -> None:
+    """[delivery] says how much may be in flight; this is how much may be on the way."""
+    config = load(None, {"BRAIDMQ_DELIVERY__WINDOW_BYTES": "5"}, DEV)
+
+    assert 256 * 1024 == config.qumbed.window_bytes
+
+
 def test_tls_files_must_be_there(tmp_path: Path) -> None:
     """A wrong path is found at start, not at the first handshake."""
     there = written(tmp_path, "", "cert.pem")
@@ -270,6 +304,7 @@ def test_the_documentation_names_every_key_with_its_default() -> None:
     # A strand's overrides of [delivery] are one paragraph, not seven rows thrice.
     for strand in ("blip", "vibe", "qumbed"):
         for key in type(Config().delivery).model_fields:
-            assert "not set" == expected.pop(f"{strand}.{key}")
+            if (strand, key) != ("qumbed", "window_bytes"):  # a key of its own
+                assert "not set" == expected.pop(f"{strand}.{key}")
 
     assert expected == documented()

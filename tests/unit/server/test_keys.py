@@ -91,3 +91,12 @@ def test_a_ring_does_not_tell_its_keys() -> None:
     keys = ring("abc")
 
     assert hash_key("abc")[7:] not in f"{keys!r}{keys}"
+
+
+def test_a_name_that_was_proven_otherwise_finds_the_same_principal() -> None:
+    """A client certificate names one; a name that nobody has names nobody."""
+    keys = ring("a", "b", dev=True)
+
+    assert keys.find("b") is keys.named("name-b")
+    assert keys.find(DEV_KEY) is keys.named("dev")
+    assert [None, None] == [keys.named("b"), keys.named("")]

@@ -68,6 +68,18 @@ def test_settings_come_in_the_brokers_units(tmp_path: Path) -> None:
     assert (1_500_000, 1234) == (settings.lease_us, settings.memory_bytes)
 
 
+def test_qumbeds_settings_are_the_brokers() -> None:
+    """How long who is away is kept, and what is for whom."""
+    usual = settings_of(Config())
+    other = settings_of(
+        Config.model_validate({"qumbed": {"offline_s": 1.5, "route": "all", "gateway": "off"}})
+    )
+
+    assert [(0, False, False), (1_500_000, True, True)] == [
+        (one.offline_us, one.qumbed_route_all, one.qumbed_gateway_off) for one in (usual, other)
+    ]
+
+
 @pytest.mark.parametrize("with_snapshot", [False, True])
 def test_a_broker_is_what_its_records_say(with_snapshot: bool) -> None:
     """With a snapshot in the middle, or from the records alone: the same broker."""

@@ -68,7 +68,12 @@ def test_failed_keys_are_counted() -> None:
     hand.engine.authentication_failures["vibe"] += 2
 
     assert [True, False] == [principal is None for principal in found]
-    assert {"http": 1, "blip": 0, "vibe": 2} == status.metrics().authentication_failures
+    assert {
+        "http": 1,
+        "blip": 0,
+        "vibe": 2,
+        "qumbed": 0,
+    } == status.metrics().authentication_failures
 
 
 def test_refusals_are_those_of_all_strands() -> None:
@@ -115,7 +120,7 @@ async def test_the_overview_is_the_metrics(tmp_path: Path) -> None:
             overview["messages_published"],
             overview["committed_id"],
         )
-        assert {"blip": 1, "vibe": 0} == overview["connections"]
+        assert {"blip": 1, "vibe": 0, "qumbed": 0} == overview["connections"]
 
 
 def _readiness(status: Status) -> tuple[bool, str]:

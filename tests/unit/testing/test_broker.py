@@ -65,3 +65,15 @@ async def test_the_url_is_what_the_client_takes() -> None:
 
         assert f"blip://dev-key@{host}:{port}" == broker.url()
         assert f"blip://other@{host}:{port}" == broker.url(key="other")
+
+
+async def test_a_qumbed_client_is_told_what_to_pin() -> None:
+    """The address has the fingerprint; the gateway's key is there to compare with."""
+    async with running_broker() as broker:
+        host, port = broker.address("qumbed")
+        facts = broker.daemon.ready_facts()
+
+        assert broker.url("qumbed") == (
+            f"qumbed://dev-key@{host}:{port}?fingerprint={facts['qumbed_fingerprint']}"
+        )
+        assert facts["gateway_public_key"] == broker.gateway_public_key.hex()

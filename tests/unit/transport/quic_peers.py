@@ -15,7 +15,7 @@ from aioquic.quic.events import QuicEvent
 
 from braidmq.transport.certificates import CertificateFiles, load_or_make
 from braidmq.transport.quic import ALPN, QuicLimits
-from braidmq.transport.quic_client import QuicClient, Trust, connect
+from braidmq.transport.quic_client import KEEPALIVE_S, QuicClient, Trust, connect
 from braidmq.transport.quic_server import QuicListener, serve
 from braidmq.transport.quic_streams import StreamWire
 
@@ -61,19 +61,29 @@ class Listening:
         self.admits = True
         self.left: list[str] = []
         self.listener: QuicListener
+        self._asks = options.pop("asks_for_certificates", False)
         self._options = options
 
-    def start(self, limits: QuicLimits = LIMITS) -> None:
+    def start(self, limits: QuicLimits = LIMITS, port: int = 0) -> None:
         self.listener = serve(
             "127.0.0.1",
-            0,
+            port,
             certificate=self.files.certificate,
             key=self.files.key,
             make_stream=self._make,
             limits=limits,
             admit=lambda _: self.admits,
             left=self.left.append,
+            asks_for_certificates=self._asks,
         )
+
+    def die(self) -> int:
+        """End as a killed process does, without a word to anybody; return the port."""
+        port = self.port
+        self.listener.drop_socket()
+        for carrier in list(self.listener.carriers):
+            carrier.end(0, "")
+        return port
 
     def _make(self, wire: StreamWire) -> Recorder:
         self.accepted.append(Recorder(wire, **self._options))
@@ -83,9 +93,17 @@ class Listening:
     def port(self) -> int:
         return int(self.listener.address[1])
 
-    async def connect(self, port: int = 0, limits: QuicLimits = LIMITS) -> QuicClient:
+    async def connect(
+        self, port: int = 0, limits: QuicLimits = LIMITS, keepalive_s: float = KEEPALIVE_S
+    ) -> QuicClient:
         trust = Trust(fingerprint=self.files.fingerprint)
-        return await connect("127.0.0.1", port or self.port, trust=trust, limits=limits)
+        return await connect(
+            "127.0.0.1",
+            port or self.port,
+            trust=trust,
+            limits=limits,
+            keepalive_s=keepalive_s,
+        )
 
 
 @asynccontextmanager

@@ -2,13 +2,17 @@
 
 # ruff: noqa: SLF001 - what is private is the subject here
 
+import ssl
 from pathlib import Path
 
 import pytest
+import trustme
+from aioquic.asyncio.client import connect as connect_stranger
+from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicErrorCode
 
-from braidmq.transport.quic import BoundedConnection
+from braidmq.transport.quic import ALPN, BoundedConnection
 from tests.integration.blip.peer import until
 from tests.unit.transport.quic_peers import LIMITS, listening, opened
 
@@ -116,4 +120,38 @@ async def test_the_fingerprint_is_that_of_the_proven_certificate(tmp_path: Path)
     async with listening(tmp_path) as server:
         client = await server.connect()
         assert server.files.fingerprint == client.carrier.quic.peer_fingerprint()
+        await client.close()
+
+
+async def test_a_client_certificate_is_asked_for_and_judged(tmp_path: Path) -> None:
+    """The name is told of a client that a CA vouches for; of others there is none."""
+    ca, other = trustme.CA(), trustme.CA()
+    ca_file = tmp_path / "ca.pem"
+    ca.cert_pem.write_to_path(ca_file)
+    names = []
+    async with listening(tmp_path, asks_for_certificates=True) as server:
+        for issuer in (ca, other, None):
+            settings = QuicConfiguration(alpn_protocols=[ALPN], verify_mode=ssl.CERT_NONE)
+            if issuer is not None:
+                made = issuer.issue_cert("client.example", common_name="ada")
+                made.private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
+                settings.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.pem")
+            async with connect_stranger(
+                "127.0.0.1", server.port, configuration=settings
+            ) as peer:
+                await peer.ping()
+                (carrier,) = server.listener.carriers
+                names.append(carrier.quic.peer_name(ca_file))
+            await until(lambda: not server.listener.carriers)
+
+    assert ["ada", "", ""] == names
+
+
+async def test_without_being_asked_a_client_shows_no_certificate(tmp_path: Path) -> None:
+    """The switch is off unless it is wanted."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        (carrier,) = server.listener.carriers
+        assert not carrier.quic.tls._request_client_certificate  # aioquic's switch is there
+        assert "" == carrier.quic.peer_name(server.files.certificate)
         await client.close()

@@ -65,3 +65,33 @@ async def test_the_idle_timeout_ends_a_silent_connection(tmp_path: Path) -> None
         await client.wait_ended()
         await until(lambda: not len(server.listener))
         await client.close()
+
+
+async def test_a_server_that_was_killed_and_is_back_is_noticed_at_once(tmp_path: Path) -> None:
+    """It knows the connection no more and says so, by a token that a restart cannot change."""
+    async with listening(tmp_path) as server:
+        client = await server.connect(keepalive_s=0.05)
+        server.start(port=server.die())
+        await client.wait_ended()
+        assert server.listener.resets
+        assert "knows this connection no more" in client.carrier.end_reason
+        await client.close()
+
+
+async def test_a_reset_with_a_guessed_token_ends_nothing(tmp_path: Path) -> None:
+    """Only the server can tell the token of a connection."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        client.route(b"\x40" + 41 * b"?", server.listener.address, 0.0)
+        assert not client.is_ended
+        await client.close()
+
+
+async def test_a_server_that_is_gone_is_noticed_by_its_machine(tmp_path: Path) -> None:
+    """Several refusals in a row, and nothing heard in between, are the end."""
+    async with listening(tmp_path) as server:
+        client = await server.connect(keepalive_s=0.05)
+        server.die()
+        await client.wait_ended()
+        assert "nobody listens there" == client.carrier.end_reason
+        await client.close()

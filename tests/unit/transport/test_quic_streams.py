@@ -233,6 +233,53 @@ async def test_a_peer_that_never_reads_fills_the_buffer_and_no_more(tmp_path: Pa
         await client.close()
 
 
+async def test_a_stream_is_told_when_few_bytes_are_unacknowledged(tmp_path: Path) -> None:
+    """Of its own, whatever its neighbours have; once, and never while all is full."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        stuck, other = opened(client), opened(client)
+        stuck.wire.write(b"x")
+        await until(lambda: len(server.accepted) == 1)
+        other.wire.write(b"x")
+        await until(lambda: len(server.accepted) == 2)
+        one, two = server.accepted
+        stuck.wire.pause_reading()
+        one.wire.write(bytes(90_000))
+        one.wire.tell_below(20_000)  # which its peer's window of 64,000 bytes does not reach
+        two.wire.write(bytes(5_000))
+        two.wire.tell_below(0)
+        await until(lambda: two.told == ["writable"])
+        await until(lambda: one.wire.stream_unsent_bytes() == 26_000)
+        assert [] == one.told
+        two.wire.write(bytes(80_000))  # above the connection's bound
+        assert ["full"] == one.told
+        await until(lambda: one.told == ["full", "writable"])
+        stuck.wire.resume_reading()
+        await until(lambda: one.told == ["full", "writable", "writable"])
+        await until(lambda: len(stuck.received) == 90_000)
+        await until(lambda: one.wire.stream_unsent_bytes() == 0)
+        assert ["full", "writable", "writable"] == one.told
+        await client.close()
+
+
+async def test_a_drained_connection_says_why_behind_what_was_written(tmp_path: Path) -> None:
+    """Everything that was written on any stream comes first, then code and reason."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        streams = [opened(client) for _ in range(2)]
+        for stream in streams:
+            stream.wire.write(b"x")
+        await until(lambda: len(server.accepted) == 2)
+        for recorder in server.accepted:
+            recorder.wire.write(bytes(20_000))
+        server.accepted[0].wire.drain_connection(7, "enough")
+        await until(lambda: client.is_ended)
+
+        assert [20_000] * 2 == [len(stream.received) for stream in streams]
+        assert (7, "enough") == (client.end_code, client.carrier.end_reason)
+        await client.close()
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_loss_and_reordering_lose_nothing(tmp_path: Path, seed: int) -> None:
     """A tenth of the datagrams is lost and a tenth comes late, both ways."""
@@ -248,4 +295,22 @@ async def test_loss_and_reordering_lose_nothing(tmp_path: Path, seed: int) -> No
         assert there.lost
         assert there.reordered
         assert back.lost
+        await client.close()
+
+
+async def test_what_has_arrived_is_known_also_of_a_stream_that_is_lost(tmp_path: Path) -> None:
+    """Counted from the beginning, without a gap; what the peer never got is not in it."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        opened(client).wire.write(b"hello")
+        await until(lambda: server.accepted)
+        wire = server.accepted[0].wire
+        wire.write(b"12345")
+        await until(lambda: wire.received_bytes() == 5)
+        assert 5 == wire.written_bytes
+        client.drop_socket()
+        wire.write(b"67890")
+        wire.close_connection()
+        await until(lambda: "lost" in server.accepted[0].told)
+        assert (5, 10) == (wire.received_bytes(), wire.written_bytes)
         await client.close()

@@ -26,9 +26,9 @@ from braidmq.client.errors import (
     PublishError,
 )
 from braidmq.client.messages import Payload, QueueInfo, Receipt, Stats
-from braidmq.client.options import Options
+from braidmq.client.options import Options, PublicKey
 from braidmq.client.publishing import chunks
-from braidmq.client.strand import StrandClient
+from braidmq.client.strand import StrandClient, refuse_sealing
 from braidmq.client.surface import PREFETCH_DEFAULT, OnGap
 from braidmq.client.url import Endpoint
 from braidmq.wire.blip import frames, messages
@@ -73,17 +73,21 @@ class BlipClient(StrandClient[BlipConnection, bytes]):
         headers: Mapping[str, str] | None = None,
         priority: int | None = None,
         ttl: float | None = None,
+        recipient: PublicKey | None = None,
+        schema: str = "",
+        envelope: bool = False,
         retry: bool = False,
     ) -> Receipt:
         """Publish a message; return when it is durable."""
+        refuse_sealing(STRAND, recipient=recipient, schema=schema, envelope=envelope)
         for feature, value in (("headers", headers), ("priority", priority), ("ttl", ttl)):
             if value is not None:
                 raise NotSupported(STRAND, feature)
-        envelope = Envelope(topic, qos)
-        raw = envelope.payload(payload)
+        laid_out = Envelope(topic, qos)
+        raw = laid_out.payload(payload)
         self._begin()
         try:
-            return await self._publish(envelope, raw, retry=retry)
+            return await self._publish(laid_out, raw, retry=retry)
         finally:
             self._finish()
 
@@ -93,13 +97,17 @@ class BlipClient(StrandClient[BlipConnection, bytes]):
         payloads: Iterable[Payload],
         *,
         qos: int = 1,
+        recipient: PublicKey | None = None,
+        schema: str = "",
+        envelope: bool = False,
         retry: bool = False,
     ) -> list[Receipt | PublishError]:
         """Publish messages in one pipeline; return a receipt or an error for each, in order."""
-        envelope = Envelope(topic, qos)
+        refuse_sealing(STRAND, recipient=recipient, schema=schema, envelope=envelope)
+        laid_out = Envelope(topic, qos)
         return await self._publish_all(
-            chunks(envelope.payload, payloads),
-            lambda chunk, connection: BlipFlight(envelope, chunk, connection),
+            chunks(laid_out.payload, payloads),
+            lambda chunk, connection: BlipFlight(laid_out, chunk, connection),
             retry=retry,
         )
 
@@ -112,8 +120,11 @@ class BlipClient(StrandClient[BlipConnection, bytes]):
         subscription_id: int | None = None,
         keep: bool | None = None,
         on_gap: OnGap | None = None,
+        schema: str = "",
+        envelope: bool = False,
     ) -> BlipSubscription:
         """Return a subscription, to be entered with `async with` or awaited."""
+        refuse_sealing(STRAND, schema=schema, envelope=envelope)
         self._check_open()
         check_topic(topic)
         check_qos(qos)

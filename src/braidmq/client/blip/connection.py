@@ -52,7 +52,7 @@ class Tenant:
     def delivered(self) -> None:
         """Learn that for now no more messages are at hand."""
 
-    def refused(self, correlation_id: int, refusal: Refusal) -> bool:
+    def take_refusal(self, correlation_id: int, refusal: Refusal) -> bool:
         """Take a NACK that answers no request; return False to leave it to the fences."""
         del correlation_id, refusal
         return False
@@ -186,7 +186,7 @@ class BlipConnection(Connection[Refusal]):
         return True
 
     def _refuse(self, correlation_id: int, refusal: Refusal) -> None:
-        if self._reply(correlation_id, refusal) or self._tenant.refused(
+        if self._reply(correlation_id, refusal) or self._tenant.take_refusal(
             correlation_id, refusal
         ):
             return

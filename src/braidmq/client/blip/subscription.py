@@ -233,7 +233,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
         if self._pushing:
             self._top_up()
 
-    def refused(self, correlation_id: int, refusal: Refusal) -> bool:
+    def take_refusal(self, correlation_id: int, refusal: Refusal) -> bool:
         """Take a NACK to an acknowledgement, a POLL or a CREDIT."""
         if correlation_id in self._confirming:
             self._confirming[correlation_id] = refusal

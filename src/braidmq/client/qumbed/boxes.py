@@ -120,9 +120,7 @@ class KeyPair:
             SenderRefused: The key is this pair's own, or no key.
             NotOpened: The box is damaged, or was sealed by or for another key.
         """
-        if sender == self.public_key:
-            # What one has sealed for oneself would come back as news.
-            raise SenderRefused(sender, "the key is the receiver's own")
+        self.refuse_own(sender)
         try:
             check_public_key(sender)
             return self._boxes.open(sealed, sender)
@@ -130,6 +128,17 @@ class KeyPair:
             raise SenderRefused(sender, str(error)) from None
         except NotOpenedError as error:
             raise NotOpened(str(error)) from None
+
+    def refuse_own(self, sender: bytes) -> None:
+        """Let everybody's key pass but this pair's own.
+
+        What one has sealed for oneself would come back as news.
+
+        Raises:
+            SenderRefused: It is.
+        """
+        if sender == self.public_key:
+            raise SenderRefused(sender, "the key is the receiver's own", reflected=True)
 
     def __repr__(self) -> str:
         return f"KeyPair({self.key_id.hex()})"

@@ -38,8 +38,8 @@ from braidmq.client.errors import (
     Retargeted,
     SenderRefused,
 )
+from braidmq.client.options import Trusting
 from braidmq.client.qumbed.boxes import KeyPair
-from braidmq.client.qumbed.trust import TrustList
 from braidmq.wire.qumbed.boxes import KEY_BYTES
 
 MARK: Final = 0xC1
@@ -196,7 +196,7 @@ class Opener:
     """
 
     def __init__(
-        self, keys: KeyPair, *, trust: TrustList | None, required: bool = False
+        self, keys: KeyPair, *, trust: Trusting | None, required: bool = False
     ) -> None:
         self._keys = keys
         self._trust = trust
@@ -209,6 +209,7 @@ class Opener:
         Raises:
             MessageRefused: It is not taken; the subclass says why.
         """
+        self._keys.refuse_own(sender)
         if self._trust is not None:
             self._trust.check(sender, topic)
         plaintext = self._keys.open(sealed, sender)
@@ -236,7 +237,7 @@ class Opener:
 
 def _check_target(envelope: Envelope, sender: bytes, topic: str, schema_id: str) -> None:
     if envelope.sender != sender:
-        raise SenderRefused(sender, "the message was sealed by another")
+        raise SenderRefused(sender, "the message was sealed by another", reflected=True)
     # Bytes are compared: what is no text equals nothing, and needs no decoding.
     if envelope.topic != topic.encode("utf-8", "surrogatepass"):
         raise Retargeted("the message was sealed for another topic")

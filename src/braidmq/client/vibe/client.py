@@ -17,9 +17,9 @@ from braidmq.client.errors import (
     QueueRefused,
 )
 from braidmq.client.messages import Payload, QueueInfo, Receipt, Stats
-from braidmq.client.options import Options
+from braidmq.client.options import Options, PublicKey
 from braidmq.client.publishing import chunks
-from braidmq.client.strand import StrandClient
+from braidmq.client.strand import StrandClient, refuse_sealing
 from braidmq.client.surface import PREFETCH_DEFAULT, OnGap
 from braidmq.client.url import Endpoint
 from braidmq.client.vibe.connection import (
@@ -91,14 +91,18 @@ class VibeClient(StrandClient[VibeConnection, Sealed]):
         headers: Mapping[str, str] | None = None,
         priority: int | None = None,
         ttl: float | None = None,
+        recipient: PublicKey | None = None,
+        schema: str = "",
+        envelope: bool = False,
         retry: bool = False,
     ) -> Receipt:
         """Publish a message; return when it is durable."""
+        refuse_sealing(STRAND, recipient=recipient, schema=schema, envelope=envelope)
         if ttl is not None:
             raise NotSupported(STRAND, "ttl of one message: declare the queue with it")
-        envelope = Envelope(topic, self._next_id, qos=qos, headers=headers, priority=priority)
-        chunk: list[Sealed | PublishError] = [envelope.seal(payload)]
-        (result,) = await self._fly(envelope, [chunk], retry=retry)
+        laid_out = Envelope(topic, self._next_id, qos=qos, headers=headers, priority=priority)
+        chunk: list[Sealed | PublishError] = [laid_out.seal(payload)]
+        (result,) = await self._fly(laid_out, [chunk], retry=retry)
         if isinstance(result, PublishError):
             raise result
         return result
@@ -109,11 +113,15 @@ class VibeClient(StrandClient[VibeConnection, Sealed]):
         payloads: Iterable[Payload],
         *,
         qos: int = 1,
+        recipient: PublicKey | None = None,
+        schema: str = "",
+        envelope: bool = False,
         retry: bool = False,
     ) -> list[Receipt | PublishError]:
         """Publish messages in one pipeline; return a receipt or an error for each, in order."""
-        envelope = Envelope(topic, self._next_id, qos=qos)
-        return await self._fly(envelope, chunks(envelope.seal, payloads), retry=retry)
+        refuse_sealing(STRAND, recipient=recipient, schema=schema, envelope=envelope)
+        laid_out = Envelope(topic, self._next_id, qos=qos)
+        return await self._fly(laid_out, chunks(laid_out.seal, payloads), retry=retry)
 
     def subscribe(
         self,
@@ -124,8 +132,11 @@ class VibeClient(StrandClient[VibeConnection, Sealed]):
         subscription_id: int | None = None,
         keep: bool | None = None,
         on_gap: OnGap | None = None,
+        schema: str = "",
+        envelope: bool = False,
     ) -> VibeSubscription:
         """Return a subscription, to be entered with `async with` or awaited."""
+        refuse_sealing(STRAND, schema=schema, envelope=envelope)
         for feature, value in (
             ("subscription ids", subscription_id),
             ("keep: a queue keeps its messages anyway", keep),

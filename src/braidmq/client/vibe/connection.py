@@ -9,11 +9,12 @@ all publishers: consumers see them.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from braidmq.client.connection import Connection, dial
 from braidmq.client.errors import AuthenticationFailed, ConnectionFailed
 from braidmq.client.options import Options
+from braidmq.client.replies import Refusal, Replies
 from braidmq.client.url import Endpoint
 from braidmq.wire.errors import MalformedPayloadError
 from braidmq.wire.vibe import frames, messages
@@ -46,43 +47,11 @@ _REPLIES: Final = frozenset(
 log = logging.getLogger("braidmq.client")
 
 
-class Refusal(NamedTuple):
-    """An Error."""
-
-    code: str
-    text: str
-
-
 def refusal_of(answer: Body) -> Refusal | None:
     """Return the refusal that *answer* is, if it is one."""
     if answer.type != messages.ERROR:
         return None
     return Refusal(answer.error_code, answer.error_message)
-
-
-class Replies:
-    """Requests that were handed over together, and what was answered to each."""
-
-    __slots__ = ("_missing", "answers", "done")
-
-    def __init__(self, count: int) -> None:
-        self.answers: list[Body | None] = [None] * count
-        self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._missing = count
-        if count == 0:
-            self.done.set_result(True)
-
-    def take(self, at: int, answer: Body) -> None:
-        """Take the answer to one of them."""
-        self.answers[at] = answer
-        self._missing -= 1
-        if self._missing == 0 and not self.done.done():
-            self.done.set_result(True)
-
-    def lose(self) -> None:
-        """Learn that no more answers will come."""
-        if not self.done.done():
-            self.done.set_result(False)
 
 
 class Tenant:
@@ -118,7 +87,7 @@ class VibeConnection(Connection[Refusal]):
         self._decoder.dialect = frames.DIALECT_1_1
         self._compression = frames.RAW
         self._greeted = False
-        self._requests: dict[str, tuple[Replies, int]] = {}
+        self._requests: dict[str, tuple[Replies[Body], int]] = {}
 
     # --- sending ----------------------------------------------------------------------------
 
@@ -128,9 +97,9 @@ class VibeConnection(Connection[Refusal]):
         """Send a message that is not answered."""
         self.send(self._frame(_body(kind, message_id, queue, headers=headers)))
 
-    def publish(self, sealed: Sequence[Sealed]) -> Replies:
+    def publish(self, sealed: Sequence[Sealed]) -> Replies[Body]:
         """Hand messages over; return what will come of each."""
-        replies = Replies(len(sealed))
+        replies: Replies[Body] = Replies(len(sealed))
         if self.is_lost:
             replies.lose()
         elif sealed:
@@ -142,9 +111,9 @@ class VibeConnection(Connection[Refusal]):
 
     def request(
         self, kind: int, queue: str = "", headers: dict[str, str] | None = None
-    ) -> Replies:
+    ) -> Replies[Body]:
         """Send a request; return what will come of it."""
-        replies = Replies(1)
+        replies: Replies[Body] = Replies(1)
         if self.is_lost:
             replies.lose()
             return replies

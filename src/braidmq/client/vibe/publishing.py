@@ -13,7 +13,8 @@ from braidmq.client.errors import (
 )
 from braidmq.client.messages import Payload, Priority, Receipt
 from braidmq.client.publishing import Chunk, Flight, payload_bytes
-from braidmq.client.vibe.connection import Refusal, VibeConnection, refusal_of
+from braidmq.client.replies import Refusal
+from braidmq.client.vibe.connection import VibeConnection, refusal_of
 from braidmq.wire.vibe import frames, messages
 from braidmq.wire.vibe.json_payload import is_json
 from braidmq.wire.vibe.session import PUBLISH_SPARE_BYTES, SERVER_ERROR

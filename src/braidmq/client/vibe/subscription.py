@@ -30,10 +30,10 @@ from braidmq.client.inbox import Inbox
 from braidmq.client.link import Health
 from braidmq.client.messages import Message
 from braidmq.client.options import Options
+from braidmq.client.replies import Replies
 from braidmq.client.surface import Subscription
 from braidmq.client.url import Endpoint
 from braidmq.client.vibe.connection import (
-    Replies,
     Tenant,
     VibeConnection,
     open_connection,
@@ -281,7 +281,7 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Tenant):
         replies = connection.request(messages.SUBSCRIBE, self.topic, self._wish())
         replies.done.add_done_callback(lambda _: self._told(replies))
 
-    def _told(self, replies: Replies) -> None:
+    def _told(self, replies: Replies[messages.Body]) -> None:
         (answer,) = replies.answers
         refusal = refusal_of(answer) if answer is not None else None
         if refusal is not None:

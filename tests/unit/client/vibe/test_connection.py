@@ -12,7 +12,6 @@ from braidmq.client.options import Options
 from braidmq.client.url import parse
 from braidmq.client.vibe.connection import (
     BODY_BYTES_MAX,
-    Replies,
     Tenant,
     VibeConnection,
     open_connection,
@@ -330,15 +329,3 @@ async def test_an_error_in_the_handshake_is_no_word_on_anything_else() -> None:
         with pytest.raises(ConnectionFailed):
             async with connected(peer):
                 pass
-
-
-async def test_replies_are_done_with_the_last_answer() -> None:
-    """One future stands for any number of requests."""
-    replies = Replies(2)
-    replies.take(1, Body())
-
-    assert not replies.done.done()
-    replies.take(0, Body())
-    assert await replies.done
-    replies.lose()
-    assert await Replies(0).done

@@ -11,7 +11,7 @@ from braidmq.client.errors import (
     PublishRefused,
 )
 from braidmq.client.messages import Priority
-from braidmq.client.vibe.connection import Refusal
+from braidmq.client.replies import Refusal
 from braidmq.client.vibe.publishing import (
     BODY_BYTES_MAX,
     Envelope,

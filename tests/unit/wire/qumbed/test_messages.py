@@ -25,6 +25,7 @@ from braidmq.wire.qumbed.messages import (
     read_frame,
 )
 from braidmq.wire.qumbed.public_keys import LOW_ORDER_KEYS
+from tests.unit.wire.qumbed.fields import fields_of
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
@@ -124,7 +125,7 @@ def test_golden_frames_are_read(name: str) -> None:
     frame = read(WIRE[name])
 
     assert kind is type(frame)
-    assert {"id": "", "key": "", **fields} == vars(frame)
+    assert {"id": "", "key": "", **fields} == fields_of(frame)
 
 
 def test_extra_keys_stand_behind_the_originals() -> None:
@@ -203,7 +204,7 @@ def test_whatever_is_published_is_read_as_it_was(
         "schema_id": schema_id,
         "recipient_key_id": recipient,
         "sender_public_key": sender,
-    } == vars(frame)
+    } == fields_of(frame)
 
 
 @given(texts.filter(bool), st.binary(max_size=60), texts)
@@ -277,7 +278,7 @@ def test_a_topic_has_at_most_65535_bytes(
     longest = letter * (65_535 // size) + "x" * (65_535 % size)
     frame = read_frame(json.dumps({"t": kind, name: {**rest, "topic": longest}}).encode())
 
-    assert longest == vars(frame)["topic"]
+    assert longest == fields_of(frame)["topic"]
     assert ("topic is longer than 65535 bytes", "") == problem(
         t=kind, **{name: {**rest, "topic": longest + "x"}}
     )
@@ -300,7 +301,7 @@ def test_a_recipient_key_id_has_8_bytes_or_none(size: int) -> None:
     empty = read_frame(b'{"t":1,"p":{"topic":"a","recipient_key_id":""}}')
 
     assert ("recipient_key_id is not 8 bytes", "n") == problem(t=1, p=refused)
-    assert b"" == vars(empty)["recipient_key_id"]
+    assert b"" == fields_of(empty)["recipient_key_id"]
 
 
 WITH_A_KEY = [
@@ -333,8 +334,8 @@ def test_only_a_subscriber_must_have_a_key() -> None:
     publish = read_frame(b'{"t":1,"p":{"topic":"a"}}')
     discovery = read_frame(b'{"t":7,"d":{}}')
 
-    assert b"" == vars(publish)["sender_public_key"]
-    assert b"" == vars(discovery)["public_key"]
+    assert b"" == fields_of(publish)["sender_public_key"]
+    assert b"" == fields_of(discovery)["public_key"]
     assert ("public_key is not 32 bytes", "") == problem(t=2, s={"topic": "a"})
 
 
@@ -342,7 +343,7 @@ def test_keys_of_a_message_are_not_judged() -> None:
     """A relay that forwards nonsense must not cost its client the stream."""
     frame = read_frame(b'{"t":4,"m":{"sender_public_key":"eA==","sender_key_id":"eA=="}}')
 
-    assert b"x" == vars(frame)["sender_public_key"]
+    assert b"x" == fields_of(frame)["sender_public_key"]
 
 
 def test_a_long_error_text_is_cut() -> None:
@@ -350,8 +351,8 @@ def test_a_long_error_text_is_cut() -> None:
     frame = read(messages.error("C", "x" * 1000))
     odd = read(messages.error("C", "a\ud800b"))
 
-    assert 200 == len(vars(frame)["message"])
-    assert "a?b" == vars(odd)["message"]
+    assert 200 == len(fields_of(frame)["message"])
+    assert "a?b" == fields_of(odd)["message"]
 
 
 def test_discovery_tells_of_a_thousand_topics() -> None:
@@ -359,7 +360,7 @@ def test_discovery_tells_of_a_thousand_topics() -> None:
     topics = [f"topic/{number}" for number in range(1_001)]
     frame = read(messages.discovery("n", topics, SENDER, "h:1"))
 
-    assert topics[:1_000] == vars(frame)["topics"]
+    assert topics[:1_000] == fields_of(frame)["topics"]
 
 
 def test_discovery_fits_a_frame() -> None:
@@ -369,5 +370,5 @@ def test_discovery_fits_a_frame() -> None:
     frame = read(wire)
 
     assert len(wire) - 4 <= frames.FRAME_MAX
-    assert topics[:2] == vars(frame)["topics"]
-    assert "h:1" == vars(frame)["addr"]
+    assert topics[:2] == fields_of(frame)["topics"]
+    assert "h:1" == fields_of(frame)["addr"]

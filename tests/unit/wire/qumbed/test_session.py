@@ -21,6 +21,7 @@ from braidmq.wire.qumbed.session import (
     Reply,
     Session,
 )
+from tests.unit.wire.qumbed.fields import fields_of
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
@@ -47,7 +48,7 @@ def shown(command: Command) -> tuple[type, dict[str, object]]:
     """Return all of a command, to be compared."""
     if isinstance(command, Reply):
         return Reply, {"data": command.data, "closes": command.closes}
-    return type(command), vars(command)
+    return type(command), fields_of(command)
 
 
 def refusal(command: Command) -> tuple[str, str, bool]:
@@ -70,7 +71,7 @@ def test_golden_frames_of_clients_are_commands(name: str) -> None:
     """Each as it was read, nothing answered."""
     [command] = commands([WIRE[name]])
 
-    assert shown(command) == (type(command), vars(read_frame(WIRE[name][4:])))
+    assert shown(command) == (type(command), fields_of(read_frame(WIRE[name][4:])))
     assert FROM_CLIENTS.index(name) == [1, 2, 3, 7].index(command.kind)
 
 
@@ -124,7 +125,7 @@ def test_a_bad_frame_ends_the_stream(name: str) -> None:
     wire, frame_id = BAD_FRAMES[name]
     first, last = commands([GOOD + wire + GOOD, GOOD])
 
-    assert "g" == vars(first)["id"]
+    assert "g" == fields_of(first)["id"]
     assert (BAD_FRAME, frame_id, True) == refusal(last)
 
 
@@ -133,7 +134,7 @@ def test_a_frame_too_large_is_refused_by_its_length(length: int) -> None:
     """Before anything of it has come; and then the stream ends."""
     first, last = commands([GOOD + length.to_bytes(4, "big"), GOOD])
 
-    assert "g" == vars(first)["id"]
+    assert "g" == fields_of(first)["id"]
     assert (FRAME_TOO_LARGE, "", True) == refusal(last)
 
 
@@ -205,7 +206,7 @@ def test_a_publish_whose_message_would_not_fit_is_refused_alone(
     assert isinstance(fits, Publish)
     assert largest == len(fits.payload)
     assert (FRAME_TOO_LARGE, "n", False) == refusal(refused)
-    assert "g" == vars(after)["id"]
+    assert "g" == fields_of(after)["id"]
 
 
 @pytest.mark.parametrize("sealed_by_us", [False, True])
@@ -231,7 +232,7 @@ def test_a_publish_of_exactly_a_mebibyte_is_read() -> None:
     read, refused = commands([small, large])
 
     assert frames.FRAME_MAX + 4 == len(small)
-    assert "n" == vars(read)["id"]
+    assert "n" == fields_of(read)["id"]
     assert (FRAME_TOO_LARGE, "n", False) == refusal(refused)
 
 

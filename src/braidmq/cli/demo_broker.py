@@ -1,0 +1,100 @@
+"""The demo's broker: a real one, in a process of its own, and the commands that ask it."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, STDOUT
+from pathlib import Path
+from typing import Final
+
+from braidmq.base.errors import BraidError
+
+PROGRAM: Final = (sys.executable, "-c", "from braidmq.cli.main import run; run()")
+LISTENERS: Final = ("blip", "vibe", "qumbed", "http")
+START_S_MAX: Final = 60.0
+LOOK_S: Final = 0.02
+SETTINGS: Final = {"BRAIDMQ_QUMBED__OFFLINE_S": "60"}
+"""Who comes back with its key gets what it missed: the broker is to be killed."""
+
+
+class DemoError(BraidError):
+    """The demo could not be carried through."""
+
+
+class BrokerProcess:
+    """A broker below *directory*, on free ports that it keeps over restarts."""
+
+    def __init__(self, directory: Path) -> None:
+        self.data_dir = directory / "data"
+        self._ready_file = directory / "ready.json"
+        self._log_file = directory / "broker.log"
+        self._process: asyncio.subprocess.Process | None = None
+        self.addresses = dict.fromkeys(LISTENERS, "127.0.0.1:0")
+        self._fingerprint = ""
+
+    def url(self, scheme: str) -> str:
+        """Return what clients and commands connect to."""
+        pinned = f"?fingerprint={self._fingerprint}" if scheme == "qumbed" else ""
+        return f"{scheme}://dev-key@{self.addresses[scheme]}{pinned}"
+
+    async def start(self) -> None:
+        """Start it and wait until it accepts connections.
+
+        Raises:
+            DemoError: It did not start.
+        """
+        self._ready_file.unlink(missing_ok=True)
+        places = ("--data-dir", str(self.data_dir), "--ready-file", str(self._ready_file))
+        listeners = [f"--{name}={address}" for name, address in self.addresses.items()]
+        whole = (*PROGRAM, "serve", "--dev", *places, *listeners)
+        with self._log_file.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *whole, stderr=log, env={**_environment(), **SETTINGS}
+            )
+        deadline = time.monotonic() + START_S_MAX
+        while not self._ready_file.exists():
+            if self._process.returncode is not None or time.monotonic() > deadline:
+                raise DemoError(f"the broker did not start: {self._last_words()}")
+            await asyncio.sleep(LOOK_S)
+        facts = json.loads(self._ready_file.read_text("utf-8"))
+        self.addresses = {listener: facts[listener] for listener in LISTENERS}
+        self._fingerprint = facts["qumbed_fingerprint"]
+
+    async def command(self, *words: str) -> str:
+        """Run a command that asks this broker; return what it says.
+
+        Raises:
+            DemoError: It failed.
+        """
+        whole = (*PROGRAM, *words, "--url", self.url("http"))
+        process = await asyncio.create_subprocess_exec(
+            *whole, stdout=PIPE, stderr=STDOUT, env=_environment()
+        )
+        said = (await process.communicate())[0].decode().strip()
+        if process.returncode != 0:
+            raise DemoError(f"braidmq {' '.join(words)}: {said}")
+        return said
+
+    async def kill(self) -> None:
+        """End it as a crash does: it gets no chance to say or write anything."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    async def stop(self) -> int:
+        """Ask it to end; return its exit code."""
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+        return await self._process.wait()
+
+    def _last_words(self) -> str:
+        said = self._log_file.read_text("utf-8", "replace").splitlines()
+        return said[-1] if said else "it said nothing"
+
+
+def _environment() -> dict[str, str]:  # without what is set for a broker of the caller's
+    return {k: v for k, v in os.environ.items() if not k.startswith("BRAIDMQ_")}

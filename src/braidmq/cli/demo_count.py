@@ -1,0 +1,72 @@
+"""What the demo counts: who has seen what, and whether it is what was promised."""
+
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+
+import typer
+
+
+@dataclass
+class Account:
+    """What one consumer has seen; messages are known by the number in their payload."""
+
+    name: str
+    handled: set[int] = field(default_factory=set)
+    deliveries: int = 0
+
+    @property
+    def again(self) -> str:
+        """How many deliveries were of messages that had been handled before, in words."""
+        return f"{self.deliveries - len(self.handled):,} delivered again"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the summary: messages that must be the same; of lists, in the same order."""
+
+    what: str
+    expected: set[int] | list[int]
+    found: set[int] | list[int]
+    note: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is missing, invented, or out of its place."""
+        return self.expected == self.found
+
+    @property
+    def verdict(self) -> str:
+        """What is to be said of it."""
+        if self.agrees:
+            return "ok"
+        expected, found = Counter(self.expected), Counter(self.found)
+        missing, extra = (expected - found).total(), (found - expected).total()
+        if not missing and not extra:
+            return "NO: in another order"
+        return f"NO: {missing:,} missing, {extra:,} too many"
+
+
+def summarize(lines: list[Line]) -> bool:
+    """Print the summary; return whether all counts agree."""
+    print(f"\n{'':30}{'expected':>9} {'found':>9}")
+    for line in lines:
+        colour = typer.colors.GREEN if line.agrees else typer.colors.RED
+        numbers = f"{len(line.expected):9,} {len(line.found):9,}"
+        note = f"  ({line.note})" if line.note else ""
+        print(f"{line.what:30}{numbers}  {styled(line.verdict, fg=colour)}{note}")
+    print("\nTwice and again are what at least once means: in doubt, both ends repeat.")
+    if all(line.agrees for line in lines):
+        verdict = "The counts agree: nothing that was confirmed is missing."
+        print(styled(verdict, fg=typer.colors.GREEN, bold=True))
+        return True
+    print(styled("THE COUNTS DO NOT AGREE.", fg=typer.colors.RED, bold=True))
+    return False
+
+
+def styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
+    """Return the text as a terminal shows it; as it is where there is none."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return typer.style(text, fg=fg, bold=bold or None, dim=dim or None)

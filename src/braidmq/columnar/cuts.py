@@ -1,0 +1,165 @@
+"""Cutting a range of ids into parts that are read apart from each other, and limiting one.
+
+Parts are cut by the bytes of the wanted messages, across segments and inside them; together
+they have every id of the range once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from braidmq.base.errors import ConfigError
+from braidmq.base.limits import MIB
+from braidmq.columnar.layout import Numbers, take_rows
+from braidmq.columnar.loss import Losses
+from braidmq.columnar.reading import windows
+from braidmq.columnar.selection import Selection
+from braidmq.columnar.views import View
+
+PART_BYTES: Final = 64 * MIB
+ROW_COST_BYTES: Final = 64
+"""What a message counts for besides its payload, so that empty ones cost something too."""
+
+_NEVER: Final = 2**63 - 1
+
+
+class Part(NamedTuple):
+    """The ids from `start` to before `end`; its wanted messages and their payloads' bytes."""
+
+    start: int
+    end: int
+    messages: int
+    payload_bytes: int
+
+
+class _Piece(NamedTuple):
+    """Wanted messages that follow each other: their ids, and what they cost and hold so far."""
+
+    ids: Numbers
+    costs: Numbers
+    payload_bytes: Numbers
+
+
+def cut(
+    path: Path | str,
+    start: int | None = None,
+    end: int | None = None,
+    *,
+    topics: Iterable[str] | None = None,
+    pattern: str | None = None,
+    target_bytes: int | None = None,
+    parts: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> list[Part]:
+    """Return parts of about *target_bytes* (64 MiB), or *parts* of them if there is enough.
+
+    Raises:
+        ConfigError: An argument cannot be used.
+        DataLossError: An id of the range is lost.
+        DamagedLogError: The log is damaged.
+    """
+    if target_bytes is not None and parts is not None:
+        raise ConfigError("parts", "cannot be given together with target_bytes")
+    for name, value in (("target_bytes", target_bytes), ("parts", parts)):
+        if value is not None and value < 1:
+            raise ConfigError(name, "must be at least 1")
+    selection = Selection(topics, pattern)
+    view = View(path)
+    start = view.earliest if start is None else start
+    end = view.latest if end is None else end
+    losses = Losses(str(path), fail=fail_on_data_loss)
+
+    def pieces() -> Iterator[_Piece]:
+        return _pieces(view, selection, start, end, losses)
+
+    if parts is None:
+        size = target_bytes or PART_BYTES
+        return _cut(pieces(), start, end, lambda passed: passed + size)
+    total = sum(int(piece.costs.sum()) for piece in pieces()) or 1
+    return _cut(pieces(), start, end, partial(_next_share, total, parts))
+
+
+def advance(
+    path: Path | str,
+    start: int,
+    *,
+    topics: Iterable[str] | None = None,
+    pattern: str | None = None,
+    messages: int = _NEVER,
+    payload_bytes: int = _NEVER,
+    fail_on_data_loss: bool = True,
+) -> int:
+    """Return the id behind at most so many wanted messages, or payload bytes, from *start* on.
+
+    At least one message is passed when there is one; the end of the durable log when there
+    are not so many.
+
+    Raises:
+        ConfigError: An argument cannot be used.
+        DataLossError: An id of the range is lost.
+        DamagedLogError: The log is damaged.
+    """
+    if messages < 1 or payload_bytes < 1:
+        raise ConfigError("messages, payload_bytes", "must be at least 1")
+    view = View(path)
+    selection = Selection(topics, pattern)
+    losses = Losses(str(path), fail=fail_on_data_loss)
+    passed = held = 0
+    for piece in _pieces(view, selection, start, view.latest, losses):
+        sizes = np.cumsum(piece.payload_bytes)
+        fitting = int(np.searchsorted(sizes, payload_bytes - held, side="right"))
+        fitting = max(min(fitting, messages - passed), 0 if passed else 1)
+        if fitting < len(piece.ids):
+            return int(piece.ids[fitting])
+        passed += len(piece.ids)
+        held += int(sizes[-1])
+    return max(view.latest, start)
+
+
+def _pieces(
+    view: View, selection: Selection, start: int, end: int, losses: Losses
+) -> Iterator[_Piece]:
+    for segment, first, last in windows(view, start, end, losses, selection):
+        numbers = selection.wanted_numbers(segment)
+        chosen = take_rows(segment.rows, selection.rows(segment, first, last, numbers))
+        if len(chosen):
+            sizes = chosen["payload_bytes"].astype(np.int64)
+            yield _Piece(chosen["id"].astype(np.int64), sizes + ROW_COST_BYTES, sizes)
+
+
+def _next_share(total: int, parts: int, passed: int) -> int:
+    """Return the next multiple of total / parts behind *passed*, rounded up."""
+    share = passed * parts // total + 1
+    return -(-share * total // parts)
+
+
+def _cut(
+    pieces: Iterator[_Piece], start: int, end: int, limit_behind: Callable[[int], int]
+) -> list[Part]:
+    """Return parts; *limit_behind* says up to which cost one goes that begins at a cost."""
+    found: list[Part] = []
+    limit = limit_behind(0)
+    passed = messages = held = 0
+    for piece in pieces:
+        costs, sizes = passed + np.cumsum(piece.costs), np.cumsum(piece.payload_bytes)
+        at = sized = 0
+        while True:
+            # A part has the message that reaches its limit.
+            full = 0 if passed >= limit else int(np.searchsorted(costs, limit)) + 1
+            full = min(max(full, at), len(piece.ids))
+            if full:
+                messages += full - at
+                held += int(sizes[full - 1]) - sized
+                sized, passed = int(sizes[full - 1]), int(costs[full - 1])
+            at = full
+            if at == len(piece.ids):
+                break
+            behind = int(piece.ids[at])
+            found.append(Part(start, behind, messages, held))
+            start, messages, held, limit = behind, 0, 0, limit_behind(passed)
+    if start < end:
+        found.append(Part(start, end, messages, held))
+    return found

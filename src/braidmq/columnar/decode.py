@@ -1,0 +1,193 @@
+"""Payloads as typed columns: unsealed first, then decoded; a bad row stays, with its reason.
+
+Behind a batch's columns come the fields of the schema and `_error`, which is null when the row
+is fine. Else the fields are null and `value` is intact: as sealed as it was if it could not be
+opened, unsealed if it could and is not what its schema says.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from operator import attrgetter
+from typing import Any, Final, NoReturn
+
+import msgspec
+import pyarrow as pa
+
+from braidmq.base.errors import ConfigError
+from braidmq.columnar.columns import TYPES, Columns
+from braidmq.columnar.schemas import Field, TypedSchema
+from braidmq.columnar.unsealing import (
+    SCHEMA_HEADER,
+    SENDER_HEADER,
+    NotUnsealedError,
+    Unsealing,
+)
+
+ERROR_COLUMN: Final = "_error"
+PROBLEM_CHARS_MAX: Final = 160
+NOT_UTF8: Final = "the payload is not UTF-8"
+LONE_SURROGATES: Final = "a text holds lone surrogates"
+
+
+class Decoding:
+    """What is done with payloads: *unsealing*, a *schema*, or both.
+
+    Raises:
+        ConfigError: Neither, or a field has the name of a column.
+    """
+
+    def __init__(
+        self, schema: TypedSchema | None = None, unsealing: Unsealing | None = None
+    ) -> None:
+        if schema is None and unsealing is None:
+            raise ConfigError("decoding", "needs a schema, or a key to unseal with")
+        self._schema = schema
+        self._unsealing = unsealing
+        self._fields: list[Field] = [] if schema is None else schema.fields
+        for field in self._fields:
+            if field.name in TYPES or field.name == ERROR_COLUMN:
+                problem = f"the field {field.name!r} has the name of a column"
+                raise ConfigError("schema", problem)
+
+    def schema_behind(self, columns: pa.Schema) -> pa.Schema:
+        """Return the schema of batches whose own columns are *columns*."""
+        added = [pa.field(field.name, field.type) for field in self._fields]
+        return pa.schema([*columns, *added, pa.field(ERROR_COLUMN, pa.string())])
+
+    def decode(self, batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+        """Return *batch*, which was made of *columns*, with its payloads read."""
+        names = batch.schema.names
+        values = batch.column("value") if "value" in names else columns.value()
+        payloads: list[bytes] = values.to_pylist()
+        errors: list[str | None] = [None] * len(payloads)
+        arrays = list(batch.columns)
+        opened = self._unsealing and self._unseal(self._unsealing, columns, payloads, errors)
+        if opened and "value" in names:
+            arrays[names.index("value")] = pa.array(payloads, pa.binary())
+        if self._schema is not None:
+            arrays += self._typed(self._schema, payloads, errors)
+        arrays.append(pa.array(errors, pa.string()))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema_behind(batch.schema))
+
+    @staticmethod
+    def _unseal(
+        unsealing: Unsealing,
+        columns: Columns,
+        payloads: list[bytes],
+        errors: list[str | None],
+    ) -> bool:
+        """Put plaintexts in the place of sealed payloads; return whether there were any."""
+        senders = columns.named_header(SENDER_HEADER)
+        if senders.null_count == len(senders):
+            return False
+        schema_ids = columns.named_header(SCHEMA_HEADER).to_pylist()
+        topics = columns.topic().to_pylist()
+        for row, sender in enumerate(senders.to_pylist()):
+            if sender is None:
+                continue
+            try:
+                payloads[row] = unsealing.open(
+                    payloads[row], sender, topic=topics[row], schema_id=schema_ids[row] or b""
+                )
+            except NotUnsealedError as error:
+                errors[row] = str(error)
+        return True
+
+    def _typed(
+        self, schema: TypedSchema, payloads: Sequence[bytes], errors: list[str | None]
+    ) -> list[pa.Array]:
+        rows = decode_rows(schema, payloads, errors)
+        return [_column(rows, number, field) for number, field in enumerate(schema.fields)]
+
+
+def decode_rows(
+    schema: TypedSchema, payloads: Sequence[bytes], errors: list[str | None]
+) -> list[Any]:
+    """Return a row for each payload, None where there is an error, which is put into *errors*.
+
+    A payload that has an error already is not looked at.
+    """
+    decode = schema.decoder.decode
+    nested = [(f"f{i}", field) for i, field in enumerate(schema.fields) if field.opens]
+    if not nested and all(map(bytes.isascii, payloads)) and not any(errors):
+        # As a rule all of a batch are fine.
+        with suppress(ValueError, RecursionError):
+            return [decode(payload) for payload in payloads]
+    rows: list[Any] = []
+    for number, payload in enumerate(payloads):
+        row = None
+        if errors[number] is None:
+            try:
+                row = decode(payload)
+                if nested:
+                    _check_nested(row, nested)
+                if not payload.isascii():
+                    payload.decode()  # the decoder does not look into what it skips
+            except UnicodeDecodeError:
+                row, errors[number] = None, NOT_UTF8
+            except (ValueError, RecursionError) as error:
+                row, problem = _second_look(schema, payload, nested)
+                if row is None:
+                    errors[number] = problem or _text_of(error)
+        rows.append(row)
+    return rows
+
+
+def _check_nested(row: Any, nested: list[tuple[str, Field]]) -> None:  # noqa: ANN401 - made types
+    for attribute, field in nested:
+        value = getattr(row, attribute)
+        if isinstance(value, msgspec.Raw) and not bytes(value).lstrip().startswith(field.opens):
+            raise msgspec.ValidationError(f"Expected `{field.kind}` - at `$.{field.name}`")
+
+
+def _second_look(
+    schema: TypedSchema, payload: bytes, nested: list[tuple[str, Field]]
+) -> tuple[Any, str]:
+    """Return the row of a payload that the decoder alone refuses, or None and why it is right.
+
+    JSON Schema calls 1.0 an integer, and what no column shows may hold lone surrogates.
+    """
+    try:
+        values = _exact.decode(payload.decode())
+        if not isinstance(values, dict):
+            return None, ""
+        for field in schema.fields:
+            value = values.get(field.name)
+            if field.kind == "integer" and isinstance(value, float) and value.is_integer():
+                values[field.name] = int(value)
+        if not schema.is_strict:
+            shown = {field.name for field in schema.fields}
+            values = {name: value for name, value in values.items() if name in shown}
+        row = schema.decoder.decode(msgspec.json.encode(values))
+        _check_nested(row, nested)
+    except UnicodeEncodeError:
+        return None, LONE_SURROGATES
+    except (ValueError, RecursionError):
+        return None, ""
+    return row, ""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_exact: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _text_of(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return text if len(text) <= PROBLEM_CHARS_MAX else text[: PROBLEM_CHARS_MAX - 1] + "…"
+
+
+def _column(rows: list[Any], number: int, field: Field) -> pa.Array:
+    attribute = f"f{number}"
+    try:
+        found = list(map(attrgetter(attribute), rows))
+    except AttributeError:
+        found = [None if row is None else getattr(row, attribute) for row in rows]
+    if not field.required:
+        found = [None if value is msgspec.UNSET else value for value in found]
+    if field.opens:
+        found = [None if value is None else bytes(value).decode() for value in found]
+    return pa.array(found, field.type)

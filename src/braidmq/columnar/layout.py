@@ -1,0 +1,151 @@
+"""Where the parts of a record are, for arrays of records. No file.
+
+    an index row, as numpy sees it
+  0    8              16               20               24      28    29         30       31
+  +----+--------------+----------------+----------------+-------+-----+----------+--------+----
+  | id | timestamp_us | payload offset | payload length | topic | qos | priority | origin | kind
+  +----+--------------+----------------+----------------+-------+-----+----------+--------+----
+
+    the record that it points into; it starts where the one before it ends
+    0    8     12    16     17    18         19       20             28           36
+    +----+-----+-----+------+-----+----------+--------+--------------+------------+--
+    | id | len | crc | kind | qos | priority | origin | timestamp_us | expires_us |
+    +----+-----+-----+------+-----+----------+--------+--------------+------------+--
+    36               40                 (40 or 64, by kind)
+    +----------------+------------------+---------+------------------+-------+---------+
+    | headers length | (what it settles)| headers | topic length, BE | topic | payload |
+    +----------------+------------------+---------+------------------+-------+---------+
+
+`braidmq.wal.format` and `braidmq.broker.records` write them.
+"""
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from braidmq.broker.records import DEAD_LETTER, MESSAGE, Head
+from braidmq.wal.format import HEADER_BYTES, RECORD_HEADER_BYTES, ROW_BYTES
+
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Rows = NDArray[np.void]
+"""Index rows: a structured array of ROW."""
+
+ROW: Final = np.dtype(
+    [
+        ("id", "<u8"),
+        ("timestamp_us", "<u8"),
+        ("payload_at", "<u4"),
+        ("payload_bytes", "<u4"),
+        ("topic", "<u4"),
+        ("qos", "u1"),
+        ("priority", "u1"),
+        ("origin", "u1"),
+        ("kind", "u1"),
+    ]
+)
+assert ROW.itemsize == ROW_BYTES
+
+KIND_AT: Final = RECORD_HEADER_BYTES
+QOS_AT: Final = RECORD_HEADER_BYTES + 1
+TIMESTAMP_AT: Final = RECORD_HEADER_BYTES + 4
+HEADERS_LENGTH_AT: Final = RECORD_HEADER_BYTES + 20
+TOPIC_LENGTH_BYTES: Final = 2
+
+
+def _heads() -> Numbers:
+    heads = np.zeros(256, np.int64)
+    for kind in (MESSAGE, DEAD_LETTER):
+        heads[kind] = RECORD_HEADER_BYTES + Head(bytes([kind]) + bytes(63)).headers_at
+    return heads
+
+
+HEADERS_AT: Final = _heads()
+"""By kind: where a message's headers begin in its record; 0 for what is no message."""
+
+
+def rows_of(buffer: pa.Buffer, count: int, at: int = 0) -> Rows:
+    """Return *count* index rows that begin at *at*, without copying them."""
+    return np.frombuffer(buffer, ROW, count, at)
+
+
+def take_rows(rows: Rows, chosen: Numbers) -> Rows:
+    """Return the chosen rows, which are in order."""
+    if len(chosen) and int(chosen[-1]) - int(chosen[0]) == len(chosen) - 1:
+        return rows[int(chosen[0]) : int(chosen[-1]) + 1]
+    # As words, because numpy copies structures field by field.
+    words = rows.view(np.uint64).reshape(-1, ROW_BYTES // 8)
+    taken: Rows = words.take(chosen, axis=0).view(ROW)[:, 0]
+    return taken
+
+
+def starts_of(rows: Rows, first: int, last: int) -> Numbers:
+    """Return where the records of rows[first:last] start in the segment file."""
+    starts = np.empty(last - first, np.int64)
+    if first < last:
+        starts[0] = HEADER_BYTES if first == 0 else _end_of(rows, first - 1)
+        starts[1:] = ends_of(rows[first : last - 1])
+    return starts
+
+
+def ends_of(rows: Rows) -> Numbers:
+    """Return where the records of *rows* end in the segment file."""
+    ends: Numbers = rows["payload_at"].astype(np.int64)
+    ends += rows["payload_bytes"]
+    return ends
+
+
+def _end_of(rows: Rows, row: int) -> int:
+    return int(rows["payload_at"][row]) + int(rows["payload_bytes"][row])
+
+
+def gather_u16(data: Bytes, at: Numbers) -> Numbers:
+    """Return the little-endian u16 at each offset of *at*."""
+    return _gather(data, at, "<u2")
+
+
+def gather_u32(data: Bytes, at: Numbers) -> Numbers:
+    """Return the little-endian u32 at each offset of *at*."""
+    return _gather(data, at, "<u4")
+
+
+def gather_u64(data: Bytes, at: Numbers) -> Numbers:
+    """Return the little-endian u64 at each offset of *at*; all of them are below 2**63."""
+    return _gather(data, at, "<u8")
+
+
+def _gather(data: Bytes, at: Numbers, kind: str) -> Numbers:
+    width = np.dtype(kind).itemsize
+    if len(data) < width:
+        return np.zeros(0, np.int64)
+    # A number at every byte, none of them copied but those that are asked for.
+    everywhere = np.ndarray((len(data) - width + 1,), kind, data, 0, (1,))
+    found: Numbers = everywhere[at].astype(np.int64)
+    return found
+
+
+def gather_bytes(buffer: pa.Buffer, starts: Numbers, ends: Numbers) -> pa.Array:
+    """Return the pieces starts..ends of *buffer* as a binary array; they are in its order.
+
+    An array is laid on the buffer as it is, whose odd values are what lies between the pieces;
+    the even ones are taken out of it.
+    """
+    count = len(starts)
+    if not count:
+        return pa.array([], pa.binary())
+    base = int(starts[0])
+    assert int(ends[-1]) - base <= SPAN_BYTES_MAX
+    offsets = np.empty(2 * count, np.int32)
+    offsets[0::2] = starts - base
+    offsets[1::2] = ends - base
+    laid = pa.Array.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), buffer.slice(base)]
+    )
+    return laid.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int64)))
+
+
+SPAN_BYTES_MAX: Final = 2**31 - 1
+"""Offsets of a binary array are i32, so pieces that are gathered together lie so near."""

@@ -1,0 +1,270 @@
+"""Reading the durable log as Arrow batches: `read`, `batches`, `offsets`, `topic_counts`.
+
+Nothing here knows Spark, a broker or a lock: a data directory is enough, whether its broker
+runs or not. Ids go from `start` to before `end`; what is not asked for is not read.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, NamedTuple, TypedDict, Unpack
+
+import numpy as np
+import pyarrow as pa
+
+from braidmq.base.errors import ConfigError
+from braidmq.base.limits import MIB
+from braidmq.columnar.columns import OF_HEADERS, Columns, column_names, schema_of
+from braidmq.columnar.decode import Decoding
+from braidmq.columnar.layout import SPAN_BYTES_MAX, Numbers, ends_of, take_rows
+from braidmq.columnar.loss import NOT_DURABLE, REPAIRED, RETAINED, Loss, Losses
+from braidmq.columnar.segments import Segment
+from braidmq.columnar.selection import EVERYTHING, Selection
+from braidmq.columnar.times import offset_at
+from braidmq.columnar.views import View
+
+BATCH_ROWS: Final = 65_536
+BATCH_BYTES: Final = 32 * MIB
+BATCH_BYTES_MAX: Final = 1024 * MIB
+"""A column of a batch has offsets of 32 bits; a record of its own may be on top."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Wanted(TypedDict, total=False):
+    """What a read may be told; see `batches`."""
+
+    topics: Iterable[str] | None
+    pattern: str | None
+    start: int | None
+    end: int | None
+    start_time: datetime | int | None
+    end_time: datetime | int | None
+    qos: int | None
+    headers: bool
+    columns: Sequence[str] | None
+    decoding: Decoding | None
+    fail_on_data_loss: bool
+    losses: list[Loss] | None
+    batch_rows: int
+    batch_bytes: int
+
+
+class Offsets(NamedTuple):
+    """The ids that the log has: from `earliest` to before `latest`."""
+
+    earliest: int
+    latest: int
+
+
+class TopicCount(NamedTuple):
+    """What a topic has in a range of ids."""
+
+    messages: int
+    payload_bytes: int
+
+
+def read(path: Path | str, **wanted: Unpack[Wanted]) -> pa.Table:
+    """Return the messages as one table, for a range that fits into memory; see `batches`."""
+    found = batches(path, **wanted)
+    return pa.Table.from_batches(found, found.schema)
+
+
+def batches(path: Path | str, **wanted: Unpack[Wanted]) -> "Batches":
+    """Return the messages of the log below *path* in batches of bounded size, in id order.
+
+    topics, pattern      names, or a regular expression for whole names; default: all
+    start, end           ids, the end exclusive; default: all that is durable
+    start_time, end_time moments (or microseconds since 1970), the end exclusive; they win
+    qos                  only messages of this one
+    headers, columns     add the column of headers; or exactly these columns
+    decoding             unseal and decode the payloads: `braidmq.columnar.decode`
+    fail_on_data_loss    False: pass over ids that are lost, with a warning, and add them
+                         to *losses*
+    batch_rows, -_bytes  bounds of one batch
+
+    Raises:
+        ConfigError: An argument cannot be used.
+        DataLossError: While reading: an id of the range is lost.
+        DamagedLogError: While reading: the log is damaged.
+    """
+    return Batches(Path(path), wanted)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    rows: int
+    record_bytes: int
+
+
+class Batches:
+    """An iterator of record batches that knows their schema before the first one."""
+
+    def __init__(self, path: Path, wanted: Wanted) -> None:
+        self._selection = Selection(
+            wanted.get("topics"), wanted.get("pattern"), wanted.get("qos")
+        )
+        self._names = column_names(wanted.get("columns"), headers=wanted.get("headers", False))
+        self._decoding = wanted.get("decoding")
+        self._bounds = _bounds(wanted)
+        self.schema = schema_of(self._names)
+        if self._decoding is not None:
+            self.schema = self._decoding.schema_behind(self.schema)
+        fail = wanted.get("fail_on_data_loss", True)
+        self._losses = Losses(str(path), fail=fail, noted=wanted.get("losses"))
+        self._view = View(path)
+        self.start, self.end = _range(self._view, wanted)
+        self._found = self._read()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._found)
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        found = windows(self._view, self.start, self.end, self._losses, self._selection)
+        for segment, first, last in found:
+            for chosen in self._pieces(segment, first, last):
+                yield self._batch(Columns(segment, chosen))
+
+    def _pieces(self, segment: Segment, first: int, last: int) -> Iterator[Numbers]:
+        def select() -> Numbers:
+            numbers = self._selection.wanted_numbers(segment)
+            return self._selection.rows(segment, first, last, numbers)
+
+        if self._needs_headers or "value" in self._names:
+            chosen = segment.verified(select, whole=self._needs_headers)
+        else:
+            chosen = select()  # the rows say it all, and they were verified
+        yield from _cut(segment, chosen, self._bounds)
+
+    @property
+    def _needs_headers(self) -> bool:
+        return self._decoding is not None or not OF_HEADERS.isdisjoint(self._names)
+
+    def _batch(self, columns: Columns) -> pa.RecordBatch:
+        batch = columns.batch(self._names)
+        return batch if self._decoding is None else self._decoding.decode(batch, columns)
+
+
+def _bounds(wanted: Wanted) -> _Bounds:
+    rows = wanted.get("batch_rows", BATCH_ROWS)
+    record_bytes = wanted.get("batch_bytes", BATCH_BYTES)
+    if rows < 1:
+        raise ConfigError("batch_rows", "must be at least 1")
+    if not 1 <= record_bytes <= BATCH_BYTES_MAX:
+        raise ConfigError("batch_bytes", f"must be between 1 and {BATCH_BYTES_MAX}")
+    return _Bounds(rows, record_bytes)
+
+
+def _range(view: View, wanted: Wanted) -> tuple[int, int]:
+    start, end = wanted.get("start"), wanted.get("end")
+    start_time, end_time = wanted.get("start_time"), wanted.get("end_time")
+    if start_time is not None:
+        start = offset_at(view, microseconds(start_time))
+    if end_time is not None:
+        end = offset_at(view, microseconds(end_time))
+    start = view.earliest if start is None else start
+    end = view.latest if end is None else end
+    if start < 0 or end < 0:
+        raise ConfigError("start" if start < 0 else "end", "ids are not negative")
+    return start, end
+
+
+def microseconds(moment: datetime | int) -> int:
+    """Return a moment as microseconds since 1970.
+
+    Raises:
+        ConfigError: It has no time zone.
+    """
+    if isinstance(moment, int):
+        return moment
+    if moment.tzinfo is None:
+        raise ConfigError("start_time, end_time", "a datetime needs a time zone")
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def windows(
+    view: View, start: int, end: int, losses: Losses, selection: Selection = EVERYTHING
+) -> Iterator[tuple[Segment, int, int]]:
+    """Yield the verified rows (segment, first, last) of the ids start..end; note what is lost.
+
+    Rows in which *selection* can find nothing may be left out.
+
+    Raises:
+        DataLossError: Something is lost, and that is an error.
+        DamagedLogError: The log is damaged.
+    """
+    if start >= end:
+        return
+    # Id 0 is nobody's: whoever begins there begins at the beginning.
+    losses.note(max(start, 1), min(view.earliest, end) - 1, RETAINED)
+    losses.note(max(start, view.latest), end - 1, NOT_DURABLE)
+    for segment in view.segments(start, end, losses):
+        if selection.misses(segment):
+            continue
+        for first, last in segment.windows(start, min(end, view.latest)):
+            for gap_first, gap_last in segment.gaps(first, last):
+                losses.note(max(gap_first, start), min(gap_last, end - 1), REPAIRED)
+            yield segment, first, last
+
+
+def _cut(segment: Segment, chosen: Numbers, bounds: _Bounds) -> Iterator[Numbers]:
+    """Yield *chosen* in pieces that keep the bounds, each of at least one row."""
+    if not len(chosen):
+        return
+    starts, ends = segment.starts(chosen), ends_of(take_rows(segment.rows, chosen))
+    total = np.cumsum(ends - starts)
+    at = 0
+    while at < len(chosen):
+        before = int(total[at - 1]) if at else 0
+        fitting = int(np.searchsorted(total, before + bounds.record_bytes, side="right"))
+        near = int(np.searchsorted(ends, starts[at] + SPAN_BYTES_MAX, side="right"))
+        behind = max(min(fitting, near, at + bounds.rows), at + 1)
+        yield chosen[at:behind]
+        at = behind
+
+
+def offsets(path: Path | str) -> Offsets:
+    """Return the first id that the log has and the one behind the last durable one.
+
+    Raises:
+        ConfigError: There is no log.
+    """
+    view = View(path)
+    return Offsets(view.earliest, view.latest)
+
+
+def topic_counts(
+    path: Path | str,
+    *,
+    start: int | None = None,
+    end: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> dict[str, TopicCount]:
+    """Return what each topic has in a range of ids, by the index alone.
+
+    Raises:
+        ConfigError: An argument cannot be used.
+        DataLossError: An id of the range is lost.
+        DamagedLogError: The log is damaged.
+    """
+    view = View(path)
+    start, end = _range(view, {"start": start, "end": end})
+    counts: dict[str, TopicCount] = {}
+    losses = Losses(str(path), fail=fail_on_data_loss)
+    for segment, first, last in windows(view, start, end, losses):
+        rows = segment.rows[first:last]
+        numbers = rows["topic"]
+        messages = np.bincount(numbers, minlength=len(segment.names))
+        sizes = np.bincount(numbers, rows["payload_bytes"], len(segment.names))
+        for number in np.nonzero(messages[1:])[0] + 1:
+            name = segment.names[number]
+            so_far = counts.get(name, TopicCount(0, 0))
+            counts[name] = TopicCount(
+                so_far.messages + int(messages[number]),
+                so_far.payload_bytes + int(sizes[number]),
+            )
+    return counts

@@ -1,0 +1,170 @@
+"""JSON Schemas of flat objects as columns, and one compiled decoder for each.
+
+    string         string      minLength, maxLength, pattern, enum
+    integer        int64       minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf
+    number         double      the same
+    boolean        bool
+    object, array  string      its JSON text; what is in it is not looked at
+
+and of each, `["type", "null"]`. `required` and `additionalProperties: false` are kept. A schema
+that says more is refused: rows would pass for valid that the broker refuses.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import pyarrow as pa
+
+from braidmq.base.errors import ConfigError
+from braidmq.base.schemas import BUILT_IN
+
+SETTING: Final = "schema"
+
+_TYPES: Final[dict[str, tuple[object, pa.DataType]]] = {
+    "string": (str, pa.string()),
+    "integer": (int, pa.int64()),
+    "number": (float, pa.float64()),
+    "boolean": (bool, pa.bool_()),
+    "object": (msgspec.Raw, pa.string()),
+    "array": (msgspec.Raw, pa.string()),
+}
+_BOUNDS: Final = {
+    "minimum": "ge",
+    "maximum": "le",
+    "exclusiveMinimum": "gt",
+    "exclusiveMaximum": "lt",
+    "multipleOf": "multiple_of",
+}
+_LENGTHS: Final = {"minLength": "min_length", "maxLength": "max_length", "pattern": "pattern"}
+_KEYWORDS: Final[dict[str, dict[str, str]]] = {
+    "string": _LENGTHS,
+    "integer": _BOUNDS,
+    "number": _BOUNDS,
+}
+_SAYS_NOTHING: Final = frozenset(
+    {"$schema", "$id", "$comment", "title", "description", "examples", "default", "deprecated"}
+)
+_INT64: Final = {"ge": -(2**63), "le": 2**63 - 1}
+_OPENS: Final = {"object": b"{", "array": b"["}
+
+
+class Field:
+    """One property: its name, its column, and how its values are judged."""
+
+    def __init__(self, name: str, schema: object, *, required: bool) -> None:
+        if not isinstance(schema, dict):
+            raise _refusal(f"the property {name!r} must be an object")
+        self.name = name
+        self.required = required
+        self.kind, self.nullable = _kind(name, schema)
+        self.type: pa.DataType = _TYPES[self.kind][1]
+        self.opens = _OPENS.get(self.kind, b"")
+        self.python_type = self._judged(schema)
+
+    def _judged(self, schema: dict[str, object]) -> Any:  # noqa: ANN401 - it is a type, made here
+        keywords = _KEYWORDS.get(self.kind, {})
+        bounds: dict[str, Any] = dict(_INT64) if self.kind == "integer" else {}
+        found: Any = _TYPES[self.kind][0]
+        for keyword, value in schema.items():
+            if keyword in keywords:
+                bounds[keywords[keyword]] = value
+            elif keyword == "enum" and self.kind == "string" and (texts := _texts(value)):
+                found = Literal[texts]
+            elif keyword != "type" and keyword not in _SAYS_NOTHING:
+                raise _refusal(f"{keyword!r} of {self.name!r} cannot be checked in columns")
+        if bounds and found in {str, int, float}:
+            try:
+                found = Annotated[found, msgspec.Meta(**bounds)]
+            except (TypeError, ValueError) as error:
+                raise _refusal(f"{self.name!r}: {error}") from None
+        if self.nullable:
+            found = found | None
+        return found if self.required else found | msgspec.UnsetType
+
+
+def _kind(name: str, schema: dict[str, object]) -> tuple[str, bool]:
+    given = schema.get("type")
+    kinds = given if isinstance(given, list) else [given]
+    named = [kind for kind in kinds if kind != "null"]
+    if len(named) != 1 or named[0] not in _TYPES:
+        raise _refusal(f"the type of {name!r} must be one of {', '.join(_TYPES)}")
+    return str(named[0]), len(named) != len(kinds)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    texts = tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
+    return texts if isinstance(value, list) and len(texts) == len(value) else ()
+
+
+def _refusal(problem: str) -> ConfigError:
+    return ConfigError(SETTING, problem)
+
+
+class TypedSchema:
+    """A JSON Schema's fields, in order, with the decoder of its payloads.
+
+    Raises:
+        ConfigError: It is not of a flat object.
+    """
+
+    def __init__(self, schema_id: str, json_schema: dict[str, object]) -> None:
+        self.id = schema_id
+        properties = json_schema.get("properties")
+        required = json_schema.get("required", [])
+        if json_schema.get("type") != "object" or not isinstance(properties, dict):
+            raise _refusal(f"{schema_id!r} is not of an object with properties")
+        for keyword in json_schema.keys() - _SAYS_NOTHING:
+            if keyword not in {"type", "properties", "required", "additionalProperties"}:
+                raise _refusal(f"{keyword!r} of {schema_id!r} cannot be checked in columns")
+        open_ended = json_schema.get("additionalProperties", True)
+        if not isinstance(open_ended, bool) or not isinstance(required, list):
+            raise _refusal(f"'additionalProperties' or 'required' of {schema_id!r} is too much")
+        if not properties.keys() >= set(required):
+            raise _refusal(f"{schema_id!r} requires what it does not describe")
+        self.fields = [
+            Field(name, schema, required=name in required)
+            for name, schema in properties.items()
+        ]
+        self.is_strict = not open_ended
+        self.row: type[msgspec.Struct] = msgspec.defstruct(
+            "Row",
+            [_definition(i, field) for i, field in enumerate(self.fields)],
+            rename={f"f{i}": field.name for i, field in enumerate(self.fields)},
+            forbid_unknown_fields=self.is_strict,
+            kw_only=True,
+            gc=False,
+        )
+        self.decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self.row)
+
+    @classmethod
+    def built_in(cls, schema_id: str) -> "TypedSchema":
+        """Return one of the schemas that every broker has.
+
+        Raises:
+            ConfigError: There is none of that id.
+        """
+        if schema_id not in BUILT_IN:
+            raise _refusal(f"there is no schema {schema_id!r}: {', '.join(sorted(BUILT_IN))}")
+        return cls(schema_id, BUILT_IN[schema_id])
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> "TypedSchema":
+        """Return the schema in a file; its id is its `$id`, or the file's name without `.json`.
+
+        Raises:
+            ConfigError: It cannot be read, or is not of a flat object.
+        """
+        try:
+            content = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])
+        except OSError as error:
+            raise _refusal(f"{path} cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError) as error:
+            raise _refusal(f"{path} is not a JSON object: {error}") from None
+        return cls(str(content.get("$id", Path(path).stem)), content)
+
+
+def _definition(number: int, field: Field) -> Any:  # noqa: ANN401 - one of two forms of a tuple
+    if field.required:
+        return (f"f{number}", field.python_type)
+    return (f"f{number}", field.python_type, msgspec.UNSET)

@@ -1,0 +1,87 @@
+"""Which messages a read wants: a judgement on the columns of the index. No payload is seen."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from braidmq.base.errors import ConfigError
+from braidmq.columnar.layout import Flags, Numbers
+from braidmq.columnar.segments import Segment
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Messages of these *topics*, or whose topic's whole name matches *pattern*; None: of all.
+
+    *qos*, when given, is the quality of service that they were published with.
+
+    Raises:
+        ConfigError: Both topics and a pattern, or a pattern that is none.
+    """
+
+    topics: Iterable[str] | None = None
+    pattern: str | None = None
+    qos: int | None = None
+
+    def __post_init__(self) -> None:
+        """Judge what was given."""
+        if isinstance(self.topics, str):
+            raise ConfigError("topics", "must be several names, not one text")
+        if self.topics is not None and self.pattern is not None:
+            raise ConfigError("pattern", "cannot be given together with topics")
+        object.__setattr__(
+            self, "topics", None if self.topics is None else frozenset(self.topics)
+        )
+        _ = self._compiled
+
+    @cached_property
+    def _compiled(self) -> re.Pattern[str] | None:
+        try:
+            return None if self.pattern is None else re.compile(self.pattern)
+        except re.error as error:
+            raise ConfigError("pattern", f"is not a regular expression: {error}") from None
+
+    def wants(self, topic: str) -> bool:
+        """Tell whether messages of *topic* are wanted."""
+        if self.topics is not None:
+            return topic in self.topics
+        return self._compiled is None or self._compiled.fullmatch(topic) is not None
+
+    def wanted_numbers(self, segment: Segment) -> Flags | None:
+        """Return which topic numbers of a segment are wanted; None when every message is."""
+        if self.topics is None and self.pattern is None:
+            return None
+        wanted = [self.wants(name) for name in segment.names]
+        wanted[0] = False  # no message
+        return np.array(wanted, np.bool_)
+
+    def misses(self, segment: Segment) -> bool:
+        """Tell whether a segment certainly has nothing that is wanted, and no gap either."""
+        index = segment.index
+        # The topics of a growing index are as good as its rows, which are not verified yet.
+        if index.gap_count or not (index.is_proof or index.block_sums):
+            return False
+        numbers = self.wanted_numbers(segment)
+        return numbers is not None and not numbers.any()
+
+    def rows(self, segment: Segment, first: int, last: int, numbers: Flags | None) -> Numbers:
+        """Return the rows of first..last that are wanted, in order."""
+        rows = segment.rows[first:last]
+        topics = rows["topic"]
+        if numbers is None:
+            wanted = topics != 0
+        else:
+            few = np.nonzero(numbers)[0]
+            wanted = topics == few[0] if len(few) == 1 else numbers[topics]
+        if self.qos is not None:
+            wanted &= rows["qos"] == self.qos
+        chosen: Numbers = np.nonzero(wanted)[0]
+        chosen += first
+        return chosen
+
+
+EVERYTHING: Final = Selection()

@@ -1,0 +1,282 @@
+"""Limits: rate, connections, memory; a reader that is slow and a writer that floods."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from braidmq.server.connection import READ_AHEAD_BYTES
+from braidmq.testing.broker import RunningBroker
+from braidmq.transport.quic import QuicLimits
+from braidmq.transport.quic_client import Trust, connect
+from braidmq.transport.quic_streams import StreamWire
+from tests.integration.blip.peer import broker_at, until
+from tests.integration.qumbed.peer import (
+    ALICE,
+    FRAME_MAX,
+    Json,
+    Peer,
+    ack,
+    connected,
+    core,
+    discovery,
+    opened,
+    public,
+    publish,
+    subscribe,
+    unsubscribe,
+)
+from tests.integration.qumbed.slow import Slow
+
+pytestmark = pytest.mark.asyncio
+
+WINDOW = 64 * 1024
+
+
+@asynccontextmanager
+async def slow(broker: RunningBroker) -> AsyncIterator[Slow]:
+    """Connect with a peer whose streams are read only when a test says so."""
+    limits = QuicLimits(stream_window_bytes=16_384, connection_window_bytes=65_536)
+    trust = Trust(fingerprint=broker.fingerprint)
+    client = await connect(*broker.address("qumbed"), trust=trust, limits=limits)
+    try:
+        yield Slow(client)
+    finally:
+        await client.close()
+
+
+def unsent(broker: RunningBroker) -> list[int]:
+    """Return what the broker holds of each stream."""
+    engine = broker.daemon.status.engine
+    assert engine is not None
+    wires = [connection._wire for connection in engine.connections]  # noqa: SLF001 - memory shows nowhere else
+    return sorted(wire.stream_unsent_bytes() for wire in wires if isinstance(wire, StreamWire))
+
+
+async def test_too_many_messages_are_refused() -> None:
+    """RATE_LIMIT beyond limits.messages_per_s, which is the connection's; time helps."""
+    async with (
+        broker_at(limits={"messages_per_s": 3}) as broker,
+        connected(broker) as peer,
+        connected(broker) as other,
+    ):
+        one, two = peer.open(), peer.open()
+        await one.publish("t", b"1")
+        await two.subscribe("t", ALICE)
+        await two.publish("t", b"2")
+        one.send(publish("t", b"3", frame_id="x"))
+        await one.expect_error("RATE_LIMIT", "x")
+        two.send(discovery(frame_id="y"), subscribe("u", public(ALICE), frame_id="z"))
+        assert b"2" == opened(await two.message(), ALICE)
+        await two.expect_error("RATE_LIMIT", "y")
+        await two.expect_error("RATE_LIMIT", "z")
+        assert ack() == await two.ask(unsubscribe("t"))  # it makes less work, not more
+        await other.open().publish("t", b"4")
+        broker.clock.advance(1.0)
+        await one.publish("t", b"5")
+
+        assert 4 == core(broker).stats.published
+
+
+async def test_connections_are_bounded() -> None:
+    """limits.connections, over all strands; who leaves makes room."""
+    async with broker_at(limits={"connections": 1}) as broker:
+        async with connected(broker) as peer:
+            await peer.open().publish("t", b"1")
+            with pytest.raises(ConnectionError):
+                async with connected(broker):
+                    pass
+            assert {"connections": 1} == _refused(broker)
+            assert 1 == broker.daemon.status.metrics().connections["qumbed"]
+        await until(lambda: broker.daemon.status.metrics().connections["qumbed"] == 0)
+        async with connected(broker) as peer:
+            await peer.open().publish("t", b"1")
+
+
+async def test_connections_of_an_address_are_bounded() -> None:
+    """limits.connections_per_ip."""
+    async with (
+        broker_at(limits={"connections_per_ip": 1}) as broker,
+        connected(broker) as peer,
+    ):
+        await peer.open().publish("t", b"1")
+        with pytest.raises(ConnectionError):
+            async with connected(broker):
+                pass
+
+        assert {"connections_per_ip": 1} == _refused(broker)
+
+
+def _refused(broker: RunningBroker) -> dict[str, int]:
+    return dict(broker.daemon.status.metrics().connections_refused)
+
+
+async def test_a_connection_that_says_nothing_is_closed() -> None:
+    """limits.handshake_timeout_s: without a stream it is a stranger."""
+    async with (
+        broker_at(limits={"handshake_timeout_s": 0.3}) as broker,
+        connected(broker) as silent,
+        connected(broker) as peer,
+    ):
+        stream = peer.open()
+        await stream.publish("t", b"1")
+        await silent.expect_close()
+        await until(lambda: _refused(broker) == {"unauthenticated": 1})
+        await stream.publish("t", b"2")
+
+
+async def test_a_connection_that_is_idle_is_closed() -> None:
+    """limits.idle_timeout_s: silent for so long."""
+    async with (
+        broker_at(limits={"idle_timeout_s": 0.3}) as broker,
+        connected(broker) as peer,
+    ):
+        await peer.open().publish("t", b"1")
+        await peer.expect_close()
+
+        assert {"idle": 1} == _refused(broker)
+
+
+async def test_a_slow_reader_keeps_its_place_and_holds_up_nobody() -> None:
+    """At most a window is written for it; the rest is in the log, and comes in order."""
+    count = 400
+    async with (
+        broker_at(qumbed={"window_bytes": WINDOW}) as broker,
+        slow(broker) as peer,
+        connected(broker) as other,
+    ):
+        stuck = peer.open()
+        stuck.send(subscribe("t", public(ALICE)))
+        assert ack() == (await stuck.frames(1))[0]
+        stuck.pause()
+        reader, writer = other.open(), other.open()
+        await reader.subscribe("t", ALICE)
+        for number in range(count):
+            writer.send(publish("t", b"%d:" % number + bytes(2_000)))
+        for number in range(count):
+            assert ack(f"{number + 1}", 2) == await writer.answer()
+        assert _numbers(count) == [_number(await reader.message()) for _ in range(count)]
+        assert unsent(broker)[-1] < WINDOW + 4_000
+        # Not even publishing is held up on the slow connection's other streams.
+        quick = peer.open()
+        quick.send(publish("t", b"%d:" % count))
+        assert ack(f"{count + 1}", 2) == (await quick.frames(1))[0]
+        stuck.resume()
+        found = await stuck.frames(count + 1)
+
+        assert _numbers(count + 1) == [_number(message) for message in found]
+
+
+def _number(message: Json) -> int:
+    return int(opened(message, ALICE).partition(b":")[0])
+
+
+def _numbers(count: int) -> list[int]:
+    return list(range(count))
+
+
+async def test_many_slow_streams_share_the_output_buffer() -> None:
+    """The connection's bound holds for all its streams together; each gets everything."""
+    limits = {"output_buffer_bytes": 100_000}
+    async with (
+        broker_at(qumbed={"window_bytes": WINDOW}, limits=limits) as broker,
+        slow(broker) as peer,
+        connected(broker) as other,
+    ):
+        streams = [peer.open() for _ in range(8)]
+        for stream in streams:
+            stream.send(subscribe("t", public(ALICE)))
+            assert ack() == (await stream.frames(1))[0]
+            stream.pause()
+        writer = other.open()
+        for number in range(100):
+            writer.send(publish("t", b"%d:" % number + bytes(2_000)))
+        for _ in range(100):
+            assert 8 == (await writer.answer())["a"]["delivered"]
+        # Each stream may have gone one message over, when there was room for one.
+        assert sum(unsent(broker)) < 100_000 + 8 * 3_000
+        for stream in streams:
+            stream.resume()
+        for stream in streams:
+            found = await stream.frames(100)
+            assert _numbers(100) == [_number(message) for message in found]
+
+
+async def test_tiny_messages_do_not_outgrow_the_window() -> None:
+    """A frame is much longer than a small message: its own bytes count."""
+    async with (
+        broker_at(qumbed={"window_bytes": WINDOW}) as broker,
+        slow(broker) as peer,
+        connected(broker) as other,
+    ):
+        stuck = peer.open()
+        stuck.send(subscribe("t", public(ALICE)))
+        assert ack() == (await stuck.frames(1))[0]
+        stuck.pause()
+        writer = other.open()
+        writer.send(*(publish("t", b"%d" % number) for number in range(3_000)))
+        for _ in range(3_000):
+            await writer.answer()
+        assert unsent(broker)[-1] < WINDOW + 1_000
+        stuck.resume()
+        found = await stuck.frames(3_000)
+
+        assert _numbers(3_000) == [_number(message) for message in found]
+
+
+async def test_frames_that_never_end_are_bounded_together(
+    broker: RunningBroker, peer: Peer
+) -> None:
+    """Nearly a frame on each of many streams: some are refused, the others go on."""
+    unfinished = (FRAME_MAX - 1).to_bytes(4, "big") + bytes(FRAME_MAX - 100)
+    streams = [peer.open() for _ in range(12)]
+    for stream in streams:
+        stream.send(unfinished)
+    # Eight of them fit.
+    await until(lambda: sum(stream.is_ended for stream in streams) == 4)
+    ended = [stream for stream in streams if stream.is_ended]
+    for stream in ended:
+        await stream.expect_error("SERVER_ERROR")
+        await stream.expect_end()
+    await until(lambda: held(broker) == 8 * len(unfinished))
+    rest = [stream for stream in streams if not stream.is_ended]
+    rest[0].send(bytes(99))  # the end of it, and not JSON
+    await rest[0].expect_error("BAD_FRAME")
+
+    assert "1" == (await peer.open().publish("t", b"1"))["message_id"]
+    assert [False] * 7 == [stream.is_ended for stream in rest[1:]]
+
+
+def held(broker: RunningBroker) -> int:
+    """Return how much was taken in and not handled, of all streams."""
+    engine = broker.daemon.status.engine
+    assert engine is not None
+    return sum(connection._held_bytes() for connection in engine.connections)  # noqa: SLF001 - memory shows nowhere else
+
+
+async def test_a_flooding_publisher_costs_a_bounded_amount() -> None:
+    """Whoever publishes and reads no answers is not read from any more; others go on."""
+    async with (
+        broker_at(limits={"output_buffer_bytes": 100_000}) as broker,
+        slow(broker) as peer,
+        connected(broker) as other,
+    ):
+        stream = peer.open()
+        stream.send(publish("t", b"1"))
+        await stream.frames(1)
+        stream.pause()
+        sent = 1
+        flood = [publish("t", b"1")] * 100
+        while stream.unsent_bytes() < 1_000_000:
+            stream.send(*flood)
+            sent += len(flood)
+            await asyncio.sleep(0)
+            assert sent < 100_000  # or nothing ever stops it
+        await other.open().publish("u", b"1")
+        # What one turn brings is answered before anybody looks.
+        assert sum(unsent(broker)) < 100_000 + 2 * READ_AHEAD_BYTES
+        assert held(broker) < 3 * READ_AHEAD_BYTES
+        stream.resume()
+
+        assert [True] * (sent - 1) == [one["a"]["ok"] for one in await stream.frames(sent - 1)]

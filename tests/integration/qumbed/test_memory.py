@@ -1,0 +1,134 @@
+"""A reader that is stuck and a writer that floods, measured from outside: the process's memory.
+
+What is in it, and where it is bounded, test_limits.py looks at from inside.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from braidmq.transport.quic import QuicLimits
+from braidmq.transport.quic_client import Trust, connect
+from tests.integration.qumbed.peer import (
+    ALICE,
+    BOB,
+    Stream,
+    ack,
+    opened,
+    public,
+    publish,
+    subscribe,
+)
+from tests.integration.qumbed.process import MIB, address, joined, rss_bytes
+from tests.integration.qumbed.slow import Slow
+from tests.integration.served import Served, served
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+
+PAYLOAD: Final = bytes(48_000)
+COUNT: Final = 120
+LOAD_BYTES: Final = COUNT * len(PAYLOAD)
+WINDOW_BYTES: Final = 64 * 1024
+PIPELINED: Final = 20
+
+FLOOD_BYTES: Final = 8 * MIB
+
+GROWTH_BYTES_MAX: Final = 2 * MIB
+"""For one who is stuck a window, and what a read of the log brings at once. For a flood the
+answers up to the output buffer, a stream's window, what is read ahead, and a batch on its way
+to the log. And what the allocator keeps."""
+
+CONFIG: Final = f"""
+[qumbed]
+window_bytes = {WINDOW_BYTES}
+[limits]
+output_buffer_bytes = 100000
+"""
+
+# Held for one who does not read, either load would be seen.
+assert min(LOAD_BYTES, FLOOD_BYTES // 2) > 1.8 * GROWTH_BYTES_MAX
+
+
+@asynccontextmanager
+async def slow(broker: Served) -> AsyncIterator[Slow]:
+    """Connect with a peer whose streams are read only when a test says so."""
+    limits = QuicLimits(stream_window_bytes=16_384, connection_window_bytes=65_536)
+    trust = Trust(fingerprint=broker.facts()["qumbed_fingerprint"])
+    client = await connect(*address(broker, "qumbed"), trust=trust, limits=limits)
+    try:
+        yield Slow(client)
+    finally:
+        await client.close()
+
+
+async def load(reader: Stream, writer: Stream, *, routed: int) -> None:
+    """Publish what a reader who is stuck has no room for; one who reads gets all of it."""
+    for first in range(0, COUNT, PIPELINED):
+        numbers = range(first, min(first + PIPELINED, COUNT))
+        for number in numbers:
+            writer.send(publish("t", b"%d:" % number + PAYLOAD))
+        for number in numbers:
+            assert routed == (await writer.answer())["a"]["delivered"]
+            payload = opened(await reader.message(), BOB)
+            assert b"%d" % number == payload.partition(b":")[0]
+
+
+async def test_a_stuck_subscriber_costs_a_bounded_amount_of_memory(tmp_path: Path) -> None:
+    """Megabytes for one who reads nothing: the process hardly grows, and others have all."""
+    async with served(tmp_path, config=CONFIG) as broker:
+        await broker.ready()
+        async with slow(broker) as peer, joined(broker) as other:
+            reader, writer = other.open(), other.open()
+            await reader.subscribe("t", BOB)
+            await load(reader, writer, routed=1)  # what any load leaves behind
+            before = rss_bytes(broker.process.pid)
+            stuck = peer.open()
+            stuck.send(subscribe("t", public(ALICE)))
+            assert ack() == (await stuck.frames(1))[0]
+            stuck.pause()
+            await load(reader, writer, routed=2)
+            grown = rss_bytes(broker.process.pid) - before
+            assert grown < GROWTH_BYTES_MAX, f"{grown / MIB:.1f} MiB"
+            stuck.resume()
+            for number in range(COUNT):
+                (message,) = await stuck.frames(1)
+                assert b"%d" % number == opened(message, ALICE).partition(b":")[0]
+
+            grown = rss_bytes(broker.process.pid) - before
+            assert grown < GROWTH_BYTES_MAX, f"{grown / MIB:.1f} MiB"
+
+
+async def test_a_flooding_publisher_costs_a_bounded_amount_of_memory(tmp_path: Path) -> None:
+    """Who sends without end and reads no answer is not read from; others are served."""
+    async with served(tmp_path, config=CONFIG) as broker:
+        await broker.ready()
+        async with slow(broker) as peer, joined(broker) as other:
+            reader, writer = other.open(), other.open()
+            await reader.subscribe("u", BOB)
+            flooder = peer.open()
+            flooder.send(*[publish("t", bytes(1_000))] * 100)
+            await flooder.frames(100)  # what any load leaves behind
+            before = rss_bytes(broker.process.pid)
+            flooder.pause()
+            sent = 0
+            flood = [publish("t", bytes(1_000))] * 100
+            while flooder.unsent_bytes() < FLOOD_BYTES:
+                flooder.send(*flood)
+                sent += len(flood)
+                await asyncio.sleep(0)
+                assert sent < 50_000  # or nothing ever stops it
+            left = 0
+            while left != (left := flooder.unsent_bytes()):  # until no more is read of it
+                for number in range(50):
+                    assert 1 == (await writer.publish("u", b"%d" % number))["delivered"]
+                    assert b"%d" % number == opened(await reader.message(), BOB)
+            grown = rss_bytes(broker.process.pid) - before
+            assert left > FLOOD_BYTES // 2
+            assert grown < GROWTH_BYTES_MAX, f"{grown / MIB:.1f} MiB"
+            flooder.resume()
+
+            assert all(one["a"]["ok"] for one in await flooder.frames(sent))

@@ -1,0 +1,71 @@
+"""The real process with the Qumbed strand: its address, its identity, its announcement."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from braidmq.server.mdns import Node, find
+from tests.integration.blip.peer import PATIENCE_S
+from tests.integration.served import refused, served
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_without_qumbed_there_is_nothing_of_it(tmp_path: Path) -> None:
+    """Off: neither its address, nor its fingerprint, nor the gateway's key; nor their files."""
+    async with served(tmp_path, "--qumbed", "off") as broker:
+        facts = await broker.ready()
+
+        assert [None] * 3 == [
+            facts[name] for name in ("qumbed", "qumbed_fingerprint", "gateway_public_key")
+        ]
+        assert 0 == await broker.end()
+    assert not (tmp_path / "data" / "gateway.key").exists()
+
+
+async def test_a_qumbed_address_that_is_taken_is_69(tmp_path: Path) -> None:
+    """UDP has addresses, too; the error names the strand."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, line = await refused(tmp_path, "--qumbed", address)
+
+    assert 69 == code
+    assert f"qumbed: cannot listen on {address}" in line
+
+
+async def test_qumbeds_identity_is_made_once(tmp_path: Path) -> None:
+    """Certificate and gateway key are kept, for their owner only, and told at every start."""
+    told = []
+    for _ in range(2):
+        async with served(tmp_path) as broker:
+            facts = await broker.ready()
+            told.append((facts["qumbed_fingerprint"], facts["gateway_public_key"]))
+            assert 0 == await broker.end()
+            assert facts["qumbed_fingerprint"] in broker.stderr
+
+    assert told[0] == told[1]
+    for name in ("gateway.key", "qumbed.key.pem"):
+        assert 0o600 == (tmp_path / "data" / name).stat().st_mode & 0o777
+
+
+async def test_a_broker_with_mdns_is_found(tmp_path: Path) -> None:
+    """`serve --mdns` announces the strand with its port, its key and its topics."""
+    async with served(tmp_path, "--mdns") as broker:
+        facts = await broker.ready()
+        async with broker.peer() as peer:
+            await peer.publish("news", b"1")
+        found: list[Node] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while not any("news" in node.topics for node in found):
+                # Others may be announced on this machine, too.
+                nodes = await find(0.5)
+                found = [
+                    node for node in nodes if node.public_key == facts["gateway_public_key"]
+                ]
+        (node,) = found
+
+        assert (facts["qumbed"],) == node.addresses
+        assert 0 == await broker.end()

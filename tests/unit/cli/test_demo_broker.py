@@ -1,0 +1,21 @@
+"""The demo's broker: what a command says when it fails."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from braidmq.cli import demo_broker
+from braidmq.cli.demo_broker import BrokerProcess
+
+
+@pytest.mark.asyncio
+async def test_a_command_that_fails_ends_the_demo_with_its_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else nobody would know why the dead letter was not sent back."""
+    words = "import sys; print('error: no luck', file=sys.stderr); sys.exit(1)"
+    monkeypatch.setattr(demo_broker, "PROGRAM", (sys.executable, "-c", words))
+
+    with pytest.raises(demo_broker.DemoError, match=r"^braidmq dlq list: error: no luck$"):
+        await BrokerProcess(tmp_path).command("dlq", "list")

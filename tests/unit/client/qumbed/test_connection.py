@@ -1,0 +1,442 @@
+"""One connection that speaks Qumbed as a client."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from braidmq.client.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ConnectionLost,
+    InvalidArgument,
+)
+from braidmq.client.options import Options
+from braidmq.client.qumbed.connection import (
+    QumbedConnection,
+    Tenant,
+    open_connection,
+    refusal_of,
+    trust_of,
+)
+from braidmq.client.qumbed.publishing import Post
+from braidmq.client.url import parse
+from braidmq.wire.qumbed import frames, messages
+from tests.unit.client.peer import die, hang_up, ignore
+from tests.unit.client.qumbed.peer import (
+    GATEWAY,
+    GREETING,
+    KEY,
+    Peer,
+    certificate,
+    refusing,
+)
+from tests.unit.client.qumbed.people import BOB
+
+pytestmark = pytest.mark.asyncio
+
+
+class Receiver(Tenant):
+    """A tenant that keeps what it gets, and pauses when it is told to."""
+
+    def __init__(self, pause_at: int = 0) -> None:
+        self.ids: list[str] = []
+        self.batches = asyncio.Queue[int]()
+        self._pause_at = pause_at
+
+    def deliver(self, connection: QumbedConnection, frame: messages.Message) -> None:
+        self.ids.append(frame.id)
+        if len(self.ids) == self._pause_at:
+            connection.pause_reading()
+
+    def delivered(self) -> None:
+        self.batches.put_nowait(len(self.ids))
+
+    async def until(self, count: int) -> None:
+        while len(self.ids) < count:
+            await self.batches.get()
+
+
+@asynccontextmanager
+async def connected(
+    peer: Peer,
+    options: Options | None = None,
+    tenant: Tenant | None = None,
+    url: str | None = None,
+) -> AsyncIterator[QumbedConnection]:
+    connection = await open_connection(
+        parse(url or peer.url), options or Options(), tenant or Tenant(), lambda _: None
+    )
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def post(message_id: str, payload: bytes = b"1") -> Post:
+    return Post(message_id, messages.publish("orders", payload, frame_id=message_id))
+
+
+def message(message_id: str) -> bytes:
+    return messages.message(b'"orders"', b"sealed", bytes(32), message_id=message_id)
+
+
+async def test_the_first_frame_says_who_we_are() -> None:
+    """A Discovery with the key; its answer says what the gateway seals with."""
+    async with Peer() as peer, connected(peer) as connection:
+        (greeting,) = peer.lines[0].seen
+
+        assert (messages.DISCOVERY, KEY) == (greeting.kind, greeting.key)
+        assert GATEWAY.public_key == connection.gateway_key
+
+
+async def test_without_a_key_none_is_said() -> None:
+    """A broker on the loopback asks for none."""
+    pinned = certificate().fingerprint
+    async with Peer() as peer:
+        url = f"qumbed://127.0.0.1:{peer.port}?fingerprint={pinned}"
+        async with connected(peer, url=url):
+            assert [""] == [frame.key for frame in peer.lines[0].seen]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("UNAUTHORIZED", AuthenticationFailed), ("SERVER_ERROR", ConnectionFailed)],
+)
+async def test_a_refused_greeting_says_why(code: str, error: type[ConnectionFailed]) -> None:
+    """Only an unknown principal is a matter of the key; the text never repeats it."""
+    async with Peer() as peer:
+        peer.refuse(GREETING, code)
+        with pytest.raises(ConnectionFailed, match=f"{code} because") as caught:
+            async with connected(peer):
+                pass
+
+        assert error is type(caught.value)
+        assert KEY not in str(caught.value)
+        await peer.until(lambda: not peer.open_lines())
+
+
+async def test_a_broker_that_refuses_and_leaves_is_heard() -> None:
+    """The Error counts, not the end of the stream behind it."""
+    async with Peer() as peer:
+        with pytest.raises(AuthenticationFailed, match="unknown key"):
+            async with connected(peer, url=peer.url.replace(KEY, "other")):
+                pass
+
+
+async def test_what_answers_otherwise_is_no_broker() -> None:
+    """A Discovery is answered with one."""
+    async with Peer() as peer:
+        peer.script(GREETING, lambda line, frame: line.send(messages.ack()))
+        with pytest.raises(ConnectionFailed, match="did not answer as a broker does"):
+            async with connected(peer):
+                pass
+
+
+async def test_a_broker_is_known_by_its_fingerprint() -> None:
+    """Another certificate is refused, and the key not sent to whoever has it."""
+    async with Peer() as peer:
+        other = peer.url.replace(certificate().fingerprint, 64 * "0")
+        with pytest.raises(ConnectionFailed, match="fingerprint is not the pinned one"):
+            async with connected(peer, url=other):
+                pass
+
+        assert [] == peer.lines
+
+
+async def test_a_broker_is_known_by_an_authority_or_on_request_not_at_all() -> None:
+    """By default a certificate that nobody vouches for is refused."""
+    async with Peer() as peer:
+        url = peer.url.partition("?")[0]
+        for options in (Options(ca_file=certificate().certificate), Options(insecure=True)):
+            async with connected(peer, options, url=url):
+                pass
+        with pytest.raises(ConnectionFailed, match=r"self-signed.*fingerprint="):
+            async with connected(peer, url=url):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        (f"qumbed://h?fingerprint={64 * '0'}", Options(insecure=True)),
+        (f"qumbed://h?fingerprint={64 * '0'}", Options(ca_file=__file__)),
+        ("qumbed://h", Options(ca_file=Path(__file__), insecure=True)),
+    ],
+)
+async def test_there_is_one_way_to_know_a_broker(url: str, options: Options) -> None:
+    """Of two, the weaker would count."""
+    with pytest.raises(InvalidArgument, match="a broker is known by"):
+        trust_of(parse(url), options)
+
+
+async def test_a_file_of_authorities_that_is_not_there_is_told() -> None:
+    """Before anything is connected."""
+    with pytest.raises(InvalidArgument, match="nowhere is not a file"):
+        trust_of(parse("qumbed://h"), Options(ca_file="nowhere"))
+
+
+async def test_answers_go_to_whom_they_are_for_in_order() -> None:
+    """Acks, refusals and Discoveries are told apart by their places."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.once(messages.PUBLISH, refusing("RATE_LIMIT", "slow down"))
+        replies = connection.publish([post("a"), post("b")])
+        fence = connection.fence()[1]
+
+        assert await replies.done
+        refused, stored = replies.answers
+        assert refused is not None
+        assert stored is not None
+        assert ("RATE_LIMIT", "slow down") == refusal_of(refused)
+        assert refusal_of(stored) is None
+        assert await fence
+
+
+async def test_messages_are_told_as_they_come() -> None:
+    """Between answers, and in batches as they were read."""
+    receiver = Receiver()
+    async with Peer() as peer, connected(peer, tenant=receiver) as connection:
+        peer.lines[0].send(message("1"), message("2"))
+        await receiver.until(2)
+        peer.lines[0].send(message("3"))
+        await connection.fence()[1]
+
+        assert ["1", "2", "3"] == receiver.ids
+
+
+async def test_reading_pauses_in_the_middle_of_what_has_come() -> None:
+    """Not one message more is handed on, nor an answer behind them; later all are."""
+    receiver = Receiver(pause_at=2)
+    async with Peer() as peer, connected(peer, tenant=receiver) as connection:
+        fence = connection.fence()[1]
+        peer.hold(messages.DISCOVERY)
+        await peer.until(lambda: peer.held)
+        peer.lines[0].send(*(message(str(number)) for number in range(5)))
+        peer.release()
+        await receiver.until(2)
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+        assert ["0", "1"] == receiver.ids
+        assert connection.is_paused
+        assert not fence.done()
+        connection.resume_reading()
+        connection.resume_reading()
+        assert await fence
+        assert ["0", "1", "2", "3", "4"] == receiver.ids
+
+
+async def test_a_broker_waits_for_a_reader_that_pauses() -> None:
+    """What it sends meanwhile is bounded by QUIC's window, on both ends."""
+    receiver = Receiver(pause_at=1)
+    large = messages.message(b'"orders"', bytes(60_000), bytes(32), message_id="7")
+    async with Peer() as peer, connected(peer, tenant=receiver) as connection:
+        for _ in range(50):
+            peer.lines[0].send(large)
+        await receiver.until(1)
+        assert peer.listener is not None
+        (carrier,) = peer.listener.carriers
+        before = carrier.unsent_bytes
+        assert before > 2_000_000
+        connection.resume_reading()
+        await receiver.until(50)
+
+        assert 50 == len(receiver.ids)
+
+
+async def test_what_has_come_before_the_end_is_still_told() -> None:
+    """Handing over has settled it, so it does not come again."""
+    receiver = Receiver(pause_at=1)
+    async with Peer() as peer, connected(peer, tenant=receiver) as connection:
+        peer.lines[0].send(*(message(str(number)) for number in range(3)))
+        await receiver.until(1)
+        peer.lines[0].die()
+        await receiver.until(3)
+
+        assert connection.is_lost
+
+
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [
+        b"\0\0\0\0",
+        b"\xff\xff\xff\xff",
+        frames.encode(b"not JSON"),
+        frames.encode(b'{"t":9}'),
+        messages.publish("orders", b"1"),
+        messages.ack("an answer to nothing"),
+    ],
+)
+async def test_a_broker_that_breaks_the_protocol_is_left(bytes_sent: bytes) -> None:
+    """Nothing that it says afterwards counts."""
+    receiver = Receiver()
+    async with Peer() as peer, connected(peer, tenant=receiver) as connection:
+        peer.lines[0].send(bytes_sent, message("1"))
+        await peer.until(lambda: not peer.open_lines())
+        while not connection.is_lost:  # noqa: ASYNC110 - each turn lets the loss arrive
+            await asyncio.sleep(0)
+
+        assert "the broker broke the protocol" in str(connection.lost())
+        assert not connection.ended_by_peer
+        assert [] == receiver.ids
+
+
+async def test_an_ack_for_another_message_confirms_nothing() -> None:
+    """Whatever it is for, it is not what we have sent."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.script(messages.PUBLISH, lambda line, frame: line.send(messages.ack("somebody's")))
+        replies = connection.publish([post("ours")])
+
+        assert not await replies.done
+        assert [None] == replies.answers
+        assert "an Ack for another message" in str(connection.lost())
+
+
+async def test_an_error_that_answers_nothing_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And taken for no answer to anything."""
+    async with Peer() as peer, connected(peer) as connection:
+        with caplog.at_level(logging.WARNING, "braidmq.client"):
+            peer.lines[0].send(messages.error("SERVER_ERROR", "shutting down"))
+            assert await connection.fence()[1]
+
+        assert ["the broker says: SERVER_ERROR shutting down"] == caplog.messages
+
+
+@pytest.mark.parametrize("script", [die, hang_up])
+async def test_a_lost_connection_answers_everyone(script: object) -> None:
+    """Requests, fences, and those who ask afterwards."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.script(messages.PUBLISH, die if script is die else hang_up)
+        replies = connection.publish([post("a"), post("b")])
+
+        assert not await replies.done
+        assert not await connection.publish([post("c")]).done
+        assert not await connection.request(lambda number: b"").done
+        with pytest.raises(ConnectionLost):
+            await connection.ask(lambda number: b"")
+
+
+async def test_a_request_that_is_not_answered_ends_the_connection() -> None:
+    """However alive the broker is otherwise."""
+    async with Peer() as peer, connected(peer, Options(answer_timeout=0.05)) as connection:
+        peer.script(messages.SUBSCRIBE, ignore)
+        with pytest.raises(ConnectionLost, match=r"no answer within 0.05 s"):
+            await connection.ask(
+                lambda number: messages.subscribe("orders", "", BOB.public_key, frame_id=number)
+            )
+
+
+async def test_a_publisher_may_have_to_wait_for_room() -> None:
+    """A broker that answers QUIC's pings is not dead, however long a publish takes."""
+    async with Peer() as peer, connected(peer, Options(answer_timeout=0.1)) as connection:
+        peer.hold(messages.PUBLISH)
+        replies = connection.publish([post("a")])
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        fence = connection.fence()[1]
+        while loop.time() < begin + 0.5:  # five times as long as silence may last
+            await asyncio.wait([fence], timeout=0.05)
+
+        assert not connection.is_lost
+        peer.release()
+        assert await replies.done
+        assert await fence
+
+
+async def test_a_broker_that_is_gone_without_a_word_is_missed() -> None:
+    """Also by a publisher that waits, after `answer_timeout`."""
+    async with Peer() as peer, connected(peer, Options(answer_timeout=0.1)) as connection:
+        peer.hold(messages.PUBLISH)
+        replies = connection.publish([post("a")])
+        await peer.until(lambda: peer.held)
+        peer.vanish()
+
+        assert not await replies.done
+        assert "no answer within 0.1 s" in str(connection.lost())
+
+
+async def test_a_broker_that_was_killed_is_missed_at_once() -> None:
+    """Its machine says so, long before `answer_timeout`."""
+    async with Peer() as peer, connected(peer, Options(answer_timeout=60.0)) as connection:
+        peer.hold(messages.PUBLISH)
+        replies = connection.publish([post("a")])
+        await peer.until(lambda: peer.held)
+        peer.end()
+        connection.publish([post("b")])
+
+        assert not await replies.done
+        assert "nobody listens there" in str(connection.lost())
+
+
+async def test_an_idle_connection_to_a_broker_that_is_gone_ends() -> None:
+    """QUIC finds out by itself, and nobody has asked anything."""
+    lost = asyncio.Event()
+    async with Peer() as peer:
+        options = Options(keepalive=0.1, answer_timeout=0.2)
+        connection = await open_connection(
+            parse(peer.url), options, Tenant(), lambda _: lost.set()
+        )
+        peer.vanish()
+        async with asyncio.timeout(10):
+            await lost.wait()
+
+        assert connection.is_lost
+        assert [GREETING] == [peer.kind(frame) for frame in peer.lines[0].seen]
+        await connection.close()
+
+
+async def test_an_idle_connection_is_kept_alive() -> None:
+    """Nothing but QUIC's own pings goes to the broker."""
+    async with (
+        Peer() as peer,
+        connected(peer, Options(keepalive=0.05, answer_timeout=0.3)) as connection,
+    ):
+        loop = asyncio.get_running_loop()
+        nothing, begin = loop.create_future(), loop.time()
+        while loop.time() < begin + 1:  # three times as long as silence may last
+            assert await connection.settle()
+            await asyncio.wait([nothing], timeout=0.1)
+
+        assert not connection.is_lost
+        assert 1 == len(peer.lines[0].seen)
+
+
+async def test_settling_waits_for_every_answer() -> None:
+    """One Discovery stands for all of them."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.hold(messages.PUBLISH)
+        peer.hold(messages.DISCOVERY)
+        replies = connection.publish([post("a"), post("b")])
+        settling = asyncio.create_task(connection.settle())
+        await peer.until(lambda: len(peer.held) == 3)
+
+        assert not settling.done()
+        peer.release()
+        assert await settling
+        assert replies.done.result()
+
+
+async def test_a_fence_is_reached_by_any_answer_to_it() -> None:
+    """A broker that refuses the question has seen it, and all before it."""
+    async with Peer() as peer, connected(peer) as connection:
+        peer.refuse(messages.DISCOVERY, "RATE_LIMIT")
+
+        assert await connection.fence()[1]
+
+
+async def test_frames_may_be_cut_anywhere() -> None:
+    """QUIC's pieces are not ours."""
+    receiver = Receiver()
+    async with Peer() as peer, connected(peer, tenant=receiver):
+        data = message("1") + message("2")
+        for at in range(0, len(data), 7):
+            peer.lines[0].send(data[at : at + 7])
+            await asyncio.sleep(0)
+        await receiver.until(2)
+
+        assert ["1", "2"] == receiver.ids

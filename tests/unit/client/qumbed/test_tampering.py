@@ -1,0 +1,246 @@
+"""Boxes that somebody on the way has worked on: not one of ten thousand opens.
+
+Whoever works on them has what a relay has: every box that anybody has sent, and no key. One
+seed makes every box and every change to it, so that one that opened could be looked at again.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from random import Random
+from typing import Final
+
+import pytest
+
+from braidmq.client.errors import NotOpened
+from braidmq.client.qumbed.boxes import KeyPair
+from braidmq.client.qumbed.envelope import Envelope, Opener, write_envelope
+from braidmq.wire.qumbed.boxes import NONCE_BYTES, OVERHEAD_BYTES, Boxes
+from tests.unit.client.qumbed.people import ALICE, BOB, EVE, MUTATIONS, mutated
+
+SEED: Final = 40
+TOPIC: Final = "sensors/temp"
+SCHEMA: Final = "sensor.Temperature"
+NOW_MS: Final = 1_700_000_000_000
+
+BOXES: Final = 800
+"""Fewer than a replay window, so that all can be taken in the end."""
+
+WAYS: Final = ((ALICE, BOB), (ALICE, BOB), (BOB, ALICE), (EVE, BOB))
+
+Tamper = Callable[[bytes, bytes, Random], bytes]
+"""A box, another one of as many bytes, and dice: to something that nobody has sealed."""
+
+
+SEALING: Final = {
+    pair: Boxes(pair.reveal_private_key(), boxes_max=2) for pair in (ALICE, BOB, EVE)
+}
+
+
+def seal(sender: KeyPair, recipient: KeyPair, plaintext: bytes, rng: Random) -> bytes:
+    """Seal with a nonce that the seed decides; the key pairs themselves throw real dice."""
+    nonce = rng.randbytes(NONCE_BYTES)
+    return SEALING[sender].seal(plaintext, recipient.public_key, nonce=nonce)
+
+
+def bits_turned(sealed: bytes, _: bytes, rng: Random) -> bytes:
+    data = bytearray(sealed)
+    for bit in rng.sample(range(8 * len(data)), rng.randint(1, 8)):
+        data[bit // 8] ^= 1 << bit % 8
+    return bytes(data)
+
+
+def end_cut_off(sealed: bytes, _: bytes, rng: Random) -> bytes:
+    return sealed[: rng.randrange(len(sealed))]
+
+
+def beginning_cut_off(sealed: bytes, _: bytes, rng: Random) -> bytes:
+    return sealed[rng.randrange(1, len(sealed)) :]
+
+
+def extended(sealed: bytes, _: bytes, rng: Random) -> bytes:
+    return sealed + rng.choice((bytes, rng.randbytes))(rng.randint(1, 64))
+
+
+def extended_in_front(sealed: bytes, _: bytes, rng: Random) -> bytes:
+    return rng.randbytes(rng.randint(1, 64)) + sealed
+
+
+def followed_by_another(sealed: bytes, other: bytes, rng: Random) -> bytes:
+    return sealed + other[rng.randrange(len(other)) :]
+
+
+def nonce_of_another(sealed: bytes, other: bytes, _: Random) -> bytes:
+    return other[:NONCE_BYTES] + sealed[NONCE_BYTES:]
+
+
+def nonce_made_up(sealed: bytes, _: bytes, rng: Random) -> bytes:
+    return rng.choice((bytes, rng.randbytes))(NONCE_BYTES) + sealed[NONCE_BYTES:]
+
+
+def nonce_turned(sealed: bytes, _: bytes, rng: Random) -> bytes:
+    by = rng.randrange(1, NONCE_BYTES)
+    return sealed[by:NONCE_BYTES] + sealed[:by] + sealed[NONCE_BYTES:]
+
+
+def tag_of_another(sealed: bytes, other: bytes, _: Random) -> bytes:
+    return sealed[:NONCE_BYTES] + other[NONCE_BYTES:OVERHEAD_BYTES] + sealed[OVERHEAD_BYTES:]
+
+
+def spliced(sealed: bytes, other: bytes, rng: Random) -> bytes:
+    at = rng.randrange(1, len(sealed))
+    return sealed[:at] + other[at:]
+
+
+def middle_of_another(sealed: bytes, other: bytes, rng: Random) -> bytes:
+    start, end = sorted(rng.sample(range(len(sealed) + 1), 2))
+    return sealed[:start] + other[start:end] + sealed[end:]
+
+
+def bytes_exchanged(sealed: bytes, _: bytes, rng: Random) -> bytes:
+    data = bytearray(sealed)
+    one, two = rng.sample(range(len(data)), 2)
+    data[one], data[two] = data[two], data[one]
+    return bytes(data)
+
+
+def part_blanked(sealed: bytes, _: bytes, rng: Random) -> bytes:
+    start, end = sorted(rng.sample(range(len(sealed) + 1), 2))
+    return sealed[:start] + bytes(end - start) + sealed[end:]
+
+
+def one_byte_worked_on(sealed: bytes, _: bytes, rng: Random) -> bytes:
+    return mutated(sealed, rng)
+
+
+TAMPERS: Final[tuple[Tamper, ...]] = (
+    bits_turned,
+    end_cut_off,
+    beginning_cut_off,
+    extended,
+    extended_in_front,
+    followed_by_another,
+    nonce_of_another,
+    nonce_made_up,
+    nonce_turned,
+    tag_of_another,
+    spliced,
+    middle_of_another,
+    bytes_exchanged,
+    part_blanked,
+    one_byte_worked_on,
+)
+
+
+class Traffic:
+    """What a relay has seen: boxes of one size between Alice and Bob, both ways, and Eve's."""
+
+    def __init__(self, plaintext: Callable[[KeyPair, int], bytes]) -> None:
+        self.rng = Random(SEED)
+        self.sent: list[tuple[int, bytes]] = []  # by Alice to Bob
+        self.boxes: list[bytes] = []
+        for number in range(BOXES):
+            sender, recipient = WAYS[number % len(WAYS)]
+            box = seal(sender, recipient, plaintext(sender, number), self.rng)
+            self.boxes.append(box)
+            if sender is ALICE:
+                self.sent.append((number, box))
+        assert 1 == len({len(box) for box in self.boxes})
+
+    def forged(self, count: int) -> Iterator[tuple[str, bytes]]:
+        """Make *count* boxes that nobody has sealed, no two alike, of each kind as many."""
+        known = set(self.boxes)
+        for number in range(count):
+            tamper = TAMPERS[number % len(TAMPERS)]
+            box = self.boxes[0]
+            while box in known:  # a change can be none, as of a byte for its like
+                _, sealed = self.rng.choice(self.sent)
+                box = tamper(sealed, self.rng.choice(self.boxes), self.rng)
+            known.add(box)
+            yield tamper.__name__, box
+
+
+def payload(_: KeyPair, number: int) -> bytes:
+    return b'{"celsius": 22.5, "timestamp_ms": %d, "sensor_id": "kitchen"}' % (NOW_MS + number)
+
+
+def envelope(sender: KeyPair, number: int) -> bytes:
+    """The bytes of an envelope that its recipient would take."""
+    return write_envelope(
+        Envelope(
+            sender.public_key,
+            number,
+            NOW_MS,
+            TOPIC.encode(),
+            SCHEMA.encode(),
+            payload(sender, number),
+        )
+    )
+
+
+def assert_all_kinds(tried: Counter[str]) -> None:
+    assert MUTATIONS == tried.total()
+    assert len(TAMPERS) == len(tried)
+    assert min(tried.values()) >= MUTATIONS // len(TAMPERS)
+
+
+def test_no_payload_opens_that_was_worked_on() -> None:
+    """Each is refused in the one way there is, and the boxes themselves still open."""
+    traffic = Traffic(payload)
+    tried: Counter[str] = Counter()
+    opened = []
+    for kind, box in traffic.forged(MUTATIONS):
+        tried[kind] += 1
+        with suppress(NotOpened):
+            opened.append((kind, box.hex(), BOB.open(box, ALICE.public_key)))
+
+    assert [] == opened
+    assert_all_kinds(tried)
+    for number, box in traffic.sent:
+        assert payload(ALICE, number) == BOB.open(box, ALICE.public_key)
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_no_message_is_taken_that_was_worked_on(required: bool) -> None:
+    """Nor does trying spend a number: all of Alice's messages are taken behind them."""
+    traffic = Traffic(envelope)
+    opener = Opener(BOB, trust=None, required=required)
+    tried: Counter[str] = Counter()
+    taken = []
+    for kind, box in traffic.forged(MUTATIONS):
+        tried[kind] += 1
+        with suppress(NotOpened):
+            message = opener.open(box, ALICE.public_key, topic=TOPIC, schema_id=SCHEMA)
+            taken.append((kind, box.hex(), message))
+
+    assert [] == taken
+    assert_all_kinds(tried)
+    for number, box in traffic.sent:
+        message = opener.open(box, ALICE.public_key, topic=TOPIC, schema_id=SCHEMA)
+        assert (number, payload(ALICE, number)) == (message.sequence, message.payload)
+
+
+def test_what_was_worked_on_opens_for_nobody_and_from_nobody() -> None:
+    """Whichever of the keys that a relay has seen it puts beside the box."""
+    traffic = Traffic(payload)
+    opened = []
+    for kind, box in traffic.forged(MUTATIONS // 10):
+        for keys, sender in ((BOB, EVE), (ALICE, BOB), (ALICE, EVE), (EVE, ALICE), (EVE, BOB)):
+            with suppress(NotOpened):
+                opened.append((kind, box.hex(), keys.open(box, sender.public_key)))
+
+    assert [] == opened
+
+
+@pytest.mark.parametrize("tamper", TAMPERS, ids=lambda tamper: str(tamper.__name__))
+def test_one_seed_makes_the_same_forgeries(tamper: Tamper) -> None:
+    """A box that opened could be looked at again; another seed makes others."""
+    sealed, other = Traffic(payload).boxes[:2]
+    runs = [
+        [tamper(sealed, other, rng) for _ in range(50)]
+        for rng in (Random(1), Random(1), Random(2))
+    ]
+
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2] or tamper in {nonce_of_another, tag_of_another}
+    assert set(runs[0]) - {sealed}

@@ -1,0 +1,35 @@
+"""Loss: an error, or noted and passed over."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from braidmq.columnar.loss import RETAINED, DataLossError, Loss, Losses
+
+
+def test_loss_is_an_error_that_says_which_ids() -> None:
+    """The error names path, ids, reason and the way out."""
+    with pytest.raises(
+        DataLossError, match="data: the ids 3 to 9 are lost: retention"
+    ) as caught:
+        Losses("data", fail=True).note(3, 9, RETAINED)
+    assert Loss(3, 9, RETAINED) == caught.value.loss
+
+
+def test_loss_that_is_passed_over_is_logged_and_noted() -> None:
+    """A skip is never silent."""
+    noted: list[Loss] = []
+    with capture_logs() as logged:
+        Losses("data", fail=False, noted=noted).note(3, 9, RETAINED)
+
+    assert [Loss(3, 9, RETAINED)] == noted
+    assert [("ids_lost", 3, 9)] == [
+        (entry["event"], entry["first_id"], entry["last_id"]) for entry in logged
+    ]
+
+
+def test_no_ids_are_no_loss() -> None:
+    """An empty range is not lost."""
+    losses = Losses("data", fail=True)
+    losses.note(4, 3, RETAINED)
+
+    assert [] == losses.noted

@@ -1,0 +1,69 @@
+"""Which messages a read wants."""
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.base.errors import ConfigError
+from braidmq.columnar.segments import Segment
+from braidmq.columnar.selection import EVERYTHING, Selection
+from tests.unit.columnar.logs import NOTE, message, write_log
+
+BODIES = [
+    message("a", b""),
+    message("ab", b"", qos=0),
+    NOTE,
+    message("b", b""),
+    message("a", b"", qos=0),
+]
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (Selection(), [0, 1, 3, 4]),
+        (Selection(topics=["a"]), [0, 4]),
+        (Selection(topics=["a", "b", "c"]), [0, 3, 4]),
+        (Selection(topics=["c"]), []),
+        (Selection(topics=[]), []),
+        (Selection(topics=[""]), []),
+        (Selection(pattern="a"), [0, 4]),
+        (Selection(pattern="a.*"), [0, 1, 4]),
+        (Selection(pattern=".*"), [0, 1, 3, 4]),
+        (Selection(qos=0), [1, 4]),
+        (Selection(topics=["a"], qos=1), [0]),
+    ],
+)
+def test_rows_are_selected(tmp_path: Path, selection: Selection, expected: list[int]) -> None:
+    """By topic, whole name and qos; what is no message is never selected."""
+    write_log(tmp_path, BODIES, segment_bytes=2**20)
+    segment = Segment(tmp_path, 1, 5, sealed=False)
+    numbers = selection.wanted_numbers(segment)
+
+    assert expected == selection.rows(segment, 0, 5, numbers).tolist()
+    assert [row for row in expected if row >= 2] == selection.rows(
+        segment, 2, 5, numbers
+    ).tolist()
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_sealed_segment_without_a_wanted_topic_is_missed(
+    tmp_path: Path, sealed: bool
+) -> None:
+    """Its topics are verified; those of a growing one are looked for row by row."""
+    write_log(
+        tmp_path, [*BODIES, message("z", b"z" * 4096)], segment_bytes=4096 if sealed else 2**20
+    )
+    segment = Segment(tmp_path, 1, 6, sealed=sealed)
+
+    assert sealed == Selection(topics=["none"]).misses(segment)
+    assert sealed == Selection(pattern="none").misses(segment)
+    assert not Selection(topics=["none", "z"]).misses(segment)
+    assert not EVERYTHING.misses(segment)
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    """One text is not a list of topics, and a pattern is a regular expression."""
+    for wrong in ({"topics": "abc"}, {"pattern": "["}, {"topics": ["a"], "pattern": "a"}):
+        with pytest.raises(ConfigError):
+            Selection(**wrong)

@@ -1,0 +1,8 @@
+"""What a frame says, field by field, compiled or not."""
+
+from typing import Any
+
+
+def fields_of(frame: object) -> dict[str, Any]:
+    """Return the fields of a frame; a compiled one has no `__dict__`."""
+    return {name: getattr(frame, name) for name in dir(frame) if not name.startswith("_")}
