@@ -14,7 +14,7 @@ SEEDS ?= 5000
 
 BIN := .venv/bin
 PURE := $(CURDIR)/build/pure
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 TREE := $(wildcard src tests bench setup.py)
 
 # A virtual environment does not survive being copied or moved: it knows its own place.

@@ -77,8 +77,8 @@ def test_a_killed_broker_keeps_its_promises_on_three_strands(
     sys.stderr.write(f"\n{kills} kills: {told}, {followers}, {dict(noted)}, {dict(ways)}\n")
 
     assert [] == violations
-    assert min(told.confirmed, told.settled, noted[kinds.PUSH], noted[kinds.TAKEN]) > 50
+    assert min(told.confirmed, told.settled, noted[kinds.PUSH], noted[kinds.TAKEN]) > 10
     assert told.duplicates > 0
-    assert min(ways[kinds.DELIVER], ways[kinds.PUSH], followers.handed) > 50
+    assert min(ways[kinds.DELIVER], ways[kinds.PUSH], followers.handed) > 10
     assert ways[kinds.REPEATED] > 0
     assert list((tmp_path / "data" / "snapshot").glob("*.snap"))

@@ -41,6 +41,7 @@ OURS: Final = (
     "docs/protocols/blip.md",
     "docs/protocols/qumbed.md",
     "docs/protocols/vibe.md",
+    "docs/spark.md",
 )
 """Documents whose every block must have a label."""
 

@@ -351,3 +351,30 @@ async def test_the_blocking_facade_against_the_real_broker() -> None:
         seen = await asyncio.to_thread(blocking_round_trip, broker)
 
         assert [(b"1", ALICE.public_key), (b"2", ALICE.public_key)] == seen
+
+
+async def test_envelopes_that_were_refused_are_sealed_anew() -> None:
+    """Else they came behind more than a window of later ones, and were taken for replays."""
+    config: dict[str, object] = {"limits": {"messages_per_s": 2000}}
+    async with (
+        running_broker(config=config) as broker,
+        braidmq.connect(broker.url("qumbed"), private_key=ALICE) as sender,
+        braidmq.connect(broker.url("qumbed"), private_key=BOB) as reader,
+        reader.subscribe("orders") as messages,
+    ):
+        sent = [b"%d" % number for number in range(5000)]
+        clock = asyncio.ensure_future(_let_time_pass(broker))
+        receipts = await sender.publish_many(
+            "orders", sent, recipient=BOB.public_key, envelope=True, retry=True
+        )
+        clock.cancel()
+
+        assert [braidmq.Receipt] * 5000 == [type(receipt) for receipt in receipts]
+        assert sorted(sent) == sorted(await payloads_of(messages, 5000))
+        assert {} == messages.refused
+
+
+async def _let_time_pass(broker: RunningBroker) -> None:
+    while True:
+        await asyncio.sleep(0.01)
+        broker.clock.advance(0.5)

@@ -128,6 +128,10 @@ class Follower(Subscription):
                     return min(self.cursor, delivery.message.id - 1)
         return self.cursor
 
+    def has_all(self) -> bool:
+        """Say whether everything that is for it so far has reached its peer."""
+        return not self.behind and self.sent_id() == self.cursor
+
     def floor_id(self, committed_id: int) -> int:
         """Return the id up to which it needs nothing from the log any more."""
         sent_id = self.sent_id()
@@ -291,12 +295,11 @@ class FollowerDeliverer(Deliverer):
         """Say whether messages could be missed: not while another peer has the same place."""
         if self.settings.offline_us == 0:
             return False
-        sent_id = follower.sent_id()
-        has_all = not follower.behind and sent_id == follower.cursor
         for other in self._twins(follower):
             # A restart finds it at its record: what is before that it must have by now.
-            takes_over = other.began_id <= sent_id and other.sent_id() >= other.id
-            if other.started and (has_all or takes_over):
+            is_past = other.has_all() or other.sent_id() >= other.id
+            takes_over = is_past and other.began_id <= follower.sent_id()
+            if other.started and (takes_over or follower.has_all()):
                 return False
         return True
 
@@ -331,12 +334,13 @@ class FollowerDeliverer(Deliverer):
         topic.followers = [other for other in topic.followers if other is not follower]
 
     def end_overdue(self, now_us: int) -> list[Follower]:
-        """End those who are away for too long, and return them."""
+        """End those who are away for too long, or taken over meanwhile, and return them."""
         offline_us = self.settings.offline_us
         over = [
             follower
             for follower in self.followers.values()
-            if follower.peer is None and follower.last_used_us + offline_us <= now_us
+            if follower.peer is None
+            and (follower.last_used_us + offline_us <= now_us or not self._may_miss(follower))
         ]
         for follower in over:
             self.stats.leases_ended += 1

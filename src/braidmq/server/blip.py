@@ -243,7 +243,7 @@ class BlipConnection(Connection):
             return None
         if len(self._topics) >= TOPICS_REMEMBERED_MAX:
             self._topics.clear()
-        self._topics[command.topic] = topic
+        self._topics[topic.name] = topic  # not the peer's own copy of the name
         return topic
 
     def _acknowledge(self, command: session.OnSubscription, now_us: int) -> bool:

@@ -27,6 +27,9 @@ TOPICS_REMEMBERED_MAX: Final = 1024
 UNAUTHORIZED_CODE: Final = 1
 """What a connection is closed with when a peer is not who it says; elsewhere it is 0."""
 
+DISCOVERY_LOOKED_AT_MAX: Final = 10_000
+"""Topics of which a Discovery finds out whether the asker may see them."""
+
 QUEUE_FULL: Final = "queue full"
 NOT_ALLOWED: Final = "not allowed"
 
@@ -152,6 +155,7 @@ class QumbedConnection(QumbedOutput):
             self._unsubscribe(command)
         else:
             self._tell_of_ourselves(command)
+            self._flush()  # and look whether the peer takes it: it is far longer than the frame
         return True
 
     # Who is asking.
@@ -190,7 +194,8 @@ class QumbedConnection(QumbedOutput):
                 return True
         if self._sealed < 0 and not self._judge(publish):
             return True
-        dedup_id = dedup_id_of(publish)
+        assert self.principal is not None
+        dedup_id = dedup_id_of(publish, self.principal.name, self._link.token)
         if dedup_id and self._is_repeat(publish, dedup_id, now_us):
             return True
         broker = self._broker
@@ -239,7 +244,7 @@ class QumbedConnection(QumbedOutput):
             return None
         if len(self._topics) >= TOPICS_REMEMBERED_MAX:
             self._topics.clear()
-        self._topics[publish.topic] = topic
+        self._topics[topic.name] = topic  # not the peer's own copy of the name
         return topic
 
     def _judge(self, publish: messages.Publish) -> bool:
@@ -334,7 +339,7 @@ class QumbedConnection(QumbedOutput):
         principal = self.principal
         assert principal is not None
         seen: list[str] = []
-        for topic in self._broker.topics.all():
+        for topic in self._broker.topics.first(DISCOVERY_LOOKED_AT_MAX):
             if authorize(principal, LIST_QUEUES, topic.name):
                 seen.append(topic.name)
                 if len(seen) == messages.DISCOVERY_TOPICS_MAX:

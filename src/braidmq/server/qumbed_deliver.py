@@ -13,21 +13,29 @@ from braidmq.server.qumbed_link import QumbedOptions
 from braidmq.wire.qumbed import frames, messages
 from braidmq.wire.qumbed.session import SEAL_BYTES
 
-DEDUP_ID_CHARACTERS_MAX: Final = 1_024
-"""A longer one is kept by its hash: it is stored with the message."""
+KEYLESS_ID_CHARACTERS_MIN: Final = 16
+"""From here on an id is taken for one that no two clients choose, as random ones are."""
+
+DEDUP_DIGITS: Final = 48
+"""Of the hash; 192 bits are enough that no two ids ever meet."""
 
 _US_PER_MS: Final = 1_000
 
 
-def dedup_id_of(publish: messages.Publish) -> str:
-    """Return what a repeat is recognised by, which is the sender's own; "" when it has none."""
+def dedup_id_of(publish: messages.Publish, principal: str, connection: str) -> str:
+    """Return what a repeat is recognised by, which is the sender's own; "" when it has none.
+
+    Who gives no key cannot be told from others that give none: unless the id is long enough to
+    be nobody else's, it means what it means on its *connection* only.
+    """
     if not publish.id:
         return ""
-    dedup_id = f"{publish.sender_public_key.hex()}:{publish.id}"
-    if len(dedup_id) <= DEDUP_ID_CHARACTERS_MAX:
-        return dedup_id
-    # A colon at another place than before: the two kinds never meet.
-    return "sha256:" + hashlib.sha256(dedup_id.encode()).hexdigest()
+    sender = publish.sender_public_key.hex()
+    if not sender and len(publish.id) < KEYLESS_ID_CHARACTERS_MIN:
+        sender = connection
+    # By its hash: it is stored with the message, and consumers of other strands see it.
+    whole = f"{len(principal)}:{principal}:{sender}:{publish.id}"
+    return "qumbed:" + hashlib.sha256(whole.encode()).hexdigest()[:DEDUP_DIGITS]
 
 
 def message_of(

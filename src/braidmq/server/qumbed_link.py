@@ -4,6 +4,7 @@ A peer may open many streams, and each is served like a connection of its own; w
 peer is counted here, for all its streams together.
 """
 
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 UNFINISHED_BYTES_MAX: Final = 8 * (MIB + 4)
 """Frames that have begun and not ended, of all streams of a connection: eight of the longest,
 with their lengths. Beyond it the stream that adds to them is closed."""
+
+TOKEN_BYTES: Final = 16
 
 ANONYMOUS: Final = "anonymous"
 """The name of everybody, where nobody is asked who he is."""
@@ -84,6 +87,7 @@ class Link:
         self.principal: Principal | None = principal  # None: each stream says a key
         self.left: Callable[[Connection], None] = left  # told of each stream that ended
         self.is_authenticated: bool = principal is not None
+        self.token: str = secrets.token_hex(TOKEN_BYTES)  # no other connection has it, ever
         self.unfinished_bytes: int = 0
         self._rate: int = messages_per_s
         self._tokens: float = float(messages_per_s)

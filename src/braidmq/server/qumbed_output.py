@@ -116,9 +116,6 @@ class QumbedOutput(Connection):
 
     def _end_subscriptions(self) -> None:
         self._collect()
-        for follower in self.following.values():
-            # The connection lives: QUIC brings over what was written, however often it must.
-            follower.unreceived = deque()
         self._broker.detach(self, self._host.now_us())
 
     # Answers.

@@ -1,4 +1,32 @@
-"""Apache Spark over the log: data source, sink and pipelines.
+"""Apache Spark over the log: the data source, and the session that it runs in.
 
-The one room that mentions a DataFrame; it reaches messages through `columnar` or over Flight.
+The one room that mentions a DataFrame; it reaches messages through `columnar`.
+
+    from braidmq.spark import register, session
+
+    spark = session()      or your own, and register(spark)
+    spark.read.format("braidmq").option("path", "data").load()
+
+Needs pyspark and pyarrow: `pip install braidmq[spark]`.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from braidmq.spark.registration import register
+    from braidmq.spark.sessions import session
+
+__all__ = ["register", "session"]
+
+_HOMES: Final = {
+    "register": "braidmq.spark.registration",
+    "session": "braidmq.spark.sessions",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the two have their types above
+    """Return what is asked for; pyspark is imported only then, because it takes a second."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -52,8 +52,9 @@ class StreamWire:
 
     def write(self, data: bytes) -> None:
         """Send *data*, now or when there is room; drop it if the peer wants no more."""
+        # What is dropped counts too: it never arrives.
+        self.written_bytes += len(data)
         if data and not (self.is_output_ended or self.is_over):
-            self.written_bytes += len(data)
             self.carrier.write(self, data)
 
     def unsent_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from braidmq.broker import records
 from braidmq.broker.broker import MAINTENANCE_US
-from tests.unit.broker.drive import ROOM_BYTES, Drive, peer_of
+from tests.unit.broker.drive import ROOM_BYTES, Drive, S, peer_of
 from tests.unit.broker.following import (
     KEY,
     OFFLINE_US,
@@ -348,6 +348,27 @@ def test_who_comes_back_before_its_end_was_noticed_gets_what_never_arrived() -> 
     assert 1 == drive.broker.subscription_count()
     leave(drive, back)
     assert [] == take(follow(drive, "a"))
+
+
+def test_a_place_that_is_taken_over_later_ends_then() -> None:
+    """Else it held the log back, and all of it came again at the next return."""
+    drive = offline_drive()
+    lost = follow(drive, "a")
+    lost.room_bytes = 0
+    drive.publish_many("a", 3)
+    back = follow(drive, "a")
+    back.room_bytes = 0
+    leave(drive, lost)  # before the other one has what it missed
+    between = drive.broker.subscription_count()
+    back.room_bytes = 1 << 20
+    drive.broker.resume(back, drive.now_us)
+    drive.serve_reads()
+    taken = take(back)
+    drive.advance(2 * S)
+
+    assert [b"0", b"1", b"2"] == taken
+    assert (2, 1) == (between, drive.broker.subscription_count())
+    assert drive.broker.committed_id + 1 == drive.broker.needed_id()
 
 
 # What others see of it.

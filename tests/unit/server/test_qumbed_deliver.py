@@ -6,7 +6,6 @@ from braidmq.broker import headers
 from braidmq.broker.followers import marks_of
 from braidmq.broker.topics import ORIGIN_QUMBED, Message, Topic, body_of
 from braidmq.server.qumbed_deliver import (
-    DEDUP_ID_CHARACTERS_MAX,
     Delivering,
     dedup_id_of,
     message_of,
@@ -93,21 +92,27 @@ def test_what_was_judged_at_the_publish_is_what_is_read_back(*, is_sealed: bool)
 
 def test_a_dedup_id_is_the_senders_own() -> None:
     """Another sender's id of the same name is another; without an id there is none."""
-    ids = {
-        dedup_id_of(publish_of(frame_id="x", sender_public_key=sender))
+    asked = [
+        publish_of(frame_id="x", sender_public_key=sender)
         for sender in (b"", public(ALICE), public(BOB))
-    }
+    ]
+    ids = {dedup_id_of(publish, "ada", "here") for publish in asked}
+    ids.add(dedup_id_of(asked[1], "bob", "here"))
 
-    assert 3 == len(ids)
-    assert "" == dedup_id_of(publish_of(sender_public_key=public(ALICE)))
+    assert 4 == len(ids)
+    assert all(len(one) < 64 for one in ids)
+    assert "" == dedup_id_of(publish_of(sender_public_key=public(ALICE)), "ada", "here")
 
 
-def test_a_long_dedup_id_is_kept_by_its_hash() -> None:
-    """So that it fits a header, and two that differ at their end stay two."""
-    found = {dedup_id_of(publish_of(frame_id="x" * 65_000 + last)) for last in "aab"}
+def test_who_gives_no_key_and_a_short_id_is_known_by_its_connection() -> None:
+    """Two clients that count from 1 are two; a random id is the same on every connection."""
+    short, random = publish_of(frame_id="1"), publish_of(frame_id="0123456789abcdef")
+    signed = publish_of(frame_id="1", sender_public_key=public(ALICE))
 
-    assert 2 == len(found)
-    assert all(len(one) <= DEDUP_ID_CHARACTERS_MAX for one in found)
+    assert dedup_id_of(short, "ada", "here") == dedup_id_of(short, "ada", "here")
+    assert dedup_id_of(short, "ada", "here") != dedup_id_of(short, "ada", "there")
+    assert dedup_id_of(random, "ada", "here") == dedup_id_of(random, "ada", "there")
+    assert dedup_id_of(signed, "ada", "here") == dedup_id_of(signed, "ada", "there")
 
 
 def test_a_box_is_passed_on_and_anything_else_sealed() -> None:

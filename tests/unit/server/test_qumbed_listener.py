@@ -22,7 +22,7 @@ from tests.unit.server.by_hand import Hand
 pytestmark = pytest.mark.asyncio
 
 LIMITS = LimitsConfig()
-IMPATIENT = QuicLimits(handshake_timeout_s=0.3)
+IMPATIENT = QuicLimits(handshake_timeout_s=1.0)
 
 
 def made(limits: LimitsConfig = LIMITS, **config: object) -> QumbedListener:

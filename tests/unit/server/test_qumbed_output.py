@@ -207,3 +207,36 @@ def test_who_reads_no_more_is_subscribed_no_more_and_may_still_publish() -> None
     (request,) = hand.log.reads
     assert 1 == request.after_id
     assert 2 == hand.engine.broker.stats.published
+
+
+def test_what_a_stream_that_ends_had_not_taken_is_still_to_come() -> None:
+    """A FIN, and then nothing: nobody knows whether the last messages arrived."""
+    hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
+    reader, wire = hand.stream()
+    reader.receive(subscribe("t", public(ALICE)))
+    hand.settle()
+    wire.received = wire.written_bytes
+    writer, _ = hand.stream()
+    writer.receive(publish("t", b"1"))
+    hand.settle()
+    reader.finish_input()
+    hand.settle()
+
+    again, _ = hand.stream()
+    again.receive(subscribe("t", public(ALICE)))
+    hand.settle()
+    (request,) = hand.log.reads
+    assert 1 == request.after_id
+
+
+def test_a_peer_that_asks_again_and_again_who_we_are_is_not_answered_without_end() -> None:
+    """Discovery: the answer is far longer than the question, and the output is bounded."""
+    hand = QumbedHand()
+    for number in range(1000):
+        hand.engine.broker.topics.get(f"topic-{number}-" + "x" * 100)
+    stream, wire = hand.stream()
+    wire.is_full_above = 1 << 20
+    wire.connection = stream
+    stream.receive(discovery() * 3000)
+
+    assert 1 << 20 < len(wire.written) < 2 << 20

@@ -57,7 +57,7 @@ async def test_above_the_threshold_an_address_must_be_proven(tmp_path: Path) -> 
 @pytest.mark.asyncio
 async def test_a_stranger_that_asks_nothing_is_closed(tmp_path: Path) -> None:
     """No greeted stream within the handshake timeout: the end."""
-    async with listening(tmp_path, replace(LIMITS, handshake_timeout_s=0.1)) as server:
+    async with listening(tmp_path, replace(LIMITS, handshake_timeout_s=1.0)) as server:
         client = await server.connect()
         async with asyncio.timeout(10):
             await client.wait_ended()

@@ -314,3 +314,20 @@ async def test_what_has_arrived_is_known_also_of_a_stream_that_is_lost(tmp_path:
         await until(lambda: "lost" in server.accepted[0].told)
         assert (5, 10) == (wire.received_bytes(), wire.written_bytes)
         await client.close()
+
+
+async def test_what_was_dropped_never_counts_as_arrived(tmp_path: Path) -> None:
+    """Written to a stream that takes no more: what has arrived stays behind it for ever."""
+    async with listening(tmp_path) as server:
+        client = await server.connect()
+        opened(client).wire.write(b"hello")
+        await until(lambda: server.accepted)
+        wire = server.accepted[0].wire
+        wire.write(b"12345")
+        await until(lambda: wire.received_bytes() == 5)
+        wire.finish_output()
+        wire.write(b"67890")
+        await until(lambda: client.carrier.wires[0].input_ended)
+
+        assert wire.received_bytes() < wire.written_bytes
+        await client.close()

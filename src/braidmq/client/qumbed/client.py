@@ -244,6 +244,14 @@ class QumbedClient(StrandClient[QumbedConnection, Post]):
         is_too_soon = isinstance(error, PublishRefused) and error.code == RATE_LIMIT
         return is_too_soon or super()._is_worth_repeating(error)
 
+    def _renewed(
+        self, one: Post | PublishError, result: Receipt | PublishError
+    ) -> Post | PublishError:
+        was_refused = isinstance(result, PublishRefused)
+        if was_refused and isinstance(one, Post) and one.renewed is not None:
+            return one.renewed()
+        return one
+
     def _posting(
         self, topic: str, *, qos: int, recipient: PublicKey | None, schema: str, envelope: bool
     ) -> Posting:
@@ -274,7 +282,7 @@ class QumbedClient(StrandClient[QumbedConnection, Post]):
                 payload, key, topic=topic, schema_id=schema, now_ms=_now_ms()
             )
 
-        return Sealing(key, self._keys.public_key, seal)
+        return Sealing(key, self._keys.public_key, seal, is_numbered=envelope)
 
     async def _fly(
         self,

@@ -1,6 +1,7 @@
 """What a Qumbed publisher sends: a message checked, sealed and laid out, and many in flight."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
@@ -42,13 +43,20 @@ _PUBLISH_FIXED_BYTES: Final = len(
 
 
 class Post:
-    """A message laid out; sent again it has the same id, so that it is stored once."""
+    """A message laid out; sent again it has the same id, so that it is stored once.
 
-    __slots__ = ("frame", "id")
+    One that was refused was not stored: in an envelope it is *renewed*, or its number would
+    come too late, behind those that were taken meanwhile.
+    """
 
-    def __init__(self, message_id: str, frame: bytes) -> None:
+    __slots__ = ("frame", "id", "renewed")
+
+    def __init__(
+        self, message_id: str, frame: bytes, renewed: "Callable[[], Post] | None" = None
+    ) -> None:
         self.id = message_id
         self.frame = frame
+        self.renewed = renewed
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -57,12 +65,20 @@ class Post:
 class Sealing:
     """For whom messages are sealed, by whom and how."""
 
-    __slots__ = ("recipient", "seal", "sender")
+    __slots__ = ("is_numbered", "recipient", "seal", "sender")
 
-    def __init__(self, recipient: bytes, sender: bytes, seal: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self,
+        recipient: bytes,
+        sender: bytes,
+        seal: Callable[[bytes], bytes],
+        *,
+        is_numbered: bool = False,
+    ) -> None:
         self.recipient = recipient
         self.sender = sender
         self.seal = seal
+        self.is_numbered = is_numbered  # in envelopes
 
 
 class Posting:
@@ -104,7 +120,10 @@ class Posting:
             raise InvalidArgument(f"schema {self._schema!r}: {problem}")
         self._check_size(len(raw) + OVERHEAD_BYTES)  # sealed by us, or by the gateway
         recipient_key_id = sender = b""
+        renewed: Callable[[], Post] | None = None
         if self._sealing is not None:
+            if self._sealing.is_numbered:
+                renewed = partial(self.post, raw)
             raw = self._sealing.seal(raw)
             self._check_size(len(raw))  # an envelope takes more
             recipient_key_id, sender = key_id(self._sealing.recipient), self._sealing.sender
@@ -112,7 +131,7 @@ class Posting:
         frame = messages.publish(
             self.topic, raw, self._schema, recipient_key_id, sender, frame_id=message_id
         )
-        return Post(message_id, frame)
+        return Post(message_id, frame, renewed)
 
     def receipt(self, answer: Ack, *, repeated: bool) -> Receipt:
         """Return the receipt of a message that went well."""

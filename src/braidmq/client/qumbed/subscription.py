@@ -64,6 +64,9 @@ ENVELOPE: Final = "envelope"
 """There is none although they are required, or it is broken."""
 SCHEMA: Final = "schema"
 
+ID_DIGITS_MAX: Final = 20
+"""Of the largest id of a record."""
+
 _TRANSIENT: Final = frozenset({RATE_LIMIT, SERVER_ERROR})
 
 log = logging.getLogger("braidmq.client")
@@ -75,7 +78,8 @@ class QumbedMessage(Message):
     __slots__ = ("_gateway", "_schema", "_sender", "sealed_at_ms", "sequence", "timestamp_ms")
 
     def __init__(self, frame: messages.Message, opened: Opened, gateway_key: bytes) -> None:
-        self.id = int(frame.id) if frame.id.isdecimal() and frame.id.isascii() else None
+        is_number = frame.id.isdecimal() and frame.id.isascii()
+        self.id = int(frame.id) if is_number and len(frame.id) <= ID_DIGITS_MAX else None
         self.topic = frame.topic
         self.payload = opened.payload
         self.qos = 1

@@ -15,8 +15,8 @@ from braidmq.wire.json_depth import is_deeper
 DEPTH_MAX: Final = 32
 """Arrays and objects around the innermost value, the frame's own two among them."""
 
-ID_BYTES_MAX: Final = 65_535
-"""What a client may call its frame; kept with the message, where a text's length is a u16."""
+ID_BYTES_MAX: Final = 256
+"""What a client may call its frame: it is kept until the frame is answered."""
 
 
 class BadFrameError(MalformedPayloadError):

@@ -1,0 +1,187 @@
+"""What a read does with a range of offsets: cut it on the driver, read parts on executors.
+
+A scan is a value: it is pickled into every task, and the same part of it gives the same rows
+wherever and whenever it is read.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from braidmq import columnar
+from braidmq.columnar import Decoding, Part, TypedSchema, Unsealing
+from braidmq.columnar.columns import TYPES
+from braidmq.columnar.decode import ERROR_COLUMN
+from braidmq.columnar.loss import DataLossError
+from braidmq.spark.offsets import NO_LIMITS, Limits, told
+from braidmq.spark.options import ReadOptions
+
+NO_LIMIT: Final = 2**63 - 1
+BATCH_ROWS: Final = 16_384
+"""Small enough that the JVM takes one in while the next one is made, in the cache of a core."""
+
+
+def typed_schema(options: ReadOptions) -> TypedSchema | None:
+    """Return the schema that payloads are decoded with: a built-in one, or one of a file.
+
+    Raises:
+        ConfigError: There is none of that id, or it cannot be columns.
+    """
+    if options.schema_id is None:
+        return None
+    if options.schema_id.endswith(".json"):
+        return TypedSchema.from_file(options.schema_id)
+    return TypedSchema.built_in(options.schema_id)
+
+
+def full_schema(options: ReadOptions) -> pa.Schema:
+    """Return every column of a read, in order.
+
+    Raises:
+        ConfigError: The schema of the payloads cannot be used.
+    """
+    names = [name for name in TYPES if options.headers or name != "headers"]
+    own = pa.schema([(name, TYPES[name]) for name in names])
+    typed = typed_schema(options)
+    if typed is not None:
+        return Decoding(typed).schema_behind(own)
+    if options.key_file is not None:
+        return pa.schema([*own, pa.field(ERROR_COLUMN, pa.string())])
+    return own
+
+
+@dataclass
+class Scan:
+    """A read of the columns *names*, of topics that may be fewer than those of the options."""
+
+    options: ReadOptions
+    names: list[str]
+    topics: frozenset[str] | None = None
+    pattern: str | None = None
+    limits: Limits = NO_LIMITS
+
+    def cut(self, start: int, end: int) -> list[Part]:
+        """Return the parts of a range that have a wanted message, as large as was asked for.
+
+        Runs on the driver.
+
+        Raises:
+            LostOffsetsError: An offset of the range is lost, and that is an error.
+            DamagedLogError: The log is damaged.
+        """
+        parts = self._cut(start, end, self.options.partition_bytes, None)
+        least = self.options.partitions_min
+        if least is not None and 0 < len(parts) < least:
+            parts = self._cut(start, end, None, least)
+        return parts
+
+    def _cut(
+        self, start: int, end: int, target_bytes: int | None, count: int | None
+    ) -> list[Part]:
+        try:
+            found = columnar.cut(
+                self.options.path,
+                start,
+                end,
+                topics=self.topics,
+                pattern=self.pattern,
+                target_bytes=target_bytes,
+                parts=count,
+                fail_on_data_loss=self.options.fail_on_data_loss,
+            )
+        except DataLossError as error:
+            raise told(error) from None
+        return [part for part in found if part.messages]
+
+    def advance(self, start: int, *, messages: int = NO_LIMIT, size: int = NO_LIMIT) -> int:
+        """Return the offset behind so many wanted messages, or bytes of payload.
+
+        Runs on the driver.
+
+        Raises:
+            LostOffsetsError: An offset on the way is lost, and that is an error.
+            DamagedLogError: The log is damaged.
+        """
+        try:
+            return columnar.advance(
+                self.options.path,
+                start,
+                topics=self.topics,
+                pattern=self.pattern,
+                messages=messages,
+                payload_bytes=size,
+                fail_on_data_loss=self.options.fail_on_data_loss,
+            )
+        except DataLossError as error:
+            raise told(error) from None
+
+    def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part, in order.
+
+        Runs on executors.
+
+        Raises:
+            LostOffsetsError: An offset of the part is lost, and that is an error.
+            DamagedLogError: The log is damaged.
+            ConfigError: The key or the schema cannot be used.
+        """
+        limited = self._limits_within(start, end)
+        own = [name for name in self.names if name in TYPES]
+        if limited:
+            own += [name for name in ("topic", "offset") if name not in own]
+        found = columnar.batches(
+            self.options.path,
+            start=start,
+            end=end,
+            topics=self.topics,
+            pattern=self.pattern,
+            columns=own,
+            decoding=self._decoding(),
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            batch_rows=BATCH_ROWS,
+        )
+        exact = found.schema.names == self.names
+        try:
+            for batch in found:
+                wanted = batch.filter(_within(batch, self.limits)) if limited else batch
+                yield wanted if exact else _chosen(wanted, self.names)
+        except DataLossError as error:
+            raise told(error) from None
+
+    def _limits_within(self, start: int, end: int) -> bool:
+        floors, ceilings = self.limits.floors.values(), self.limits.ceilings.values()
+        return any(start < floor for floor in floors) or any(end > top for top in ceilings)
+
+    def _decoding(self) -> Decoding | None:
+        decoded = any(name not in TYPES for name in self.names)
+        opened = self.options.key_file is not None and "value" in self.names
+        if not decoded and not opened:
+            return None
+        unsealing = None
+        if self.options.key_file is not None:
+            unsealing = Unsealing.from_file(self.options.key_file, trusted=self.options.trusted)
+        return Decoding(typed_schema(self.options) if decoded else None, unsealing)
+
+
+def _within(batch: pa.RecordBatch, limits: Limits) -> pa.Array:
+    topics, offsets = batch.column("topic"), batch.column("offset")
+    outside = pa.array(np.zeros(len(batch), np.bool_))
+    for topic, floor in limits.floors.items():
+        below = pc.and_(pc.equal(topics, topic), pc.less(offsets, floor))
+        outside = pc.or_(outside, below)
+    for topic, ceiling in limits.ceilings.items():
+        above = pc.and_(pc.equal(topics, topic), pc.greater_equal(offsets, ceiling))
+        outside = pc.or_(outside, above)
+    return pc.invert(outside)
+
+
+def _chosen(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    if names:
+        return batch.select(names)
+    # To select nothing would forget how many rows there are.
+    nothing = pa.StructArray.from_buffers(pa.struct([]), len(batch), [None])
+    return pa.RecordBatch.from_struct_array(nothing)

@@ -1,0 +1,109 @@
+"""The streaming reader: offsets and parts on the driver, rows on executors.
+
+Spark keeps the place of a query in its checkpoint; nothing is kept here, so that a batch that
+is planned again is the same batch.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import structlog
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from braidmq import columnar
+from braidmq.spark.offsets import (
+    LostOffsetsError,
+    as_id,
+    as_offset,
+    limits_of,
+    stream_start,
+)
+from braidmq.spark.options import ReadOptions
+from braidmq.spark.parts import LogPart, as_partitions
+from braidmq.spark.scans import Scan
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads on from where the query is, never past what a power cut cannot take back."""
+
+    def __init__(self, options: ReadOptions, names: list[str]) -> None:
+        topics = None if options.topics is None else frozenset(options.topics)
+        self._options = options
+        self._scan = Scan(options, names, topics, options.pattern, limits_of(options))
+        self._initial: int | None = None
+        self._ends_with_the_present = False
+        self._target: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """Return where a new query begins; on the driver, and more than once."""
+        if self._initial is None:
+            self._initial = stream_start(self._options)
+        return as_offset(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of one micro-batch; on the driver."""
+        if self._options.trigger_messages is not None:
+            return ReadMaxRows(self._options.trigger_messages)
+        if self._options.trigger_bytes is not None:
+            return ReadMaxBytes(self._options.trigger_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note that the query shall end with what there is; on the driver."""
+        # What there is, is looked up with the first latestOffset: a query that is repaired
+        # after a crash runs its last batch first, and that may take long.
+        self._ends_with_the_present = True
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """Return where the next micro-batch ends; on the driver."""
+        begin = as_id(start)
+        latest = columnar.offsets(self._options.path).latest
+        if begin > latest:
+            self._lose(
+                f"the log ends at {latest}, before the offset {begin}: is it another one"
+            )
+            return start
+        if self._ends_with_the_present:
+            if self._target is None:
+                self._target = latest
+            latest = max(self._target, begin)
+        return as_offset(min(self._limited(begin, latest, limit), latest))
+
+    def _limited(self, begin: int, latest: int, limit: ReadLimit) -> int:
+        if begin == latest:
+            return latest
+        if isinstance(limit, ReadMaxRows):
+            return self._scan.advance(begin, messages=max(limit.max_rows, 1))
+        if isinstance(limit, ReadMaxBytes):
+            return self._scan.advance(begin, size=max(limit.max_bytes, 1))
+        return latest
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        """Return the end of the durable log, for the query's progress; on the driver."""
+        return as_offset(columnar.offsets(self._options.path).latest)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """Cut a micro-batch; on the driver."""
+        begin, behind = as_id(start), as_id(end)
+        if begin > behind:
+            # Batch 0 is repeated, and retention has moved the beginning past its end.
+            self._lose(f"the offsets before {behind} are lost: the log begins at {begin}")
+            return []
+        return as_partitions(self._scan.cut(begin, behind))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part; on executors."""
+        assert isinstance(partition, LogPart)
+        yield from self._scan.read(partition.start, partition.end)
+
+    def _lose(self, problem: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise LostOffsetsError(str(self._options.path), problem)
+        structlog.get_logger().warning("offsets_lost", problem=problem)

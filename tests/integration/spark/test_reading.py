@@ -1,0 +1,230 @@
+"""Reading the log in a real session: the JVM, its Python workers, and nothing faked.
+
+What needs no JVM is tested in tests/unit/spark, case by case. Here is one session for all.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from braidmq.spark import register, session
+from braidmq.spark.registration import FILTER_PUSHDOWN
+from braidmq.spark.sessions import CONFIG
+from tests.unit.columnar.logs import (
+    Row,
+    log_of,
+    message,
+    plain_rows,
+    retain_from,
+    write,
+    write_log,
+)
+from tests.unit.spark.sources import MIB, varied
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.timeout(300),
+]
+
+Option = str | int | bool
+
+QUICK = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    found = session("tests", master="local[2]", config=QUICK)
+    found.sparkContext.setLogLevel("OFF")
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log with every kind of message, the largest among them."""
+    bodies = [*varied(150), message("a", b"\xff" * MIB, 150_000), *varied(150, 151)]
+    return write_log(tmp_path_factory.mktemp("log"), bodies)
+
+
+def load(
+    spark: SparkSession, path: Path, schema: str | None = None, **options: Option
+) -> DataFrame:
+    reader = spark.read.format("braidmq").options(**options)
+    return (reader if schema is None else reader.schema(schema)).load(str(path))
+
+
+def rows_of(frame: DataFrame) -> list[Row]:
+    found: list[Row] = frame.toArrow().to_pylist()
+    return found
+
+
+def test_the_session_is_ready(spark: SparkSession) -> None:
+    """Filters are pushed down, workers run this Python, and asking again changes nothing."""
+    assert spark.sparkContext.pythonExec == sys.executable
+    assert "true" == spark.conf.get(FILTER_PUSHDOWN)
+    assert CONFIG.items() <= dict(spark.sparkContext.getConf().getAll()).items()
+    assert spark.sparkContext is session(master="local[2]").sparkContext
+
+
+def test_rows_are_those_of_the_log_however_often_they_are_read(
+    spark: SparkSession, log: Path
+) -> None:
+    """Row for row, all columns: headers, every script, nothing at all, and a mebibyte."""
+    frame = load(spark, log, includeHeaders=True, targetPartitionBytes=8000, endingOffsets=302)
+    expected = plain_rows(log)
+
+    assert {0, MIB} <= {len(row["value"]) for row in expected}
+    assert expected == rows_of(frame)
+    assert expected == rows_of(frame)
+
+
+CONDITIONS: dict[str, Callable[[Row], bool]] = {
+    "topic = 'データ' AND offset > 17 AND offset <= 140": (
+        lambda row: row["topic"] == "データ" and 17 < row["offset"] <= 140
+    ),
+    "topic IN ('a', 'köln/straße-ß') AND length(value) > 3 AND qos = 1": (
+        lambda row: row["topic"] in {"a", "köln/straße-ß"} and len(row["value"]) > 3
+    ),
+    "timestamp >= timestamp_millis(40) AND timestamp < timestamp_millis(90) AND key IS NULL": (
+        lambda row: 41 <= row["offset"] < 91 and row["key"] is None
+    ),
+    "topic LIKE 'dlq.%' OR offset = 5": (
+        lambda row: row["topic"].startswith("dlq.") or row["offset"] == 5
+    ),
+    "topic = 'nowhere'": lambda row: False,
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_filters_equal_brute_force(spark: SparkSession, log: Path, condition: str) -> None:
+    """Whether Spark pushes them down or not."""
+    expected = [row["offset"] for row in plain_rows(log) if CONDITIONS[condition](row)]
+    frame = load(spark, log).where(condition)
+
+    assert expected == [row["offset"] for row in rows_of(frame.select("offset"))]
+
+
+def test_a_filter_that_is_kept_exactly_is_not_applied_again(
+    spark: SparkSession, log: Path
+) -> None:
+    """The proof that the index is asked: Spark's own plan has no filter left."""
+    frame = load(spark, log).where("topic = 'a' AND offset < 50")
+    plan = frame._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - no other way
+
+    assert "BatchScan braidmq" in plan
+    assert "Filter" not in plan.replace("RuntimeFilters", "")
+
+
+def test_a_schema_is_a_projection(spark: SparkSession, log: Path) -> None:
+    """Count needs no payload; typed columns and their errors have Spark's types."""
+    good = json.dumps({"celsius": -1.5, "timestamp_ms": 2**40, "sensor_id": "ß"}).encode()
+    typed_log = write_log(log.parent / "typed", [message("t", good), message("t", b"[")])
+    typed = rows_of(load(spark, typed_log, schemaId="sensor.Temperature").orderBy("offset"))
+
+    assert len(plain_rows(log)) == load(spark, log, "topic string").count()
+    assert [(-1.5, 2**40, "ß", None)] == [
+        tuple(typed[0][name] for name in ("celsius", "timestamp_ms", "sensor_id", "_error"))
+    ]
+    assert (b"[", None, True) == (
+        typed[1]["value"],
+        typed[1]["celsius"],
+        bool(typed[1]["_error"]),
+    )
+
+
+def run_stream(spark: SparkSession, path: Path, out: Path, **options: Option) -> list[int]:
+    """Run a query until everything is read; return how many rows each micro-batch had."""
+    frame = spark.readStream.format("braidmq").options(**options).load(str(path))
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{out}/state")
+    query = writer.trigger(availableNow=True).start(f"{out}/rows")
+    assert query.awaitTermination(120)
+    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def stored(out: Path) -> list[Row]:
+    """What a plain Parquet reader sees."""
+    files = (out / "rows").glob("*.parquet")
+    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    return sorted(rows, key=lambda row: int(row["offset"]))
+
+
+def test_a_stream_reads_everything_once_and_goes_on_from_its_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """In micro-batches of the limit; a later run has only what came since."""
+    options: dict[str, Option] = {
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": 120,
+        "includeHeaders": True,
+    }
+    with log_of(tmp_path / "log", varied(300)) as wal:
+        path = tmp_path / "log"
+        first = run_stream(spark, path, tmp_path, **options)
+        before = plain_rows(path)
+        read = stored(tmp_path)
+        write(wal, varied(50, 300))
+        second = run_stream(spark, path, tmp_path, **options)
+        after = plain_rows(path)
+
+    assert [120, 120, len(before) - 240] == first
+    assert before == read
+    assert [len(after) - len(before)] == second
+    assert after == stored(tmp_path)
+
+
+def test_what_retention_took_fails_the_read_or_is_passed_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As failOnDataLoss says; never a short read in silence."""
+    with log_of(tmp_path, [message("t", b"x" * 300, n) for n in range(100)]) as wal:
+        retain_from(wal, 60)
+        strict = load(spark, tmp_path, "offset bigint", startingOffsets=1)
+        with pytest.raises(PySparkException, match=r"the offsets 1 to .* failOnDataLoss=false"):
+            strict.toArrow()
+        rest = rows_of(
+            load(spark, tmp_path, "offset bigint", startingOffsets=1, failOnDataLoss=False)
+        )
+
+        assert plain_rows(tmp_path)[0]["offset"] > 1
+        assert [{"offset": row["offset"]} for row in plain_rows(tmp_path)] == rest
+
+
+def test_a_bad_option_says_what_to_do(spark: SparkSession, log: Path) -> None:
+    """Through all of Spark's layers; a stream from latest is refused when it starts."""
+    with pytest.raises(
+        PySparkException, match=r"option include_headers: 'true' .* includeHeaders"
+    ):
+        load(spark, log, include_headers=True)
+    stream = spark.readStream.format("braidmq").load(str(log)).writeStream.format("noop")
+    query = stream.trigger(availableNow=True)
+    with pytest.raises(PySparkException, match="option startingOffsets: 'latest' would lose"):
+        query.start().awaitTermination(120)
+
+
+def test_another_session_of_the_context_registers_for_itself(
+    spark: SparkSession, log: Path
+) -> None:
+    """The format belongs to a session, and to register it twice does no harm.
+
+    Spark itself takes the name for taken while another session that has it is active.
+    """
+    other = spark.newSession()
+    register(other)
+    register(other)
+
+    assert len(plain_rows(log)) == load(other, log, "offset bigint").count()

@@ -1,0 +1,73 @@
+"""Logs with everything in them, and reads of them as Spark does them, but without a JVM."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from braidmq.spark.source import FilteringBraidSource
+from braidmq.spark.stream import StreamReader
+from tests.unit.columnar.logs import NOTE, Row, dead_letter, message
+
+MIB = 1024 * 1024
+TOPICS = ("a", "b", "sensors/temp", "köln/straße-ß", "データ")
+
+
+def varied(count: int, first: int = 0) -> list[bytes]:
+    """Messages on several topics, with and without headers, empty ones, other records."""
+    bodies = []
+    for number in range(first, first + count):
+        topic, payload = TOPICS[number % 5], b"%d" % number * (number % 7)
+        kept = {"key": f"k{number}", "größe": "ü" * (number % 3)} if number % 3 else {}
+        if number % 11 == 10:
+            bodies.append(NOTE)
+        elif number % 13 == 12:
+            bodies.append(dead_letter(f"dlq.{topic}", payload, number * 1_000, kept))
+        else:
+            bodies.append(
+                message(topic, payload, number * 1_000, priority=number % 4, kept=kept)
+            )
+    return bodies
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def source(path: Path, **options: object) -> FilteringBraidSource:
+    given = {"path": path, **options}
+    return FilteringBraidSource({name.lower(): str(value) for name, value in given.items()})
+
+
+def batch_reader(
+    path: Path, schema: StructType | None = None, **options: object
+) -> DataSourceReader:
+    found = source(path, **options)
+    return found.reader(found.schema() if schema is None else schema)
+
+
+def stream_reader(path: Path, **options: object) -> StreamReader:
+    found = source(path, **options)
+    reader = found.streamReader(found.schema())
+    assert isinstance(reader, StreamReader)
+    return reader
+
+
+def read_parts(
+    reader: DataSourceReader | StreamReader, parts: Iterable[InputPartition]
+) -> list[Row]:
+    return [row for part in parts for row in rows_of(reader.read(part))]
+
+
+def read_batch(
+    path: Path,
+    schema: StructType | None = None,
+    filters: Iterable[Filter] = (),
+    **options: object,
+) -> list[Row]:
+    """The rows of a batch read, planned and read as Spark does it."""
+    reader = batch_reader(path, schema, **options)
+    reader.pushFilters(list(filters))
+    return read_parts(reader, reader.partitions())

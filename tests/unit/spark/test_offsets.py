@@ -1,0 +1,130 @@
+"""Where reads begin and end."""
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.base.errors import ConfigError, LogError
+from braidmq.columnar.loss import RETAINED, DataLossError, Loss
+from braidmq.spark.offsets import (
+    NO_LIMITS,
+    Limits,
+    Range,
+    as_id,
+    as_offset,
+    batch_range,
+    limits_of,
+    stream_start,
+    told,
+)
+from braidmq.spark.options import OptionError, for_batch, for_stream
+from tests.unit.columnar.logs import log_of, message, retain_from, write_log
+
+
+def hundred(root: Path) -> Path:
+    """Ids 1 to 100, accepted in the milliseconds 1 to 100."""
+    return write_log(root, [message("t", b"x" * 50, i * 1000) for i in range(1, 101)])
+
+
+RANGES = [
+    ({}, Range(1, 101)),
+    ({"startingOffsets": "20", "endingOffsets": "30"}, Range(20, 30)),
+    ({"startingTimestamp": "20", "endingTimestamp": "30"}, Range(20, 30)),
+    ({"startingOffsets": "5", "startingTimestamp": "20"}, Range(20, 101)),
+    ({"startingTimestamp": "500"}, Range(101, 101)),
+    ({"startingOffsets": '{"a":{"0":7},"b":{"0":9}}', "subscribe": "a,b"}, Range(7, 101)),
+    ({"startingOffsets": '{"a":{"0":7},"b":{"0":-2}}', "subscribe": "a,b"}, Range(1, 101)),
+    ({"startingOffsets": '{"a":{"0":7}}'}, Range(1, 101)),
+    ({"endingOffsets": '{"a":{"0":7},"b":{"0":9}}', "subscribe": "a,b"}, Range(1, 9)),
+    ({"endingOffsets": '{"a":{"0":7},"b":{"0":-1}}', "subscribe": "a,b"}, Range(1, 101)),
+    ({"endingOffsets": '{"a":{"0":7}}', "subscribePattern": "a|b"}, Range(1, 101)),
+    ({"endingOffsets": "5000"}, Range(1, 5000)),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), RANGES)
+def test_the_range_of_a_batch(tmp_path: Path, options: dict[str, str], expected: Range) -> None:
+    """Ids, times and topics' own; topics that are not named have everything."""
+    path = hundred(tmp_path / "log")
+
+    assert expected == batch_range(for_batch({"path": str(path)} | options))
+
+
+def test_earliest_is_what_retention_has_left(tmp_path: Path) -> None:
+    """So a read from there loses nothing that it was told to have."""
+    with log_of(tmp_path, [message("t", b"x" * 200, i) for i in range(200)]) as log:
+        retain_from(log, 100)
+        start = batch_range(for_batch({"path": str(tmp_path)})).start
+
+    assert 1 < start <= 100
+    assert start == stream_start(
+        for_stream({"path": str(tmp_path), "startingOffsets": "earliest"})
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": "earliest"}, 1),
+        ({"startingOffsets": "77"}, 77),
+        ({"startingTimestamp": "42"}, 42),
+    ],
+)
+def test_a_stream_starts_at_the_same_place_however_the_log_grows(
+    tmp_path: Path, options: dict[str, str], expected: int
+) -> None:
+    """Spark asks again after a restart."""
+    with log_of(tmp_path, [message("t", b"x", i * 1000) for i in range(1, 101)]) as log:
+        given = for_stream({"path": str(tmp_path)} | options)
+        before = stream_start(given)
+        log.append([message("t", b"x", 200_000)])
+        log.commit(1)
+
+        assert [expected] * 2 == [before, stream_start(given)]
+
+
+def test_a_stream_does_not_start_later_than_every_message(tmp_path: Path) -> None:
+    """That would be latest by another name."""
+    given = for_stream({"path": str(hundred(tmp_path)), "startingTimestamp": "101"})
+
+    with pytest.raises(OptionError, match="startingTimestamp: '101' is later than every"):
+        stream_start(given)
+
+
+def test_topics_own_limits_do_not_depend_on_the_log() -> None:
+    """Earliest and latest are none; a time wins over them."""
+    own = '{"a":{"0":7},"b":{"0":-2}}'
+    ends = '{"a":{"0":-1},"b":{"0":9}}'
+    given = {"path": "d", "startingOffsets": own, "endingOffsets": ends}
+
+    assert Limits({"a": 7}, {"b": 9}) == limits_of(for_batch(given))
+    timed = given | {"startingTimestamp": "1", "endingTimestamp": "2"}
+    assert NO_LIMITS == limits_of(for_batch(timed))
+    assert NO_LIMITS == limits_of(for_batch({"path": "d", "startingOffsets": "7"}))
+
+
+def test_an_offset_is_kept_as_a_number_with_a_name() -> None:
+    """The checkpoint has it as JSON text, always the same."""
+    assert {"offset": 17} == as_offset(17)
+    assert 17 == as_id({"offset": 17})
+
+
+@pytest.mark.parametrize("kept", [{}, {"topic": 1}, {"offset": -1}])
+def test_an_offset_of_another_source_is_refused(kept: dict[str, int]) -> None:
+    """A checkpoint that was another format's is not read on from."""
+    with pytest.raises(LogError, match="is the checkpoint another's"):
+        as_id(kept)
+
+
+def test_no_log_is_an_error(tmp_path: Path) -> None:
+    """Not an empty one."""
+    with pytest.raises(ConfigError, match="not a data directory"):
+        batch_range(for_batch({"path": str(tmp_path)}))
+
+
+def test_a_loss_is_told_with_the_option_that_passes_over_it() -> None:
+    """In the words of whoever reads through Spark."""
+    error = told(DataLossError("data", Loss(3, 9, RETAINED)))
+
+    assert "data: the offsets 3 to 9 are lost: retention deleted them; " in str(error)
+    assert "failOnDataLoss=false" in str(error)

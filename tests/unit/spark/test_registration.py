@@ -1,0 +1,80 @@
+"""Making the format known, to a session that only takes note; a real one has its own tests."""
+
+import sys
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from braidmq import spark as room
+from braidmq.spark.registration import FILTER_PUSHDOWN, register
+from braidmq.spark.source import BraidSource, FilteringBraidSource
+
+
+class Session:
+    """What register() needs of a session."""
+
+    def __init__(self, *, master: str = "local[2]", deny: bool = False, **conf: str) -> None:
+        settings = {name.replace("_", "."): value for name, value in conf.items()}
+        self.set: dict[str, str] = {}
+        self.registered: list[type] = []
+        self.deny = deny
+        self.sparkContext = SimpleNamespace(
+            master=master,
+            pythonExec="python3",
+            getConf=lambda: SimpleNamespace(contains=settings.__contains__),
+        )
+        self.conf = SimpleNamespace(set=self._set)
+        self.dataSource = SimpleNamespace(register=self.registered.append)
+
+    def _set(self, name: str, value: str) -> None:
+        if self.deny:
+            raise PySparkRuntimeError("not to be changed")
+        self.set[name] = value
+
+
+def registered(session: Session) -> Session:
+    register(cast("SparkSession", session))
+    return session
+
+
+@pytest.fixture(autouse=True)
+def _no_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+
+
+def test_filters_are_pushed_down() -> None:
+    """The configuration is turned on, and the format that needs it is registered."""
+    session = registered(Session())
+
+    assert {FILTER_PUSHDOWN: "true"} == session.set
+    assert [FilteringBraidSource] == session.registered
+
+
+def test_where_the_configuration_cannot_be_changed_filters_are_not_pushed_down() -> None:
+    """A reader that could would fail."""
+    assert [BraidSource] == registered(Session(deny=True)).registered
+
+
+def test_local_workers_run_this_python() -> None:
+    """And not whichever python3 is on the path, which may know nothing of braidmq."""
+    assert sys.executable == registered(Session()).sparkContext.pythonExec
+
+
+def test_a_python_that_was_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the configuration, by the environment, or by being a cluster's."""
+    chosen = registered(Session(spark_pyspark_python="/opt/python"))
+    cluster = registered(Session(master="spark://host:7077"))
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    named = registered(Session())
+
+    assert ["python3"] * 3 == [s.sparkContext.pythonExec for s in (chosen, cluster, named)]
+
+
+def test_the_room_shows_what_users_need() -> None:
+    """And nothing that is not there."""
+    assert register is room.register
+    with pytest.raises(AttributeError, match="has no attribute 'sesion'"):
+        _ = room.sesion
