@@ -8,8 +8,8 @@ there stays. Setting the size once keeps it where it is.
 import ctypes
 from typing import Final
 
-MAPPED_FROM_BYTES: Final = 128 * 1024
-"""Buffers of this size and more are mapped one by one: what glibc itself begins with."""
+MAPPED_FROM_BYTES: Final = 1024 * 1024
+"""Buffers of this size and more are mapped one by one: batches, not what a socket reads."""
 
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 
