@@ -69,3 +69,26 @@ async def test_a_broker_with_mdns_is_found(tmp_path: Path) -> None:
 
         assert (facts["qumbed"],) == node.addresses
         assert 0 == await broker.end()
+
+
+async def test_topics_are_not_announced_where_strangers_are_asked_who_they_are(
+    tmp_path: Path,
+) -> None:
+    """Names are not for everybody on the network; that there is a broker is."""
+    async with served(tmp_path) as broker:
+        await broker.ready()
+        async with broker.peer() as peer:
+            await peer.publish("news", b"1")
+        assert 0 == await broker.end()
+    async with served(tmp_path, "--mdns", config='[qumbed]\nauth = "key"\n') as broker:
+        facts = await broker.ready()
+        found: list[Node] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while not found:
+                nodes = await find(0.5)
+                found = [
+                    node for node in nodes if node.public_key == facts["gateway_public_key"]
+                ]
+
+        assert [()] == [node.topics for node in found]
+        assert 0 == await broker.end()

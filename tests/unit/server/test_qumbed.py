@@ -1,5 +1,7 @@
 """A Qumbed stream on an engine by hand: turns, waiting answers, room; rows are over QUIC."""
 
+import tracemalloc
+
 import pytest
 
 from braidmq.broker.settings import US_PER_S, Settings
@@ -244,3 +246,25 @@ def test_a_fin_lets_what_waits_be_answered(*, finishes: bool) -> None:
 
     assert [ack("1", 0)] == wire.frames()
     assert finishes == wire.is_closed
+
+
+def test_a_topics_name_is_kept_once_however_many_streams_publish_to_it() -> None:
+    """Each stream remembers topics, not its peer's copies of their names."""
+    hand = QumbedHand()
+    names = [f"{number}-" + "x" * 60_000 for number in range(20)]
+    first, _ = hand.stream()
+    first.receive(b"".join(publish(name, b"1") for name in names))
+    hand.settle()
+    tracemalloc.start()
+    try:
+        others = [hand.stream()[0] for _ in range(5)]
+        for stream in others:
+            for name in names:
+                stream.receive(publish(name, b"1"))
+                hand.settle()
+        hand.log.batches.clear()
+        grown_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert grown_bytes < 3 * sum(map(len, names))

@@ -71,7 +71,7 @@ async def test_an_envelope_says_more() -> None:
         )
 
 
-@pytest.mark.parametrize("message_id", ["", "x", "-1", "²"])
+@pytest.mark.parametrize("message_id", ["", "x", "-1", "²", "1" * 5000])
 async def test_an_id_that_is_no_number_is_not_known(message_id: str) -> None:
     """The message is worth more than its number."""
     async with Peer() as peer, subscribed(peer) as subscription:
