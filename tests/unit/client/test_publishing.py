@@ -2,8 +2,15 @@
 
 import pytest
 
-from braidmq.client.errors import InvalidArgument, NotSent
-from braidmq.client.publishing import CHUNK_BYTES, CHUNK_COUNT, chunks, payload_bytes
+from braidmq.client.errors import InvalidArgument, NotSent, PublishFailed, PublishRefused
+from braidmq.client.publishing import (
+    CHUNK_BYTES,
+    CHUNK_COUNT,
+    chunks,
+    payload_bytes,
+    refused,
+)
+from braidmq.client.replies import Refusal
 
 
 def test_payloads_are_bytes_or_like_bytes() -> None:
@@ -48,3 +55,9 @@ def test_a_message_that_cannot_be_sent_keeps_its_place() -> None:
 
     assert [b"1", b"3"] == [chunk[0], chunk[2]]
     assert isinstance(chunk[1], NotSent)
+
+
+def test_a_server_error_leaves_the_outcome_open() -> None:
+    """All other codes say that the message is not stored."""
+    assert PublishFailed is type(refused(Refusal("SERVER_ERROR", "disk")))
+    assert PublishRefused is type(refused(Refusal("AUTH_FAILED", "not allowed")))

@@ -14,7 +14,7 @@ from typing import Final
 from braidmq.client.errors import InvalidArgument, NotSupported, PublishError, PublishRefused
 from braidmq.client.messages import Payload, QueueInfo, Receipt, Stats
 from braidmq.client.options import Options, PublicKey, Trusting
-from braidmq.client.publishing import chunks
+from braidmq.client.publishing import check_confirmed, chunks
 from braidmq.client.qumbed.boxes import KeyPair, check_public_key, parse_public_key
 from braidmq.client.qumbed.connection import (
     QumbedConnection,
@@ -31,7 +31,6 @@ from braidmq.client.qumbed.publishing import (
     Posting,
     QumbedFlight,
     Sealing,
-    check_qos,
     check_topic,
 )
 from braidmq.client.qumbed.schemas import Schemas, check_schema_id
@@ -166,7 +165,7 @@ class QumbedClient(StrandClient[QumbedConnection, Post]):
                 raise NotSupported(STRAND, feature)
         self._check_open()
         check_topic(topic)
-        check_qos(qos)
+        check_confirmed(STRAND, qos)
         check_schema_id(schema)
         if prefetch < 1:
             raise InvalidArgument(f"prefetch is at least 1, not {prefetch}")

@@ -7,22 +7,23 @@ from typing import Final
 from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.client.errors import (
     InvalidArgument,
-    NotSupported,
     OutcomeUnknown,
     PublishError,
-    PublishFailed,
-    PublishRefused,
 )
 from braidmq.client.messages import Payload, Receipt
-from braidmq.client.publishing import Chunk, Flight, payload_bytes
-from braidmq.client.qumbed.connection import QumbedConnection, refusal_of
+from braidmq.client.publishing import (
+    AnsweredFlight,
+    Chunk,
+    check_confirmed,
+    payload_bytes,
+    refused,
+)
+from braidmq.client.qumbed.connection import Answer, QumbedConnection, refusal_of
 from braidmq.client.qumbed.schemas import Schemas, check_schema_id
-from braidmq.client.replies import Refusal
 from braidmq.wire.qumbed import frames, messages
 from braidmq.wire.qumbed.boxes import KEY_BYTES, OVERHEAD_BYTES, key_id
 from braidmq.wire.qumbed.messages import Ack
 from braidmq.wire.qumbed.public_keys import KEY_ID_BYTES
-from braidmq.wire.qumbed.session import SERVER_ERROR
 
 STRAND: Final = "qumbed"
 
@@ -103,7 +104,7 @@ class Posting:
         sealing: Sealing | None,
     ) -> None:
         check_topic(topic)
-        check_qos(qos)
+        check_confirmed(STRAND, qos)
         check_schema_id(schema)
         self.topic = topic
         self._next_id = next_id
@@ -167,51 +168,23 @@ def check_topic(topic: str) -> None:
         raise InvalidArgument(f"a topic has {form}")
 
 
-def check_qos(qos: int) -> None:
-    """Raise NotSupported unless *qos* is 1: on Qumbed every publish is confirmed."""
-    if qos != 1:
-        raise NotSupported(STRAND, f"qos {qos}")
-
-
-def refused(refusal: Refusal) -> PublishRefused:
-    """Return the error that a refused Publish means."""
-    kind = PublishFailed if refusal.code == SERVER_ERROR else PublishRefused
-    return kind(refusal.code, refusal.text)
-
-
-class QumbedFlight(Flight[Post]):
+class QumbedFlight(AnsweredFlight[Post, Answer]):
     """A chunk that was handed over to a connection, and the answers to it."""
 
-    __slots__ = ("_connection", "_posting", "_replies", "chunk")
+    __slots__ = ("_posting",)
 
     def __init__(
         self, posting: Posting, chunk: Chunk[Post], connection: QumbedConnection
     ) -> None:
-        self.chunk = chunk
+        posts = [one for one in chunk if isinstance(one, Post)]
+        super().__init__(chunk, connection.publish(posts), connection.lost)
         self._posting = posting
-        self._connection = connection
-        self._replies = connection.publish([one for one in chunk if isinstance(one, Post)])
 
-    async def landed(self) -> bool:
-        """Wait for all answers; return False when the connection broke first."""
-        return await self._replies.done
-
-    def results(self, *, reached: bool, repeated: bool = False) -> list[Receipt | PublishError]:
-        """Return what came of each message: what was answered before a break is known."""
-        del reached
-        answers = iter(self._replies.answers)
-        results: list[Receipt | PublishError] = []
-        for one in self.chunk:
-            if not isinstance(one, Post):
-                results.append(one)
-                continue
-            answer = next(answers)
-            if answer is None:
-                results.append(OutcomeUnknown(str(self._connection.lost())))
-            elif (refusal := refusal_of(answer)) is not None:
-                results.append(refused(refusal))
-            elif isinstance(answer, Ack) and answer.ok:
-                results.append(self._posting.receipt(answer, repeated=repeated))
-            else:
-                results.append(OutcomeUnknown("the broker's answer is no confirmation"))
-        return results
+    def judged(self, one: Post, answer: Answer, *, repeated: bool) -> Receipt | PublishError:
+        """Return what an answer means for its message."""
+        del one
+        if (refusal := refusal_of(answer)) is not None:
+            return refused(refusal)
+        if isinstance(answer, Ack) and answer.ok:
+            return self._posting.receipt(answer, repeated=repeated)
+        return OutcomeUnknown("the broker's answer is no confirmation")

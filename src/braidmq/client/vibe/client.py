@@ -18,7 +18,7 @@ from braidmq.client.errors import (
 )
 from braidmq.client.messages import Payload, QueueInfo, Receipt, Stats
 from braidmq.client.options import Options, PublicKey
-from braidmq.client.publishing import chunks
+from braidmq.client.publishing import check_confirmed, chunks
 from braidmq.client.strand import StrandClient, refuse_sealing
 from braidmq.client.surface import PREFETCH_DEFAULT, OnGap
 from braidmq.client.url import Endpoint
@@ -35,7 +35,6 @@ from braidmq.client.vibe.publishing import (
     Envelope,
     Sealed,
     VibeFlight,
-    check_qos,
     check_queue,
 )
 from braidmq.client.vibe.queues import declaration, read_info, read_names
@@ -146,7 +145,7 @@ class VibeClient(StrandClient[VibeConnection, Sealed]):
                 raise NotSupported(STRAND, feature)
         self._check_open()
         check_queue(topic)
-        check_qos(qos)
+        check_confirmed(STRAND, qos)
         if not 1 <= prefetch <= PREFETCH_MAX:
             raise InvalidArgument(f"prefetch is 1 to {PREFETCH_MAX}, not {prefetch}")
         subscription = VibeSubscription(

@@ -5,19 +5,22 @@ from typing import Any, Final
 
 from braidmq.client.errors import (
     InvalidArgument,
-    NotSupported,
     OutcomeUnknown,
     PublishError,
-    PublishFailed,
-    PublishRefused,
 )
 from braidmq.client.messages import Payload, Priority, Receipt
-from braidmq.client.publishing import Chunk, Flight, payload_bytes
-from braidmq.client.replies import Refusal
+from braidmq.client.publishing import (
+    AnsweredFlight,
+    Chunk,
+    check_confirmed,
+    payload_bytes,
+    refused,
+)
 from braidmq.client.vibe.connection import VibeConnection, refusal_of
 from braidmq.wire.vibe import frames, messages
 from braidmq.wire.vibe.json_payload import is_json
-from braidmq.wire.vibe.session import PUBLISH_SPARE_BYTES, SERVER_ERROR
+from braidmq.wire.vibe.messages import Body
+from braidmq.wire.vibe.session import PUBLISH_SPARE_BYTES
 
 STRAND: Final = "vibe"
 
@@ -62,7 +65,7 @@ class Envelope:
         priority: int | None = None,
     ) -> None:
         check_queue(queue)
-        check_qos(qos)
+        check_confirmed(STRAND, qos)
         self.queue = queue
         self._next_id = next_id
         self._headers = dict(headers or {})
@@ -97,54 +100,25 @@ def check_queue(name: str) -> None:
         raise InvalidArgument(f"a queue's name on Vibe has {form}")
 
 
-def check_qos(qos: int) -> None:
-    """Raise NotSupported unless *qos* is 1: on Vibe every message is durable."""
-    if qos != 1:
-        raise NotSupported(STRAND, f"qos {qos}")
-
-
-def refused(refusal: Refusal) -> PublishRefused:
-    """Return the error that a refused Publish means."""
-    kind = PublishFailed if refusal.code == SERVER_ERROR else PublishRefused
-    return kind(refusal.code, refusal.text)
-
-
-class VibeFlight(Flight[Sealed]):
+class VibeFlight(AnsweredFlight[Sealed, Body]):
     """A chunk that was handed over to a connection, and the answers to it."""
 
-    __slots__ = ("_connection", "_envelope", "_replies", "chunk")
+    __slots__ = ("_envelope",)
 
     def __init__(
         self, envelope: Envelope, chunk: Chunk[Sealed], connection: VibeConnection
     ) -> None:
-        self.chunk = chunk
+        sealed = [one for one in chunk if isinstance(one, Sealed)]
+        super().__init__(chunk, connection.publish(sealed), connection.lost)
         self._envelope = envelope
-        self._connection = connection
-        self._replies = connection.publish([one for one in chunk if isinstance(one, Sealed)])
 
-    async def landed(self) -> bool:
-        """Wait for all answers; return False when the connection broke first."""
-        return await self._replies.done
-
-    def results(self, *, reached: bool, repeated: bool = False) -> list[Receipt | PublishError]:
-        """Return what came of each message: what was answered before a break is known."""
-        del reached
-        answers = iter(self._replies.answers)
-        results: list[Receipt | PublishError] = []
-        for one in self.chunk:
-            if not isinstance(one, Sealed):
-                results.append(one)
-                continue
-            answer = next(answers)
-            if answer is None:
-                results.append(OutcomeUnknown(str(self._connection.lost())))
-            elif (refusal := refusal_of(answer)) is not None:
-                results.append(refused(refusal))
-            elif answer.type == messages.PUBLISH_ACK:
-                results.append(self._envelope.receipt(one.id, repeated=repeated))
-            else:
-                results.append(OutcomeUnknown(f"answered with message type {answer.type}"))
-        return results
+    def judged(self, one: Sealed, answer: Body, *, repeated: bool) -> Receipt | PublishError:
+        """Return what an answer means for its message."""
+        if (refusal := refusal_of(answer)) is not None:
+            return refused(refusal)
+        if answer.type == messages.PUBLISH_ACK:
+            return self._envelope.receipt(one.id, repeated=repeated)
+        return OutcomeUnknown(f"answered with message type {answer.type}")
 
 
 def _priority(priority: int) -> str:

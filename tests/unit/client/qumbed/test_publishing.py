@@ -4,17 +4,14 @@ from itertools import count
 
 import pytest
 
-from braidmq.client.errors import InvalidArgument, NotSupported, PublishFailed, PublishRefused
+from braidmq.client.errors import InvalidArgument, NotSupported
 from braidmq.client.qumbed.publishing import (
     Post,
     Posting,
     Sealing,
-    check_qos,
     check_topic,
-    refused,
 )
 from braidmq.client.qumbed.schemas import Schemas
-from braidmq.client.replies import Refusal
 from braidmq.wire.qumbed import frames, messages
 from braidmq.wire.qumbed.layout import Ack
 from braidmq.wire.qumbed.session import Reply, Session
@@ -23,12 +20,14 @@ from tests.unit.client.qumbed.people import ALICE, BOB
 SCHEMAS = Schemas()
 
 
-def posting(topic: str = "orders", schema: str = "", sealing: Sealing | None = None) -> Posting:
+def posting(
+    topic: str = "orders", schema: str = "", sealing: Sealing | None = None, *, qos: int = 1
+) -> Posting:
     numbers = count(1)
     return Posting(
         topic,
         lambda: f"{64 * 'x'}"[:62] + f"{next(numbers):02}",
-        qos=1,
+        qos=qos,
         schema=schema,
         schemas=SCHEMAS,
         sealing=sealing,
@@ -147,7 +146,7 @@ def test_what_is_no_topic_is_refused(topic: str) -> None:
 def test_every_publish_is_confirmed(qos: int) -> None:
     """There is no other way on this strand."""
     with pytest.raises(NotSupported, match=f"qos {qos}"):
-        check_qos(qos)
+        posting(qos=qos)
 
 
 def test_a_receipt_says_what_the_ack_said() -> None:
@@ -163,9 +162,3 @@ def test_a_receipt_says_what_the_ack_said() -> None:
         receipt.repeated,
         receipt.delivered,
     )
-
-
-def test_only_a_broken_broker_leaves_the_outcome_open() -> None:
-    """All others have certainly not stored it."""
-    assert PublishFailed is type(refused(Refusal("SERVER_ERROR", "disk")))
-    assert PublishRefused is type(refused(Refusal("SCHEMA_UNKNOWN", "x")))

@@ -7,18 +7,13 @@ import pytest
 from braidmq.client.errors import (
     InvalidArgument,
     NotSupported,
-    PublishFailed,
-    PublishRefused,
 )
 from braidmq.client.messages import Priority
-from braidmq.client.replies import Refusal
 from braidmq.client.vibe.publishing import (
     BODY_BYTES_MAX,
     Envelope,
     Sealed,
-    check_qos,
     check_queue,
-    refused,
 )
 from braidmq.wire.vibe import messages
 
@@ -157,10 +152,4 @@ def test_queues_up_to_the_limit_are_sent(name: str) -> None:
 def test_every_message_is_durable(qos: int) -> None:
     """Vibe has no other qos than 1."""
     with pytest.raises(NotSupported, match=f"vibe does not support qos {qos}"):
-        check_qos(qos)
-
-
-def test_a_server_error_leaves_the_outcome_open() -> None:
-    """All other codes say that the message is not stored."""
-    assert PublishFailed is type(refused(Refusal("SERVER_ERROR", "disk")))
-    assert PublishRefused is type(refused(Refusal("AUTH_FAILED", "not allowed")))
+        Envelope("orders", str, qos=qos)
