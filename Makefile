@@ -67,8 +67,9 @@ lock: .venv/place ## choose the newest allowed versions of all dependencies
 run: setup ## the broker in development mode, until Ctrl-C
 	$(BIN)/braidmq serve --dev
 
-demo: setup ## the product at work for half a minute, counts checked
-	$(BIN)/braidmq demo
+demo: setup ## the product at work for a minute, counts checked; its tables stay in build/demo
+	rm -rf build/demo
+	$(BIN)/braidmq demo --tables build/demo
 
 bench: setup ## the benchmarks, as ratios to the peers that are installed
 	$(BIN)/python -m bench
@@ -88,9 +89,10 @@ test-pure: setup ## the quick tests of the rooms that hold hot modules, on a cop
 	find $(PURE) -name '*.so' -delete
 	BRAIDMQ_PURE=1 PYTHONPATH=$(PURE) $(PYTEST) -m 'not slow' $(HOT_TESTS)
 
-chaos: setup ## the long runs: kills, torn disks, broken networks
+chaos: setup ## the long runs: kills, torn disks, broken networks, Spark
 	BRAIDMQ_KILLS=$(KILLS) BRAIDMQ_CUTS=$(CUTS) BRAIDMQ_SIM_SEEDS=$(SEEDS) BRAIDMQ_MUTANTS=all \
-	  $(BIN)/python -m pytest --timeout=7200 $(PYTEST_ARGS) tests/chaos tests/simulation
+	  BRAIDMQ_CAMPAIGNS=all $(BIN)/python -m pytest --timeout=7200 $(PYTEST_ARGS) \
+	  tests/bench tests/chaos tests/simulation tests/integration/spark tests/unit/spark tests/docs
 
 check: setup ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

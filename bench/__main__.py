@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from bench import blip, memory, nats, qumbed, rabbitmq, redis, report, vibe
+from bench import blip, memory, nats, qumbed, rabbitmq, redis, report, spark, vibe
 from bench.servers import Broker, Peer, interpreted_package
 from bench.streams import BrokenRunError, Sample
 from braidmq.base.build import is_compiled
@@ -34,10 +34,19 @@ class Sizes:
     messages_divisor: int
     backlog_messages: int
     queues: int
+    readings: int
 
 
-FULL: Final = Sizes(rounds=3, messages_divisor=1, backlog_messages=5_000_000, queues=10_000)
-QUICK: Final = Sizes(rounds=1, messages_divisor=10, backlog_messages=200_000, queues=500)
+FULL: Final = Sizes(
+    rounds=3,
+    messages_divisor=1,
+    backlog_messages=5_000_000,
+    queues=10_000,
+    readings=5_000_000,
+)
+QUICK: Final = Sizes(
+    rounds=1, messages_divisor=10, backlog_messages=200_000, queues=500, readings=100_000
+)
 
 
 @dataclass(frozen=True)
@@ -176,6 +185,7 @@ CONTESTS: Final = (
         fixed_rate=10_000,
     ),
 )
+NAMES: Final = (*(contest.name for contest in CONTESTS), BACKLOG, QUEUES, IDLE, spark.NAME)
 PEERS: Final = {
     nats.PROGRAM: nats.is_installed,
     redis.PROGRAM: redis.is_installed,
@@ -258,6 +268,13 @@ class Bench:
             "memory, an idle Qumbed subscriber", grown / KIB, "KiB", bar=IDLE_BAR_KIB
         )
 
+    def spark(self, *, with_spark: bool) -> Iterator[report.Row]:
+        """Have a log read as tables; give the rows, those that need a JVM if there is time."""
+        directory = self._new_directory()
+        yield from spark.rows(
+            directory, self._sizes.readings, self._sizes.rounds, with_spark=with_spark
+        )
+
     def _ours(self, contest: Contest, messages: int, package: Path | None) -> Sequence[Sample]:
         directory = self._new_directory()
         with Broker(directory, package=package, settings=contest.settings) as broker:
@@ -286,7 +303,7 @@ class Bench:
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; return 1 when a run breaks."""
     options = _options(arguments)
-    chosen = options.only or [*(contest.name for contest in CONTESTS), BACKLOG, QUEUES, IDLE]
+    chosen = options.only or NAMES
     signal.signal(signal.SIGTERM, _end)
     with tempfile.TemporaryDirectory(prefix="braidmq-bench-") as name:
         bench = Bench(Path(name), QUICK if options.quick else FULL)
@@ -308,6 +325,9 @@ def main(arguments: Sequence[str]) -> int:
                 rows += bench.queues()
             if IDLE in chosen:
                 rows += bench.idle()
+            if spark.NAME in chosen:
+                # A JVM takes longer to start than all the rest of a quick run.
+                rows += bench.spark(with_spark=bool(options.only) or not options.quick)
         except (BrokenRunError, OSError) as error:
             print(f"error: a run broke: {error}", file=sys.stderr)
             return 1
@@ -333,7 +353,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         action="append",
-        choices=[*(contest.name for contest in CONTESTS), BACKLOG, QUEUES, IDLE],
+        choices=NAMES,
         help="measure only this; may be repeated",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")

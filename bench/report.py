@@ -76,6 +76,29 @@ def rate_row(
     )
 
 
+def time_row(
+    name: str,
+    samples: Sequence[float],
+    *,
+    peer_name: str,
+    peer_samples: Sequence[float],
+    bar: float | None,
+) -> Row:
+    """Return a row of median seconds; the ratio says how many times less than the peer's."""
+    pairs = zip(samples, peer_samples, strict=True)
+    ratio = statistics.median(theirs / ours for ours, theirs in pairs)
+    return Row(
+        name=name,
+        value=f"{statistics.median(samples):,.3f} s",
+        peer=f"{peer_name} {statistics.median(peer_samples):,.2f} s",
+        ratio=ratio,
+        bar=bar,
+        bar_text="" if bar is None else f">= {bar:.2f}",
+        met=None if bar is None else ratio >= bar,
+        amount=statistics.median(samples),
+    )
+
+
 def amount_row(
     name: str, amount: float, unit: str, *, bar: float | None, note: str = ""
 ) -> Row:

@@ -31,6 +31,15 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"{reason}: `make setup`, or BRAIDMQ_PURE=1 `make setup` while editing", 3)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the campaigns to `make chaos`: with Spark they take longer than all the rest."""
+    if os.environ.get("BRAIDMQ_CAMPAIGNS") == "all":
+        return
+    left = [item for item in items if item.get_closest_marker("campaign")]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if not item.get_closest_marker("campaign")]
+
+
 def pytest_report_header() -> str:
     """Say what is tested."""
     compiled = len(build.compiled_modules())

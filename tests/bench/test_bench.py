@@ -49,6 +49,16 @@ AMOUNTS: Final = {
     "ready again after a kill, 200,000 behind",
     "memory, 500 queues with a message each",
     "memory, an idle Qumbed subscriber",
+    "one topic of 100 as an Arrow table",
+}
+SPARK_ROWS: Final = {
+    "one topic of 100 as an Arrow table",
+    "one topic of 100 through Spark",
+    "Spark source",
+    "Spark typed readings",
+    "Spark typed readings, Parquet",
+    "Spark archive",
+    "memory, a Spark worker that reads 100,000",
 }
 
 
@@ -73,6 +83,28 @@ def test_the_quick_run_measures_every_row(tmp_path: Path) -> None:
     assert [] == [name for name in RATES if not 10 < rows[name]["rate"] < 100_000_000]
     assert [] == [name for name in RATES if not _ratio_is_plausible(rows[name])]
     assert [] == [name for name in AMOUNTS if not 0 < rows[name]["amount"] < 10_000]
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(RUN_S_MAX)
+def test_the_rows_of_spark_are_measured(tmp_path: Path) -> None:
+    """A quick run leaves them out unless they are asked for, and then they are all there."""
+    figures = tmp_path / "figures.json"
+    run = subprocess.run(
+        [sys.executable, "-m", "bench", "--quick", "--only", "spark", "--json", str(figures)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S_MAX,
+    )
+
+    assert (0, "") == (run.returncode, run.stderr)
+    rows = {row["name"]: row for row in json.loads(figures.read_text())["rows"]}
+    assert SPARK_ROWS == set(rows)
+    assert [] == [name for name, row in rows.items() if not (row["rate"] or row["amount"])]
 
 
 def test_an_unknown_row_is_refused() -> None:

@@ -80,6 +80,7 @@ class Daemon:
         self._log = directory / "daemon.log"
         self._flags = ["--dev", "--data-dir", str(data_dir), "--blip", "127.0.0.1:0"]
         self._flags += ["--vibe", "127.0.0.1:0", "--qumbed", qumbed, "--http", "off"]
+        self._flags += ["--flight", "off"]
         self._flags += ["--ready-file", str(self._ready_file)]
         with self._log.open("a") as log:
             self._launcher = subprocess.Popen(

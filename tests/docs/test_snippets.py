@@ -2,7 +2,8 @@
 
 A fenced block says by its label what it is: `python` and `sh` are run against a real broker,
 `toml` is loaded as a configuration, `text` is to be looked at. A `sh` block that begins with
-`# one terminal` runs beside the next one.
+`# one terminal` runs beside the next one. A tutorial is followed from its first block to its
+last, in one directory, beside one broker.
 """
 
 import json
@@ -45,6 +46,8 @@ OURS: Final = (
 )
 """Documents whose every block must have a label."""
 
+TUTORIALS: Final = ("docs/spark.md",)
+
 LABELS: Final = frozenset({"python", "sh", "text", "toml"})
 FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
@@ -53,6 +56,7 @@ MODULE: Final = re.compile(r"`((?:\w+/)+\w+\.py)`")
 VARIABLE: Final = re.compile(r"\bBRAIDMQ_[A-Z_]+\b")
 BACKGROUND: Final = "# one terminal\n"
 SECONDS_MAX: Final = 60
+SPARK_SECONDS_MAX: Final = 300
 
 
 @dataclass(frozen=True)
@@ -92,17 +96,22 @@ def named(found: list[Block]) -> dict[str, Block]:
     return {block.name: block for block in found}
 
 
-PYTHON: Final = named(blocks("python"))
-SHELL: Final = named([block for block in blocks("sh") if block.document in OURS])
+def apart(label: str) -> dict[str, Block]:
+    return named([block for block in blocks(label) if block.document not in TUTORIALS])
+
+
+PYTHON: Final = apart("python")
+SHELL: Final = {name: block for name, block in apart("sh").items() if block.document in OURS}
 TOML: Final = named(blocks("toml"))
 
 
 @contextmanager
-def serving(directory: Path) -> Iterator[Broker]:
+def serving(directory: Path, flight: str = "off") -> Iterator[Broker]:
     """Start a broker in development mode below *directory* that speaks every strand."""
     ready_file = directory / "ready.json"
     places = ["--data-dir", str(directory / "data"), "--ready-file", str(ready_file)]
     listeners = [f"--{name}=127.0.0.1:0" for name in ("blip", "vibe", "qumbed", "http")]
+    listeners.append(f"--flight={flight}")
     with subprocess.Popen(
         [*BRAIDMQ, "serve", "--dev", *places, *listeners], stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -213,6 +222,32 @@ def test_shell_commands_run(name: str, broker: Broker, old_log: Path, tmp_path: 
     assert [("", 0)] * len(processes) == ends
 
 
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("document", TUTORIALS)
+def test_a_tutorial_can_be_followed(document: str, tmp_path: Path) -> None:
+    """Each block ends well, with what those before it have left in the directory."""
+    followed = [b for b in blocks() if b.document == document and b.label in {"python", "sh"}]
+    with serving(tmp_path, "127.0.0.1:0") as broker:
+        for block in followed:
+            if block.label == "sh":
+                process = shell(block, broker, tmp_path)
+            else:
+                process = subprocess.Popen(
+                    [sys.executable, "-c", here(block.text, broker)],
+                    cwd=tmp_path,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            said = process.communicate(timeout=SPARK_SECONDS_MAX)
+            assert 0 == process.returncode, (block.name, said)
+
+    assert len(followed) > 5
+
+
 @pytest.mark.parametrize("name", SHELL)
 def test_what_make_is_told_is_a_target(name: str) -> None:
     """`make X` in a document is a rule of the Makefile."""
@@ -302,6 +337,7 @@ class NoBroker:
             authentication_failures=some,
             messages_dropped=some,
             subscriptions_ended=some,
+            cursor_lag=some,
         )
 
 
@@ -313,7 +349,7 @@ def test_the_metrics_are_those_of_the_page() -> None:
     section = text[text.index("## Metrics") : text.index("Worth an alert: `braidmq_wal_full")]
     told = {name.partition("{")[0] for name in re.findall(r"`([a-z_]+(?:\{\w+\})?)`", section)}
     told -= {"connections", "connections_per_ip", "unauthenticated", "idle", "expired"}
-    told -= {"overflow", "retention", "request", "lease"}
+    told -= {"overflow", "retention", "request", "lease", "flight_calls"}
 
     assert {name for name in shown if not name.startswith("braidmq_process_")} == told
 

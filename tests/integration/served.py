@@ -110,7 +110,7 @@ async def served(
         *("--config", str(directory / "braidmq.toml")),
         *("--data-dir", str(directory / "data")),
         *("--blip", "127.0.0.1:0", "--vibe", "127.0.0.1:0", "--http", "127.0.0.1:0"),
-        *("--qumbed", "127.0.0.1:0"),
+        *("--qumbed", "127.0.0.1:0", "--flight", "off"),
         *("--ready-file", str(directory / "ready.json")),
         *flags,
     ]

@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from braidmq.admin.cursors import CursorSource, cursor_routes
 from braidmq.admin.dead_letters import LetterSource, letter_routes
 from braidmq.admin.health import HealthSource, health_routes
 from braidmq.admin.metrics import CONTENT_TYPE, MetricsPage, MetricsSource
@@ -72,6 +73,11 @@ class AdminSource(HealthSource, MetricsSource, KeySource, Protocol):
         """What is asked about dead letters."""
         ...
 
+    @property
+    def cursors(self) -> CursorSource:
+        """What is asked about cursors."""
+        ...
+
     def overview(self) -> dict[str, object]:
         """Return what is worth knowing at a glance; only what JSON can say."""
         ...
@@ -112,6 +118,7 @@ def build_app(source: AdminSource, *, loopback: bool) -> ASGIApp:
             Route("/api/topics", show_topics),
             *queue_routes(source, source.queues),
             *letter_routes(source, source.letters),
+            *cursor_routes(source, source.cursors),
         ],
         middleware=[Middleware(LoopbackHost)] if loopback else [],
         exception_handlers={HTTPException: _refuse, RefusedError: _explain, Exception: _fail},

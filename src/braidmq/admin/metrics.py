@@ -38,6 +38,7 @@ class MetricValues:
     queues: int = 0
     messages_dropped: Mapping[str, int] = field(default_factory=dict)  # by reason
     subscriptions_ended: Mapping[str, int] = field(default_factory=dict)  # by reason
+    cursor_lag: Mapping[str, int] = field(default_factory=dict)  # by cursor
     messages_inflight: int = 0
     expiration_heap_size: int = 0
     retry_heap_size: int = 0
@@ -165,6 +166,12 @@ _OURS: Final = (
         "Subscriptions that ended, by reason.",
         counter=True,
         label="reason",
+    ),
+    _Shown(
+        "cursor_lag",
+        "braidmq_cursor_lag",
+        "Ids of the log that the reader of a cursor has not passed.",
+        label="cursor",
     ),
     _Shown(
         "messages_inflight",

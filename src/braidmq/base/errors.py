@@ -6,6 +6,11 @@
     |-- DataDirInUseError      another broker holds the data directory   exit 75
     |-- WireError              a peer's bytes break the protocol (braidmq.wire.errors)
     |-- ClientError            what the client library raises (braidmq.client.errors)
+    |-- NotAllowedError        a principal may not do what it asks for
+    |-- RefusedRowError        a row that was staged for a sink cannot be a message
+    |-- UnknownStageError      there is no such stage
+    |-- DamagedStageError      a stage that rows are due from cannot be read
+    |-- CursorError            a cursor cannot be had, or cannot be moved there
     `-- LogError
         |-- LogFullError       no room on the disk; the log is intact
         |-- LogPoisonedError   a write or fsync failed; final            exit 74
@@ -60,6 +65,50 @@ class DataDirInUseError(BraidError):
     def __init__(self, path: str) -> None:
         super().__init__(f"data directory {path} is in use by another broker")
         self.path = path
+
+
+class NotAllowedError(BraidError):
+    """Who asks may not do that with the topic, cursor, query or stage of that name."""
+
+    def __init__(self, operation: str, name: str) -> None:
+        super().__init__(f"this API key may not {operation} {name!r}")
+        self.operation = operation
+        self.name = name
+
+
+class RefusedRowError(BraidError):
+    """A row of a stage cannot be a message; rows are counted from 0."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row}: {reason}")
+        self.row = row
+        self.reason = reason
+
+
+class UnknownStageError(BraidError):
+    """There is no such stage: it was dropped, has expired, or never was."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(f"there is no stage {stage!r}: write its rows again")
+        self.stage = stage
+
+
+class DamagedStageError(BraidError):
+    """A stage is there and cannot be read."""
+
+    def __init__(self, stage: str, reason: str) -> None:
+        super().__init__(f"stage {stage} is damaged: {reason}")
+        self.stage = stage
+        self.reason = reason
+
+
+class CursorError(BraidError):
+    """A cursor cannot be had under that name, is not there, or cannot be moved there."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"cursor {name!r}: {problem}")
+        self.name = name
+        self.problem = problem
 
 
 class LogError(BraidError):

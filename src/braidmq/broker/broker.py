@@ -12,6 +12,7 @@ from braidmq.base.ids import NO_ID
 from braidmq.broker import records
 from braidmq.broker.acknowledgements import Progress
 from braidmq.broker.backlog import Backlog, ReadRequest
+from braidmq.broker.cursors import Cursors
 from braidmq.broker.dead_letters import is_dead_letter_topic
 from braidmq.broker.dedup import DedupWindow
 from braidmq.broker.expiry import expires_us, is_expired
@@ -28,6 +29,7 @@ from braidmq.broker.outgoing import (
 from braidmq.broker.queue_delivery import QueueDeliverer
 from braidmq.broker.rules import Rules, of_settings
 from braidmq.broker.settings import Settings
+from braidmq.broker.sinks import Sinks
 from braidmq.broker.stats import Stats, TopicRow, topic_rows
 from braidmq.broker.subscriptions import Consumer, Peer, Subscription
 from braidmq.broker.topics import Message, Pending, Topic, Topics
@@ -59,6 +61,8 @@ class Broker:
             settings, self.topics, self.outgoing, self.stats
         )
         self.backlog: Backlog = Backlog(settings, self.deliverer)
+        self.cursors: Cursors = Cursors(self.outgoing)
+        self.sinks: Sinks = Sinks(settings, self.topics, self.outgoing, self.deliverer)
         self.refusal: str = ""  # why durable publishes are refused now; empty when they are not
         self.committed_id: int = NO_ID
         self.latest_us: int = 0  # the newest time that recovery has met
@@ -293,6 +297,8 @@ class Broker:
         self.refusal = reason
         self.deliverer.log_refuses = True
         taken = self.outgoing.take_back(from_id)
+        self.stats.refused -= self.sinks.take_back(from_id)  # nobody is told: they come again
+        self.cursors.take_back(taken)
         refused: list[Pending] = []
         ended: list[Ended] = []
         deleted: list[Deleted] = []
@@ -401,8 +407,8 @@ class Broker:
         return topic_rows(self.topics, after)
 
     def needed_id(self) -> int:
-        """Return the lowest id that a durable subscription still needs from the log."""
-        needed = self.committed_id + 1
+        """Return the lowest id that a subscription or a cursor still needs from the log."""
+        needed = self.cursors.needed_id(self.committed_id + 1)
         for subscription in self.subscriptions.values():
             if subscription.qos == 0:
                 continue

@@ -6,7 +6,7 @@ from typing import Final
 
 from braidmq.broker import headers
 from braidmq.broker.dead_letters import QUEUE_HEADER
-from braidmq.broker.topics import Message
+from braidmq.broker.topics import ORIGIN_SPARK, Message
 
 HEADER: Final = "dedupId"
 """The header that carries a publisher's own id of a message."""
@@ -55,8 +55,11 @@ class DedupWindow:
         self._ids.pop((topic, _short(dedup_id)), None)
 
     def forget_message(self, message: Message) -> None:
-        """Take a refused message back, if its publisher gave it an id."""
-        if message.headers:
+        """Take a refused message back, if its publisher gave it an id.
+
+        A row of a sink only looks so: nothing was remembered of it.
+        """
+        if message.headers and message.origin != ORIGIN_SPARK:
             kept = headers.decode(message.headers)
             dedup_id = kept.get(HEADER)
             if dedup_id is not None:

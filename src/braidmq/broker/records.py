@@ -19,13 +19,20 @@ length, which is kept as it came over the Blip wire together with topic and payl
     7 DELETE       queue id u64
     8 FOLLOW       timestamp us u64 | public key 32 bytes | principal length u16 | principal
                    | topic
+    9 SINK ROW     as MESSAGE
+   10 INTENT       batch u64 | principal length u16 | principal | query length u16 | query
+                   | sink length u16 | sink | u32 stages, each (id 16 bytes, rows u64)
+   11 DONE         intent id u64
+   12 CURSOR       flags u8 (1 removed) | initial offset u64 | position u64
+                   | principal length u16 | principal | name
 
 A dead letter settles its message for the subscription that gave up on it: one record, so that
 no crash leaves the message in both places or in neither; a letter that is sent back is the
 same record the other way round. The payload comes last in a record, so that the index can point
 at it. A queue's id is that of its DECLARE; its lanes (`braidmq.broker.queues`) have ids of
 their own, made from it. A follower (`braidmq.broker.followers`) is a subscription: UNSUBSCRIBE
-and PROGRESS name it by the id of its FOLLOW.
+and PROGRESS name it by the id of its FOLLOW. What a SINK ROW, an INTENT and a DONE are to each
+other stands in `braidmq.broker.sinks`.
 """
 
 import struct
@@ -47,6 +54,10 @@ PROGRESS: Final = 5
 DECLARE: Final = 6
 DELETE: Final = 7
 FOLLOW: Final = 8
+SINK_ROW: Final = 9
+INTENT: Final = 10
+DONE: Final = 11
+CURSOR: Final = 12
 GAP: Final = GAP_KIND
 """Written by the log's repair: a range of ids that was lost and accepted as lost."""
 
@@ -109,6 +120,27 @@ _FOLLOW: Final = struct.Struct(
     "32s"  # public key
     "H"  # principal length
 )
+_INTENT: Final = struct.Struct(
+    "<B"  # type
+    "Q"  # batch
+)
+_DONE: Final = struct.Struct(
+    "<B"  # type
+    "Q"  # intent id
+)
+_CURSOR: Final = struct.Struct(
+    "<B"  # type
+    "B"  # flags
+    "Q"  # initial offset
+    "Q"  # position
+    "H"  # principal length
+)
+_STAGE: Final = struct.Struct(
+    "<16s"  # stage id
+    "Q"  # rows
+)
+_LENGTH: Final = struct.Struct("<H")
+_REMOVED: Final = 1
 _DURABLE: Final = 1
 _DEAD_LETTERS: Final = 2
 _RANGE: Final = struct.Struct("<QQ")
@@ -121,7 +153,7 @@ _ATTEMPTS: Final = struct.Struct(
 
 @final
 class Head:
-    """The fixed part of a MESSAGE or DEAD LETTER record, and where the rest of it is."""
+    """The fixed part of a message's record, and where the rest of it is."""
 
     def __init__(self, record: bytes) -> None:
         # Read where `_MESSAGE` puts them: a tuple of boxed integers would cost more than this.
@@ -137,7 +169,7 @@ class Head:
 
 
 class StoredMessage:
-    """A MESSAGE or DEAD LETTER record, to be written or read as a whole."""
+    """A message's record (MESSAGE, DEAD LETTER or SINK ROW), written or read as a whole."""
 
     def __init__(self) -> None:
         self.qos: int = 0
@@ -241,7 +273,7 @@ def encode_progress(progress: dict[int, Progress]) -> bytes:
 
 
 def read_message(record: bytes) -> StoredMessage:
-    """Return what a MESSAGE or DEAD LETTER record says."""
+    """Return what a MESSAGE, DEAD LETTER or SINK ROW record says."""
     head = Head(record)
     message = StoredMessage()
     message.qos = head.qos
@@ -355,6 +387,78 @@ def read_follow(record: bytes) -> tuple[int, bytes, str, str]:
     return timestamp_us, key, record[_FOLLOW.size : at].decode(), record[at:].decode()
 
 
+def encode_sink_row(message: Message, timestamp_us: int) -> bytes:
+    """Return a SINK ROW record."""
+    head: bytes = _MESSAGE.pack(
+        SINK_ROW,
+        1,
+        message.priority,
+        message.origin,
+        timestamp_us,
+        message.expires_us,
+        len(message.headers),
+    )
+    return b"".join([head, message.headers, message.body])
+
+
+def encode_intent(
+    principal: str, query: str, sink: str, batch: int, stages: list[tuple[bytes, int]]
+) -> bytes:
+    """Return an INTENT record; its own id is the intent's."""
+    parts: list[bytes] = [_INTENT.pack(INTENT, batch)]
+    for text in (principal, query, sink):
+        raw = text.encode()
+        parts.append(_LENGTH.pack(len(raw)))
+        parts.append(raw)
+    parts.append(_COUNT.pack(len(stages)))
+    parts.extend(_STAGE.pack(stage_id, rows) for stage_id, rows in stages)
+    return b"".join(parts)
+
+
+def read_intent(record: bytes) -> tuple[str, str, str, int, list[tuple[bytes, int]]]:
+    """Return principal, query, sink, batch and stages of an INTENT record."""
+    batch: int = _INTENT.unpack_from(record)[1]
+    at = _INTENT.size
+    texts: list[str] = []
+    for _ in range(3):
+        size: int = _LENGTH.unpack_from(record, at)[0]
+        at += _LENGTH.size
+        texts.append(record[at : at + size].decode())
+        at += size
+    count: int = _COUNT.unpack_from(record, at)[0]
+    at += _COUNT.size
+    stages = list(_STAGE.iter_unpack(record[at : at + count * _STAGE.size]))
+    return texts[0], texts[1], texts[2], batch, stages
+
+
+def encode_done(intent_id: int) -> bytes:
+    """Return a DONE record."""
+    return _DONE.pack(DONE, intent_id)
+
+
+def read_done(record: bytes) -> int:
+    """Return the intent id of a DONE record."""
+    intent_id: int = _DONE.unpack(record)[1]
+    return intent_id
+
+
+def encode_cursor(
+    name: str, principal: str, *, initial: int, position: int, removed: bool
+) -> bytes:
+    """Return a CURSOR record."""
+    raw = principal.encode()
+    flags = _REMOVED if removed else 0
+    return _CURSOR.pack(CURSOR, flags, initial, position, len(raw)) + raw + name.encode()
+
+
+def read_cursor(record: bytes) -> tuple[str, str, int, int, bool]:
+    """Return name, principal, initial offset, position and "removed" of a CURSOR record."""
+    _, flags, initial, position, name_bytes = _CURSOR.unpack_from(record)
+    at = _CURSOR.size + name_bytes
+    principal = record[_CURSOR.size : at].decode()
+    return record[at:].decode(), principal, initial, position, bool(flags & _REMOVED)
+
+
 def describe(record: bytes) -> Description:
     """Return what the log's index keeps of a record.
 
@@ -362,7 +466,7 @@ def describe(record: bytes) -> Description:
         UnknownRecordError: The type is not known to this version.
     """
     kind = record[0]
-    if kind <= DEAD_LETTER and kind != 0:
+    if (kind <= DEAD_LETTER and kind != 0) or kind == SINK_ROW:
         head = Head(record)
         at = head.body_at
         topic_end = at + 2 + (record[at] << 8 | record[at + 1])
@@ -374,6 +478,6 @@ def describe(record: bytes) -> Description:
             head.priority,
             head.origin,
         )
-    if kind == GAP or SUBSCRIBE <= kind <= FOLLOW:
+    if kind == GAP or SUBSCRIBE <= kind <= CURSOR:
         return Description(b"", 0, 0, 0, 0, 0)
     raise UnknownRecordError(kind)

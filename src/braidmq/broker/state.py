@@ -21,11 +21,12 @@ from braidmq.broker.followers import Follower
 from braidmq.broker.outgoing import Buried, Started
 from braidmq.broker.policy import FAN_OUT_WITHOUT_ACK, Policy, of_values
 from braidmq.broker.queues import Queue
+from braidmq.broker.sinks import Intent
 from braidmq.broker.subscriptions import Subscription
 from braidmq.broker.topics import Message
 
-_VERSION: Final = 3
-_VERSIONS_READ: Final = (2, 3)  # in 2 nobody follows
+_VERSION: Final = 4
+_VERSIONS_READ: Final = (2, 3, 4)  # in 2 nobody follows; up to 3 there are no cursors and sinks
 
 
 def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
@@ -63,6 +64,9 @@ def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
             if follower.recorded
         ],
         "dedup": broker.dedup.rows(),
+        "cursors": broker.cursors.rows(),
+        "intent": broker.sinks.open_row(),
+        "done": broker.sinks.done_rows(),
     }
     return last_id, msgspec.msgpack.encode(state)
 
@@ -85,6 +89,9 @@ def restore(broker: Broker, data: bytes) -> None:
         _add_follower(broker, follower_id, topic_name, principal, key, max(floor, follower_id))
     for at_us, topic_name, dedup_id, message_id in state["dedup"]:
         broker.dedup.restore((at_us, topic_name, dedup_id, message_id))
+    broker.cursors.restore([tuple(row) for row in state.get("cursors", [])])
+    done = [tuple(row) for row in state.get("done", [])]
+    broker.sinks.restore(_intent_of(state.get("intent", [])), done)
 
 
 def replay(broker: Broker, record_id: int, record: bytes) -> None:
@@ -96,6 +103,9 @@ def replay(broker: Broker, record_id: int, record: bytes) -> None:
     kind = record[0]
     if kind == records.MESSAGE or kind == records.DEAD_LETTER:  # noqa: PLR1714 - a set is slower compiled
         _replay_message(broker, record_id, record)
+    elif kind == records.SINK_ROW:
+        _replay_message(broker, record_id, record)
+        broker.sinks.replay_row()
     elif kind == records.PROGRESS:
         _replay_progress(broker, record)
     elif kind == records.SUBSCRIBE:
@@ -123,6 +133,12 @@ def replay(broker: Broker, record_id: int, record: bytes) -> None:
         for queue in list(broker.deliverer.queues.values()):
             if queue.id == queue_id:
                 broker.deliverer.end_queue(queue)
+    elif kind == records.INTENT:
+        broker.sinks.replay_intent(record_id, record)
+    elif kind == records.DONE:
+        broker.sinks.replay_done(records.read_done(record))
+    elif kind == records.CURSOR:
+        broker.cursors.replay(record)
     elif kind != records.GAP:
         raise UnknownRecordError(kind)
 
@@ -200,6 +216,16 @@ def _queue_row(queue: Queue, pending: dict[int, int], committed_id: int) -> list
             ]
         )
     return [queue.id, queue.topic.name, queue.created_us, queue.policy.values(), lanes]
+
+
+def _intent_of(row: list[Any]) -> Intent | None:
+    if not row:
+        return None
+    intent_id, principal, query, sink, batch, stages, appended = row
+    places = [(stage_id, rows) for stage_id, rows in stages]
+    intent = Intent(intent_id, principal, query, sink, batch, places)
+    intent.appended = appended
+    return intent
 
 
 def _restore_subscription(broker: Broker, row: list[Any]) -> None:
@@ -280,7 +306,8 @@ def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
     if topic.queue is not None and _keeps(topic.queue):
         topic.queue.lane_of(stored.priority).unsettled += 1
     broker.latest_us = max(broker.latest_us, stored.timestamp_us)
-    if stored.headers and not stored.settles_subscription:
+    is_row = record[0] == records.SINK_ROW  # what looks like a dedup id there is none
+    if stored.headers and not stored.settles_subscription and not is_row:
         kept = headers.decode(stored.headers)
         dedup_id = kept.get(DEDUP_HEADER)
         if dedup_id is not None:

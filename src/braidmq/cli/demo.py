@@ -4,10 +4,11 @@
                                    +--> two workers, on one Vibe queue
     desk ---- commands, on Vibe ---+--> machine, on Blip
                                    +--> robot, on Vibe: late, and then by urgency
-    and what is on Qumbed: see demo_meters.py
+    and what is on Qumbed: see demo_meters.py; through Spark: demo_tables.py
 
 The broker gets a SIGKILL and is started again on the same log; one reading cannot be handled,
-becomes a dead letter and is sent back. Then everything is counted, what the log holds included.
+becomes a dead letter and is sent back. Spark makes tables of the log. Then everything is
+counted, what the log and the tables hold included.
 Nothing here is part of the product: it uses command line and client library, as users do.
 """
 
@@ -28,9 +29,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from braidmq.base.errors import ConfigError
 from braidmq.cli.demo_broker import LOOK_S, BrokerProcess, DemoError
 from braidmq.cli.demo_count import Account, Line, styled, summarize
 from braidmq.cli.demo_meters import ALARMS, Meters
+from braidmq.cli.demo_tables import Tables, can_run
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Client, Subscription
@@ -59,8 +62,14 @@ def demo(
     readings: Annotated[
         int, typer.Option(min=BATCH_COUNT, max=1_000_000, help="Sensor readings to publish.")
     ] = READINGS_DEFAULT,
+    tables: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep Spark's tables here, in a new directory."),
+    ] = None,
 ) -> None:
     """Kill a busy broker and count: nothing that was confirmed is missing."""
+    if tables is not None and tables.exists():
+        raise ConfigError("--tables", f"{tables} is there already; name a new directory")
     # A connection that breaks is the point here, and told below in our own words.
     client_log = logging.getLogger("braidmq.client")
     level = client_log.level
@@ -68,7 +77,8 @@ def demo(
     directory = Path(tempfile.mkdtemp(prefix="braidmq-demo-"))
     agreed = True
     try:
-        agreed = summarize(asyncio.run(_run(directory, readings)))
+        lines = asyncio.run(_run(directory, readings, tables or directory / "tables"))
+        agreed = summarize(lines)
     except asyncio.CancelledError:
         raise typer.Exit(EXIT_TERMINATED) from None
     finally:
@@ -78,14 +88,21 @@ def demo(
     if not agreed:
         print(f"The log is kept: {directory}")
         raise typer.Exit(1)
+    if tables is not None and tables.exists():
+        print(f"The tables are Parquet files, for any reader: {tables}")
+        print(f"A page about them: {tables / 'report' / 'report.html'}")
 
 
 # Who publishes and who consumes.
 
 
-def _reading(number: int) -> bytes:
-    celsius = round(random.gauss(20, 3), 2)
-    reading = {"number": number, "sensor": f"sensor-{number % 20}", "celsius": celsius}
+def _reading(number: int, *, broken: bool = False) -> bytes:
+    reading = {
+        "number": number,
+        "sensor_id": f"sensor-{number % 20}",
+        "celsius": "unknown" if broken else round(random.gauss(20, 3), 2),
+        "timestamp_ms": time.time_ns() // 1_000_000,
+    }
     return json.dumps(reading).encode()
 
 
@@ -107,7 +124,9 @@ def _batches(numbers: range) -> Iterable[range]:
 class Story:
     """Everything that happens between the first start of the broker and the count."""
 
-    def __init__(self, broker: BrokerProcess, readings: int) -> None:
+    def __init__(
+        self, broker: BrokerProcess, readings: int, tables: Path | None = None
+    ) -> None:
         self._broker = broker
         self._readings = readings
         self._begun = time.monotonic()
@@ -126,12 +145,13 @@ class Story:
         self.replayed: set[int] = set()
         self.left = 0  # in the queues, at the end
         self.meters = Meters(self.say)
+        self.tables = None if tables is None else Tables(broker, tables, READINGS, self.say)
 
     async def run(self) -> None:
         """Let it happen; return when everything is handled, or takes too long."""
         import braidmq
 
-        blip_at, vibe_at, qumbed_at, _ = self._broker.addresses.values()
+        blip_at, vibe_at, qumbed_at, *_ = self._broker.addresses.values()
         self.say("broker", f"Blip on {blip_at}, Vibe on {vibe_at}, Qumbed on {qumbed_at}")
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             blip = await stack.enter_async_context(braidmq.connect(self._broker.url("blip")))
@@ -164,6 +184,10 @@ class Story:
             progress.cancel()
             for subscription in subscriptions:
                 await subscription.drain()
+            if self.tables is not None:
+                await self.tables.run(blip)
+            else:
+                self.say("Spark", "is not installed, so no tables: pip install braidmq[spark]")
             self.left = sum([await self._waiting(vibe, name) for name in QUEUES])
 
     async def _subscribe(
@@ -198,7 +222,8 @@ class Story:
         from braidmq.client import PublishError
 
         # With retry, what the kill left in doubt is sent again, perhaps stored twice.
-        results = await blip.publish_many(READINGS, map(_reading, batch), retry=True)
+        readings = (_reading(number, broken=number == self.poison) for number in batch)
+        results = await blip.publish_many(READINGS, readings, retry=True)
         for number, result in zip(batch, results, strict=True):
             if not isinstance(result, PublishError):
                 self.confirmed.add(number)
@@ -297,7 +322,7 @@ class Story:
 # The count.
 
 
-async def _run(directory: Path, readings: int) -> list[Line]:
+async def _run(directory: Path, readings: int, tables: Path) -> list[Line]:
     print("Three strands exchange messages, and the broker is killed on the way.\n")
     task = asyncio.current_task()
     assert task is not None
@@ -306,7 +331,7 @@ async def _run(directory: Path, readings: int) -> list[Line]:
     broker = BrokerProcess(directory)
     try:
         await broker.start()
-        story = Story(broker, readings)
+        story = Story(broker, readings, tables if can_run() else None)
         await story.run()
         code = await broker.stop()
     except ExceptionGroup as group:
@@ -316,7 +341,8 @@ async def _run(directory: Path, readings: int) -> list[Line]:
         await broker.kill()
     if code != 0:
         raise DemoError(f"the broker ended with exit code {code}")
-    return count(story, readings, stored(broker.data_dir))
+    lines = count(story, readings, stored(broker.data_dir))
+    return lines if story.tables is None else lines + story.tables.lines(broker.data_dir)
 
 
 def stored(data_dir: Path) -> dict[str, list[int]]:

@@ -7,13 +7,14 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, STDOUT
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from braidmq.base.errors import BraidError
 
 PROGRAM: Final = (sys.executable, "-c", "from braidmq.cli.main import run; run()")
-LISTENERS: Final = ("blip", "vibe", "qumbed", "http")
+LISTENERS: Final = ("blip", "vibe", "qumbed", "http", "flight")
 START_S_MAX: Final = 60.0
 LOOK_S: Final = 0.02
 SETTINGS: Final = {"BRAIDMQ_QUMBED__OFFLINE_S": "60"}
@@ -33,6 +34,8 @@ class BrokerProcess:
         self._log_file = directory / "broker.log"
         self._process: asyncio.subprocess.Process | None = None
         self.addresses = dict.fromkeys(LISTENERS, "127.0.0.1:0")
+        if find_spec("pyarrow") is None:
+            self.addresses["flight"] = "off"
         self._fingerprint = ""
 
     def url(self, scheme: str) -> str:
@@ -52,7 +55,7 @@ class BrokerProcess:
         whole = (*PROGRAM, "serve", "--dev", *places, *listeners)
         with self._log_file.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *whole, stderr=log, env={**_environment(), **SETTINGS}
+                *whole, stderr=log, env={**environment(), **SETTINGS}
             )
         deadline = time.monotonic() + START_S_MAX
         while not self._ready_file.exists():
@@ -60,7 +63,7 @@ class BrokerProcess:
                 raise DemoError(f"the broker did not start: {self._last_words()}")
             await asyncio.sleep(LOOK_S)
         facts = json.loads(self._ready_file.read_text("utf-8"))
-        self.addresses = {listener: facts[listener] for listener in LISTENERS}
+        self.addresses = {listener: facts[listener] or "off" for listener in LISTENERS}
         self._fingerprint = facts["qumbed_fingerprint"]
 
     async def command(self, *words: str) -> str:
@@ -71,7 +74,7 @@ class BrokerProcess:
         """
         whole = (*PROGRAM, *words, "--url", self.url("http"))
         process = await asyncio.create_subprocess_exec(
-            *whole, stdout=PIPE, stderr=STDOUT, env=_environment()
+            *whole, stdout=PIPE, stderr=STDOUT, env=environment()
         )
         said = (await process.communicate())[0].decode().strip()
         if process.returncode != 0:
@@ -96,5 +99,6 @@ class BrokerProcess:
         return said[-1] if said else "it said nothing"
 
 
-def _environment() -> dict[str, str]:  # without what is set for a broker of the caller's
+def environment() -> dict[str, str]:
+    """Return the environment without what is set for a broker of the caller's."""
     return {k: v for k, v in os.environ.items() if not k.startswith("BRAIDMQ_")}

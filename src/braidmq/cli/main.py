@@ -26,6 +26,7 @@ from braidmq.cli import (
     keygen,
     keys,
     messages,
+    pipelines,
     queues,
     serve,
     topics,
@@ -60,6 +61,7 @@ app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(keys.app, name="keys")
 app.add_typer(config.app, name="config")
 app.add_typer(wal.app, name="wal")
+app.add_typer(pipelines.app, name="pipeline")
 
 
 def _print_version(wanted: bool) -> None:

@@ -177,6 +177,10 @@ def _kind_name(kind: int) -> str:
         records.DECLARE: "declare",
         records.DELETE: "delete",
         records.FOLLOW: "follow",
+        records.SINK_ROW: "sink row",
+        records.INTENT: "intent",
+        records.DONE: "done",
+        records.CURSOR: "cursor",
         records.GAP: "gap",
     }.get(kind, f"unknown type {kind}")
 

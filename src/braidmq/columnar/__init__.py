@@ -7,11 +7,14 @@ It reads what the log has made durable, and knows neither Spark nor a running br
     table = columnar.read("data", topics=["sensors/temp"])     a pyarrow.Table
     for batch in columnar.batches("data", start=1000): ...     bounded memory
 
+`columnar.open_log` is the same for a log that is behind a Flight endpoint.
+
 Needs numpy and pyarrow: `pip install braidmq[spark]`.
 """
 
 from braidmq.columnar.cuts import Part, advance, cut
 from braidmq.columnar.decode import Decoding
+from braidmq.columnar.logs import DirectoryLog, Log, open_log
 from braidmq.columnar.loss import DataLossError, Loss
 from braidmq.columnar.reading import (
     Batches,
@@ -29,6 +32,8 @@ __all__ = [
     "Batches",
     "DataLossError",
     "Decoding",
+    "DirectoryLog",
+    "Log",
     "Loss",
     "Offsets",
     "Part",
@@ -39,6 +44,7 @@ __all__ = [
     "batches",
     "cut",
     "offsets",
+    "open_log",
     "read",
     "topic_counts",
 ]

@@ -7,80 +7,76 @@ from typing import Final
 
 import google_crc32c
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
 
-from braidmq.columnar.layout import Bytes, Flags, Numbers, gather_u32
+from braidmq.base.limits import MIB
+from braidmq.columnar.combining import Sums, combined
+from braidmq.columnar.layout import (
+    RECORD_HEAD,
+    Bytes,
+    Flags,
+    Numbers,
+    gather_bytes,
+    gather_structs,
+    near_pieces,
+)
 from braidmq.wal.format import RECORD_HEADER_BYTES
 from braidmq.wal.tables import SEGMENT_BLOCK_BYTES
 
-RECORDS_PER_BLOCK_MIN: Final = 256
-"""With fewer wanted records in a block than this, they are verified one by one."""
+RECORD_COST_BYTES: Final = 600
+"""To verify a record by itself takes as long as so many bytes of a block, and its own twice."""
 
-_POLYNOMIAL: Final = 0x82F63B78  # CRC-32C, bits reversed
-_ALL_ONES: Final = np.uint32(0xFFFFFFFF)
+GROUP_RECORDS: Final = 65_536
+GROUP_BYTES: Final = 4 * MIB
+"""Records are verified together up to here: many, and yet in the cache."""
+
 _CRC_AT: Final = 12
-_GROUP_RECORDS: Final = 4_096
-_NEAR: Final = 4
-"""Records lie near each other when there is not this much more between them."""
 
 
-def _table() -> NDArray[np.uint32]:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1)
-    return table
-
-
-_TABLE: Final = _table()
-
-
-def checksum(data: Bytes) -> int:
+def checksum(data: Bytes | pa.Buffer) -> int:
     """Return the CRC-32C of *data*, which is not copied."""
     return int(google_crc32c.value(data))
 
 
-def _prefix_sums(ids: Numbers, lengths: Numbers) -> NDArray[np.uint32]:
-    """Return the checksum of each record's first twelve bytes, its id and length."""
-    prefixes = np.empty((len(ids), 3), "<u4")
-    prefixes[:, 0] = ids & 0xFFFFFFFF
-    prefixes[:, 1] = ids >> 32
-    prefixes[:, 2] = lengths
-    sums = np.full(len(ids), _ALL_ONES)
-    for column in prefixes.view(np.uint8).T:
-        sums = _TABLE[(sums ^ column) & 0xFF] ^ (sums >> 8)
-    return sums ^ _ALL_ONES
+def records_are_intact(buffer: pa.Buffer, ids: Numbers, starts: Numbers, ends: Numbers) -> bool:
+    """Tell whether the records with these ids lie at starts..ends of *buffer*, unharmed.
 
-
-def records_are_intact(data: Bytes, ids: Numbers, starts: Numbers, ends: Numbers) -> bool:
-    """Tell whether the records with these ids lie at starts..ends of *data*, unharmed."""
-    bodies = starts + RECORD_HEADER_BYTES
-    if np.any(ends <= bodies) or (len(ends) and int(ends.max()) > len(data)):
+    They are judged together: the checksum of all of them must be what theirs add up to.
+    """
+    lengths = ends - starts - RECORD_HEADER_BYTES
+    if np.any(lengths <= 0) or (len(ends) and int(ends.max()) > buffer.size):
         return False
-    prefixes = _prefix_sums(ids, ends - bodies)
-    kept = gather_u32(data, starts + _CRC_AT)
-    for first in range(0, len(ids), _GROUP_RECORDS):
-        group = slice(first, first + _GROUP_RECORDS)
-        found = _body_sums(data, prefixes[group], bodies[group], ends[group])
-        if found != kept[group].tolist():
-            return False
-    return True
+    heads = gather_structs(buffer, starts, RECORD_HEAD)
+    if not (np.array_equal(heads["id"], ids) and np.array_equal(heads["length"], lengths)):
+        return False
+    return bodies_add_up(buffer, starts, ends, heads["crc"].copy())
 
 
-def _body_sums(
-    data: Bytes, prefixes: NDArray[np.uint32], starts: Numbers, ends: Numbers
-) -> list[int]:
-    """Return the checksums of bodies behind prefixes whose checksums are given."""
-    extend = google_crc32c.extend
-    base, end = int(starts[0]), int(ends[-1])
-    pieces = zip(
-        prefixes.tolist(), (starts - base).tolist(), (ends - base).tolist(), strict=True
+def bodies_add_up(buffer: pa.Buffer, starts: Numbers, ends: Numbers, kept: Sums) -> bool:
+    """Tell whether records have the checksums *kept*, whatever their ids and lengths are."""
+    lengths = ends - starts - RECORD_HEADER_BYTES
+    return all(
+        _sum_of(buffer, starts[group], ends[group])
+        == combined(kept[group], lengths[group] + _CRC_AT)
+        for group in near_pieces(starts, ends, rows=GROUP_RECORDS, record_bytes=GROUP_BYTES)
     )
-    if end - base < _NEAR * int((ends - starts).sum()):
-        # To slice bytes is so much quicker that it pays to copy what lies near.
-        near = data[base:end].tobytes()
-        return [extend(so_far, near[start:end]) for so_far, start, end in pieces]
-    far = data[base:end]
-    return [extend(so_far, far[start:end]) for so_far, start, end in pieces]
+
+
+def _sum_of(buffer: pa.Buffer, starts: Numbers, ends: Numbers) -> int:
+    """Return the checksum of records in a row, their own checksums left out."""
+    pieces = np.empty((2, len(starts), 2), np.int64)
+    pieces[0, :, 0] = starts
+    pieces[1, :, 0] = starts + _CRC_AT
+    pieces[0, :, 1] = starts + RECORD_HEADER_BYTES
+    pieces[1, :, 1] = ends
+    gathered = gather_bytes(buffer, pieces[0].reshape(-1), pieces[1].reshape(-1))
+    return checksum(gathered.buffers()[2])
+
+
+def blocks_are_cheaper(blocks: int, records: int, record_bytes: int) -> bool:
+    """Tell whether to verify so many blocks is less work than so many records in them."""
+    alone = 2 * record_bytes + RECORD_COST_BYTES * records
+    return blocks * SEGMENT_BLOCK_BYTES <= alone
 
 
 class Blocks:

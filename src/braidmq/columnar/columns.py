@@ -10,10 +10,11 @@ timestampType  int32           always 1, "log append time"
 headers        list<struct>    of key and value; null without any; only when asked for
 qos            int32
 priority       string          low, normal, high, critical
-origin         string          blip, vibe, qumbed, http
+origin         string          blip, vibe, qumbed, http, spark
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -25,18 +26,19 @@ from braidmq.broker import topics as words
 from braidmq.columnar.headers import HEADERS_TYPE, Headers, MalformedHeadersError
 from braidmq.columnar.layout import (
     HEADERS_AT,
+    NOTHING,
     TOPIC_LENGTH_BYTES,
-    Numbers,
-    Rows,
-    ends_of,
     gather_bytes,
-    take_rows,
+    is_run,
 )
-from braidmq.columnar.segments import Segment
+from braidmq.columnar.segments import Picked, Segment
 from braidmq.wal.segment import segment_path
 
 KEY_HEADER: Final = b"key"
 LOG_APPEND_TIME: Final = 1
+REPEATED_ROWS: Final = 65_536
+REPEATED_VALUES: Final = 16
+"""Columns of one value are kept for so many rows, and so many of them."""
 
 TYPES: Final[dict[str, pa.DataType]] = {
     "key": pa.binary(),
@@ -74,6 +76,7 @@ ORIGINS: Final = _words(
         words.ORIGIN_VIBE: "vibe",
         words.ORIGIN_QUMBED: "qumbed",
         words.ORIGIN_HTTP: "http",
+        words.ORIGIN_SPARK: "spark",
     }
 )
 
@@ -105,10 +108,10 @@ class Columns:
     The rows are in order, verified, and lie near enough to be gathered together.
     """
 
-    def __init__(self, segment: Segment, chosen: Numbers) -> None:
+    def __init__(self, segment: Segment, picked: Picked) -> None:
         self._segment = segment
-        self._chosen = chosen
-        self._rows: Rows = take_rows(segment.rows, chosen)
+        self._picked = picked
+        self._rows = picked.rows
         self._headers: Headers | None = None
 
     def batch(self, names: Sequence[str]) -> pa.RecordBatch:
@@ -133,27 +136,44 @@ class Columns:
 
     def value(self) -> pa.Array:
         """Return the payloads."""
-        starts = self._rows["payload_at"].astype(np.int64)
-        return gather_bytes(self._segment.buffer, starts, ends_of(self._rows))
+        starts = self._rows["payload_at"]
+        return gather_bytes(self._segment.buffer, starts, starts + self._rows["payload_bytes"])
 
     def topic(self) -> pa.Array:
         """Return the topics' names."""
         return _named(self._segment.name_array, self._rows["topic"])
 
     def _parsed(self) -> Headers:
+        if self._headers is None and self._have_no_headers():
+            self._headers = Headers(self._segment.buffer, NOTHING, NOTHING, len(self._rows))
         if self._headers is None:
             rows = self._rows
             heads = HEADERS_AT[rows["kind"]]
-            starts = self._segment.starts(self._chosen) + heads
+            starts = self._segment.starts(self._picked.chosen) + heads
             topic_bytes = self._segment.name_bytes[rows["topic"]] + TOPIC_LENGTH_BYTES
             ends = rows["payload_at"].astype(np.int64) - topic_bytes
             if np.any(heads == 0) or np.any(ends < starts):
                 raise self._damage()
             try:
-                self._headers = Headers(self._segment.buffer, starts, ends)
+                self._headers = Headers(self._segment.buffer, starts, ends, len(rows))
             except MalformedHeadersError:
                 raise self._damage() from None
         return self._headers
+
+    def _have_no_headers(self) -> bool:
+        """Tell whether these rows, if they follow each other, surely have no headers.
+
+        It is so when all that there is between the first and the last byte is something else.
+        """
+        rows = self._rows
+        if not is_run(self._picked.chosen):
+            return False
+        kinds = np.bincount(rows["kind"], minlength=len(HEADERS_AT))
+        topics = np.bincount(rows["topic"], minlength=len(self._segment.name_bytes))
+        other = int(kinds @ HEADERS_AT) + int(topics @ self._segment.name_bytes)
+        other += TOPIC_LENGTH_BYTES * len(rows) + int(rows["payload_bytes"].sum(dtype=np.int64))
+        known = not np.any(kinds[HEADERS_AT == 0])
+        return known and other == self._segment.span(self._picked)
 
     def headers(self) -> pa.Array:
         """Return the headers as lists."""
@@ -178,7 +198,7 @@ class Columns:
 
     def partition(self) -> pa.Array:
         """Return zeros: there is one log."""
-        return pa.array(np.zeros(len(self._rows), np.int32))
+        return _repeated(pa.scalar(0, pa.int32()), len(self._rows))
 
     def offset(self) -> pa.Array:
         """Return the ids."""
@@ -191,7 +211,7 @@ class Columns:
 
     def timestamp_type(self) -> pa.Array:
         """Return ones: the broker has set the timestamps."""
-        return pa.array(np.full(len(self._rows), LOG_APPEND_TIME, np.int32))
+        return _repeated(pa.scalar(LOG_APPEND_TIME, pa.int32()), len(self._rows))
 
     def qos(self) -> pa.Array:
         """Return what the messages were published with."""
@@ -199,17 +219,31 @@ class Columns:
 
     def priority(self) -> pa.Array:
         """Return the words for the priorities."""
-        return _named(PRIORITIES, self._rows["priority"])
+        return _named(PRIORITIES, self._rows["priority"], _repeated)
 
     def origin(self) -> pa.Array:
         """Return the strands that the messages came on."""
-        return _named(ORIGINS, self._rows["origin"])
+        return _named(ORIGINS, self._rows["origin"], _repeated)
 
 
-def _named(names: pa.Array, numbers: NDArray[np.unsignedinteger[Any]]) -> pa.Array:
+def _named(
+    names: pa.Array,
+    numbers: NDArray[np.unsignedinteger[Any]],
+    repeat: Callable[[pa.Scalar, int], pa.Array] = pa.repeat,
+) -> pa.Array:
     if len(numbers) and (numbers == numbers[0]).all():
-        return pa.repeat(names[int(numbers[0])], len(numbers))
+        return repeat(names[int(numbers[0])], len(numbers))
     return names.take(pa.array(numbers.astype(np.int32)))
+
+
+def _repeated(value: pa.Scalar, count: int) -> pa.Array:
+    """Return one of few values so many times; what was made for other rows is used again."""
+    return _many(value).slice(0, count) if count <= REPEATED_ROWS else pa.repeat(value, count)
+
+
+@lru_cache(maxsize=REPEATED_VALUES)
+def _many(value: pa.Scalar) -> pa.Array:
+    return pa.repeat(value, REPEATED_ROWS)
 
 
 _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {

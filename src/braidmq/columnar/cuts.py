@@ -13,15 +13,19 @@ import numpy as np
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MIB
-from braidmq.columnar.layout import Numbers, take_rows
+from braidmq.columnar.layout import Numbers, Rows
 from braidmq.columnar.loss import Losses
 from braidmq.columnar.reading import windows
+from braidmq.columnar.segments import Need
 from braidmq.columnar.selection import Selection
 from braidmq.columnar.views import View
 
 PART_BYTES: Final = 64 * MIB
 ROW_COST_BYTES: Final = 64
 """What a message counts for besides its payload, so that empty ones cost something too."""
+
+PARTS_MAX: Final = 100_000
+"""Parts of one cut; whoever asks for more has mistaken the unit."""
 
 _NEVER: Final = 2**63 - 1
 
@@ -35,12 +39,23 @@ class Part(NamedTuple):
     payload_bytes: int
 
 
-class _Piece(NamedTuple):
-    """Wanted messages that follow each other: their ids, and what they cost and hold so far."""
+class _Piece:
+    """Wanted messages that follow each other: what all of them hold and cost, and each."""
 
-    ids: Numbers
-    costs: Numbers
-    payload_bytes: Numbers
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.messages = len(rows)
+        self.payload_bytes = int(rows["payload_bytes"].sum(dtype=np.int64))
+        self.cost = self.payload_bytes + ROW_COST_BYTES * self.messages
+
+    def id(self, number: int) -> int:
+        """Return the id of a message."""
+        return int(self._rows["id"][number])
+
+    def sizes(self) -> Numbers:
+        """Return what the messages hold, up to each of them."""
+        sizes: Numbers = np.cumsum(self._rows["payload_bytes"], dtype=np.int64)
+        return sizes
 
 
 def cut(
@@ -52,6 +67,7 @@ def cut(
     pattern: str | None = None,
     target_bytes: int | None = None,
     parts: int | None = None,
+    allowed: Callable[[str], bool] | None = None,
     fail_on_data_loss: bool = True,
 ) -> list[Part]:
     """Return parts of about *target_bytes* (64 MiB), or *parts* of them if there is enough.
@@ -66,10 +82,11 @@ def cut(
     for name, value in (("target_bytes", target_bytes), ("parts", parts)):
         if value is not None and value < 1:
             raise ConfigError(name, "must be at least 1")
-    selection = Selection(topics, pattern)
+    selection = Selection(topics, pattern, allowed=allowed)
     view = View(path)
     start = view.earliest if start is None else start
     end = view.latest if end is None else end
+    _check_ids(start=start, end=end)
     losses = Losses(str(path), fail=fail_on_data_loss)
 
     def pieces() -> Iterator[_Piece]:
@@ -78,7 +95,7 @@ def cut(
     if parts is None:
         size = target_bytes or PART_BYTES
         return _cut(pieces(), start, end, lambda passed: passed + size)
-    total = sum(int(piece.costs.sum()) for piece in pieces()) or 1
+    total = sum(piece.cost for piece in pieces()) or 1
     return _cut(pieces(), start, end, partial(_next_share, total, parts))
 
 
@@ -90,6 +107,7 @@ def advance(
     pattern: str | None = None,
     messages: int = _NEVER,
     payload_bytes: int = _NEVER,
+    allowed: Callable[[str], bool] | None = None,
     fail_on_data_loss: bool = True,
 ) -> int:
     """Return the id behind at most so many wanted messages, or payload bytes, from *start* on.
@@ -104,30 +122,35 @@ def advance(
     """
     if messages < 1 or payload_bytes < 1:
         raise ConfigError("messages, payload_bytes", "must be at least 1")
+    _check_ids(start=start)
     view = View(path)
-    selection = Selection(topics, pattern)
+    selection = Selection(topics, pattern, allowed=allowed)
     losses = Losses(str(path), fail=fail_on_data_loss)
     passed = held = 0
     for piece in _pieces(view, selection, start, view.latest, losses):
-        sizes = np.cumsum(piece.payload_bytes)
-        fitting = int(np.searchsorted(sizes, payload_bytes - held, side="right"))
-        fitting = max(min(fitting, messages - passed), 0 if passed else 1)
-        if fitting < len(piece.ids):
-            return int(piece.ids[fitting])
-        passed += len(piece.ids)
-        held += int(sizes[-1])
+        if passed + piece.messages > messages or held + piece.payload_bytes > payload_bytes:
+            fitting = int(np.searchsorted(piece.sizes(), payload_bytes - held, side="right"))
+            fitting = max(min(fitting, messages - passed), 0 if passed else 1)
+            if fitting < piece.messages:
+                return piece.id(fitting)
+        passed += piece.messages
+        held += piece.payload_bytes
     return max(view.latest, start)
+
+
+def _check_ids(**ids: int) -> None:
+    for name, number in ids.items():
+        if number < 0:
+            raise ConfigError(name, "ids are not negative")
 
 
 def _pieces(
     view: View, selection: Selection, start: int, end: int, losses: Losses
 ) -> Iterator[_Piece]:
     for segment, first, last in windows(view, start, end, losses, selection):
-        numbers = selection.wanted_numbers(segment)
-        chosen = take_rows(segment.rows, selection.rows(segment, first, last, numbers))
-        if len(chosen):
-            sizes = chosen["payload_bytes"].astype(np.int64)
-            yield _Piece(chosen["id"].astype(np.int64), sizes + ROW_COST_BYTES, sizes)
+        found = segment.verified(partial(selection.rows, segment, first, last), Need.ROWS)
+        if len(found.rows):
+            yield _Piece(found.rows)
 
 
 def _next_share(total: int, parts: int, passed: int) -> int:
@@ -144,20 +167,29 @@ def _cut(
     limit = limit_behind(0)
     passed = messages = held = 0
     for piece in pieces:
-        costs, sizes = passed + np.cumsum(piece.costs), np.cumsum(piece.payload_bytes)
+        if passed + piece.cost <= limit:  # as a rule: a part has many pieces
+            messages += piece.messages
+            held += piece.payload_bytes
+            passed += piece.cost
+            continue
+        sizes = piece.sizes()
+        costs = passed + sizes + ROW_COST_BYTES * np.arange(1, piece.messages + 1)
         at = sized = 0
         while True:
             # A part has the message that reaches its limit.
             full = 0 if passed >= limit else int(np.searchsorted(costs, limit)) + 1
-            full = min(max(full, at), len(piece.ids))
+            full = min(max(full, at), piece.messages)
             if full:
                 messages += full - at
                 held += int(sizes[full - 1]) - sized
                 sized, passed = int(sizes[full - 1]), int(costs[full - 1])
             at = full
-            if at == len(piece.ids):
+            if at == piece.messages:
                 break
-            behind = int(piece.ids[at])
+            behind = piece.id(at)
+            if len(found) + 1 >= PARTS_MAX:  # there is one more at least
+                problem = f"would be more than {PARTS_MAX} parts: ask for larger ones"
+                raise ConfigError("target_bytes, parts", problem)
             found.append(Part(start, behind, messages, held))
             start, messages, held, limit = behind, 0, 0, limit_behind(passed)
     if start < end:

@@ -9,13 +9,13 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 import pyarrow as pa
 
 from braidmq.base.errors import ConfigError
-from braidmq.columnar.columns import TYPES, Columns
+from braidmq.columnar.columns import TYPES
 from braidmq.columnar.schemas import Field, TypedSchema
 from braidmq.columnar.unsealing import (
     SCHEMA_HEADER,
@@ -28,6 +28,19 @@ ERROR_COLUMN: Final = "_error"
 PROBLEM_CHARS_MAX: Final = 160
 NOT_UTF8: Final = "the payload is not UTF-8"
 LONE_SURROGATES: Final = "a text holds lone surrogates"
+
+
+class Source(Protocol):
+    """What decoding asks of the columns that a batch was made of."""
+
+    def value(self) -> pa.Array:
+        """Return the payloads."""
+
+    def topic(self) -> pa.Array:
+        """Return the topics' names."""
+
+    def named_header(self, name: bytes) -> pa.Array:
+        """Return the value of one header for each row, null where there is none; as binary."""
 
 
 class Decoding:
@@ -50,12 +63,17 @@ class Decoding:
                 problem = f"the field {field.name!r} has the name of a column"
                 raise ConfigError("schema", problem)
 
+    @property
+    def unseals(self) -> bool:
+        """Whether payloads are unsealed, for which headers are needed."""
+        return self._unsealing is not None
+
     def schema_behind(self, columns: pa.Schema) -> pa.Schema:
         """Return the schema of batches whose own columns are *columns*."""
         added = [pa.field(field.name, field.type) for field in self._fields]
         return pa.schema([*columns, *added, pa.field(ERROR_COLUMN, pa.string())])
 
-    def decode(self, batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+    def decode(self, batch: pa.RecordBatch, columns: Source) -> pa.RecordBatch:
         """Return *batch*, which was made of *columns*, with its payloads read."""
         names = batch.schema.names
         values = batch.column("value") if "value" in names else columns.value()
@@ -73,7 +91,7 @@ class Decoding:
     @staticmethod
     def _unseal(
         unsealing: Unsealing,
-        columns: Columns,
+        columns: Source,
         payloads: list[bytes],
         errors: list[str | None],
     ) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from braidmq.columnar.layout import Bytes, Flags, Numbers, gather_bytes, gather_u16
+from braidmq.columnar.layout import Bytes, Flags, Numbers, gather_bytes, gather_structs
 
 HEADERS_TYPE: Final = pa.list_(
     pa.field(
@@ -21,7 +21,7 @@ HEADERS_TYPE: Final = pa.list_(
 )
 """Spark's array<struct<key:string,value:binary>>."""
 
-_LENGTH_BYTES: Final = 2
+_LENGTH: Final = np.dtype([("length", "<u2")])
 
 
 class MalformedHeadersError(Exception):
@@ -35,8 +35,10 @@ class Headers:
         MalformedHeadersError: A block is not one.
     """
 
-    def __init__(self, buffer: pa.Buffer, starts: Numbers, ends: Numbers) -> None:
-        self.count = len(starts)
+    def __init__(
+        self, buffer: pa.Buffer, starts: Numbers, ends: Numbers, count: int | None = None
+    ) -> None:
+        self.count = len(starts) if count is None else count
         self._buffer = buffer
         self._data: Bytes = np.frombuffer(buffer, np.uint8)
         found = self._parse(starts, ends)
@@ -62,10 +64,10 @@ class Headers:
         return [np.concatenate(column) for column in zip(*rounds, strict=True)]
 
     def _text(self, at: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
-        start = at + _LENGTH_BYTES
+        start = at + _LENGTH.itemsize
         if np.any(start > ends):
             raise MalformedHeadersError
-        end = start + gather_u16(self._data, at)
+        end = start + gather_structs(self._buffer, at, _LENGTH)["length"]
         if np.any(end > ends):
             raise MalformedHeadersError
         return start, end

@@ -7,30 +7,27 @@
 Nothing is ever written: a reader leaves the data directory as it is.
 """
 
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from braidmq.base.records import GAP_KIND
 from braidmq.broker.records import describe
 from braidmq.columnar.checksums import checksum, records_are_intact
 from braidmq.columnar.layout import (
     HEADERS_AT,
-    HEADERS_LENGTH_AT,
-    KIND_AT,
-    QOS_AT,
+    MESSAGE_HEAD,
+    RECORD_HEAD,
     ROW,
-    TIMESTAMP_AT,
+    TOPIC_LENGTH,
     TOPIC_LENGTH_BYTES,
-    Bytes,
     Numbers,
     Rows,
     ends_of,
     gather_bytes,
-    gather_u16,
-    gather_u32,
-    gather_u64,
+    gather_structs,
     rows_of,
     starts_of,
     take_rows,
@@ -55,7 +52,10 @@ from braidmq.wal.tables import (
     Tables,
     decode_tables,
     decode_trailer,
+    number_bytes,
 )
+
+TopicColumn = NDArray[np.unsignedinteger[Any]] | None
 
 _NO_SUMS: Final[list[int]] = []
 
@@ -68,10 +68,12 @@ class Index(Protocol):
     """Rows of one segment.
 
     `names` are the topics by their numbers, the first of them empty; `block_sums` are there
-    when the segment is sealed. `is_proof` says that whoever made it has verified the segment.
+    when the segment is sealed. `numbers`, if there, are the topics of the rows and verified
+    already. `is_proof` says that whoever made it has verified the segment.
     """
 
     rows: Rows
+    numbers: TopicColumn
     names: list[bytes]
     gap_count: int
     block_sums: list[int]
@@ -95,6 +97,9 @@ class SealedIndex:
         self._row_sums = tables.row_sums
         self._checked = np.zeros(len(tables.row_sums), np.bool_)
         self.rows = rows_of(buffer, rows, HEADER_BYTES)
+        self.numbers: TopicColumn = np.frombuffer(
+            tables.numbers, f"<u{number_bytes(len(tables.topics) - 1)}"
+        )
         self.names = list(tables.topics)
         self.gap_count = gap_count
         self.block_sums = tables.block_sums
@@ -145,10 +150,10 @@ class GrowingIndex:
 
     is_proof = False
     block_sums = _NO_SUMS
+    numbers: TopicColumn = None
 
     def __init__(self, rows: Rows, segment: pa.Buffer, first_id: int) -> None:
         self._segment = segment
-        self._data: Bytes = np.frombuffer(segment, np.uint8)
         self._first_id = first_id
         self.rows = rows
         self.gap_count = int(np.count_nonzero(rows["kind"] == GAP_KIND))
@@ -166,19 +171,24 @@ class GrowingIndex:
             [starts_of(self.rows, row, row + 1)[0] for row in grown.tolist()], np.int64
         )
         ids = rows["id"].astype(np.int64)
-        if not records_are_intact(self._data, ids, starts, ends_of(rows)):
+        if not records_are_intact(self._segment, ids, starts, ends_of(rows)):
             raise DoubtError
-        topics_at = self._topics_at(rows, starts)
+        topics_at = self._topics_at(rows, starts, self._heads(rows, starts))
         names = gather_bytes(self._segment, topics_at, rows["payload_at"].astype(np.int64))
         return [b"", *names.to_pylist()]
 
-    def _topics_at(self, rows: Rows, starts: Numbers) -> Numbers:
-        """Return where the topics of messages begin, behind their lengths."""
-        heads = HEADERS_AT[rows["kind"]] + TOPIC_LENGTH_BYTES
-        if np.any(heads == TOPIC_LENGTH_BYTES) or np.any(starts + heads > rows["payload_at"]):
+    def _heads(self, rows: Rows, starts: Numbers) -> Rows:
+        behind = starts + MESSAGE_HEAD.itemsize
+        if np.any(behind > rows["payload_at"]) or np.any(behind > self._segment.size):
             raise DoubtError
-        topics_at: Numbers = starts + heads + gather_u32(self._data, starts + HEADERS_LENGTH_AT)
-        if np.any(topics_at > rows["payload_at"]):
+        return gather_structs(self._segment, starts, MESSAGE_HEAD)
+
+    @staticmethod
+    def _topics_at(rows: Rows, starts: Numbers, heads: Rows) -> Numbers:
+        """Return where the topics of messages begin, behind their lengths."""
+        fixed = HEADERS_AT[rows["kind"]]
+        topics_at: Numbers = starts + fixed + heads["headers_bytes"] + TOPIC_LENGTH_BYTES
+        if np.any(fixed == 0) or np.any(topics_at > rows["payload_at"]):
             raise DoubtError
         return topics_at
 
@@ -188,22 +198,30 @@ class GrowingIndex:
             return
         rows = self.rows[first:last]
         starts = starts_of(self.rows, first, last)
+        self._check_order(first, rows, rows["id"].astype(np.int64))
+        messages = np.nonzero(rows["topic"])[0]
+        self._check_messages(take_rows(rows, messages), starts[messages])
+        if len(messages) < len(rows):
+            others = np.nonzero(rows["topic"] == 0)[0]
+            rows, starts = rows[others], starts[others]
+            if np.any(starts + RECORD_HEAD.itemsize > self._segment.size):
+                raise DoubtError
+            heads = gather_structs(self._segment, starts, RECORD_HEAD)
+            self._check_heads(rows, starts, heads, are_messages=False)
+
+    def _check_heads(
+        self, rows: Rows, starts: Numbers, heads: Rows, *, are_messages: bool
+    ) -> None:
         ends = ends_of(rows)
-        lengths = ends - starts - RECORD_HEADER_BYTES
-        if np.any(lengths <= 0) or int(ends.max()) > len(self._data):
-            raise DoubtError
-        data = self._data
-        ids = rows["id"].astype(np.int64)
-        kinds = data[starts + KIND_AT] & TYPE_MASK
+        kinds = heads["kind"] & TYPE_MASK
         if not (
-            np.array_equal(gather_u64(data, starts), ids)
-            and np.array_equal(gather_u32(data, starts + 8), lengths)
+            np.array_equal(heads["id"], rows["id"])
+            and np.array_equal(starts + RECORD_HEADER_BYTES + heads["length"], ends)
             and np.array_equal(kinds, rows["kind"])
-            and np.array_equal(HEADERS_AT[kinds] > 0, rows["topic"] > 0)
+            and np.all((HEADERS_AT[kinds] > 0) == are_messages)
+            and int(ends.max(initial=0)) <= self._segment.size
         ):
             raise DoubtError
-        self._check_order(first, rows, ids)
-        self._check_messages(rows, starts)
 
     def _check_order(self, first: int, rows: Rows, ids: Numbers) -> None:
         behind = ids + 1
@@ -218,23 +236,17 @@ class GrowingIndex:
             raise DoubtError
 
     def _check_messages(self, rows: Rows, starts: Numbers) -> None:
-        chosen = np.nonzero(rows["topic"])[0]
-        rows, starts = take_rows(rows, chosen), starts[chosen]
-        data = self._data
-        topics_at = self._topics_at(rows, starts)
+        heads = self._heads(rows, starts)
+        self._check_heads(rows, starts, heads, are_messages=True)
+        topics_at = self._topics_at(rows, starts, heads)
         numbers = rows["topic"].astype(np.int64)
         payload_at = rows["payload_at"].astype(np.int64)
-        lengths = gather_u16(data, topics_at - TOPIC_LENGTH_BYTES)
-        lengths = (lengths & 0xFF) << 8 | lengths >> 8  # the one number that is big-endian
+        lengths = gather_structs(self._segment, topics_at - TOPIC_LENGTH_BYTES, TOPIC_LENGTH)
+        said = ("timestamp_us", "qos", "priority", "origin")
         if not (
             np.array_equal(self._name_bytes[numbers], payload_at - topics_at)
-            and np.array_equal(lengths, payload_at - topics_at)
-            and np.array_equal(data[starts + QOS_AT], rows["qos"])
-            and np.array_equal(data[starts + QOS_AT + 1], rows["priority"])
-            and np.array_equal(data[starts + QOS_AT + 2], rows["origin"])
-            and np.array_equal(
-                gather_u64(data, starts + TIMESTAMP_AT), rows["timestamp_us"].astype(np.int64)
-            )
+            and np.array_equal(lengths["length"], payload_at - topics_at)
+            and all(np.array_equal(heads[name], rows[name]) for name in said)
         ):
             raise DoubtError
         found = gather_bytes(self._segment, topics_at, payload_at)
@@ -288,6 +300,7 @@ class RebuiltIndex:
 
     is_proof = True
     block_sums = _NO_SUMS
+    numbers: TopicColumn = None
 
     def __init__(self, rows: bytes, topics: dict[bytes, int]) -> None:
         self.rows: Rows = np.frombuffer(rows, ROW)

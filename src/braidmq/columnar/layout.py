@@ -19,20 +19,25 @@
 `braidmq.wal.format` and `braidmq.broker.records` write them.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from braidmq.broker.records import DEAD_LETTER, MESSAGE, Head
+from braidmq.broker.records import DEAD_LETTER, MESSAGE, SINK_ROW, Head
 from braidmq.wal.format import HEADER_BYTES, RECORD_HEADER_BYTES, ROW_BYTES
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
+Places = NDArray[np.int64] | NDArray[np.uint32]
+"""Offsets in a segment, as they are computed or as index rows have them."""
 Flags = NDArray[np.bool_]
 Rows = NDArray[np.void]
 """Index rows: a structured array of ROW."""
+
+NOTHING: Final[Numbers] = np.zeros(0, np.int64)
 
 ROW: Final = np.dtype(
     [
@@ -49,16 +54,32 @@ ROW: Final = np.dtype(
 )
 assert ROW.itemsize == ROW_BYTES
 
-KIND_AT: Final = RECORD_HEADER_BYTES
-QOS_AT: Final = RECORD_HEADER_BYTES + 1
-TIMESTAMP_AT: Final = RECORD_HEADER_BYTES + 4
-HEADERS_LENGTH_AT: Final = RECORD_HEADER_BYTES + 20
-TOPIC_LENGTH_BYTES: Final = 2
+RECORD_HEAD: Final = np.dtype(
+    [("id", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("kind", "u1")]
+)
+MESSAGE_HEAD: Final = np.dtype(
+    [
+        ("id", "<u8"),
+        ("length", "<u4"),
+        ("crc", "<u4"),
+        ("kind", "u1"),
+        ("qos", "u1"),
+        ("priority", "u1"),
+        ("origin", "u1"),
+        ("timestamp_us", "<u8"),
+        ("expires_us", "<u8"),
+        ("headers_bytes", "<u4"),
+    ]
+)
+TOPIC_LENGTH: Final = np.dtype([("length", ">u2")])
+TOPIC_LENGTH_BYTES: Final = TOPIC_LENGTH.itemsize
+
+assert RECORD_HEAD.itemsize == RECORD_HEADER_BYTES + 1
 
 
 def _heads() -> Numbers:
     heads = np.zeros(256, np.int64)
-    for kind in (MESSAGE, DEAD_LETTER):
+    for kind in (MESSAGE, DEAD_LETTER, SINK_ROW):
         heads[kind] = RECORD_HEADER_BYTES + Head(bytes([kind]) + bytes(63)).headers_at
     return heads
 
@@ -72,9 +93,14 @@ def rows_of(buffer: pa.Buffer, count: int, at: int = 0) -> Rows:
     return np.frombuffer(buffer, ROW, count, at)
 
 
+def is_run(chosen: Numbers) -> bool:
+    """Tell whether rows, which are in order and not none, follow each other without a hole."""
+    return len(chosen) > 0 and int(chosen[-1]) - int(chosen[0]) == len(chosen) - 1
+
+
 def take_rows(rows: Rows, chosen: Numbers) -> Rows:
     """Return the chosen rows, which are in order."""
-    if len(chosen) and int(chosen[-1]) - int(chosen[0]) == len(chosen) - 1:
+    if is_run(chosen):
         return rows[int(chosen[0]) : int(chosen[-1]) + 1]
     # As words, because numpy copies structures field by field.
     words = rows.view(np.uint64).reshape(-1, ROW_BYTES // 8)
@@ -102,32 +128,22 @@ def _end_of(rows: Rows, row: int) -> int:
     return int(rows["payload_at"][row]) + int(rows["payload_bytes"][row])
 
 
-def gather_u16(data: Bytes, at: Numbers) -> Numbers:
-    """Return the little-endian u16 at each offset of *at*."""
-    return _gather(data, at, "<u2")
-
-
-def gather_u32(data: Bytes, at: Numbers) -> Numbers:
-    """Return the little-endian u32 at each offset of *at*."""
-    return _gather(data, at, "<u4")
-
-
-def gather_u64(data: Bytes, at: Numbers) -> Numbers:
-    """Return the little-endian u64 at each offset of *at*; all of them are below 2**63."""
-    return _gather(data, at, "<u8")
-
-
-def _gather(data: Bytes, at: Numbers, kind: str) -> Numbers:
-    width = np.dtype(kind).itemsize
-    if len(data) < width:
-        return np.zeros(0, np.int64)
-    # A number at every byte, none of them copied but those that are asked for.
-    everywhere = np.ndarray((len(data) - width + 1,), kind, data, 0, (1,))
-    found: Numbers = everywhere[at].astype(np.int64)
+def gather_structs(buffer: pa.Buffer, at: Numbers, kind: np.dtype[np.void]) -> Rows:
+    """Return the structure at each offset of *at*; all of them are within *buffer*."""
+    count = buffer.size - kind.itemsize + 1
+    if count <= 0 or not len(at):
+        return np.zeros(0, kind)
+    # A structure at every byte, of which those that are asked for are copied; as plain bytes,
+    # because numpy copies structures field by field.
+    plain = np.dtype((np.void, kind.itemsize))
+    found: Rows = np.ndarray((count,), plain, buffer, 0, (1,))[at].view(kind)
     return found
 
 
-def gather_bytes(buffer: pa.Buffer, starts: Numbers, ends: Numbers) -> pa.Array:
+_EVEN: Final = pa.array(np.arange(0, 2**17, 2, dtype=np.int64))
+
+
+def gather_bytes(buffer: pa.Buffer, starts: Places, ends: Places) -> pa.Array:
     """Return the pieces starts..ends of *buffer* as a binary array; they are in its order.
 
     An array is laid on the buffer as it is, whose odd values are what lies between the pieces;
@@ -139,12 +155,33 @@ def gather_bytes(buffer: pa.Buffer, starts: Numbers, ends: Numbers) -> pa.Array:
     base = int(starts[0])
     assert int(ends[-1]) - base <= SPAN_BYTES_MAX
     offsets = np.empty(2 * count, np.int32)
-    offsets[0::2] = starts - base
-    offsets[1::2] = ends - base
+    # Without arrays in between: this is done for every message.
+    np.subtract(starts, starts.dtype.type(base), out=offsets[0::2], casting="unsafe")
+    np.subtract(ends, ends.dtype.type(base), out=offsets[1::2], casting="unsafe")
     laid = pa.Array.from_buffers(
         pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), buffer.slice(base)]
     )
+    if count <= len(_EVEN):
+        return laid.take(_EVEN.slice(0, count))
     return laid.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int64)))
+
+
+def near_pieces(
+    starts: Numbers, ends: Numbers, *, rows: int, record_bytes: int
+) -> Iterator[slice]:
+    """Yield records, in order, in pieces of bounded size that can be gathered together.
+
+    Each has at least one record, at most *rows* of them, and if it can *record_bytes*.
+    """
+    total = np.cumsum(ends - starts)
+    at = 0
+    while at < len(starts):
+        before = int(total[at - 1]) if at else 0
+        fitting = int(np.searchsorted(total, before + record_bytes, side="right"))
+        near = int(np.searchsorted(ends, starts[at] + SPAN_BYTES_MAX, side="right"))
+        behind = max(min(fitting, near, at + rows), at + 1)
+        yield slice(at, behind)
+        at = behind
 
 
 SPAN_BYTES_MAX: Final = 2**31 - 1

@@ -4,15 +4,17 @@ It is not damage, which is found in what the log has, and which is never passed 
 lost was deleted by retention, given up by a repair, or never became durable.
 """
 
-from typing import NamedTuple
-
-import structlog
+import logging
+from typing import Final, NamedTuple
 
 from braidmq.base.errors import LogError
 
 RETAINED = "retention deleted them"
 REPAIRED = "a repair of the log gave them up"
 NOT_DURABLE = "the durable log ends before them"
+
+# The standard library's: readers are in other people's programs, and must start quickly there.
+_LOG: Final = logging.getLogger(__name__)
 
 
 class Loss(NamedTuple):
@@ -58,4 +60,9 @@ class Losses:
         if self._fail:
             raise DataLossError(self._path, loss)
         self.noted.append(loss)
-        structlog.get_logger().warning("ids_lost", path=self._path, **loss._asdict())
+        warn(self._path, loss)
+
+
+def warn(path: str, loss: Loss) -> None:
+    """Log that something lost was passed over."""
+    _LOG.warning("%s: passed over the ids %d to %d: %s", path, *loss)

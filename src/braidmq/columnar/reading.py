@@ -4,9 +4,10 @@ Nothing here knows Spark, a broker or a lock: a data directory is enough, whethe
 runs or not. Ids go from `start` to before `end`; what is not asked for is not read.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypedDict, Unpack
 
@@ -17,9 +18,15 @@ from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MIB
 from braidmq.columnar.columns import OF_HEADERS, Columns, column_names, schema_of
 from braidmq.columnar.decode import Decoding
-from braidmq.columnar.layout import SPAN_BYTES_MAX, Numbers, ends_of, take_rows
+from braidmq.columnar.layout import ends_of, near_pieces
 from braidmq.columnar.loss import NOT_DURABLE, REPAIRED, RETAINED, Loss, Losses
-from braidmq.columnar.segments import Segment
+from braidmq.columnar.segments import (
+    DENSE_WINDOW_ROWS,
+    WINDOW_ROWS,
+    Need,
+    Picked,
+    Segment,
+)
 from braidmq.columnar.selection import EVERYTHING, Selection
 from braidmq.columnar.times import offset_at
 from braidmq.columnar.views import View
@@ -42,6 +49,7 @@ class Wanted(TypedDict, total=False):
     start_time: datetime | int | None
     end_time: datetime | int | None
     qos: int | None
+    allowed: Callable[[str], bool] | None
     headers: bool
     columns: Sequence[str] | None
     decoding: Decoding | None
@@ -78,6 +86,7 @@ def batches(path: Path | str, **wanted: Unpack[Wanted]) -> "Batches":
     start, end           ids, the end exclusive; default: all that is durable
     start_time, end_time moments (or microseconds since 1970), the end exclusive; they win
     qos                  only messages of this one
+    allowed              says which topics may be seen; the others' messages are left out
     headers, columns     add the column of headers; or exactly these columns
     decoding             unseal and decode the payloads: `braidmq.columnar.decode`
     fail_on_data_loss    False: pass over ids that are lost, with a warning, and add them
@@ -103,7 +112,10 @@ class Batches:
 
     def __init__(self, path: Path, wanted: Wanted) -> None:
         self._selection = Selection(
-            wanted.get("topics"), wanted.get("pattern"), wanted.get("qos")
+            wanted.get("topics"),
+            wanted.get("pattern"),
+            wanted.get("qos"),
+            wanted.get("allowed"),
         )
         self._names = column_names(wanted.get("columns"), headers=wanted.get("headers", False))
         self._decoding = wanted.get("decoding")
@@ -126,23 +138,16 @@ class Batches:
     def _read(self) -> Iterator[pa.RecordBatch]:
         found = windows(self._view, self.start, self.end, self._losses, self._selection)
         for segment, first, last in found:
-            for chosen in self._pieces(segment, first, last):
-                yield self._batch(Columns(segment, chosen))
-
-    def _pieces(self, segment: Segment, first: int, last: int) -> Iterator[Numbers]:
-        def select() -> Numbers:
-            numbers = self._selection.wanted_numbers(segment)
-            return self._selection.rows(segment, first, last, numbers)
-
-        if self._needs_headers or "value" in self._names:
-            chosen = segment.verified(select, whole=self._needs_headers)
-        else:
-            chosen = select()  # the rows say it all, and they were verified
-        yield from _cut(segment, chosen, self._bounds)
+            select = partial(self._selection.rows, segment, first, last)
+            picked = segment.verified(select, self._need)
+            for piece in _cut(segment, picked, self._bounds):
+                yield self._batch(Columns(segment, piece))
 
     @property
-    def _needs_headers(self) -> bool:
-        return self._decoding is not None or not OF_HEADERS.isdisjoint(self._names)
+    def _need(self) -> Need:
+        if self._decoding is not None or not OF_HEADERS.isdisjoint(self._names):
+            return Need.RECORDS
+        return Need.PAYLOADS if "value" in self._names else Need.ROWS
 
     def _batch(self, columns: Columns) -> pa.RecordBatch:
         batch = columns.batch(self._names)
@@ -191,7 +196,8 @@ def windows(
 ) -> Iterator[tuple[Segment, int, int]]:
     """Yield the verified rows (segment, first, last) of the ids start..end; note what is lost.
 
-    Rows in which *selection* can find nothing may be left out.
+    Rows in which *selection* can find nothing may be left out, and rows that it can choose by
+    their topics alone are verified only when they are picked.
 
     Raises:
         DataLossError: Something is lost, and that is an error.
@@ -205,26 +211,25 @@ def windows(
     for segment in view.segments(start, end, losses):
         if selection.misses(segment):
             continue
-        for first, last in segment.windows(start, min(end, view.latest)):
+        rows_max = WINDOW_ROWS if selection.is_partial else DENSE_WINDOW_ROWS
+        for first, last in segment.windows(
+            start, min(end, view.latest), rows_max, settled=selection.needs_rows
+        ):
             for gap_first, gap_last in segment.gaps(first, last):
                 losses.note(max(gap_first, start), min(gap_last, end - 1), REPAIRED)
             yield segment, first, last
 
 
-def _cut(segment: Segment, chosen: Numbers, bounds: _Bounds) -> Iterator[Numbers]:
-    """Yield *chosen* in pieces that keep the bounds, each of at least one row."""
-    if not len(chosen):
+def _cut(segment: Segment, picked: Picked, bounds: _Bounds) -> Iterator[Picked]:
+    """Yield what was picked in pieces that keep the bounds, each of at least one row."""
+    if not len(picked.rows):
         return
-    starts, ends = segment.starts(chosen), ends_of(take_rows(segment.rows, chosen))
-    total = np.cumsum(ends - starts)
-    at = 0
-    while at < len(chosen):
-        before = int(total[at - 1]) if at else 0
-        fitting = int(np.searchsorted(total, before + bounds.record_bytes, side="right"))
-        near = int(np.searchsorted(ends, starts[at] + SPAN_BYTES_MAX, side="right"))
-        behind = max(min(fitting, near, at + bounds.rows), at + 1)
-        yield chosen[at:behind]
-        at = behind
+    if len(picked.rows) <= bounds.rows and segment.span(picked) <= bounds.record_bytes:
+        yield picked
+        return
+    starts, ends = segment.starts(picked.chosen), ends_of(picked.rows)
+    for piece in near_pieces(starts, ends, rows=bounds.rows, record_bytes=bounds.record_bytes):
+        yield picked.part(piece)
 
 
 def offsets(path: Path | str) -> Offsets:

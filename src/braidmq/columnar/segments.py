@@ -5,15 +5,16 @@ maps a segment does not lock, and never writes.
 """
 
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from braidmq.base.errors import DamagedLogError
 from braidmq.base.records import GAP_KIND
-from braidmq.columnar.checksums import RECORDS_PER_BLOCK_MIN, Blocks, records_are_intact
+from braidmq.columnar.checksums import Blocks, blocks_are_cheaper, records_are_intact
 from braidmq.columnar.indexes import (
     DoubtError,
     Index,
@@ -22,7 +23,8 @@ from braidmq.columnar.indexes import (
     rebuilt_index,
     sealed_index,
 )
-from braidmq.columnar.layout import Bytes, Numbers, Rows, ends_of, take_rows
+from braidmq.columnar.layout import Bytes, Numbers, Rows, ends_of, is_run, take_rows
+from braidmq.columnar.records import rows_of_records
 from braidmq.wal.format import HEADER_BYTES
 from braidmq.wal.index import index_path
 from braidmq.wal.recovery import judge_header
@@ -31,6 +33,32 @@ from braidmq.wal.tables import BLOCK_ROWS
 
 WINDOW_ROWS: Final = 64 * BLOCK_ROWS
 """Rows that are looked at together, so that memory does not grow with a segment's length."""
+
+DENSE_WINDOW_ROWS: Final = 4 * BLOCK_ROWS
+"""The same where every row is wanted: few, so that what was verified is used from the cache."""
+
+
+SPARSE_ROWS: Final = 16
+"""Where only one of so many rows, or fewer, is wanted, its record is read to verify it."""
+
+
+class Need(IntEnum):
+    """What rows are to be good for: they themselves, their payloads, or all of the records."""
+
+    ROWS = 0
+    PAYLOADS = 1
+    RECORDS = 2
+
+
+class Picked(NamedTuple):
+    """Rows by their numbers, which are in order, and what they say."""
+
+    chosen: Numbers
+    rows: Rows
+
+    def part(self, piece: slice) -> "Picked":
+        """Return some of them."""
+        return Picked(self.chosen[piece], self.rows[piece])
 
 
 def map_file(path: Path) -> pa.Buffer:
@@ -126,10 +154,13 @@ class Segment:
         """How many blocks of the segment were verified as a whole so far."""
         return int(self._blocks.verified.sum())
 
-    def windows(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+    def windows(
+        self, start: int, end: int, rows_max: int = WINDOW_ROWS, *, settled: bool = True
+    ) -> Iterator[tuple[int, int]]:
         """Yield the rows first..last, verified, that have the ids start up to before *end*.
 
-        A gap record that reaches into these ids is among them.
+        A gap record that reaches into these ids is among them. If they need not be *settled*
+        now, rows whose topics are known without them are not verified yet.
 
         Raises:
             DamagedLogError: The segment is damaged.
@@ -139,11 +170,12 @@ class Segment:
             first, behind = self._find(at), self._find(end)
             if first >= behind:
                 return
-            last = min(behind, (first // WINDOW_ROWS + 1) * WINDOW_ROWS)
-            self._settled(first, last)
+            last = min(behind, (first // rows_max + 1) * rows_max)
+            if settled or self.index.numbers is None:
+                self._settled(first, last)
             yield first, last
             # By ids: if the index was made anew meanwhile, rows may have moved.
-            at = int(self.rows["id"][last - 1]) + 1 if last < behind else end
+            at = self._id_behind(last) if last < behind else end
 
     def _settled(self, first: int, last: int) -> None:
         try:
@@ -160,6 +192,11 @@ class Segment:
         if self.index.is_proof:
             raise self._damage("its records do not agree with themselves")
         self._take(self._rebuilt())
+
+    def _id_behind(self, last: int) -> int:
+        if not self.index.gap_count:
+            return self.first_id + last
+        return int(self.rows["id"][last - 1]) + 1
 
     def _find(self, wanted_id: int) -> int:
         """Return the row of an id, or of the gap record that stands for it."""
@@ -183,12 +220,13 @@ class Segment:
         if not self.index.gap_count:
             return []
         found = self.verified(
-            lambda: np.nonzero(self.rows["kind"][first:last] == GAP_KIND)[0] + first, whole=True
+            lambda: np.nonzero(self.rows["kind"][first:last] == GAP_KIND)[0] + first,
+            Need.RECORDS,
         )
-        return [gap_of(self.buffer, self.rows[row]) for row in found.tolist()]
+        return [gap_of(self.buffer, row) for row in found.rows]
 
-    def verified(self, select: Callable[[], Numbers], *, whole: bool) -> Numbers:
-        """Return the rows that *select* selects, their payloads or *whole* records verified.
+    def verified(self, select: Callable[[], Numbers], need: Need) -> Picked:
+        """Return the rows that *select* selects, verified as far as there is *need*.
 
         It is called again if the index had to be made anew.
 
@@ -196,27 +234,61 @@ class Segment:
             DamagedLogError: They are not what was written.
         """
         chosen = select()
-        if not self._are_intact(chosen, whole=whole):
+        rows = self._picked(chosen, need)
+        if rows is None:
             self.doubt()
             chosen = select()
-        return chosen
+            rows = take_rows(self.rows, chosen)
+        return Picked(chosen, rows)
+
+    def _picked(self, chosen: Numbers, need: Need) -> Rows | None:
+        """Return rows that are good for *need*, or None: something is wrong."""
+        if self.index.is_proof or not len(chosen):
+            return take_rows(self.rows, chosen)
+        if self.index.numbers is not None:
+            if need > Need.ROWS and self._is_sparse(chosen):
+                return rows_of_records(
+                    self.buffer,
+                    self.starts(chosen),
+                    ids=chosen + self.first_id,
+                    topics=self.index.numbers[chosen].astype(np.int64),
+                    name_bytes=self.name_bytes,
+                )
+            try:
+                self.index.check(int(chosen[0]), int(chosen[-1]) + 1)
+            except DoubtError:
+                return None
+        if need > Need.ROWS and not self._are_intact(chosen, whole=need is Need.RECORDS):
+            return None
+        return take_rows(self.rows, chosen)
+
+    def _is_sparse(self, chosen: Numbers) -> bool:
+        around = int(chosen[-1]) + 1 - int(chosen[0])
+        return not self.index.gap_count and len(chosen) * SPARSE_ROWS < around
 
     def _are_intact(self, chosen: Numbers, *, whole: bool) -> bool:
-        if self.index.is_proof or not len(chosen):
-            return True
-        ends = ends_of(take_rows(self.rows, chosen))
-        starts = self.starts(chosen)
-        if not self.index.block_sums:
-            return self._records_are_intact(chosen, starts, ends)
-        used = starts if whole else self.rows["payload_at"][chosen].astype(np.int64)
-        blocks = self._blocks.unverified(used, ends)
-        if len(chosen) < RECORDS_PER_BLOCK_MIN * len(blocks):
-            return self._records_are_intact(chosen, starts, ends)
-        return self._blocks.are_intact(blocks)
-
-    def _records_are_intact(self, chosen: Numbers, starts: Numbers, ends: Numbers) -> bool:
+        if self.index.block_sums:
+            starts, ends = self._pieces(chosen)
+            used = starts if whole else self.rows["payload_at"][chosen[: len(starts)]]
+            blocks = self._blocks.unverified(used.astype(np.int64), ends)
+            if blocks_are_cheaper(len(blocks), len(chosen), int((ends - starts).sum())):
+                return self._blocks.are_intact(blocks)
+        starts, ends = self.starts(chosen), ends_of(take_rows(self.rows, chosen))
         ids = self.rows["id"][chosen].astype(np.int64)
-        return records_are_intact(self._data, ids, starts, ends)
+        return records_are_intact(self.buffer, ids, starts, ends)
+
+    def _pieces(self, chosen: Numbers) -> tuple[Numbers, Numbers]:
+        """Return where the records of these rows start and end; of a run, as one piece."""
+        if is_run(chosen):
+            last = chosen[-1:]
+            return self.starts(chosen[:1]), ends_of(take_rows(self.rows, last))
+        return self.starts(chosen), ends_of(take_rows(self.rows, chosen))
+
+    def span(self, picked: Picked) -> int:
+        """Return how many bytes there are from the first of these records to the last one."""
+        if not len(picked.chosen):
+            return 0
+        return int(ends_of(picked.rows[-1:])[0] - self.starts(picked.chosen[:1])[0])
 
     def starts(self, chosen: Numbers) -> Numbers:
         """Return where the records of these rows, which are in order, start."""

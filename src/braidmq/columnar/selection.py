@@ -1,7 +1,7 @@
 """Which messages a read wants: a judgement on the columns of the index. No payload is seen."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -17,7 +17,8 @@ from braidmq.columnar.segments import Segment
 class Selection:
     """Messages of these *topics*, or whose topic's whole name matches *pattern*; None: of all.
 
-    *qos*, when given, is the quality of service that they were published with.
+    *qos*, when given, is the quality of service that they were published with. Topics that
+    are not *allowed* are not wanted, whatever else is said.
 
     Raises:
         ConfigError: Both topics and a pattern, or a pattern that is none.
@@ -26,6 +27,7 @@ class Selection:
     topics: Iterable[str] | None = None
     pattern: str | None = None
     qos: int | None = None
+    allowed: Callable[[str], bool] | None = None
 
     def __post_init__(self) -> None:
         """Judge what was given."""
@@ -47,13 +49,20 @@ class Selection:
 
     def wants(self, topic: str) -> bool:
         """Tell whether messages of *topic* are wanted."""
+        if self.allowed is not None and not self.allowed(topic):
+            return False
         if self.topics is not None:
             return topic in self.topics
         return self._compiled is None or self._compiled.fullmatch(topic) is not None
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether messages of some topics may not be wanted."""
+        return not (self.topics is None and self.pattern is None and self.allowed is None)
+
     def wanted_numbers(self, segment: Segment) -> Flags | None:
         """Return which topic numbers of a segment are wanted; None when every message is."""
-        if self.topics is None and self.pattern is None:
+        if not self.is_partial:
             return None
         wanted = [self.wants(name) for name in segment.names]
         wanted[0] = False  # no message
@@ -68,12 +77,21 @@ class Selection:
         numbers = self.wanted_numbers(segment)
         return numbers is not None and not numbers.any()
 
-    def rows(self, segment: Segment, first: int, last: int, numbers: Flags | None) -> Numbers:
+    @property
+    def needs_rows(self) -> bool:
+        """Whether more than their topics decides which rows are wanted, or all of them are."""
+        return self.qos is not None or not self.is_partial
+
+    def rows(self, segment: Segment, first: int, last: int) -> Numbers:
         """Return the rows of first..last that are wanted, in order."""
+        numbers = self.wanted_numbers(segment)
         rows = segment.rows[first:last]
-        topics = rows["topic"]
+        known = segment.index.numbers
+        topics = rows["topic"] if known is None else known[first:last]
         if numbers is None:
             wanted = topics != 0
+            if self.qos is None and wanted.all():
+                return np.arange(first, last)
         else:
             few = np.nonzero(numbers)[0]
             wanted = topics == few[0] if len(few) == 1 else numbers[topics]

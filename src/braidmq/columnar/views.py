@@ -103,7 +103,8 @@ class View:
         """
         first_ids = self.first_ids(start, end)
         # Now, because the list is another one when a segment was missed.
-        for first_id, behind in zip(first_ids, [*first_ids[1:], end], strict=True):
+        ends = [*first_ids[1:], end] if first_ids else []
+        for first_id, behind in zip(first_ids, ends, strict=True):
             segment = self.open(first_id)
             if segment is None:
                 losses.note(max(first_id, start), min(behind, end) - 1, RETAINED)

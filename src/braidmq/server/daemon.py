@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvloop
@@ -24,6 +24,7 @@ from braidmq.admin.app import build_app
 from braidmq.admin.server import AdminServer
 from braidmq.base.build import is_compiled
 from braidmq.base.errors import BraidError, ConfigError
+from braidmq.broker.broker import Broker
 from braidmq.server.allocator import return_large_buffers
 from braidmq.server.blip import BlipConnection
 from braidmq.server.config import Config, ListenerConfig, loss_note
@@ -45,6 +46,11 @@ from braidmq.server.vibe_gate import VibeOptions
 from braidmq.transport.tcp import TcpWire
 from braidmq.wal.disk import Disk
 from braidmq.wal.policy import FsyncPolicy
+
+if TYPE_CHECKING:
+    from braidmq.server.flight import FlightListener
+    from braidmq.server.sink import Sink
+    from braidmq.server.stages import Stages
 
 LOCK_PATH: Final = "LOCK"
 RUN_FILE: Final = "run.json"
@@ -82,6 +88,9 @@ class Daemon:
         self._durability: Durability | None = None
         self._users: Users | None = None
         self._qumbed: QumbedListener | None = None
+        self._flight: FlightListener | None = None
+        self._stages: Stages | None = None
+        self._sink: Sink | None = None
         self._vibe_count = 0  # of its connections so far
         self._vibe_options = VibeOptions(
             max_message_bytes=config.vibe.max_message_bytes,
@@ -109,6 +118,10 @@ class Daemon:
         await self._start_admin()
         self._bind()
         engine = self._start_engine(await asyncio.to_thread(self._recover))
+        if self._flight is not None:
+            assert self._stages is not None
+            assert self._sink is not None
+            self._flight.attach(self.status.cursors, self._stages, self._sink)
         for listener in self.status.listeners:
             await listener.start(engine)
         if self._mdns is not None and self._qumbed is not None:
@@ -127,12 +140,16 @@ class Daemon:
             listener.stop_accepting()
         if engine is not None and engine.failed is None:
             await self._drain(engine)
+        if self._sink is not None:
+            await self._sink.stop()
         for listener in listeners:
             listener.close_connections()
         if listeners:
             await asyncio.sleep(_DRAIN_LOOK_S)  # let the last replies leave
         for listener in listeners:
             listener.abort_connections()
+        if self._flight is not None:
+            await self._flight.close()
         if self._ticker is not None:
             self._ticker.stop()
         if self._admin is not None:
@@ -200,6 +217,22 @@ class Daemon:
                 self.addresses[strand] = listener.address
         if config.qumbed.enabled:
             self._bind_qumbed(admission)
+        if config.flight.enabled:
+            self._bind_flight()
+
+    def _bind_flight(self) -> None:
+        config = self._config
+        try:
+            from braidmq.server.flight import FlightListener  # noqa: PLC0415 - takes memory
+        except ModuleNotFoundError as error:
+            problem = f"needs {error.name}: pip install braidmq[spark], or turn it off"
+            if "flight" in config.model_fields_set:
+                raise ConfigError("flight", problem) from None
+            _log.warning("flight is off: it " + problem)
+            return
+        self._flight = FlightListener(config.flight, config.data_dir, self._keys.find)
+        self.status.listeners.append(self._flight)
+        self.addresses["flight"] = self._flight.address
 
     def _bind_qumbed(self, admission: Admission) -> None:
         config = self._config
@@ -264,7 +297,23 @@ class Daemon:
         self.status.engine = engine
         self.status.wal = found.wal
         _log_recovery(found, self.status.recovery_seconds)
+        self._start_sink(broker)
         return engine
+
+    def _start_sink(self, broker: Broker) -> None:
+        is_open = broker.sinks.open is not None
+        if not (self._config.flight.enabled or is_open or self._files.list_dir("stages")):
+            return
+        try:
+            from braidmq.server.sink import Sink  # noqa: PLC0415 - takes memory
+            from braidmq.server.stages import Stages  # noqa: PLC0415 - as above
+        except ModuleNotFoundError as error:
+            if is_open:
+                _log.warning("a sink's batch is not finished: it needs " + str(error.name))
+            return
+        self._stages = Stages(self._files, now_us=self._clock.now_us)
+        self._sink = Sink(lambda: self.status.engine, lambda: self.status.wal, self._stages)
+        self._sink.start()
 
     def _do_chores(self) -> None:
         engine = self.status.engine

@@ -9,6 +9,7 @@ from braidmq.admin.health import Readiness
 from braidmq.admin.metrics import MetricValues
 from braidmq.broker.authorize import Principal
 from braidmq.server.config import Config
+from braidmq.server.cursors import Cursors
 from braidmq.server.dead_letters import DeadLetters
 from braidmq.server.engine import Engine
 from braidmq.server.keys import KeyRing
@@ -30,6 +31,7 @@ class Status:
         self._http_failures = 0
         self.queues = QueueAdministration(lambda: self.engine)
         self.letters = DeadLetters(lambda: self.engine, lambda: self.wal)
+        self.cursors = Cursors(lambda: self.engine, lambda: self.wal)
 
     def principal(self, key: str) -> Principal | None:
         """Return whose API key this is, or None, and count when it is nobody's."""
@@ -89,6 +91,8 @@ class Status:
         values.connections_refused = _refused(self.listeners)
         if self.engine is not None:
             _fill_from_broker(values, self.engine)
+        if self.engine is not None and self.wal is not None:
+            values.cursor_lag = {cursor.name: cursor.lag for cursor in self.cursors.all()}
         if self.wal is not None:
             _fill_from_log(values, self.wal)
         return values

@@ -32,7 +32,7 @@ def message_of(request: session.Request, topic: Topic) -> Message:
     given = request.headers
     if given:
         message.priority = PRIORITIES.get(given.get("priority", "").lower(), PRIORITY_NORMAL)
-        kept = {key: value for key, value in given.items() if not _is_brokers(key)}
+        kept = {key: value for key, value in given.items() if not is_brokers(key)}
         message.headers = headers.encode({headers.MESSAGE_ID: request.id, **kept})
     else:
         message.headers = headers.encode({headers.MESSAGE_ID: request.id})
@@ -104,7 +104,7 @@ class Delivering:
         return self._plain
 
 
-def _is_brokers(key: str) -> bool:
+def is_brokers(key: str) -> bool:
     """Say whether a header is not the publisher's to set."""
     return key in {"deliveryAttempts", CONTENT_ENCODING} or key.startswith("death")
 

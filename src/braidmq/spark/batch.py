@@ -9,6 +9,7 @@ from braidmq.spark.filters import Narrowing
 from braidmq.spark.offsets import batch_range, limits_of
 from braidmq.spark.options import ReadOptions
 from braidmq.spark.parts import LogPart, as_partitions
+from braidmq.spark.patience import patiently
 from braidmq.spark.scans import Scan
 
 
@@ -23,7 +24,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Cut the range; runs on the driver."""
-        start, end = self._narrowing.range(batch_range(self._options), self._options)
+        return patiently(self._cut)
+
+    def _cut(self) -> list[InputPartition]:
+        log = self._scan.log
+        start, end = self._narrowing.range(batch_range(log, self._options), log)
         return as_partitions(self._scan.cut(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

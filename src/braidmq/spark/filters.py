@@ -23,11 +23,11 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from braidmq.columnar.logs import Log
 from braidmq.columnar.reading import microseconds
-from braidmq.columnar.times import offset_at
-from braidmq.columnar.views import View
 from braidmq.spark.offsets import Range
-from braidmq.spark.options import OFFSET_MAX, ReadOptions
+from braidmq.spark.options import ReadOptions
+from braidmq.spark.values import OFFSET_MAX
 
 _NEVER_NULL: Final = frozenset(
     {"value", "topic", "partition", "offset", "timestamp", "timestampType", "qos", "priority"}
@@ -121,7 +121,7 @@ class Narrowing:
             return False
         return isinstance(value, int) and self._offsets.narrow(wanted, value)
 
-    def range(self, whole: Range, options: ReadOptions) -> Range:
+    def range(self, whole: Range, log: Log) -> Range:
         """Return what is left of a range; times are looked up in the log.
 
         Raises:
@@ -129,8 +129,7 @@ class Narrowing:
         """
         start, end = max(whole.start, self._offsets.low), min(whole.end, self._offsets.high)
         if self._times_us != Bounds():
-            view = View(options.path)
-            start = max(start, offset_at(view, self._times_us.low))
+            start = max(start, log.offset_at(self._times_us.low))
             if self._times_us.high < _NUMBER_MAX:
-                end = min(end, offset_at(view, self._times_us.high))
+                end = min(end, log.offset_at(self._times_us.high))
         return Range(start, max(start, end))

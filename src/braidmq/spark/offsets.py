@@ -7,17 +7,10 @@ for topics whose own beginning or end was given: their rows outside are left out
 from typing import Final, NamedTuple
 
 from braidmq.base.errors import LogError
+from braidmq.columnar.logs import Log
 from braidmq.columnar.loss import DataLossError
-from braidmq.columnar.times import offset_at
-from braidmq.columnar.views import View
-from braidmq.spark.options import (
-    EARLIEST,
-    LATEST,
-    OFFSET_MAX,
-    OptionError,
-    Position,
-    ReadOptions,
-)
+from braidmq.spark.options import ReadOptions
+from braidmq.spark.values import EARLIEST, LATEST, OFFSET_MAX, OptionError, Position
 
 KEY: Final = "offset"
 """The one key of the offsets that a checkpoint keeps: `{"offset": 17}`."""
@@ -67,27 +60,27 @@ def _named(position: Position | None) -> dict[str, int]:
     return position if isinstance(position, dict) else {}
 
 
-def batch_range(options: ReadOptions) -> Range:
+def batch_range(log: Log, options: ReadOptions) -> Range:
     """Return what a batch read has to read now.
 
     Raises:
         ConfigError: There is no log.
         DamagedLogError: The log is damaged.
     """
-    view = View(options.path)
-    assert options.start is not None
     assert options.end is not None
-    start = _lowest(view, options)
+    start = _lowest(log, options)
     if options.end_us is not None:
-        end = offset_at(view, options.end_us)
+        end = log.offset_at(options.end_us)
     else:
         ends = _each(options.end, LATEST, options)
-        end = view.latest if LATEST in ends else max(ends)
+        end = log.offsets().latest if LATEST in ends else max(ends)
     return Range(start, end)
 
 
-def stream_start(options: ReadOptions) -> int:
+def stream_start(log: Log, options: ReadOptions) -> int | None:
     """Return where a new stream begins: the same id whenever it is asked, but for retention.
+
+    None is behind everything that there is, which is another id each time: it has to be pinned.
 
     Raises:
         OptionError: There is no message at the startingTimestamp or later, so that the first
@@ -95,22 +88,22 @@ def stream_start(options: ReadOptions) -> int:
         ConfigError: There is no log.
         DamagedLogError: The log is damaged.
     """
-    view = View(options.path)
-    assert options.start is not None
-    start = _lowest(view, options)
-    if options.start_us is not None and start >= view.latest:
+    if options.start_us is None and options.start == LATEST:
+        return None
+    start = _lowest(log, options)
+    if options.start_us is not None and start >= log.offsets().latest:
         fix = "give an earlier time, or start the stream when there is a message"
         value = str(options.start_us // 1000)
         raise OptionError("startingTimestamp", value, "is later than every message", fix)
     return start
 
 
-def _lowest(view: View, options: ReadOptions) -> int:
+def _lowest(log: Log, options: ReadOptions) -> int:
     if options.start_us is not None:
-        return offset_at(view, options.start_us)
+        return log.offset_at(options.start_us)
     assert options.start is not None
     starts = _each(options.start, EARLIEST, options)
-    return view.earliest if EARLIEST in starts else min(starts)
+    return log.offsets().earliest if EARLIEST in starts else min(starts)
 
 
 def _each(position: Position, default: int, options: ReadOptions) -> list[int]:

@@ -1,4 +1,4 @@
-"""The options of the source: texts in, a checked description of the read out.
+"""The options of reads and of writes: texts in, a checked description out.
 
 Names are those of Spark's Kafka source wherever the meaning is the same. A refusal names the
 option, the value and the fix. Nothing here touches the log or knows Spark.
@@ -7,52 +7,26 @@ option, the value and the fix. Nothing here touches the log or knows Spark.
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MIB
-from braidmq.wire.qumbed.boxes import UnusableKeyError, parse_key
-
-LATEST: Final = -1
-EARLIEST: Final = -2
-"""The numbers that Kafka's JSON has for them; no id is negative."""
-
-Position = int | dict[str, int]
-"""An id, EARLIEST or LATEST; for all topics, or for each that is named."""
+from braidmq.spark import values
+from braidmq.spark.values import EARLIEST, LATEST, OptionError, Position, unsaid
 
 PARTITION_BYTES: Final = 64 * MIB
-OFFSET_MAX: Final = 2**63 - 1
-VALUE_CHARS_MAX: Final = 64
-ONLY_PARTITION: Final = "0"
 
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-_HINTS: Final = {
-    "assign": "name topics with subscribe: a topic has one partition",
-    "startingoffsetsbytimestamp": "use startingTimestamp, which is for all topics",
-    "endingoffsetsbytimestamp": "use endingTimestamp, which is for all topics",
-    "kafka.bootstrap.servers": "use path, the broker's data directory",
-}
-_POSITION_FIX: Final = 'give earliest, latest, a number, or {"topic": {"0": number}}'
-
-
-class OptionError(ConfigError):
-    """An option of the source cannot be used; the text says which, why, and what to do."""
-
-    def __init__(self, option: str, value: str, problem: str, fix: str) -> None:
-        shown = value if len(value) <= VALUE_CHARS_MAX else value[: VALUE_CHARS_MAX - 1] + "…"
-        super().__init__(f"option {option}", f"{shown!r} {problem}; {fix}")
-        self.option = option
 
 
 @dataclass(frozen=True)
 class ReadOptions:
     """What a read was told, each value of its type; the names beside them are the options'."""
 
-    path: Path = Path()  # path
+    path: Path | None = None  # path
+    endpoint: str | None = None  # endpoint
+    api_key: str | None = field(default=None, repr=False)  # apiKey
     topics: tuple[str, ...] | None = None  # subscribe
     pattern: str | None = None  # subscribePattern
     start: Position | None = None  # startingOffsets
@@ -65,35 +39,42 @@ class ReadOptions:
     partition_bytes: int = PARTITION_BYTES  # targetPartitionBytes
     fail_on_data_loss: bool = True  # failOnDataLoss
     headers: bool = False  # includeHeaders
+    group_id: str | None = None  # groupId
     schema_id: str | None = None  # schemaId
     key_file: Path | None = None  # privateKeyFile
     trusted: tuple[bytes, ...] | None = None  # trustedKeys
 
 
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a write was told; the names beside the values are the options'."""
+
+    path: Path | None = None  # path
+    endpoint: str | None = None  # endpoint
+    api_key: str | None = field(default=None, repr=False)  # apiKey
+    topic: str | None = None  # topic
+    sink_id: str | None = None  # sinkId
+
+
 Parser = Callable[[str, str], Any]
+Table = Mapping[str, tuple[str, str, Parser]]
+"""An option in small letters: as it is written, the field that it fills, and how."""
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
-    """Return what is meant by *given*; a name's case does not matter.
+    """Return what a read is told by *given*; a name's case does not matter.
 
     Raises:
         OptionError: A name is unknown, a value cannot be used, or two do not go together.
     """
-    texts = {name.lower(): str(value) for name, value in given.items()}
-    for name, (option, fix) in _NOT_YET.items():
-        if name in texts:
-            raise OptionError(option, _unsaid(option, texts[name]), "cannot be used yet", fix)
-    found = {}
-    for name, text in texts.items():
-        if name in SPARKS_OWN:
-            continue
-        if name not in _TABLE:
-            raise OptionError(name, text, "is for an option that does not exist", _hint(name))
-        option, field, parser = _TABLE[name]
-        found[field] = parser(option, text)
-    if "path" not in found:
-        raise OptionError("path", "", "is missing", "name the broker's data directory")
-    options = replace(ReadOptions(), **found)
+    texts = _texts(given)
+    options = ReadOptions(**_parsed(texts, _READ, _READ_HINTS))
+    _check_place(texts, options.path, options.endpoint)
+    if options.endpoint is not None or options.group_id is not None:
+        _check_key(options.api_key)
+    elif options.api_key is not None:
+        problem, fix = "is of no use", "leave it out: path alone is read without the broker"
+        raise OptionError("apiKey", values.HIDDEN, problem, fix)
     _check_together(options, texts)
     return options
 
@@ -105,7 +86,7 @@ def for_batch(given: Mapping[str, str]) -> ReadOptions:
         OptionError: As for `parse`, or an option is for streams.
     """
     options = parse(given)
-    for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
+    for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "groupId"):
         _refuse(given, name, "is for streams", "leave it out of a batch read")
     start = EARLIEST if options.start is None else options.start
     end = LATEST if options.end is None else options.end
@@ -129,15 +110,79 @@ def for_stream(given: Mapping[str, str]) -> ReadOptions:
         _refuse(given, name, "is for batch reads", "leave it out: a stream has no end")
     start = LATEST if options.start is None else options.start
     if options.start_us is None and LATEST in _numbers(start):
-        problem = (
-            "would lose rows: Spark asks a stream for its first offset more than once, latest "
-            "is another one each time, and only groupId, which cannot be used yet, pins it"
-        )
-        fix = "give startingOffsets as earliest or a number, or a startingTimestamp"
-        raise OptionError(
-            "startingOffsets", _value(given, "startingOffsets", "latest"), problem, fix
-        )
+        _check_pinned(given, options, start)
+        start = LATEST
     return replace(options, start=start)
+
+
+def _check_pinned(given: Mapping[str, str], options: ReadOptions, start: Position) -> None:
+    value = _value(given, "startingOffsets", "latest")
+    if options.group_id is None:
+        problem = (
+            "would lose rows: Spark asks a stream for its first offset more than once, and "
+            "latest is another one each time"
+        )
+        fix = (
+            "give a groupId, whose cursor in the broker pins it, or startingOffsets as "
+            "earliest or a number, or a startingTimestamp"
+        )
+        raise OptionError("startingOffsets", value, problem, fix)
+    if _numbers(start) != {LATEST}:
+        problem = "has latest for some topics only, and the cursor of a group pins one offset"
+        raise OptionError("startingOffsets", value, problem, "give latest for all, or numbers")
+
+
+def for_write(given: Mapping[str, str]) -> WriteOptions:
+    """Return the options of a write.
+
+    Raises:
+        OptionError: A name is unknown, a value cannot be used, or one is missing.
+    """
+    texts = _texts(given)
+    options = WriteOptions(**_parsed(texts, _WRITE, _WRITE_HINTS))
+    _check_place(texts, options.path, options.endpoint)
+    _check_key(options.api_key)
+    return options
+
+
+def _texts(given: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): str(value) for name, value in given.items()}
+
+
+def _parsed(texts: dict[str, str], table: Table, hints: Mapping[str, str]) -> dict[str, Any]:
+    found = {}
+    for name, text in texts.items():
+        if name in SPARKS_OWN:
+            continue
+        if name not in table:
+            fix = hints.get(name) or _hint(name, table)
+            problem = "is for an option that does not exist here"
+            raise OptionError(name, unsaid(name, text), problem, fix)
+        option, target, parser = table[name]
+        found[target] = parser(option, text)
+    return found
+
+
+def _hint(name: str, table: Table) -> str:
+    near = difflib.get_close_matches(name, table, 1)
+    if near:
+        return f"did you mean {table[near[0]][0]}?"
+    return "there are: " + ", ".join(option for option, _, _ in table.values())
+
+
+def _check_place(texts: dict[str, str], path: Path | None, endpoint: str | None) -> None:
+    if path is not None and endpoint is not None:
+        problem = "cannot be given together with path"
+        raise OptionError("endpoint", texts["endpoint"], problem, "leave one of them out")
+    if path is None and endpoint is None:
+        fix = "name the broker's data directory, or give endpoint and apiKey instead"
+        raise OptionError("path", "", "is missing", fix)
+
+
+def _check_key(api_key: str | None) -> None:
+    if api_key is None:
+        fix = "the broker asks for a key: give one as `braidmq keys new` prints it"
+        raise OptionError("apiKey", "", "is missing", fix)
 
 
 def _numbers(position: Position) -> set[int]:
@@ -145,26 +190,12 @@ def _numbers(position: Position) -> set[int]:
 
 
 def _value(given: Mapping[str, str], option: str, default: str = "") -> str:
-    texts = {name.lower(): str(value) for name, value in given.items()}
-    return texts.get(option.lower(), default)
+    return _texts(given).get(option.lower(), default)
 
 
 def _refuse(given: Mapping[str, str], option: str, problem: str, fix: str) -> None:
-    if any(name.lower() == option.lower() for name in given):
+    if option.lower() in _texts(given):
         raise OptionError(option, _value(given, option), problem, fix)
-
-
-def _hint(name: str) -> str:
-    if name in _HINTS:
-        return _HINTS[name]
-    near = difflib.get_close_matches(name, _TABLE, 1)
-    if near:
-        return f"did you mean {_TABLE[near[0]][0]}?"
-    return "there are: " + ", ".join(option for option, _, _ in _TABLE.values())
-
-
-def _unsaid(option: str, value: str) -> str:
-    return "***" if option == "apiKey" else value  # an error's text is logged
 
 
 def _check_together(options: ReadOptions, texts: dict[str, str]) -> None:
@@ -207,111 +238,51 @@ def wants(options: ReadOptions, topic: str) -> bool:
     return options.pattern is None or re.fullmatch(options.pattern, topic) is not None
 
 
-def _directory(option: str, text: str) -> Path:
-    if not text or "://" in text:
-        fix = "name a directory that driver and executors share"
-        raise OptionError(option, text, "is not a local path", fix)
-    # Workers may run somewhere else than the driver, which is who comes by here.
-    return Path(text).absolute()
+def _table(*rows: tuple[str, str, Parser]) -> Table:
+    return {option.lower(): (option, target, parser) for option, target, parser in rows}
 
 
-def _topics(option: str, text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    if not all(names):
-        raise OptionError(option, text, "names no topic", "give names, with commas between")
-    return names
-
-
-def _pattern(option: str, text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        problem = f"is not a regular expression ({error})"
-        raise OptionError(option, text, problem, "it must match whole topic names") from None
-    return text
-
-
-def _position(option: str, text: str) -> Position:
-    word = text.strip().lower()
-    if word in {"earliest", "latest"}:
-        return EARLIEST if word == "earliest" else LATEST
-    if word.isascii() and word.isdigit() and int(word) <= OFFSET_MAX:
-        return int(word)
-    try:
-        found = msgspec.json.decode(text, type=dict[str, dict[str, int]])
-    except (ValueError, RecursionError):
-        raise OptionError(option, text, "is no offset", _POSITION_FIX) from None
-    for topic, partitions in found.items():
-        if list(partitions) != [ONLY_PARTITION]:
-            problem = f"has other partitions than 0 of the topic {topic!r}"
-            raise OptionError(option, text, problem, "a topic has one partition, 0")
-        if not EARLIEST <= partitions[ONLY_PARTITION] <= OFFSET_MAX:
-            raise OptionError(option, text, "has an offset that is none", _POSITION_FIX)
-    if not found:
-        raise OptionError(option, text, "names no topic", _POSITION_FIX)
-    return {topic: partitions[ONLY_PARTITION] for topic, partitions in found.items()}
-
-
-def _milliseconds(option: str, text: str) -> int:
-    return _number(option, text, 0, "milliseconds since 1970") * 1000
-
-
-def _count(option: str, text: str) -> int:
-    return _number(option, text, 1, "a number of at least 1")
-
-
-def _number(option: str, text: str, least: int, wanted: str) -> int:
-    word = text.strip()
-    if not (word.isascii() and word.isdigit() and least <= int(word) <= OFFSET_MAX // 1000):
-        raise OptionError(option, text, "cannot be used", f"give {wanted}")
-    return int(word)
-
-
-def _flag(option: str, text: str) -> bool:
-    word = text.strip().lower()
-    if word not in {"true", "false"}:
-        raise OptionError(option, text, "is neither true nor false", "give one of them")
-    return word == "true"
-
-
-def _schema_id(option: str, text: str) -> str:
-    if not text:
-        fix = "name a built-in schema, or the .json file of one"
-        raise OptionError(option, text, "names no schema", fix)
-    return str(Path(text).absolute()) if text.endswith(".json") else text
-
-
-def _keys(option: str, text: str) -> tuple[bytes, ...]:
-    try:
-        return tuple(parse_key(word.strip()) for word in text.split(","))
-    except UnusableKeyError as error:
-        fix = "give public keys as `braidmq keygen` prints them, with commas between"
-        raise OptionError(option, text, f"has a key that {error}", fix) from None
-
-
-_NOT_YET: Final = {
-    "endpoint": ("endpoint", "use path, the broker's data directory"),
-    "apikey": ("apiKey", "path needs no key: the file system decides who may read"),
-    "groupid": ("groupId", "leave it out: the checkpoint keeps a query's place"),
+_READ: Final = _table(
+    ("path", "path", values.directory),
+    ("endpoint", "endpoint", values.address),
+    ("apiKey", "api_key", values.api_key),
+    ("subscribe", "topics", values.topics),
+    ("subscribePattern", "pattern", values.pattern),
+    ("startingOffsets", "start", values.position),
+    ("endingOffsets", "end", values.position),
+    ("startingTimestamp", "start_us", values.milliseconds),
+    ("endingTimestamp", "end_us", values.milliseconds),
+    ("maxOffsetsPerTrigger", "trigger_messages", values.count),
+    ("maxBytesPerTrigger", "trigger_bytes", values.count),
+    ("minPartitions", "partitions_min", values.count),
+    ("targetPartitionBytes", "partition_bytes", values.count),
+    ("failOnDataLoss", "fail_on_data_loss", values.flag),
+    ("includeHeaders", "headers", values.flag),
+    ("groupId", "group_id", values.name),
+    ("schemaId", "schema_id", values.schema_id),
+    ("privateKeyFile", "key_file", values.directory),
+    ("trustedKeys", "trusted", values.public_keys),
+)
+_WRITE: Final = _table(
+    ("path", "path", values.directory),
+    ("endpoint", "endpoint", values.address),
+    ("apiKey", "api_key", values.api_key),
+    ("topic", "topic", values.topic),
+    ("sinkId", "sink_id", values.name),
+)
+_SERVERS: Final = "use endpoint, the broker's Flight address, or path, its data directory"
+_READ_HINTS: Final = {
+    "assign": "name topics with subscribe: a topic has one partition",
+    "startingoffsetsbytimestamp": "use startingTimestamp, which is for all topics",
+    "endingoffsetsbytimestamp": "use endingTimestamp, which is for all topics",
+    "kafka.bootstrap.servers": _SERVERS,
+    "kafka.group.id": "use groupId",
+    "groupidprefix": "use groupId, the whole name",
+    "topic": "it is for writes; topics to read are named with subscribe",
+    "sinkid": "it is for writes",
 }
-_TABLE: Final[dict[str, tuple[str, str, Parser]]] = {
-    option.lower(): (option, field, parser)
-    for option, field, parser in (
-        ("path", "path", _directory),
-        ("subscribe", "topics", _topics),
-        ("subscribePattern", "pattern", _pattern),
-        ("startingOffsets", "start", _position),
-        ("endingOffsets", "end", _position),
-        ("startingTimestamp", "start_us", _milliseconds),
-        ("endingTimestamp", "end_us", _milliseconds),
-        ("maxOffsetsPerTrigger", "trigger_messages", _count),
-        ("maxBytesPerTrigger", "trigger_bytes", _count),
-        ("minPartitions", "partitions_min", _count),
-        ("targetPartitionBytes", "partition_bytes", _count),
-        ("failOnDataLoss", "fail_on_data_loss", _flag),
-        ("includeHeaders", "headers", _flag),
-        ("schemaId", "schema_id", _schema_id),
-        ("privateKeyFile", "key_file", _directory),
-        ("trustedKeys", "trusted", _keys),
-    )
+_WRITE_HINTS: Final = {
+    **{name: "it is for reads" for name in _READ if name not in _WRITE},
+    "includeheaders": "leave it out: a column headers is always written",
+    "kafka.bootstrap.servers": _SERVERS,
 }

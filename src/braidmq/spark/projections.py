@@ -9,8 +9,9 @@ from dataclasses import replace
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from braidmq.spark.options import OptionError, ReadOptions
+from braidmq.spark.options import ReadOptions
 from braidmq.spark.scans import full_schema
+from braidmq.spark.values import OptionError
 
 OPTION = "schema"
 """Not an option, but given like one: `.schema(...)`."""

@@ -1,33 +1,68 @@
-"""Making the format known to a session."""
+"""Making the format known to a session, and what goes with it."""
 
 import os
 import sys
+from contextlib import suppress
 from typing import Final
+from weakref import WeakSet
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from braidmq.spark.source import BraidSource, FilteringBraidSource
+from braidmq.spark.listener import CursorListener
+from braidmq.spark.source import FORMAT, BraidSource, FilteringBraidSource
 
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+REDACTED: Final = "spark.sql.redaction.options.regex"
+API_KEY_PATTERN: Final = "(?i)apikey"
 _PYTHONS: Final = ("spark.pyspark.python", "spark.pyspark.driver.python")
+
+
+_listened_to: Final[WeakSet[SparkSession]] = WeakSet()
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("braidmq")` known to *spark*; once for each session, again does no harm.
 
-    Turns filter pushdown on (without it, the format is registered without its filters), and
-    lets local workers run the Python that runs this, unless PYSPARK_PYTHON or the session's
-    configuration names one. On a cluster each machine's own Python must have braidmq.
+    - Filter pushdown is turned on; where that cannot be, the format goes without its filters.
+    - API keys are left out of the plans that Spark prints and logs.
+    - A listener reports finished batches to the cursors of streams that have a groupId.
+    - Local workers run the Python that runs this, unless PYSPARK_PYTHON or the session's
+      configuration names one. On a cluster each machine's own Python must have braidmq.
     """
-    _let_workers_run_this_python(spark)
+    context = _context_of(spark)
+    if context is not None:
+        _let_workers_run_this_python(context)
+        _listen(spark)
+    _hide_keys(spark)
     try:
         spark.conf.set(FILTER_PUSHDOWN, "true")
     except PySparkException:
         _register(spark, BraidSource)
     else:
         _register(spark, FilteringBraidSource)
+
+
+def _context_of(spark: SparkSession) -> SparkContext | None:
+    try:
+        return spark.sparkContext
+    except PySparkException:
+        return None  # Spark Connect: workers and JVM are the server's
+
+
+def _listen(spark: SparkSession) -> None:
+    if spark not in _listened_to:
+        spark.streams.addListener(CursorListener(spark, FORMAT))
+        _listened_to.add(spark)
+
+
+def _hide_keys(spark: SparkSession) -> None:
+    hidden = spark.conf.get(REDACTED) or ""
+    if API_KEY_PATTERN not in hidden:
+        with suppress(PySparkException):  # where nothing can be changed, its owner decides
+            spark.conf.set(REDACTED, "|".join(filter(None, (API_KEY_PATTERN, hidden))))
 
 
 def _register(spark: SparkSession, source: type[DataSource]) -> None:
@@ -40,11 +75,7 @@ def _register(spark: SparkSession, source: type[DataSource]) -> None:
         spark.dataSource.register(source)
 
 
-def _let_workers_run_this_python(spark: SparkSession) -> None:
-    try:
-        context = spark.sparkContext
-    except PySparkException:
-        return  # Spark Connect: the workers are the server's
+def _let_workers_run_this_python(context: SparkContext) -> None:
     chosen = "PYSPARK_PYTHON" in os.environ or any(
         context.getConf().contains(name) for name in _PYTHONS
     )

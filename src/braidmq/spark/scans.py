@@ -5,20 +5,25 @@ wherever and whenever it is read.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from braidmq import columnar
 from braidmq.columnar import Decoding, Part, TypedSchema, Unsealing
 from braidmq.columnar.columns import TYPES
 from braidmq.columnar.decode import ERROR_COLUMN
+from braidmq.columnar.failures import UnavailableError
+from braidmq.columnar.logs import Log
 from braidmq.columnar.loss import DataLossError
+from braidmq.spark.brokers import log_of
 from braidmq.spark.offsets import NO_LIMITS, Limits, told
 from braidmq.spark.options import ReadOptions
+from braidmq.spark.patience import patiently
+from braidmq.spark.workers import settle
 
 NO_LIMIT: Final = 2**63 - 1
 BATCH_ROWS: Final = 16_384
@@ -63,6 +68,11 @@ class Scan:
     topics: frozenset[str] | None = None
     pattern: str | None = None
     limits: Limits = NO_LIMITS
+    log: Log = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note which log it is; nothing is opened."""
+        self.log = log_of(self.options)
 
     def cut(self, start: int, end: int) -> list[Part]:
         """Return the parts of a range that have a wanted message, as large as was asked for.
@@ -83,8 +93,7 @@ class Scan:
         self, start: int, end: int, target_bytes: int | None, count: int | None
     ) -> list[Part]:
         try:
-            found = columnar.cut(
-                self.options.path,
+            found = self.log.cut(
                 start,
                 end,
                 topics=self.topics,
@@ -97,6 +106,23 @@ class Scan:
             raise told(error) from None
         return [part for part in found if part.messages]
 
+    def has_messages(self, start: int, end: int) -> bool:
+        """Tell whether a range has any message, wanted or not.
+
+        Runs on the driver.
+
+        Raises:
+            LostOffsetsError: An offset of the range is lost, and that is an error.
+            DamagedLogError: The log is damaged.
+        """
+        try:
+            whole = self.log.cut(
+                start, end, parts=1, fail_on_data_loss=self.options.fail_on_data_loss
+            )
+        except DataLossError as error:
+            raise told(error) from None
+        return any(part.messages for part in whole)
+
     def advance(self, start: int, *, messages: int = NO_LIMIT, size: int = NO_LIMIT) -> int:
         """Return the offset behind so many wanted messages, or bytes of payload.
 
@@ -107,8 +133,7 @@ class Scan:
             DamagedLogError: The log is damaged.
         """
         try:
-            return columnar.advance(
-                self.options.path,
+            return self.log.advance(
                 start,
                 topics=self.topics,
                 pattern=self.pattern,
@@ -128,13 +153,25 @@ class Scan:
             LostOffsetsError: An offset of the part is lost, and that is an error.
             DamagedLogError: The log is damaged.
             ConfigError: The key or the schema cannot be used.
+            EndpointError: The endpoint refuses the read, or cannot be reached.
         """
+        settle()
+        try:
+            yield from self._read(start, end)
+        except DataLossError as error:
+            raise told(error) from None
+        except UnavailableError:
+            # Spark runs the task again, at once, and gives up after a few attempts.
+            with suppress(UnavailableError):
+                patiently(self.log.offsets)
+            raise
+
+    def _read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         limited = self._limits_within(start, end)
         own = [name for name in self.names if name in TYPES]
         if limited:
             own += [name for name in ("topic", "offset") if name not in own]
-        found = columnar.batches(
-            self.options.path,
+        found = self.log.batches(
             start=start,
             end=end,
             topics=self.topics,
@@ -145,12 +182,9 @@ class Scan:
             batch_rows=BATCH_ROWS,
         )
         exact = found.schema.names == self.names
-        try:
-            for batch in found:
-                wanted = batch.filter(_within(batch, self.limits)) if limited else batch
-                yield wanted if exact else _chosen(wanted, self.names)
-        except DataLossError as error:
-            raise told(error) from None
+        for batch in found:
+            wanted = batch.filter(_within(batch, self.limits)) if limited else batch
+            yield wanted if exact else _chosen(wanted, self.names)
 
     def _limits_within(self, start: int, end: int) -> bool:
         floors, ceilings = self.limits.floors.values(), self.limits.ceilings.values()

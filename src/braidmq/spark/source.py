@@ -1,8 +1,9 @@
-"""The format "braidmq", as Spark knows it: options and a schema in, readers out.
+"""The format "braidmq", as Spark knows it: options and a schema in, readers and writers out.
 
 path                    the broker's data directory, shared by driver and executors
+endpoint, apiKey        instead: the broker's Flight address, and a key of it
 subscribe, -Pattern     topics by name, or by a regular expression for whole names
-startingOffsets         earliest, a number, or {"topic": {"0": number}}
+startingOffsets         earliest, latest, a number, or {"topic": {"0": number}}
 endingOffsets           latest, a number, or as above; exclusive; batch only
 startingTimestamp       milliseconds; wins over startingOffsets
 endingTimestamp         milliseconds, exclusive; wins over endingOffsets; batch only
@@ -12,17 +13,32 @@ minPartitions           at least so many parts, if there are so many messages
 targetPartitionBytes    about so large parts; 64 MiB
 failOnDataLoss          true; false: read on when retention deleted something
 includeHeaders          false; true: the column headers
+groupId                 a cursor in the broker: pins latest, shows lag, holds retention
 schemaId                decode JSON payloads: a built-in schema, or a .json file
 privateKeyFile          unseal payloads; trustedKeys: of these senders only
+
+And for writes:
+
+endpoint, apiKey        the broker's Flight address, and a key of it; or path and apiKey
+topic                   where all rows go; wins over a column of that name
+sinkId                  tells the writes of one foreachBatch apart
 """
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from braidmq.spark.batch import BatchReader, FilteringBatchReader
-from braidmq.spark.options import for_batch, for_stream, parse
+from braidmq.spark.options import for_batch, for_stream, for_write, parse
 from braidmq.spark.projections import column_names, spark_schema
 from braidmq.spark.stream import StreamReader
+from braidmq.spark.values import OptionError
+from braidmq.spark.writers import BatchWriter, StreamWriter
 
 FORMAT = "braidmq"
 
@@ -50,6 +66,23 @@ class BraidSource(DataSource):
         """Return the reader of a streaming query; on the driver, in a process of its own."""
         options = for_stream(self.options)
         return StreamReader(options, column_names(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark calls it
+        """Return the writer of one frame; on the driver."""
+        _refuse_overwrite(overwrite=overwrite)
+        return BatchWriter(for_write(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - as Spark calls it
+        """Return the writer of a streaming query; on the driver, anew for every batch."""
+        _refuse_overwrite(overwrite=overwrite)
+        return StreamWriter(for_write(self.options), schema)
+
+
+def _refuse_overwrite(*, overwrite: bool) -> None:
+    if overwrite:
+        problem = "is not for topics: what was published stays"
+        fix = 'use mode("append"), or outputMode("append") for a stream'
+        raise OptionError("mode", "overwrite", problem, fix)
 
 
 class FilteringBraidSource(BraidSource):

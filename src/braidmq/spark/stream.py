@@ -1,13 +1,14 @@
 """The streaming reader: offsets and parts on the driver, rows on executors.
 
 Spark keeps the place of a query in its checkpoint; nothing is kept here, so that a batch that
-is planned again is the same batch.
+is planned again is the same batch. The cursor of a group is told what is done: Spark says so by
+asking what comes behind it, and by `commit`, a batch late and never for the last one.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
-import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -17,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from braidmq import columnar
+from braidmq.spark.cursors import Cursor
 from braidmq.spark.offsets import (
     LostOffsetsError,
     as_id,
@@ -27,7 +28,12 @@ from braidmq.spark.offsets import (
 )
 from braidmq.spark.options import ReadOptions
 from braidmq.spark.parts import LogPart, as_partitions
+from braidmq.spark.patience import patiently
 from braidmq.spark.scans import Scan
+
+QUIET_IDS_MAX: Final = 1_000
+"""So many ids without a message make no micro-batch. The broker's own records have ids as well,
+and one of them says that a cursor was moved: each batch would be the reason for another."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -37,6 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = None if options.topics is None else frozenset(options.topics)
         self._options = options
         self._scan = Scan(options, names, topics, options.pattern, limits_of(options))
+        self._cursor = None if options.group_id is None else Cursor(options)
         self._initial: int | None = None
         self._ends_with_the_present = False
         self._target: int | None = None
@@ -44,8 +51,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, int]:
         """Return where a new query begins; on the driver, and more than once."""
         if self._initial is None:
-            self._initial = stream_start(self._options)
+            self._initial = patiently(self._first_offset)
         return as_offset(self._initial)
+
+    def _first_offset(self) -> int:
+        start = stream_start(self._scan.log, self._options)
+        if self._cursor is not None:
+            return self._cursor.open(start)
+        assert start is not None, "latest has to be pinned"
+        return start
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of one micro-batch; on the driver."""
@@ -64,21 +78,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Return where the next micro-batch ends; on the driver."""
         begin = as_id(start)
-        latest = columnar.offsets(self._options.path).latest
+        if self._cursor is not None:
+            self._cursor.report(begin)
+        return as_offset(patiently(lambda: self._next_end(begin, limit)))
+
+    def _next_end(self, begin: int, limit: ReadLimit) -> int:
+        latest = self._scan.log.offsets().latest
         if begin > latest:
             self._lose(
                 f"the log ends at {latest}, before the offset {begin}: is it another one"
             )
-            return start
+            return begin
         if self._ends_with_the_present:
             if self._target is None:
                 self._target = latest
             latest = max(self._target, begin)
-        return as_offset(min(self._limited(begin, latest, limit), latest))
+        if latest - begin <= QUIET_IDS_MAX and not self._scan.has_messages(begin, latest):
+            return begin
+        return min(self._limited(begin, latest, limit), latest)
 
     def _limited(self, begin: int, latest: int, limit: ReadLimit) -> int:
-        if begin == latest:
-            return latest
         if isinstance(limit, ReadMaxRows):
             return self._scan.advance(begin, messages=max(limit.max_rows, 1))
         if isinstance(limit, ReadMaxBytes):
@@ -87,7 +106,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, int]:
         """Return the end of the durable log, for the query's progress; on the driver."""
-        return as_offset(columnar.offsets(self._options.path).latest)
+        return as_offset(patiently(self._scan.log.offsets).latest)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Tell the cursor what is done; on the driver."""
+        if self._cursor is not None:
+            self._cursor.report(as_id(end))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """Cut a micro-batch; on the driver."""
@@ -96,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Batch 0 is repeated, and retention has moved the beginning past its end.
             self._lose(f"the offsets before {behind} are lost: the log begins at {begin}")
             return []
-        return as_partitions(self._scan.cut(begin, behind))
+        return as_partitions(patiently(lambda: self._scan.cut(begin, behind)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part; on executors."""
@@ -105,5 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lose(self, problem: str) -> None:
         if self._options.fail_on_data_loss:
-            raise LostOffsetsError(str(self._options.path), problem)
+            raise LostOffsetsError(self._scan.log.address, problem)
+        import structlog  # slow, and hardly ever needed
+
         structlog.get_logger().warning("offsets_lost", problem=problem)

@@ -32,6 +32,13 @@ class RunningBroker:
         return f"{strand}://{key}@{host}:{port}{pin}"
 
     @property
+    def endpoint(self) -> str:
+        """The address of the Flight endpoint, for `columnar.Endpoint`."""
+        shown = self.daemon.addresses["flight"]
+        assert shown is not None, "flight is off"
+        return shown if "://" in shown else f"grpc://{shown}"
+
+    @property
     def fingerprint(self) -> str:
         """What Qumbed clients pin of the broker's certificate."""
         return str(self.daemon.ready_facts()["qumbed_fingerprint"])
@@ -51,8 +58,9 @@ async def running_broker(
 ) -> AsyncIterator[RunningBroker]:
     """Run the real broker, in development mode, until the block ends.
 
-    *config* is what a configuration file would say. Give *data_dir* to keep the log, and to
-    start again on it, and then *clock* too, because time does not go back.
+    *config* is what a configuration file would say; with `{"flight": {}}` there is Flight,
+    too. Give *data_dir* to keep the log, and to start again on it, and then *clock* too,
+    because time does not go back.
     """
     with tempfile.TemporaryDirectory(prefix="braidmq-") as throw_away:
         directory = data_dir if data_dir is not None else Path(throw_away)
@@ -72,4 +80,8 @@ def _config(data_dir: Path, given: dict[str, object]) -> Config:
         section = settings.get(listener, {})
         assert isinstance(section, dict)
         settings[listener] = {"port": 0, **section}
+    # Flight is there for who asks for it: it takes a second to import.
+    flight = settings.get("flight", {"enabled": False})
+    assert isinstance(flight, dict)
+    settings["flight"] = {"port": 0, **flight}
     return Config.model_validate(settings)

@@ -24,6 +24,7 @@ from braidmq.wal.tables import (
     ROW_BLOCK_BYTES,
     TRAILER_BYTES,
     BlockSums,
+    TopicNumbers,
     Trailer,
     decode_tables,
     decode_trailer,
@@ -115,6 +116,7 @@ class IndexWriter:
         self.gap_count = 0
         self.topics: dict[bytes, int] = {b"": 0}
         self._sums = BlockSums(ROW_BLOCK_BYTES)
+        self._numbers = TopicNumbers()
 
     @classmethod
     def create(
@@ -140,6 +142,7 @@ class IndexWriter:
         self.rows += len(rows) // ROW_BYTES
         self.gap_count += gap_count
         self._sums.update(rows)
+        self._numbers.update(rows, len(self.topics) - 1)
 
     def append(self, rows: bytes) -> None:
         """Write *rows*, which may be of gap records too.
@@ -157,9 +160,10 @@ class IndexWriter:
             OSError: They were not all written.
         """
         names = list(self.topics)[1:]
-        write_all(
-            self.file, encode_tables(trailer, names, self._sums.all(), block_sums), self.size
+        tables = encode_tables(
+            trailer, names, self._numbers.all(), self._sums.all(), block_sums
         )
+        write_all(self.file, tables, self.size)
 
     def view(self) -> IndexView:
         """Return the index as it is now."""

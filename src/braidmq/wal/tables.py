@@ -1,12 +1,14 @@
 """The bytes around an index's rows: what is appended when a segment is sealed. No file.
 
-0      32                topics_at   row_sums_at  block_sums_at
-+------+-----+-----+-----+-----------+------------+-------------+---------+
-|header| row | row | ... | topics    | row sums   | block sums  | trailer |
-+------+-----+-----+-----+-----------+------------+-------------+---------+
+0      32                topics_at                row_sums_at  block_sums_at
++------+-----+-----+-----+--------+---------------+------------+-------------+---------+
+|header| row | row | ... | topics | topic numbers | row sums   | block sums  | trailer |
++------+-----+-----+-----+--------+---------------+------------+-------------+---------+
 
 header      as a segment's, with the index's magic and the same first id and created_us
 topics      for each number 1, 2, 3 ... in turn: length u16, name
+numbers     each row's topic once more, so that few bytes tell where one topic's rows are:
+            u8 each with up to 255 topics, u16 with up to 65,535, else u32
 row sums    u32 each, CRC-32C of every 4096 rows (the last block may be shorter)
 block sums  u32 each, CRC-32C of every MiB of the segment file (the last may be shorter)
 
@@ -20,17 +22,19 @@ the trailer
 | topic count | gap count | tables crc | crc | magic |
 +-------------+-----------+------------+-----+-------+
 
-tables crc  CRC-32C of topics, row sums and block sums
+tables crc  CRC-32C of topics, topic numbers, row sums and block sums
 crc         CRC-32C of the 60 bytes before it
 """
 
+from array import array
 from struct import Struct
-from typing import Final
+from typing import Final, Literal
 
 from braidmq.base.limits import MIB
 from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
 
-TRAILER_MAGIC: Final = b"BRAIDEND"
+TRAILER_MAGIC: Final = b"BRAIDEN2"
+"""Without topic numbers it was BRAIDEND; such an index is written anew."""
 TRAILER_BYTES: Final = 72
 BLOCK_ROWS: Final = 4096
 """Rows that are read, and verified, at once."""
@@ -70,16 +74,52 @@ class Trailer:
         self.tables_crc = 0
 
 
+_TOPIC_AT: Final = 24  # in a row: behind id, time, offset and length
+_CODES: Final[dict[int, Literal["B", "H", "I"]]] = {1: "B", 2: "H", 4: "I"}
+
+
+def number_bytes(topic_count: int) -> int:
+    """Return how many bytes a topic's number has, of so many topics."""
+    return 1 if topic_count < 1 << 8 else 2 if topic_count < 1 << 16 else 4
+
+
+class TopicNumbers:
+    """The topic of each row of an index that grows, in as few bytes as there are topics for."""
+
+    def __init__(self) -> None:
+        self._width = 1
+        self._data = bytearray()
+
+    def update(self, rows: bytes, topic_count: int) -> None:
+        """Take in the rows that follow those of the last call; so many topics there are now."""
+        width = number_bytes(topic_count)
+        if width > self._width:
+            before = memoryview(self._data).cast(_CODES[self._width])
+            self._data = bytearray(array(_CODES[width], before).tobytes())
+            self._width = width
+        column = memoryview(rows).cast(_CODES[width])[_TOPIC_AT // width :: ROW_BYTES // width]
+        self._data += column.tobytes()
+
+    def all(self) -> bytes:
+        """Return the number of each row."""
+        return bytes(self._data)
+
+
 def encode_tables(
-    trailer: Trailer, topics: list[bytes], row_sums: list[int], block_sums: list[int]
+    trailer: Trailer,
+    topics: list[bytes],
+    numbers: bytes,
+    row_sums: list[int],
+    block_sums: list[int],
 ) -> bytes:
     """Return everything behind the rows; *topics* are the names in order of their numbers."""
+    assert len(numbers) == trailer.rows * number_bytes(len(topics))
     names = b"".join([len(name).to_bytes(2, "little") + name for name in topics])
     row_bytes = Struct(f"<{len(row_sums)}I").pack(*row_sums)
     block_bytes = Struct(f"<{len(block_sums)}I").pack(*block_sums)
-    tables = names + row_bytes + block_bytes
+    tables = names + numbers + row_bytes + block_bytes
     topics_at = HEADER_BYTES + trailer.rows * ROW_BYTES
-    row_sums_at = topics_at + len(names)
+    row_sums_at = topics_at + len(names) + len(numbers)
     fields = _TRAILER.pack(
         trailer.rows,
         trailer.last_id,
@@ -109,7 +149,8 @@ def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
     topic_count, gap_count, tables_crc, crc, _ = rest
     if checksum(data[:_CRC_AT]) != crc or topics_at != HEADER_BYTES + rows * ROW_BYTES:
         return None
-    if row_sums_at < topics_at or block_sums_at != row_sums_at + 4 * -(-rows // BLOCK_ROWS):
+    numbers_at = row_sums_at - rows * number_bytes(topic_count)
+    if numbers_at < topics_at or block_sums_at != row_sums_at + 4 * -(-rows // BLOCK_ROWS):
         return None
     blocks = -(-segment_bytes // SEGMENT_BLOCK_BYTES)
     if file_bytes != block_sums_at + 4 * blocks + TRAILER_BYTES:
@@ -124,12 +165,17 @@ def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
 
 
 class Tables:
-    """The three tables of a sealed index."""
+    """The tables of a sealed index."""
 
     def __init__(
-        self, topics: dict[bytes, int], row_sums: list[int], block_sums: list[int]
+        self,
+        topics: dict[bytes, int],
+        numbers: bytes,
+        row_sums: list[int],
+        block_sums: list[int],
     ) -> None:
         self.topics = topics
+        self.numbers = numbers
         self.row_sums = row_sums
         self.block_sums = block_sums
 
@@ -138,7 +184,8 @@ def decode_tables(data: bytes, trailer: Trailer) -> Tables | None:
     """Return the tables in *data*, the bytes from topics_at to the trailer, or None."""
     if checksum(data) != trailer.tables_crc:
         return None
-    names_end = trailer.row_sums_at - trailer.topics_at
+    numbers_end = trailer.row_sums_at - trailer.topics_at
+    names_end = numbers_end - trailer.rows * number_bytes(trailer.topic_count)
     sums_end = trailer.block_sums_at - trailer.topics_at
     topics: dict[bytes, int] = {b"": 0}
     at = 0
@@ -146,9 +193,11 @@ def decode_tables(data: bytes, trailer: Trailer) -> Tables | None:
         end = at + 2 + int.from_bytes(data[at : at + 2], "little")
         topics[data[at + 2 : end]] = number
         at = end
-    row_sums = memoryview(data[names_end:sums_end]).cast("I").tolist()
+    row_sums = memoryview(data[numbers_end:sums_end]).cast("I").tolist()
     block_sums = memoryview(data[sums_end:]).cast("I").tolist()
-    return Tables(topics, row_sums, block_sums) if at == names_end else None
+    if at != names_end:
+        return None
+    return Tables(topics, data[names_end:numbers_end], row_sums, block_sums)
 
 
 class BlockSums:

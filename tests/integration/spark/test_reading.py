@@ -5,7 +5,7 @@ What needs no JVM is tested in tests/unit/spark, case by case. Here is one sessi
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -35,23 +35,6 @@ pytestmark = [
 ]
 
 Option = str | int | bool
-
-QUICK = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.ui.enabled": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.session.timeZone": "UTC",
-}
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    found = session("tests", master="local[2]", config=QUICK)
-    found.sparkContext.setLogLevel("OFF")
-    yield found
-    found.stop()
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +197,17 @@ def test_a_bad_option_says_what_to_do(spark: SparkSession, log: Path) -> None:
     query = stream.trigger(availableNow=True)
     with pytest.raises(PySparkException, match="option startingOffsets: 'latest' would lose"):
         query.start().awaitTermination(120)
+
+
+def test_a_session_that_registered_nothing_finds_the_format(
+    spark: SparkSession, log: Path
+) -> None:
+    """By the name of a module, in the Python that its workers run."""
+    other = spark.newSession()
+    other.createDataFrame([], "nothing int")  # makes it the thread's active one
+    found = load(other, log, "topic string").where("topic = 'a'").count()
+
+    assert len([row for row in plain_rows(log) if row["topic"] == "a"]) == found
 
 
 def test_another_session_of_the_context_registers_for_itself(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from braidmq.admin.app import TopicSnapshot, TopicsPage
+from braidmq.admin.cursors import CursorSnapshot
 from braidmq.admin.dead_letters import Letter, LettersPage
 from braidmq.admin.health import Readiness
 from braidmq.admin.metrics import MetricValues
@@ -116,6 +117,16 @@ class FakeLetters:
         return self.kept[queue]
 
 
+class FakeCursors:
+    """Cursors as a list."""
+
+    def __init__(self) -> None:
+        self.rows: list[CursorSnapshot] = []
+
+    def all(self) -> list[CursorSnapshot]:
+        return self.rows
+
+
 class FakeSource:
     """What a broker would say, as plain attributes."""
 
@@ -127,6 +138,7 @@ class FakeSource:
         self.broken = False
         self.queues = FakeQueues()
         self.letters = FakeLetters(self.queues)
+        self.cursors = FakeCursors()
         self.principals = {
             ADMIN_KEY: Principal("ops", publish=[], subscribe=[], admin=True),
             ORDERS_KEY: Principal("orders", publish=["in.*"], subscribe=["orders.*"]),

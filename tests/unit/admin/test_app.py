@@ -16,6 +16,7 @@ KEYED_PATHS = [
     "/api/queues",
     "/api/queues/a",
     "/api/dead-letters",
+    "/api/cursors",
 ]
 
 

@@ -8,7 +8,7 @@ from braidmq.base.errors import UnknownRecordError
 from braidmq.broker import headers, records
 from braidmq.broker.acknowledgements import Progress
 from braidmq.broker.policy import Policy, of_values
-from braidmq.broker.topics import Message, Topic
+from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic
 from tests.unit.broker.drive import body_of
 
 MESSAGE = (
@@ -42,6 +42,20 @@ FOLLOW = (
     " 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
     " 0400 6164c3a4 c3b672646572 73"  # adä, örders
 )
+SINK_ROW = (
+    "09 01 02 05 e803000000000000 d007000000000000 06000000"
+    " 0100 6b 0100 76"  # headers: k, v
+    " 0001 61 6869"  # topic a, payload hi
+)
+INTENT = (
+    "0a 0700000000000000 0400 6164c3a4 0200 7131 0000"  # batch 7, adä, q1, no sink
+    " 02000000"
+    " 000102030405060708090a0b0c0d0e0f e803000000000000"
+    " 101112131415161718191a1b1c1d1e1f 0000000000000000"
+)
+DONE = "0b 0900000000000000"
+CURSOR = "0c 00 0900000000000000 0c00000000000000 0400 6164c3a4 6e69676874"
+REMOVED_CURSOR = "0c 01 0900000000000000 0c00000000000000 0400 6164c3a4 6e69676874"
 GAP = "7f 0900000000000000 0b00000000000000"
 
 
@@ -197,6 +211,43 @@ def test_golden_bytes_of_a_follower() -> None:
     assert (1000, key, "adä", "örders") == records.read_follow(bytes.fromhex(FOLLOW))
 
 
+def test_golden_bytes_of_a_sink_row() -> None:
+    """It differs from a message by its type only."""
+    message = Message(Topic("a"), 1, body_of("a", b"hi"))
+    message.priority, message.origin, message.expires_us = 2, ORIGIN_SPARK, 2000
+    message.headers = headers.encode({"k": "v"})
+    read = records.read_message(bytes.fromhex(SINK_ROW))
+
+    assert bytes.fromhex(SINK_ROW) == records.encode_sink_row(message, 1000)
+    assert ("a", b"\x00\x01ahi", 1000, 2000) == (
+        read.topic,
+        read.body,
+        read.timestamp_us,
+        read.expires_us,
+    )
+    assert (1, 2, 5, message.headers) == (read.qos, read.priority, read.origin, read.headers)
+    assert (0, 0, 0) == (read.settles_subscription, read.settles_after, read.settles_id)
+
+
+def test_golden_bytes_of_an_intent_and_its_end() -> None:
+    """Names may be any text, or nothing; stages are 16 bytes and their number of rows."""
+    stages = [(bytes(range(16)), 1000), (bytes(range(16, 32)), 0)]
+
+    assert bytes.fromhex(INTENT) == records.encode_intent("adä", "q1", "", 7, stages)
+    assert ("adä", "q1", "", 7, stages) == records.read_intent(bytes.fromhex(INTENT))
+    assert bytes.fromhex(DONE) == records.encode_done(9)
+    assert 9 == records.read_done(bytes.fromhex(DONE))
+
+
+@pytest.mark.parametrize(("record", "removed"), [(CURSOR, False), (REMOVED_CURSOR, True)])
+def test_golden_bytes_of_a_cursor(record: str, *, removed: bool) -> None:
+    """Where it began and is, whose it is, and whether it still is."""
+    encoded = records.encode_cursor("night", "adä", initial=9, position=12, removed=removed)
+
+    assert bytes.fromhex(record) == encoded
+    assert ("night", "adä", 9, 12, removed) == records.read_cursor(encoded)
+
+
 def test_golden_bytes_of_progress() -> None:
     """Several subscriptions in one record, also one of which there is nothing to say."""
     read = records.read_progress(bytes.fromhex(PROGRESS))
@@ -232,7 +283,12 @@ def test_progress_of_any_size_comes_back(
 
 @pytest.mark.parametrize(
     ("record", "topic", "payload"),
-    [(MESSAGE, b"a", b"hi"), (BARE_MESSAGE, b"\xc3\xa4", b""), (DEAD_LETTER, b"dlq.a", b"hi")],
+    [
+        (MESSAGE, b"a", b"hi"),
+        (BARE_MESSAGE, b"\xc3\xa4", b""),
+        (DEAD_LETTER, b"dlq.a", b"hi"),
+        (SINK_ROW, b"a", b"hi"),
+    ],
 )
 def test_the_index_finds_topic_and_payload_of_a_message(
     record: str, topic: bytes, payload: bytes
@@ -258,7 +314,9 @@ def test_the_index_keeps_the_small_numbers_of_a_message() -> None:
     )
 
 
-@pytest.mark.parametrize("record", [SUBSCRIBE, UNSUBSCRIBE, PROGRESS, FOLLOW, GAP])
+@pytest.mark.parametrize(
+    "record", [SUBSCRIBE, UNSUBSCRIBE, PROGRESS, FOLLOW, INTENT, DONE, CURSOR, GAP]
+)
 def test_a_record_that_is_no_message_is_all_payload(record: str) -> None:
     """It has no topic and no time."""
     described = records.describe(bytes.fromhex(record))
@@ -273,7 +331,7 @@ def test_a_record_that_is_no_message_is_all_payload(record: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [0, 9, 126, 254])
+@pytest.mark.parametrize("kind", [0, 13, 126, 254])
 def test_an_unknown_type_is_refused_by_number(kind: int) -> None:
     """A newer version's record is not guessed at; type 0 is never written."""
     with pytest.raises(UnknownRecordError, match=f"type {kind}$"):

@@ -174,7 +174,7 @@ def test_counts_that_disagree_are_exit_1_and_keep_the_log(
 ) -> None:
     """Whoever wants to know why needs the files."""
 
-    async def run(_directory: Path, _readings: int) -> list[Line]:
+    async def run(_directory: Path, _readings: int, _tables: Path) -> list[Line]:
         return [Line("bad", {1}, set())]
 
     monkeypatch.setattr(demo, "_run", run)
@@ -186,15 +186,19 @@ def test_counts_that_disagree_are_exit_1_and_keep_the_log(
 
 
 @pytest.mark.slow
-def test_the_demo_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
-    """Publish, kill, restart, resume, bury, count: exit 0, plain text, an empty directory."""
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(400)
+def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
+    """Publish, kill, restart, resume, bury, tabulate, count: exit 0, plain text."""
+    temporary, tables = tmp_path / "temporary", tmp_path / "tables"
+    temporary.mkdir()
     done = subprocess.run(
-        [*BRAIDMQ, "demo", "--readings", "600"],
+        [*BRAIDMQ, "demo", "--readings", "600", "--tables", str(tables)],
         capture_output=True,
         check=False,
-        env=os.environ | {"TMPDIR": str(tmp_path), "BRAIDMQ_DELIVERY__MAX_RETRIES": "1"},
+        env=os.environ | {"TMPDIR": str(temporary), "BRAIDMQ_DELIVERY__MAX_RETRIES": "1"},
         text=True,
-        timeout=110,
+        timeout=350,
     )
 
     assert (0, "") == (done.returncode, done.stderr), done.stdout
@@ -204,8 +208,18 @@ def test_the_demo_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
     assert "handled reading 225 this time\n" in done.stdout
     assert "the critical first: [3, 7, 11] ...\n" in done.stdout
     assert "The counts agree: nothing that was confirmed is missing.\n" in done.stdout
+    assert "readings in Spark's tables" in done.stdout
     assert "\x1b" not in done.stdout
-    assert [] == list(tmp_path.iterdir())
+    assert [] == list(temporary.iterdir())
+    assert (tables / "report" / "report.html").is_file()
+
+
+def test_tables_are_never_mixed_with_what_is_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A directory that exists is refused before anything runs."""
+    assert 2 == main(["demo", "--tables", str(tmp_path)])
+    assert "error: --tables: " in capsys.readouterr().err
 
 
 @pytest.mark.slow

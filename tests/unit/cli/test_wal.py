@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.broker import records
 from braidmq.broker.records import describe, encode_message, encode_subscribe
 from braidmq.cli.main import main
 from braidmq.wal.disk import Disk
@@ -154,6 +155,49 @@ def test_dump_as_json_may_hold_payloads(
     assert ["/w==", "a\n"] == [rows[2]["payload_base64"], rows[0]["topic"]]
     _, text = ran(capsys, "dump", "--data-dir", data_dir, "--json")
     assert "payload" not in text
+
+
+NAMES = [
+    "message",
+    "dead letter",
+    "subscribe",
+    "unsubscribe",
+    "progress",
+    "declare",
+    "delete",
+    "follow",
+    "sink row",
+    "intent",
+    "done",
+    "cursor",
+]
+
+
+def test_dump_names_every_type_of_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A type that has no name here would be told to be unknown."""
+    body = message("b", b"")[1:]
+    kinds = range(records.MESSAGE, records.CURSOR + 1)
+    disk = Disk(tmp_path)
+    wal = Wal.open(
+        disk, WalOptions(), describe, now_us=TIMESTAMP_US, after_id=0, visit=lambda *_: None
+    )
+    settles = bytes(24)
+    wal.append(
+        [
+            bytes([kind])
+            + body[:23]
+            + (settles if kind == records.DEAD_LETTER else b"")
+            + body[23:]
+            for kind in kinds
+        ]
+    )
+    wal.commit(TIMESTAMP_US)
+    wal.close()
+    _, text = ran(capsys, "dump", "--data-dir", tmp_path, "--json")
+
+    assert NAMES == [json.loads(line)["kind"] for line in text.splitlines()]
 
 
 def test_dump_begins_and_ends_where_it_is_told(

@@ -15,13 +15,16 @@ from braidmq.broker import headers
 from braidmq.broker.records import (
     DEAD_LETTER,
     MESSAGE,
+    SINK_ROW,
     StoredMessage,
     describe,
     encode_dead_letter,
     encode_message,
+    encode_sink_row,
     encode_unsubscribe,
     read_message,
 )
+from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic
 from braidmq.wal import Disk, Wal, WalOptions
 from braidmq.wal.format import HEADER_BYTES, scan
 
@@ -33,7 +36,7 @@ NOTE: Final = encode_unsubscribe(7, 1)
 Row = dict[str, Any]
 
 PRIORITIES: Final = ("low", "normal", "high", "critical")
-ORIGINS: Final = ("0", "blip", "vibe", "qumbed", "http")
+ORIGINS: Final = ("0", "blip", "vibe", "qumbed", "http", "spark")
 
 
 def body_of(topic: str, payload: bytes) -> bytes:
@@ -66,6 +69,15 @@ def dead_letter(
     letter.body = body_of(topic, payload)
     letter.settles_subscription, letter.settles_after, letter.settles_id = 3, 4, 5
     return encode_dead_letter(letter)
+
+
+def sink_row(
+    topic: str, payload: bytes, timestamp_us: int = 1_000, kept: dict[str, str] | None = None
+) -> bytes:
+    row = Message(Topic(topic), 1, body_of(topic, payload))
+    row.origin = ORIGIN_SPARK
+    row.headers = headers.encode(kept or {})
+    return encode_sink_row(row, timestamp_us)
 
 
 def open_log(root: Path, *, segment_bytes: int = SMALL, fsync: str = "always") -> Wal:
@@ -128,7 +140,7 @@ def plain_rows(root: Path) -> list[Row]:
     return [
         _row(record_id, body)
         for record_id, body in plain_records(root)
-        if body[0] in {MESSAGE, DEAD_LETTER}
+        if body[0] in {MESSAGE, DEAD_LETTER, SINK_ROW}
     ]
 
 

@@ -1,15 +1,21 @@
 """Checksums of mapped bytes: blocks, and records by themselves."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from braidmq.columnar.checksums import Blocks, checksum, records_are_intact
+from braidmq.columnar.checksums import (
+    Blocks,
+    blocks_are_cheaper,
+    checksum,
+    records_are_intact,
+)
 from braidmq.wal import format as log_format
 from braidmq.wal.format import encode_record
 from braidmq.wal.tables import SEGMENT_BLOCK_BYTES
 
 RECORDS = [encode_record(2**33 + i, b"\x01" + bytes(i * 7), fence=i == 0) for i in range(5)]
-DATA = np.frombuffer(b"".join(RECORDS), np.uint8)
+DATA = pa.py_buffer(b"".join(RECORDS))
 IDS = np.arange(2**33, 2**33 + 5)
 ENDS = np.cumsum([len(record) for record in RECORDS])
 STARTS = ENDS - [len(record) for record in RECORDS]
@@ -17,7 +23,7 @@ STARTS = ENDS - [len(record) for record in RECORDS]
 
 def test_the_checksum_is_that_of_the_log() -> None:
     """One polynomial everywhere."""
-    assert log_format.checksum(DATA.tobytes()) == checksum(DATA)
+    assert log_format.checksum(DATA.to_pybytes()) == checksum(DATA)
 
 
 def test_intact_records_are_intact() -> None:
@@ -27,15 +33,31 @@ def test_intact_records_are_intact() -> None:
     assert records_are_intact(DATA, IDS[:0], STARTS[:0], ENDS[:0])
 
 
-@pytest.mark.parametrize("at", range(12, len(RECORDS[0]) + 30))
+@pytest.mark.parametrize("at", range(DATA.size))
 def test_a_flipped_bit_is_found(at: int) -> None:
-    """In a body or a checksum; ids and lengths are the caller's, and need not be read."""
-    data = DATA.copy()
+    """In an id, a length, a checksum or a body."""
+    data = bytearray(DATA.to_pybytes())
     data[at] ^= 4
-    start = STARTS[STARTS <= at].max()
-    in_prefix = at - start < 12
 
-    assert in_prefix == records_are_intact(data, IDS, STARTS, ENDS)
+    assert not records_are_intact(pa.py_buffer(data), IDS, STARTS, ENDS)
+
+
+def test_records_are_judged_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a group holds, damage in any of them is found."""
+    monkeypatch.setattr("braidmq.columnar.checksums.GROUP_RECORDS", 2)
+    last = bytearray(DATA.to_pybytes())
+    last[-1] ^= 1
+
+    assert records_are_intact(DATA, IDS, STARTS, ENDS)
+    assert not records_are_intact(pa.py_buffer(last), IDS, STARTS, ENDS)
+
+
+def test_few_records_are_verified_by_themselves() -> None:
+    """A block is read whole, so it must have enough that is wanted."""
+    assert blocks_are_cheaper(1, 7_000, 900_000)
+    assert blocks_are_cheaper(0, 1, 100)
+    assert not blocks_are_cheaper(1, 70, 9_000)
+    assert blocks_are_cheaper(1, 1, SEGMENT_BLOCK_BYTES)
 
 
 def test_another_id_or_place_is_no_intact_record() -> None:

@@ -8,14 +8,14 @@ import pytest
 from braidmq.base.errors import ConfigError, DamagedLogError
 from braidmq.broker import records
 from braidmq.columnar.columns import ORIGINS, PRIORITIES, TYPES, Columns, column_names
-from braidmq.columnar.segments import Segment
+from braidmq.columnar.segments import Picked, Segment
 from tests.unit.columnar.logs import message, write_log
 
 
 def columns_of(root: Path, bodies: list[bytes]) -> Columns:
     write_log(root, bodies, segment_bytes=2**20)
     segment = Segment(root, 1, len(bodies), sealed=False)
-    return Columns(segment, np.arange(len(bodies)))
+    return Columns(segment, Picked(np.arange(len(bodies)), segment.rows))
 
 
 def test_columns_without_a_choice_are_all_but_the_headers() -> None:

@@ -1,5 +1,6 @@
 """Cutting ranges into parts."""
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from braidmq import columnar
 from braidmq.base.errors import ConfigError
+from braidmq.columnar import cuts
 from braidmq.columnar.cuts import PART_BYTES, ROW_COST_BYTES, Part
 from braidmq.columnar.loss import DataLossError
 from tests.unit.columnar.logs import (
@@ -154,3 +156,40 @@ def test_a_limit_lets_as_many_messages_pass_as_fit(
     end = columnar.advance(cut_log, start, topics=topics, messages=messages, payload_bytes=size)
 
     assert end == (351 if passed == len(wanted) else wanted[passed][0])
+
+
+def test_nobody_gets_parts_without_end(cut_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes bytes for MiB is told so, before the list fills the memory."""
+    monkeypatch.setattr(cuts, "PARTS_MAX", 299)
+
+    assert 299 == len(columnar.cut(cut_log, end=350, target_bytes=1))
+    with pytest.raises(ConfigError, match="would be more than 299 parts: ask for larger ones"):
+        columnar.cut(cut_log, target_bytes=1)
+
+
+def test_what_is_not_allowed_is_neither_cut_nor_passed(cut_log: Path) -> None:
+    """It counts for as much as other topics' messages: nothing."""
+
+    def allowed(topic: str) -> bool:
+        return topic != "b"
+
+    assert columnar.cut(cut_log, topics=["a", "c"], target_bytes=900) == columnar.cut(
+        cut_log, allowed=allowed, target_bytes=900
+    )
+    assert columnar.advance(cut_log, 1, topics=["a", "c"], messages=17) == columnar.advance(
+        cut_log, 1, allowed=allowed, messages=17
+    )
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda log: columnar.cut(log, -1),
+        lambda log: columnar.cut(log, 0, -1),
+        lambda log: columnar.advance(log, -1),
+    ],
+)
+def test_ids_are_not_negative(cut_log: Path, ask: Callable[[Path], object]) -> None:
+    """As in reads: an offset that is none is refused, not taken for the beginning."""
+    with pytest.raises(ConfigError, match="ids are not negative"):
+        ask(cut_log)

@@ -18,6 +18,7 @@ from tests.unit.columnar.logs import (
     offsets_of,
     plain_rows,
     segment_files,
+    sink_row,
     write_log,
 )
 
@@ -27,7 +28,7 @@ BODIES = [
     message("b", b"two", 11, kept={"key": "k"}),
     message("a", b"", 12),
     dead_letter("dlq.a", b"three", 13),
-    message("b", b"four", 14),
+    sink_row("b", b"four", 14, {"k": "v"}),
 ]
 
 

@@ -31,6 +31,7 @@ from tests.unit.columnar.logs import (
     plain_rows,
     retain_from,
     segment_files,
+    sink_row,
     write,
     write_log,
 )
@@ -53,6 +54,8 @@ def mixed(count: int, seed: int = 1) -> list[bytes]:
             bodies.append(NOTE)
         elif dice.random() < 0.1:
             bodies.append(dead_letter(f"dlq.{dice.choice(TOPICS)}", payload, number, kept))
+        elif dice.random() < 0.2:
+            bodies.append(sink_row(dice.choice(TOPICS), payload, number, kept))
         else:
             qos, priority = dice.randrange(2), dice.randrange(4)
             bodies.append(
@@ -115,6 +118,18 @@ def test_large_payloads_and_many_topics(tmp_path: Path) -> None:
 
     assert plain_rows(tmp_path) == read_rows(tmp_path)
     assert [b"777"] == columnar.read(tmp_path, topics=["topic/777"])["value"].to_pylist()
+
+
+def test_a_range_that_is_lost_as_a_whole_is_noted(tmp_path: Path) -> None:
+    """Nothing of it is in any segment that is left; there are no rows, and a note."""
+    losses: list[Loss] = []
+    with log_of(tmp_path, [message("t", bytes(500))] * 60) as wal:
+        retain_from(wal, 40)
+        assert columnar.offsets(tmp_path).earliest > 9
+        found = columnar.read(tmp_path, start=1, end=9, fail_on_data_loss=False, losses=losses)
+
+    assert 0 == found.num_rows
+    assert [Loss(1, 8, RETAINED)] == losses
 
 
 def test_the_same_range_read_twice_is_identical(tmp_path: Path) -> None:

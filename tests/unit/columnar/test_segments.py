@@ -7,7 +7,7 @@ import pytest
 
 from braidmq import columnar
 from braidmq.base.errors import DamagedLogError
-from braidmq.columnar.segments import Segment, map_file
+from braidmq.columnar.segments import Need, Segment, map_file
 from tests.unit.columnar.logs import (
     NOTE,
     flip,
@@ -58,7 +58,7 @@ def test_a_dense_read_is_verified_by_blocks(tmp_path: Path) -> None:
     path = segment_files(tmp_path)[0]
     at = path.read_bytes().index(b"payload 1234")
     segment = Segment(tmp_path, 1, 2_000, sealed=True)
-    segment.verified(lambda: np.arange(2_000), whole=False)
+    segment.verified(lambda: np.arange(2_000), Need.PAYLOADS)
     assert segment.blocks_verified == len(segment.index.block_sums)
 
     flip(path, at)
@@ -94,15 +94,13 @@ def test_windows_have_the_rows_of_their_ids(tmp_path: Path) -> None:
     assert [] == list(segment.windows(9, 9))
 
 
-def test_long_segments_are_looked_at_in_windows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_segments_are_looked_at_in_windows(tmp_path: Path) -> None:
     """Memory does not grow with a segment: the windows join without seam or overlap."""
-    monkeypatch.setattr("braidmq.columnar.segments.WINDOW_ROWS", 4096)
     write_log(tmp_path, [message("t", b"x") for _ in range(10_000)], segment_bytes=2**20)
     segment = Segment(tmp_path, 1, 10_000, sealed=False)
 
-    assert [(99, 4096), (4096, 8192), (8192, 9999)] == list(segment.windows(100, 10_000))
+    found = list(segment.windows(100, 10_000, rows_max=4096))
+    assert [(99, 4096), (4096, 8192), (8192, 9999)] == found
 
 
 def test_doubt_about_a_segment_that_was_walked_over_is_damage(tmp_path: Path) -> None:

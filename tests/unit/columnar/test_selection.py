@@ -32,18 +32,34 @@ BODIES = [
         (Selection(pattern=".*"), [0, 1, 3, 4]),
         (Selection(qos=0), [1, 4]),
         (Selection(topics=["a"], qos=1), [0]),
+        (Selection(allowed=lambda topic: topic != "ab"), [0, 3, 4]),
+        (Selection(topics=["a", "b"], allowed=lambda topic: topic == "b"), [3]),
+        (Selection(pattern="a.*", allowed=lambda topic: topic != "a"), [1]),
+        (Selection(allowed=lambda _: False), []),
     ],
 )
 def test_rows_are_selected(tmp_path: Path, selection: Selection, expected: list[int]) -> None:
     """By topic, whole name and qos; what is no message is never selected."""
     write_log(tmp_path, BODIES, segment_bytes=2**20)
     segment = Segment(tmp_path, 1, 5, sealed=False)
-    numbers = selection.wanted_numbers(segment)
 
-    assert expected == selection.rows(segment, 0, 5, numbers).tolist()
-    assert [row for row in expected if row >= 2] == selection.rows(
-        segment, 2, 5, numbers
-    ).tolist()
+    assert expected == selection.rows(segment, 0, 5).tolist()
+    assert [row for row in expected if row >= 2] == selection.rows(segment, 2, 5).tolist()
+
+
+@pytest.mark.parametrize("topics", [3, 300, 70_000])
+def test_a_sealed_index_has_the_topics_apart(tmp_path: Path, topics: int) -> None:
+    """However many bytes a number needs, the same rows are selected by them as by the rows."""
+    bodies = [message(f"t/{i % topics}", b"") for i in range(min(3 * topics, 70_010))]
+    write_log(
+        tmp_path, [*bodies, message("z", b"z" * 2**20)], segment_bytes=2**20, batch=99_999
+    )
+    segment = Segment(tmp_path, 1, len(bodies) + 1, sealed=True)
+    assert segment.index.numbers is not None
+
+    assert segment.rows["topic"].tolist() == segment.index.numbers.tolist()
+    found = Selection(topics=["t/2"]).rows(segment, 0, len(bodies)).tolist()
+    assert list(range(2, len(bodies), topics)) == found
 
 
 @pytest.mark.parametrize("sealed", [True, False])
@@ -58,6 +74,7 @@ def test_a_sealed_segment_without_a_wanted_topic_is_missed(
 
     assert sealed == Selection(topics=["none"]).misses(segment)
     assert sealed == Selection(pattern="none").misses(segment)
+    assert sealed == Selection(allowed=lambda _: False).misses(segment)
     assert not Selection(topics=["none", "z"]).misses(segment)
     assert not EVERYTHING.misses(segment)
 

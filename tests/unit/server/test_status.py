@@ -6,6 +6,7 @@ import pytest
 
 from braidmq.admin.refusals import UnavailableError
 from braidmq.base.errors import LogPoisonedError
+from braidmq.broker import records
 from braidmq.server.blip import BlipConnection
 from braidmq.server.config import BlipConfig, Config, VibeConfig
 from braidmq.server.keys import KeyRing
@@ -58,6 +59,19 @@ def test_a_broker_that_is_ending_is_not_ready() -> None:
     hand.engine.drain()
 
     assert (False, "shutting down") == _readiness(status_of(hand))
+
+
+def test_cursors_are_shown_with_their_lag() -> None:
+    """Who holds the log back is seen in the metrics, too."""
+    hand = Hand()
+    status = status_of(hand)
+    hand.engine.broker.cursors.create("night", "ada", 1)
+    assert status.wal is not None
+    status.wal.append(3 * [bytes([records.UNSUBSCRIBE])])
+    status.wal.commit(1)
+
+    assert {"night": 3} == status.metrics().cursor_lag
+    assert [("night", 3)] == [(cursor.name, cursor.lag) for cursor in status.cursors.all()]
 
 
 def test_failed_keys_are_counted() -> None:

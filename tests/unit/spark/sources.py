@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from braidmq.spark.source import FilteringBraidSource
 from braidmq.spark.stream import StreamReader
@@ -36,19 +36,19 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def source(path: Path, **options: object) -> FilteringBraidSource:
-    given = {"path": path, **options}
+def source(path: Path | None, **options: object) -> FilteringBraidSource:
+    given = options if path is None else {"path": path, **options}
     return FilteringBraidSource({name.lower(): str(value) for name, value in given.items()})
 
 
 def batch_reader(
-    path: Path, schema: StructType | None = None, **options: object
+    path: Path | None, schema: StructType | None = None, **options: object
 ) -> DataSourceReader:
     found = source(path, **options)
     return found.reader(found.schema() if schema is None else schema)
 
 
-def stream_reader(path: Path, **options: object) -> StreamReader:
+def stream_reader(path: Path | None, **options: object) -> StreamReader:
     found = source(path, **options)
     reader = found.streamReader(found.schema())
     assert isinstance(reader, StreamReader)
@@ -62,7 +62,7 @@ def read_parts(
 
 
 def read_batch(
-    path: Path,
+    path: Path | None,
     schema: StructType | None = None,
     filters: Iterable[Filter] = (),
     **options: object,
@@ -71,3 +71,8 @@ def read_batch(
     reader = batch_reader(path, schema, **options)
     reader.pushFilters(list(filters))
     return read_parts(reader, reader.partitions())
+
+
+def struct(*columns: tuple[str, DataType], **named: DataType) -> StructType:
+    """A schema of these columns, in this order."""
+    return StructType([StructField(*column) for column in (*columns, *named.items())])

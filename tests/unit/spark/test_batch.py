@@ -1,12 +1,21 @@
 """The batch reader, called as Spark calls it."""
 
 import pickle
+from datetime import UTC, datetime
 from pathlib import Path
 
-from pyspark.sql.datasource import DataSourceReader, EqualTo, InputPartition
+import pytest
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    GreaterThan,
+    InputPartition,
+    StringStartsWith,
+)
 
 from braidmq.spark.batch import BatchReader, FilteringBatchReader
 from tests.unit.columnar.logs import plain_rows, write_log
+from tests.unit.spark.running import Running
 from tests.unit.spark.sources import batch_reader, read_batch, read_parts, varied
 
 
@@ -29,6 +38,45 @@ def test_a_task_knows_the_filters(tmp_path: Path) -> None:
     parts = pickle.loads(pickle.dumps(reader.partitions()))  # noqa: S301 - as above
 
     assert {"a"} == {row["topic"] for row in read_parts(shipped, parts)}
+
+
+CHOICES: list[dict[str, object]] = [
+    {},
+    {"startingOffsets": 20, "endingOffsets": 150, "minPartitions": 4},
+    {"subscribe": "a,データ"},
+    {"subscribePattern": "dlq.*|sensors/.*", "targetPartitionBytes": 500},
+    {"startingTimestamp": 30, "endingTimestamp": 60},
+    {"subscribe": "a,b", "startingOffsets": '{"a":{"0":50},"b":{"0":-2}}'},
+    {"subscribe": "nowhere"},
+]
+
+
+@pytest.mark.parametrize("options", CHOICES)
+def test_an_endpoint_gives_the_rows_of_the_directory(
+    full_broker: Running, options: dict[str, object]
+) -> None:
+    """Row for row, whatever is chosen; the readers are shipped to tasks in both cases."""
+    remote = batch_reader(None, None, **full_broker.options(includeHeaders=True, **options))
+    local = batch_reader(full_broker.path, None, includeHeaders=True, **options)
+    shipped = pickle.loads(pickle.dumps(remote))  # noqa: S301 - our own, as Spark does it
+    parts = remote.partitions()
+
+    assert local.partitions() == parts
+    assert read_parts(local, parts) == read_parts(shipped, parts)
+
+
+def test_filters_are_taken_over_the_network_too(full_broker: Running) -> None:
+    """Those on times are looked up in the log."""
+    given = full_broker.options(includeHeaders=True)
+    moment = datetime(1970, 1, 1, 0, 0, 0, 40_000, UTC)
+    filters = [StringStartsWith(("topic",), "dlq."), GreaterThan(("timestamp",), moment)]
+    expected = [
+        row
+        for row in plain_rows(full_broker.path)
+        if row["topic"].startswith("dlq.") and row["timestamp"] >= moment
+    ]
+
+    assert expected == read_batch(None, None, filters, **given)
 
 
 def test_no_part_at_all_is_no_row(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from braidmq.columnar.logs import DirectoryLog
 from braidmq.spark.filters import Narrowing
 from braidmq.spark.offsets import Range
 from braidmq.spark.options import ReadOptions
@@ -140,8 +141,8 @@ def test_a_range_is_narrowed_by_offsets_and_times(tmp_path: Path) -> None:
     empty = Narrowing(options)
     empty.take([GreaterThan(("offset",), 90), LessThan(("offset",), 10)])
 
-    assert Range(10, 20) == narrowing.range(Range(1, 101), options)
-    assert Range(91, 91) == empty.range(Range(1, 101), options)
+    assert Range(10, 20) == narrowing.range(Range(1, 101), DirectoryLog(path))
+    assert Range(91, 91) == empty.range(Range(1, 101), DirectoryLog(path))
 
 
 def test_the_log_is_what_it_is_compared_with(log: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import ConfigError, LogError
+from braidmq.columnar.logs import DirectoryLog
 from braidmq.columnar.loss import RETAINED, DataLossError, Loss
 from braidmq.spark.offsets import (
     NO_LIMITS,
@@ -17,13 +18,24 @@ from braidmq.spark.offsets import (
     stream_start,
     told,
 )
-from braidmq.spark.options import OptionError, for_batch, for_stream
+from braidmq.spark.options import ReadOptions, for_batch, for_stream
+from braidmq.spark.values import OptionError
 from tests.unit.columnar.logs import log_of, message, retain_from, write_log
 
 
 def hundred(root: Path) -> Path:
     """Ids 1 to 100, accepted in the milliseconds 1 to 100."""
     return write_log(root, [message("t", b"x" * 50, i * 1000) for i in range(1, 101)])
+
+
+def range_of(options: ReadOptions) -> Range:
+    assert options.path is not None
+    return batch_range(DirectoryLog(options.path), options)
+
+
+def start_of(options: ReadOptions) -> int | None:
+    assert options.path is not None
+    return stream_start(DirectoryLog(options.path), options)
 
 
 RANGES = [
@@ -47,19 +59,17 @@ def test_the_range_of_a_batch(tmp_path: Path, options: dict[str, str], expected:
     """Ids, times and topics' own; topics that are not named have everything."""
     path = hundred(tmp_path / "log")
 
-    assert expected == batch_range(for_batch({"path": str(path)} | options))
+    assert expected == range_of(for_batch({"path": str(path)} | options))
 
 
 def test_earliest_is_what_retention_has_left(tmp_path: Path) -> None:
     """So a read from there loses nothing that it was told to have."""
     with log_of(tmp_path, [message("t", b"x" * 200, i) for i in range(200)]) as log:
         retain_from(log, 100)
-        start = batch_range(for_batch({"path": str(tmp_path)})).start
+        start = range_of(for_batch({"path": str(tmp_path)})).start
 
     assert 1 < start <= 100
-    assert start == stream_start(
-        for_stream({"path": str(tmp_path), "startingOffsets": "earliest"})
-    )
+    assert start == start_of(for_stream({"path": str(tmp_path), "startingOffsets": "earliest"}))
 
 
 @pytest.mark.parametrize(
@@ -76,11 +86,11 @@ def test_a_stream_starts_at_the_same_place_however_the_log_grows(
     """Spark asks again after a restart."""
     with log_of(tmp_path, [message("t", b"x", i * 1000) for i in range(1, 101)]) as log:
         given = for_stream({"path": str(tmp_path)} | options)
-        before = stream_start(given)
+        before = start_of(given)
         log.append([message("t", b"x", 200_000)])
         log.commit(1)
 
-        assert [expected] * 2 == [before, stream_start(given)]
+        assert [expected] * 2 == [before, start_of(given)]
 
 
 def test_a_stream_does_not_start_later_than_every_message(tmp_path: Path) -> None:
@@ -88,7 +98,15 @@ def test_a_stream_does_not_start_later_than_every_message(tmp_path: Path) -> Non
     given = for_stream({"path": str(hundred(tmp_path)), "startingTimestamp": "101"})
 
     with pytest.raises(OptionError, match="startingTimestamp: '101' is later than every"):
-        stream_start(given)
+        start_of(given)
+
+
+def test_a_stream_that_starts_at_latest_has_to_be_pinned(tmp_path: Path) -> None:
+    """So there is no id for it here; a time wins over it as over all offsets."""
+    given = {"path": str(hundred(tmp_path)), "groupId": "g", "apiKey": "k"}
+
+    assert start_of(for_stream(given)) is None
+    assert 42 == start_of(for_stream(given | {"startingTimestamp": "42"}))
 
 
 def test_topics_own_limits_do_not_depend_on_the_log() -> None:
@@ -119,7 +137,7 @@ def test_an_offset_of_another_source_is_refused(kept: dict[str, int]) -> None:
 def test_no_log_is_an_error(tmp_path: Path) -> None:
     """Not an empty one."""
     with pytest.raises(ConfigError, match="not a data directory"):
-        batch_range(for_batch({"path": str(tmp_path)}))
+        range_of(for_batch({"path": str(tmp_path)}))
 
 
 def test_a_loss_is_told_with_the_option_that_passes_over_it() -> None:

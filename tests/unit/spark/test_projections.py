@@ -6,9 +6,10 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from braidmq.spark.options import OptionError, ReadOptions
+from braidmq.spark.options import ReadOptions
 from braidmq.spark.projections import column_names, spark_schema
 from braidmq.spark.scans import full_schema
+from braidmq.spark.values import OptionError
 
 KAFKAS = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"

@@ -8,8 +8,10 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+import pyspark_braidmq
 from braidmq import spark as room
-from braidmq.spark.registration import FILTER_PUSHDOWN, register
+from braidmq.spark.listener import CursorListener
+from braidmq.spark.registration import FILTER_PUSHDOWN, REDACTED, register
 from braidmq.spark.source import BraidSource, FilteringBraidSource
 
 
@@ -26,7 +28,9 @@ class Session:
             pythonExec="python3",
             getConf=lambda: SimpleNamespace(contains=settings.__contains__),
         )
-        self.conf = SimpleNamespace(set=self._set)
+        self.conf = SimpleNamespace(set=self._set, get={REDACTED: "(?i)url"}.__getitem__)
+        self.listeners: list[object] = []
+        self.streams = SimpleNamespace(addListener=self.listeners.append)
         self.dataSource = SimpleNamespace(register=self.registered.append)
 
     def _set(self, name: str, value: str) -> None:
@@ -49,13 +53,26 @@ def test_filters_are_pushed_down() -> None:
     """The configuration is turned on, and the format that needs it is registered."""
     session = registered(Session())
 
-    assert {FILTER_PUSHDOWN: "true"} == session.set
+    assert "true" == session.set[FILTER_PUSHDOWN]
     assert [FilteringBraidSource] == session.registered
 
 
 def test_where_the_configuration_cannot_be_changed_filters_are_not_pushed_down() -> None:
     """A reader that could would fail."""
     assert [BraidSource] == registered(Session(deny=True)).registered
+
+
+def test_keys_are_left_out_of_plans_besides_what_was_left_out_before() -> None:
+    """Spark prints a query's options with every error of it."""
+    assert "(?i)apikey|(?i)url" == registered(Session()).set[REDACTED]
+
+
+def test_a_session_is_listened_to_once() -> None:
+    """However often the format is registered; each session by itself."""
+    session, other = registered(registered(Session())), registered(Session())
+
+    assert [CursorListener] == [type(found) for found in session.listeners]
+    assert 1 == len(other.listeners)
 
 
 def test_local_workers_run_this_python() -> None:
@@ -71,6 +88,11 @@ def test_a_python_that_was_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None
     named = registered(Session())
 
     assert ["python3"] * 3 == [s.sparkContext.pythonExec for s in (chosen, cluster, named)]
+
+
+def test_spark_finds_the_format_by_itself() -> None:
+    """Without its filters: nobody has turned them on."""
+    assert BraidSource is pyspark_braidmq.DefaultSource
 
 
 def test_the_room_shows_what_users_need() -> None:

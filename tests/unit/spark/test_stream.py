@@ -1,6 +1,7 @@
 """The streaming reader, called as Spark calls it."""
 
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from pyspark.sql.streaming.datasource import (
@@ -10,9 +11,21 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
 )
 
+from braidmq.columnar.failures import UnavailableError
+from braidmq.spark import scans, stream
 from braidmq.spark.offsets import LostOffsetsError
-from braidmq.spark.stream import StreamReader
-from tests.unit.columnar.logs import Row, log_of, message, plain_rows, retain_from, write_log
+from braidmq.spark.stream import QUIET_IDS_MAX, StreamReader
+from braidmq.testing import FakeClock
+from tests.unit.columnar.logs import (
+    NOTE,
+    Row,
+    log_of,
+    message,
+    plain_rows,
+    retain_from,
+    write_log,
+)
+from tests.unit.spark.running import PATIENCE_S, Running, Waiting, running
 from tests.unit.spark.sources import read_parts, stream_reader, varied
 
 ALL = ReadAllAvailable()
@@ -88,6 +101,28 @@ def test_a_query_that_is_past_the_target_stays_where_it_is(tmp_path: Path) -> No
         assert {"offset": 58} == reader.latestOffset({"offset": 58}, ALL)
 
 
+def test_the_brokers_own_records_make_no_micro_batch(tmp_path: Path) -> None:
+    """To report a cursor makes one, so that batches would follow each other without end."""
+    with log_of(tmp_path, varied(50)) as log:
+        reader = stream_reader(tmp_path, startingOffsets="earliest", subscribe="nowhere")
+        log.append([NOTE] * 20)
+        log.commit(1)
+        quiet = reader.latestOffset({"offset": 51}, ALL)
+        log.append([message("t", b"x", 60_000)])
+        log.commit(1)
+
+        assert {"offset": 51} == quiet
+        assert {"offset": 72} == reader.latestOffset(quiet, ALL)
+
+
+def test_many_records_are_passed_with_or_without_a_message(tmp_path: Path) -> None:
+    """A query that stood still for long would keep retention from its work."""
+    path = write_log(tmp_path, [NOTE] * (QUIET_IDS_MAX + 1))
+    reader = stream_reader(path, startingOffsets="earliest")
+
+    assert {"offset": 2 + QUIET_IDS_MAX} == reader.latestOffset({"offset": 1}, ALL)
+
+
 def test_what_is_not_durable_is_not_seen(tmp_path: Path) -> None:
     """Spark has only what a power cut cannot take back."""
     with log_of(tmp_path, varied(50)) as log:
@@ -145,3 +180,122 @@ def test_topics_own_beginnings_hold_for_the_stream(tmp_path: Path) -> None:
         for row in plain_rows(path)
         if row["topic"] == "b" or (row["topic"] == "a" and row["offset"] >= 50)
     ]
+
+
+def test_micro_batches_over_the_network_are_those_of_the_directory(
+    full_broker: Running,
+) -> None:
+    """So a query can change from one to the other, and keep its checkpoint."""
+    more: dict[str, object] = {"startingOffsets": "earliest", "subscribePattern": "a|dlq.*"}
+    limit = ReadMaxRows(7)
+    remote = stream_reader(None, **full_broker.options(**more))
+    local = stream_reader(full_broker.path, **more)
+    batches = run(remote, limit)
+
+    assert 7 == len(batches[0])
+    assert run(local, limit) == batches
+    assert local.reportLatestOffset() == remote.reportLatestOffset()
+
+
+@pytest.mark.parametrize("by_path", [True, False])
+def test_a_group_pins_latest(broker: Running, by_path: bool) -> None:
+    """Spark asks more than once, in more than one process, and messages come between."""
+    given = broker.options(groupId=f"latest {by_path}")
+    if by_path:
+        given.pop("endpoint")
+    path = broker.path if by_path else None
+    end = broker.publish(["a"])
+    readers = [stream_reader(path, **given)]
+    first = readers[0].initialOffset()
+    behind = broker.publish(["b", "c"])
+    readers.append(stream_reader(path, **given))
+
+    assert end <= first["offset"] < behind - 2
+    assert [first] * 2 == [reader.initialOffset() for reader in readers]
+    assert ["b", "c"] == [row["value"].decode() for row in run(readers[1], ALL)[0]]
+
+
+def test_a_new_query_of_an_old_group_begins_where_the_group_began(broker: Running) -> None:
+    """Whatever it says; to begin anew, the cursor is removed."""
+    given = broker.options(groupId="old")
+    first = stream_reader(None, **given).initialOffset()
+    broker.publish(["a"])
+    again = stream_reader(None, startingOffsets="earliest", **given).initialOffset()
+    broker.endpoint().remove_cursor("old")
+
+    assert first == again
+    assert {"offset": 1} == stream_reader(
+        None, startingOffsets="earliest", **given
+    ).initialOffset()
+
+
+def test_what_spark_has_passed_is_reported(broker: Running) -> None:
+    """The start of the next batch is done, and so is what is committed."""
+    end = broker.publish(["a", "b", "c"])
+    reader = stream_reader(None, startingOffsets="earliest", **broker.options(groupId="told"))
+    reader.initialOffset()
+    places = [broker.cursor("told")["position"]]
+    reader.latestOffset({"offset": end - 1}, ALL)
+    places.append(broker.cursor("told")["position"])
+    reader.commit({"offset": end})
+
+    assert [1, end - 1, end] == [*places, broker.cursor("told")["position"]]
+
+
+def test_a_report_is_no_reason_for_another_batch(broker: Running) -> None:
+    """It is a record in the log, and a stream that waits would never rest."""
+    end = broker.publish(["a"])
+    reader = stream_reader(None, startingOffsets="earliest", **broker.options(groupId="rests"))
+    reader.commit({"offset": end})
+    at = reader.latestOffset({"offset": end}, ALL)
+
+    assert broker.endpoint().offsets().latest > end
+    assert {"offset": end} == at
+
+
+def test_a_stream_goes_on_when_its_cursor_cannot_be_reported(tmp_path: Path) -> None:
+    """The files are there without the broker."""
+    path = write_log(tmp_path, varied(20))
+    reader = stream_reader(path, startingOffsets="earliest", groupId="g", apiKey="dev-key")
+    end = reader.latestOffset({"offset": 1}, ALL)
+    reader.commit(end)
+
+    assert {"offset": 21} == end
+    assert (
+        plain_rows(path)[-1]["offset"]
+        == read_parts(reader, reader.partitions({"offset": 1}, end))[-1]["offset"]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_driver", [True, False])
+def test_a_stream_waits_for_a_broker_that_is_being_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_driver: bool
+) -> None:
+    """The driver asks again; a task waits as well, but then it fails: Spark runs it again."""
+    clock = FakeClock()
+    with running(tmp_path, clock=clock) as broker:
+        end = broker.publish(["a", "b"])
+        reader = stream_reader(None, startingOffsets="earliest", **broker.options())
+        (part,) = reader.partitions({"offset": 1}, {"offset": end})
+    found: list[object] = []
+
+    def ask() -> None:
+        if on_driver:
+            found.append(reader.latestOffset({"offset": 1}, ReadMaxRows(1)))
+        else:
+            with pytest.raises(UnavailableError) as failure:
+                list(reader.read(part))
+            found.append(failure.type)
+
+    waiting, asking = Waiting(), Thread(target=ask)
+    monkeypatch.setattr(stream if on_driver else scans, "patiently", waiting)
+    asking.start()
+    began = waiting.begun.wait(PATIENCE_S)
+    with running(tmp_path, broker.port, clock):
+        asking.join(PATIENCE_S)
+        values = [row["value"] for row in read_parts(reader, [part])]
+
+    assert began
+    assert [{"offset": end - 1} if on_driver else UnavailableError] == found
+    assert [b"a", b"b"] == values

@@ -7,16 +7,19 @@ from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
 from braidmq.wal.tables import (
     TRAILER_BYTES,
     BlockSums,
+    TopicNumbers,
     Trailer,
     decode_tables,
     decode_trailer,
     encode_tables,
+    number_bytes,
 )
 
 
 def sample() -> tuple[bytes, int]:
     """Return tables for an index of 5000 rows, and the size of its file."""
-    data = encode_tables(Trailer(5000, 9, 99, 1), [b"a", b"", b"ccc"], [1, 2], [3])
+    numbers = bytes(i % 4 for i in range(5000))
+    data = encode_tables(Trailer(5000, 9, 99, 1), [b"a", b"", b"ccc"], numbers, [1, 2], [3])
     return data, HEADER_BYTES + 5000 * ROW_BYTES + len(data)
 
 
@@ -32,6 +35,7 @@ def test_what_is_encoded_is_decoded() -> None:
     assert (5000, 9, 99, 1) == found
     assert ([1, 2], [3]) == (tables.row_sums, tables.block_sums)
     assert 3 == tables.topics[b"ccc"]
+    assert bytes(i % 4 for i in range(5000)) == tables.numbers
 
 
 def test_every_bit_counts() -> None:
@@ -52,7 +56,7 @@ def test_a_trailer_must_fit_its_file() -> None:
     assert None is decode_trailer(data[-TRAILER_BYTES:], size - 1)
     assert None is decode_trailer(data[-TRAILER_BYTES:], size + 1)
     assert None is decode_trailer(data[-TRAILER_BYTES + 1 :], size)
-    odd = encode_tables(Trailer(5000, 9, 99, 1), [b"a"], [1], [2])
+    odd = encode_tables(Trailer(5000, 9, 99, 1), [b"a"], bytes(5000), [1], [2])
     assert None is decode_trailer(odd[-TRAILER_BYTES:], size)
 
 
@@ -63,6 +67,21 @@ def test_tables_that_do_not_add_up_are_refused() -> None:
     assert trailer is not None
     trailer.topic_count = 2
     assert None is decode_tables(data[:-TRAILER_BYTES], trailer)
+
+
+@given(st.lists(st.tuples(st.integers(0, 80_000), st.integers(1, 3)), max_size=12))
+def test_topic_numbers_are_those_of_the_rows(batches: list[tuple[int, int]]) -> None:
+    """In one byte, two or four each, whichever the most topics so far need."""
+    numbers, expected, count = TopicNumbers(), [], 0
+    for topic, repeats in batches:
+        count = max(count, topic)
+        row = bytes(24) + topic.to_bytes(4, "little") + b"\xff" * 4
+        numbers.update(row * repeats, count)
+        expected += [topic] * repeats
+    width = number_bytes(count)
+
+    assert width == (1 if count < 256 else 2 if count < 65_536 else 4)
+    assert b"".join(topic.to_bytes(width, "little") for topic in expected) == numbers.all()
 
 
 @given(st.lists(st.binary(max_size=30)), st.integers(1, 20))

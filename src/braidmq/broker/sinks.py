@@ -1,0 +1,299 @@
+"""Sinks: batches of rows that are appended exactly once, whatever is killed meanwhile.
+
+A batch has a key (query, sink, batch), and its rows wait in stages, outside the log. What the
+log gets:
+
+    INTENT    from here on exactly these stages are the batch
+    SINK ROW  a message, for each row in its turn; other records may come between
+    DONE      nothing is missing
+
+One intent is open at a time, so each SINK ROW behind an INTENT is the next row of it: after a
+crash the records themselves say which row is due. The last batch that is done of each query is
+remembered; a repeat of it, or of an earlier one, is known as such however its rows are cut.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from itertools import accumulate
+from typing import Final, final
+
+from braidmq.broker import overflow, records
+from braidmq.broker.expiry import expires_us
+from braidmq.broker.outgoing import Outgoing
+from braidmq.broker.queue_delivery import QueueDeliverer
+from braidmq.broker.settings import Settings
+from braidmq.broker.topics import ORIGIN_SPARK, Message, Pending, Topics, body_of
+
+PLAIN_WRITES_MAX: Final = 10_000
+"""Plain writes that are remembered, the newest: once it is answered nobody repeats one."""
+
+QUERIES_MAX: Final = 100_000
+"""Queries of streams; they are never forgotten, so above it no new one is taken."""
+
+NAME_BYTES_MAX: Final = 1_024
+"""The name of a query or of a sink, in UTF-8."""
+
+STAGES_MAX: Final = 100_000
+"""Stages of one batch: an INTENT must fit into a record."""
+
+STAGE_ID_BYTES: Final = 16
+
+_PLAIN_QUERY_CHARS: Final = 32
+
+Row = tuple[str, bytes, bytes, int]
+"""Topic, payload, block of headers, priority."""
+
+
+@final
+class Intent:
+    """A batch that is being appended."""
+
+    def __init__(  # noqa: PLR0917 - the parts of a record
+        self,
+        intent_id: int,
+        principal: str,
+        query: str,
+        sink: str,
+        batch: int,
+        stages: list[tuple[bytes, int]],
+    ) -> None:
+        self.id: int = intent_id
+        self.principal: str = principal
+        self.query: str = query
+        self.sink: str = sink
+        self.batch: int = batch
+        self.stages: list[tuple[bytes, int]] = stages  # id and number of rows
+        self._ends: list[int] = list(accumulate([rows for _, rows in stages]))
+        self.rows: int = self._ends[-1] if stages else 0
+        self.appended: int = 0  # rows that have their records
+
+    def place(self, row: int) -> tuple[bytes, int]:
+        """Return the stage that has a row of the batch, and the row's number in it."""
+        assert row < self.rows
+        at = bisect_right(self._ends, row)
+        stage_id, rows = self.stages[at]
+        return stage_id, row - (self._ends[at] - rows)
+
+
+@final
+class Done:
+    """The last batch that a query has done."""
+
+    def __init__(self, principal: str, batch: int, rows: int) -> None:
+        self.principal: str = principal
+        self.batch: int = batch
+        self.rows: int = rows
+
+
+@final
+class SinkMark(Pending):
+    """The beginning or the end of an intent; which one, `Sinks` knows by the id."""
+
+
+class Sinks:
+    """The open intent, and what is done."""
+
+    def __init__(
+        self, settings: Settings, topics: Topics, outgoing: Outgoing, deliverer: QueueDeliverer
+    ) -> None:
+        self._ttl_us: int = settings.message_ttl_us
+        self._topics: Topics = topics
+        self._outgoing: Outgoing = outgoing
+        self._deliverer: QueueDeliverer = deliverer
+        self.open: Intent | None = None
+        self.waits_for: str = ""  # why the last `append` did not take all rows
+        self._done: dict[tuple[str, str], Done] = {}
+        self._plain: dict[tuple[str, str], None] = {}  # the keys of plain writes
+        self._row_ids: deque[int] = deque()  # of rows that may not be committed
+        self._finished: Intent | None = None  # the last one, while its DONE can be refused
+        self._finished_id: int = 0
+        self._done_before: Done | None = None
+
+    # A batch, from its beginning to its end.
+
+    def last_done(self, query: str, sink: str) -> Done | None:
+        """Return the last batch that a query has done, if it is known."""
+        return self._done.get((query, sink))
+
+    def has_room(self, query: str, sink: str, batch: int) -> bool:
+        """Say whether one more batch of this query can be remembered as done."""
+        if is_plain(query, batch) or (query, sink) in self._done:
+            return True
+        return len(self._done) - len(self._plain) < QUERIES_MAX
+
+    def begin(
+        self, principal: str, query: str, sink: str, batch: int, stages: list[tuple[bytes, int]]
+    ) -> Intent:
+        """Open an intent; rows may be appended at once."""
+        assert self.open is None
+        assert len(stages) <= STAGES_MAX
+        record = records.encode_intent(principal, query, sink, batch, stages)
+        given = self._outgoing.add(SinkMark(), record)
+        self.open = Intent(given, principal, query, sink, batch, stages)
+        self._finished = None
+        return self.open
+
+    def append(self, rows: list[Row], committed_id: int, now_us: int) -> int:
+        """Append the next rows of the open intent; return how many were taken.
+
+        All of them, unless `waits_for` says what the rest waits for. Whoever calls has looked
+        at the broker's `refusal`.
+        """
+        intent = self.open
+        assert intent is not None
+        row_ids = self._row_ids
+        while row_ids and row_ids[0] <= committed_id:
+            row_ids.popleft()
+        self.waits_for = ""
+        for taken, row in enumerate(rows):
+            message = self._message(row, now_us)
+            if message is None:
+                return taken
+            row_ids.append(self._record(message, now_us))
+            intent.appended += 1
+        return len(rows)
+
+    def finish(self) -> int:
+        """Close the open intent, all of whose rows are appended; return the id of its DONE."""
+        intent = self.open
+        assert intent is not None
+        assert intent.appended == intent.rows
+        self._done_before = self._done.get((intent.query, intent.sink))
+        self._finished_id = self._outgoing.add(SinkMark(), records.encode_done(intent.id))
+        self._finished = intent
+        self._close(intent)
+        return self._finished_id
+
+    def take_back(self, from_id: int) -> int:
+        """Undo what the log refused from *from_id* on; return how many rows that were."""
+        finished = self._finished
+        if finished is not None and self._finished_id >= from_id:
+            self._reopen(finished)
+        count = 0
+        while self._row_ids and self._row_ids[-1] >= from_id:
+            self._row_ids.pop()
+            count += 1
+        intent = self.open
+        if intent is not None:
+            intent.appended -= count
+            if intent.id >= from_id:
+                assert intent.appended == 0
+                self.open = None
+        return count
+
+    # What the log and a snapshot keep.
+
+    def replay_intent(self, record_id: int, record: bytes) -> None:
+        """Do again what an INTENT record says."""
+        principal, query, sink, batch, stages = records.read_intent(record)
+        self.open = Intent(record_id, principal, query, sink, batch, stages)
+
+    def replay_row(self) -> None:
+        """Count a SINK ROW; a repair may have left some whose intent is lost."""
+        if self.open is not None:
+            self.open.appended += 1
+
+    def replay_done(self, intent_id: int) -> None:
+        """Do again what a DONE record says."""
+        if self.open is not None and self.open.id == intent_id:
+            self._close(self.open)
+
+    def open_row(self) -> list[object]:
+        """Return what a snapshot keeps of the open intent: nothing when there is none."""
+        one = self.open
+        if one is None:
+            return []
+        key: list[object] = [one.id, one.principal, one.query, one.sink, one.batch]
+        return [*key, one.stages, one.appended]
+
+    def done_rows(self) -> list[tuple[str, str, str, int, int]]:
+        """Return what a snapshot keeps of what is done, oldest first."""
+        return [
+            (query, sink, done.principal, done.batch, done.rows)
+            for (query, sink), done in self._done.items()
+        ]
+
+    def restore(
+        self, intent: Intent | None, done: list[tuple[str, str, str, int, int]]
+    ) -> None:
+        """Take back what a snapshot kept."""
+        self.open = intent
+        for query, sink, principal, batch, rows in done:
+            self._remember((query, sink), Done(principal, batch, rows))
+
+    # Inside.
+
+    def _message(self, row: Row, now_us: int) -> Message | None:
+        """Return the message that a row becomes, or None when it has to wait."""
+        name, payload, headers, priority = row
+        topic = self._topics.get(name)
+        if topic is None:
+            self.waits_for = "there are too many topics"
+            return None
+        message = Message(topic, 1, body_of(topic, payload))
+        message.priority = priority
+        message.origin = ORIGIN_SPARK
+        message.headers = headers
+        queue = topic.queue
+        decision = overflow.judge(queue) if queue is not None else overflow.ACCEPT
+        if decision == overflow.ACCEPT:
+            return message
+        assert queue is not None
+        letter: Message | None = None
+        if decision == overflow.REDIRECT:
+            letter = self._deliverer.redirect(message, queue, now_us)
+        if letter is None:
+            # A publisher would be told so, or wait, and then try again: so do we.
+            self.waits_for = f"queue {name[:64]!r} is full"
+            return None
+        self._deliverer.stats.dead_lettered += 1
+        return letter
+
+    def _record(self, message: Message, now_us: int) -> int:
+        """Queue a row's record, as `Broker.publish` does for a durable message.
+
+        It is durable in a queue that is not, too: a row without a record could not be counted.
+        """
+        queue = message.topic.queue
+        ttl_us = self._ttl_us if queue is None else queue.policy.ttl_us
+        if ttl_us and message.expires_us == 0:
+            message.expires_us = expires_us(now_us, ttl_us)
+        if queue is not None:
+            queue.pending += 1
+        message.timestamp_us = now_us
+        self._outgoing.bytes += len(message.body)
+        return self._outgoing.add(message, records.encode_sink_row(message, now_us))
+
+    def _close(self, intent: Intent) -> None:
+        self.open = None
+        self._remember(
+            (intent.query, intent.sink), Done(intent.principal, intent.batch, intent.rows)
+        )
+
+    def _remember(self, key: tuple[str, str], done: Done) -> None:
+        is_new = self._done.pop(key, None) is None
+        self._done[key] = done  # behind all others: it is the newest
+        if is_new and is_plain(key[0], done.batch):
+            self._plain[key] = None
+            if len(self._plain) > PLAIN_WRITES_MAX:
+                oldest = next(iter(self._plain))
+                del self._plain[oldest]
+                del self._done[oldest]
+
+    def _reopen(self, intent: Intent) -> None:
+        key = (intent.query, intent.sink)
+        del self._done[key]
+        self._plain.pop(key, None)
+        if self._done_before is not None:
+            self._remember(key, self._done_before)
+        self._finished = None
+        self.open = intent
+
+
+def is_plain(query: str, batch: int) -> bool:
+    """Say whether a batch is a plain write, whose query is fresh: 32 letters and digits.
+
+    The id of a stream is a UUID with its hyphens: a stream that has done nothing but batch 0
+    is not taken for one.
+    """
+    return batch == 0 and len(query) == _PLAIN_QUERY_CHARS and query.isalnum()

@@ -1,0 +1,309 @@
+"""What the Flight endpoint is asked and what it answers: JSON, the same on both sides.
+
+    a read        DoGet      ticket: `ReadRequest`; the last batch is empty, with `EndOfRead`
+    a stage       DoPut      command: `StageRequest`; the last batch is empty, with
+                             `EndOfStage`; the answer is a `Stage`, in the stream of metadata
+    all the rest  DoAction   body: the request of `ACTIONS`; answers in one or more results
+
+Nothing here connects, listens or reads a log.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from braidmq.base.errors import BraidError
+from braidmq.base.limits import MIB
+
+REQUEST_BYTES_MAX: Final = 4 * MIB
+"""A ticket, a command or a body: room for some ten thousand topics' names."""
+
+ID_MAX: Final = 2**63 - 1
+BATCH_ROWS_MAX: Final = 65_536
+READ_BATCH_BYTES: Final = MIB
+"""Records that are sent in one batch, or a single one that is larger."""
+
+STAGE_BATCH_BYTES_MAX: Final = 64 * MIB
+"""A batch of a stage; the client cuts smaller ones, of `STAGE_BATCH_BYTES` each."""
+
+STAGE_BATCH_BYTES: Final = 4 * MIB
+PAGE_TOPICS: Final = 1_000
+"""Topics in one result of an action."""
+
+assert STAGE_BATCH_BYTES < STAGE_BATCH_BYTES_MAX
+
+Whole = Annotated[int, msgspec.Meta(ge=-ID_MAX, le=ID_MAX)]
+"""A number that whoever reads the log judges, as he does for a directory."""
+
+Id = Annotated[int, msgspec.Meta(ge=0, le=ID_MAX)]
+StageId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+
+
+class BadRequestError(BraidError):
+    """A request to the endpoint is not one."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What all requests and answers share. A later version's answer may say more."""
+
+
+class Request(Message, frozen=True, forbid_unknown_fields=True):
+    """What requests share: a field that is not known is an error, not left out in silence."""
+
+
+class ReadRequest(Request, frozen=True):
+    """Messages from `start` to before `end`; see `columnar.batches`. None: all there are."""
+
+    start: Whole | None = None
+    end: Whole | None = None
+    topics: list[str] | None = None
+    columns: list[str] | None = None
+    headers: bool = False
+    qos: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
+    fail_on_data_loss: bool = True
+    batch_rows: Whole = BATCH_ROWS_MAX
+
+
+class LostIds(Message, frozen=True):
+    """Ids that a read has passed over."""
+
+    first_id: Id
+    last_id: Id
+    reason: str
+
+
+class EndOfRead(Message, frozen=True):
+    """The mark at the end of a read: so many rows came before it, and so much was lost."""
+
+    rows: Id
+    losses: list[LostIds] = []
+
+
+class OffsetsRequest(Request, frozen=True):
+    """Where the durable log begins and ends."""
+
+
+class OffsetsAnswer(Message, frozen=True):
+    """The ids that the log has: from `earliest` to before `latest`."""
+
+    earliest: Id
+    latest: Id
+
+
+class OffsetAtRequest(Request, frozen=True):
+    """The id of the first message that was accepted at a time or later."""
+
+    time_us: Whole
+
+
+class NumberAnswer(Message, frozen=True):
+    """One id."""
+
+    offset: Id
+
+
+class TopicsRequest(Request, frozen=True):
+    """The topics of a range, and perhaps others; those that the key may subscribe to."""
+
+    start: Whole = 0
+    end: Whole = ID_MAX
+
+
+class TopicsAnswer(Message, frozen=True):
+    """Some of the topics, and the end of the range that was looked at."""
+
+    topics: list[str]
+    end: Id
+
+
+class TopicCountsRequest(Request, frozen=True):
+    """What each topic has in a range."""
+
+    start: Whole | None = None
+    end: Whole | None = None
+    fail_on_data_loss: bool = True
+
+
+class TopicCountsAnswer(Message, frozen=True):
+    """Messages and payload bytes of some of the topics."""
+
+    counts: dict[str, tuple[Id, Id]]
+
+
+class CutRequest(Request, frozen=True):
+    """A range in parts; see `columnar.cut`."""
+
+    start: Whole | None = None
+    end: Whole | None = None
+    topics: list[str] | None = None
+    target_bytes: Whole | None = None
+    parts: Whole | None = None
+    fail_on_data_loss: bool = True
+
+
+class CutAnswer(Message, frozen=True):
+    """Parts: start, end, messages, payload bytes."""
+
+    parts: Sequence[tuple[Id, Id, Id, Id]]
+
+
+class AdvanceRequest(Request, frozen=True):
+    """The id behind so many messages; see `columnar.advance`."""
+
+    start: Whole
+    topics: list[str] | None = None
+    messages: Whole = ID_MAX
+    payload_bytes: Whole = ID_MAX
+    fail_on_data_loss: bool = True
+
+
+class OpenCursorRequest(Request, frozen=True):
+    """A cursor of that name, made if it is not there; start None: at the end of the log."""
+
+    name: str
+    start: Whole | None = None
+
+
+class CursorPlace(Message, frozen=True):
+    """Where a cursor began and is, and whether it was made just now."""
+
+    name: str
+    initial: Id
+    position: Id
+    created: bool
+
+
+class MoveCursorRequest(Request, frozen=True):
+    """Everything before `offset` is done with."""
+
+    name: str
+    offset: Id
+
+
+class RemoveCursorRequest(Request, frozen=True):
+    """The cursor is not needed any more."""
+
+    name: str
+
+
+class CursorsRequest(Request, frozen=True):
+    """The cursors that the key may move; all of them for an admin's."""
+
+
+class CursorRow(Message, frozen=True):
+    """One cursor: whose it is, where it began and is, and how many ids it is behind."""
+
+    name: str
+    principal: str
+    initial: Id
+    position: Id
+    lag: Id
+
+
+class CursorsAnswer(Message, frozen=True):
+    """The cursors."""
+
+    cursors: list[CursorRow]
+
+
+class Done(Message, frozen=True):
+    """It is done, and there is nothing to say about it."""
+
+
+class StageRequest(Request, frozen=True):
+    """Rows for a later commit, for one topic or for the topics that a column names."""
+
+    topic: str | None = None
+
+
+class EndOfStage(Message, frozen=True):
+    """The mark at the end of a stage: so many rows came before it."""
+
+    rows: Id
+
+
+class Stage(Message, frozen=True):
+    """Rows that the broker keeps, durably, until they are committed or dropped."""
+
+    id: StageId
+    rows: Id
+
+
+class SinkKey(Request, frozen=True):
+    """What a batch is known by: a repeat of it changes nothing."""
+
+    query: str
+    sink: str
+    batch: Id
+
+
+class CommitRequest(Request, frozen=True):
+    """Exactly these stages are the batch, and become messages."""
+
+    key: SinkKey
+    stages: list[StageId]
+
+
+class SinkCommit(Message, frozen=True):
+    """How many messages the batch has, and whether it was there already."""
+
+    messages: Id
+    repeated: bool
+
+
+class AbortRequest(Request, frozen=True):
+    """These stages are not wanted."""
+
+    stages: list[StageId]
+
+
+ACTIONS: Final[dict[str, type[Request]]] = {
+    "offsets": OffsetsRequest,
+    "offset_at": OffsetAtRequest,
+    "topics": TopicsRequest,
+    "topic_counts": TopicCountsRequest,
+    "cut": CutRequest,
+    "advance": AdvanceRequest,
+    "open_cursor": OpenCursorRequest,
+    "move_cursor": MoveCursorRequest,
+    "remove_cursor": RemoveCursorRequest,
+    "cursors": CursorsRequest,
+    "commit": CommitRequest,
+    "abort": AbortRequest,
+}
+"""The actions by their names, each with what its body holds."""
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+def encode(message: Message) -> bytes:
+    """Return the JSON of a request or an answer.
+
+    Raises:
+        BadRequestError: A text holds lone surrogates.
+    """
+    try:
+        return msgspec.json.encode(message)
+    except UnicodeEncodeError:
+        raise BadRequestError("a text holds lone surrogates") from None
+
+
+def decode(
+    kind: type[AnyMessage], data: bytes | memoryview, *, bytes_max: int = REQUEST_BYTES_MAX
+) -> AnyMessage:
+    """Return what *data* says; no bytes at all stand for a request without fields.
+
+    Raises:
+        BadRequestError: It is too long, no JSON, or not of that kind.
+    """
+    if len(data) > bytes_max:
+        raise BadRequestError(f"{len(data)} bytes are too long, the limit is {bytes_max}")
+    try:
+        return msgspec.json.decode(data or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequestError(f"is not a {kind.__name__}: {error}") from None

@@ -1,0 +1,159 @@
+"""Cursors of readers outside the broker, as they are asked for: opened, moved, removed, listed.
+
+What changes something is over when the log has committed it. Everything here is on the event
+loop; `broker.cursors` has the cursors.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from braidmq.admin.cursors import CursorSnapshot
+from braidmq.admin.refusals import UnavailableError
+from braidmq.base.errors import CursorError, NotAllowedError
+from braidmq.broker.authorize import ADMIN, SUBSCRIBE, Principal, authorize
+from braidmq.broker.cursors import CURSORS_MAX, NAME_BYTES_MAX, Cursor
+from braidmq.server.engine import Engine
+from braidmq.server.queue_administration import FindEngine, changing, committed, running
+from braidmq.wal.wal import Wal
+
+
+@dataclass(frozen=True, slots=True)
+class CursorPlace:
+    """Where a cursor began and is, and whether it was made just now."""
+
+    name: str
+    initial: int
+    position: int
+    created: bool
+
+
+class Cursors:
+    """What readers ask about their cursors, and `admin` about all of them."""
+
+    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+        self._find_engine = find_engine
+        self._find_wal = find_wal
+
+    async def open(self, principal: Principal, name: str, start: int | None) -> CursorPlace:
+        """Return the cursor of that name, made at *start* if it is not there.
+
+        None is the end of the durable log as it is now. One that is there stays where it is,
+        and began where it began, whatever *start* says. It is durable when this returns.
+
+        Raises:
+            CursorError: The name cannot be one, or there are too many cursors.
+            NotAllowedError: It is somebody else's, or *principal* may read nothing.
+            UnavailableError: Not now.
+        """
+        engine = changing(self._find_engine())
+        if not _is_name(name):
+            shown = name[:NAME_BYTES_MAX].encode(errors="replace").decode()
+            raise CursorError(shown, f"a name has 1 to {NAME_BYTES_MAX} bytes of UTF-8")
+        cursor = engine.broker.cursors.find(name)
+        if cursor is not None:
+            _own(principal, cursor)
+            await committed(engine, cursor.record_id)
+            return _place(cursor, created=False)
+        if not _reads(principal):
+            raise NotAllowedError("hold the log for cursor", name)
+        cursor = self._create(engine, principal, name, start)
+        await committed(engine, cursor.record_id)
+        return _place(cursor, created=True)
+
+    async def move(self, principal: Principal, name: str, offset: int) -> None:
+        """Note that everything before *offset* is done with; a cursor never goes back.
+
+        Raises:
+            CursorError: There is no such cursor, or the log does not reach so far.
+            NotAllowedError: It is somebody else's.
+            UnavailableError: Not now.
+        """
+        engine = changing(self._find_engine())
+        cursor = _found(engine, principal, name)
+        if offset > engine.broker.committed_id + 1:
+            raise CursorError(name, f"offset {offset} is behind the log")
+        engine.broker.cursors.move(cursor, offset)
+        await committed(engine, cursor.record_id, lasts=True)
+
+    async def remove(self, principal: Principal, name: str) -> None:
+        """Remove a cursor; retention no longer waits for its reader.
+
+        Raises:
+            CursorError: There is no such cursor.
+            NotAllowedError: It is somebody else's.
+            UnavailableError: Not now.
+        """
+        engine = changing(self._find_engine())
+        cursor = _found(engine, principal, name)
+        engine.broker.cursors.remove(cursor)
+        await committed(engine, cursor.record_id, lasts=True)
+
+    def all(self) -> list[CursorSnapshot]:
+        """Return every cursor, by name.
+
+        Raises:
+            UnavailableError: The broker is not up.
+        """
+        cursors = running(self._find_engine()).broker.cursors.all()
+        end = self._end()
+        return [
+            CursorSnapshot(
+                name=cursor.name,
+                principal=cursor.principal,
+                initial=cursor.initial,
+                position=cursor.position,
+                lag=max(0, end - cursor.position),
+            )
+            for cursor in sorted(cursors, key=lambda cursor: cursor.name)
+        ]
+
+    def _create(
+        self, engine: Engine, principal: Principal, name: str, start: int | None
+    ) -> Cursor:
+        cursors = engine.broker.cursors
+        if len(cursors) >= CURSORS_MAX:
+            raise CursorError(name, f"there are {CURSORS_MAX} already: remove an unused one")
+        end = self._end()
+        if start is not None and not 0 <= start <= end:
+            raise CursorError(name, f"offset {start} is behind the log, which ends at {end}")
+        if engine.broker.refusal:
+            raise UnavailableError(engine.broker.refusal)
+        return cursors.create(name, principal.name, end if start is None else start)
+
+    def _end(self) -> int:
+        # Only what is synced is read by others, whatever the fsync policy calls committed.
+        wal = self._find_wal()
+        assert wal is not None  # it is there as long as the engine is
+        return wal.synced_id + 1
+
+
+def _place(cursor: Cursor, *, created: bool) -> CursorPlace:
+    return CursorPlace(cursor.name, cursor.initial, cursor.position, created)
+
+
+def _is_name(name: str) -> bool:
+    try:
+        return 1 <= len(name.encode()) <= NAME_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
+
+
+def _found(engine: Engine, principal: Principal, name: str) -> Cursor:
+    cursor = engine.broker.cursors.find(name)
+    if cursor is None:
+        raise CursorError(name, "there is none of that name")
+    _own(principal, cursor)
+    return cursor
+
+
+def _own(principal: Principal, cursor: Cursor) -> None:
+    if principal.name != cursor.principal and not authorize(principal, ADMIN, ""):
+        raise NotAllowedError("use cursor", cursor.name)
+
+
+def _reads(principal: Principal) -> bool:
+    """Say whether there is anything that *principal* may read: a cursor holds the log."""
+    if principal.gone:
+        return False
+    granted = any(SUBSCRIBE in grant.operations for grant in principal.grants)
+    return principal.admin or bool(principal.subscribe) or granted

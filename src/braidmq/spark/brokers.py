@@ -1,0 +1,81 @@
+"""From options to what they mean: the log that is read, and the endpoint of its broker.
+
+A broker writes its addresses into `run.json` in its data directory, so that whoever has the
+directory finds it.
+"""
+
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from braidmq.base.errors import ConfigError
+from braidmq.columnar.endpoint import Endpoint
+from braidmq.columnar.failures import UnavailableError
+from braidmq.columnar.logs import Log, open_log
+
+RUN_FILE: Final = "run.json"
+_ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not listened on
+
+
+class Place(Protocol):
+    """What options say about where the broker is."""
+
+    @property
+    def path(self) -> Path | None:
+        """Its data directory."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """Or its Flight address."""
+
+    @property
+    def api_key(self) -> str | None:
+        """The key that it lets us in with."""
+
+
+def log_of(place: Place) -> Log:
+    """Return the log that is read: the directory's, or the one behind the endpoint."""
+    return open_log(place.path, place.endpoint, place.api_key)
+
+
+def endpoint_of(place: Place) -> Endpoint:
+    """Return the endpoint of the broker; it connects when it is used.
+
+    Raises:
+        ConfigError: The broker that runs on the directory has no Flight endpoint.
+        UnavailableError: No broker runs on the directory.
+    """
+    assert place.api_key is not None
+    if place.endpoint is not None:
+        return Endpoint(place.endpoint, place.api_key)
+    assert place.path is not None
+    return Endpoint(running_at(place.path), place.api_key)
+
+
+def running_at(path: Path) -> str:
+    """Return the Flight address of the broker that runs on a data directory.
+
+    Raises:
+        ConfigError: It has no Flight endpoint.
+        UnavailableError: There is none; after a crash it may come back.
+    """
+    try:
+        facts = msgspec.json.decode((path / RUN_FILE).read_bytes(), type=dict[str, object])
+    except FileNotFoundError:
+        raise UnavailableError(
+            f"no broker runs on {path}: start it, or give endpoint"
+        ) from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError("option path", f"{path / RUN_FILE} cannot be read: {error}") from None
+    address = facts.get("flight")
+    if not isinstance(address, str):
+        problem = f"the broker on {path} has no Flight endpoint; switch [flight] on"
+        raise ConfigError("option path", problem)
+    return _reachable(address)
+
+
+def _reachable(address: str) -> str:
+    scheme, _, rest = address.rpartition("://")
+    host, _, port = rest.rpartition(":")
+    return f"{scheme or 'grpc'}://{_ANY_HOST.get(host, host)}:{port}"

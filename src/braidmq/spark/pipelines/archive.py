@@ -1,0 +1,52 @@
+"""`archive`: every message, in files by day and topic, with the columns that the source has.
+
+    date=2026-11-16/topic_dir=sensors%2Ftemp~9f2c41d07a35be18/batch-0000000012-0000.parquet
+
+The day is that of `timestamp`, in UTC. `topic` is a column of the files, whole however long it
+is. That is why the directory has another name for it: a reader that finds `topic=` in a path
+and `topic` in the file fails, or takes the directory's word for it.
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from braidmq.spark.pipelines.layouts import Key
+from braidmq.spark.pipelines.packing import packed
+from braidmq.spark.pipelines.runs import Batch, Plan, Run, Stream, Tell
+from braidmq.spark.pipelines.tables import Table
+
+NAME: Final = "archive"
+DAY: Final = "date"
+DAY_US: Final = 86_400_000_000
+KEYS: Final = (Key(DAY), Key("topic", "topic_dir", kept=True))
+COMPACT_BATCHES: Final = 50
+"""Between two compactions of a run that does not end."""
+
+
+def with_day(messages: DataFrame) -> DataFrame:
+    """Return *messages* with the day of each, in UTC whatever the session's time zone is."""
+    days = F.floor(F.unix_micros("timestamp") / F.lit(DAY_US)).cast("int")
+    return messages.withColumn(DAY, F.date_from_unix_date(days))
+
+
+def archive(plan: Plan, tell: Tell) -> None:
+    """Run the pipeline.
+
+    Raises:
+        BraidError: It cannot begin, or not go on; what was archived stays.
+    """
+    run = Run(NAME, plan, tell)
+    table = Table(plan.out, plan.format, KEYS)
+
+    def write(frame: DataFrame, batch: Batch) -> int | None:
+        written = table.write(frame, batch.query_id, batch.batch_id, place=batch.place)
+        if plan.compact and batch.batch_id % COMPACT_BATCHES == COMPACT_BATCHES - 1:
+            table.compact()
+        return written.rows
+
+    def frame() -> DataFrame:
+        return packed(with_day(run.messages(includeHeaders="true")))
+
+    run.go(Stream(frame, write), behind=table.compact if plan.compact else None)

@@ -1,0 +1,55 @@
+"""Guards of a run that is not only a streaming query: its directory, and its words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from braidmq.base.errors import BraidError, ConfigError, DataDirInUseError
+from braidmq.spark.pipelines.failures import (
+    JavaGoneError,
+    QueryFailedError,
+    is_java_gone,
+    told,
+)
+from braidmq.wal.disk import Disk
+
+LOCK: Final = "_held"
+"""A file of its own: the run of a streaming query holds another one, in its `out`."""
+
+
+@contextmanager
+def held(directory: Path, option: str) -> Iterator[None]:
+    """Hold a directory, which is made if it is not there; *option* names it to the user.
+
+    Raises:
+        ConfigError: Another run holds it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    disk = Disk(directory)
+    try:
+        disk.lock(LOCK)
+    except DataDirInUseError:
+        raise ConfigError(option, f"{directory} is being used by another run") from None
+    try:
+        yield
+    finally:
+        disk.unlock(LOCK)
+
+
+@contextmanager
+def plain_errors(name: str) -> Iterator[None]:
+    """Let the errors of Spark end in one line, as those of a query do.
+
+    Raises:
+        JavaGoneError: Spark has died.
+        QueryFailedError: Something else has failed that is not ours.
+    """
+    try:
+        yield
+    except BraidError:
+        raise
+    except Exception as error:
+        if is_java_gone(error):
+            raise JavaGoneError(name) from error
+        raise QueryFailedError(name, told(error)) from error

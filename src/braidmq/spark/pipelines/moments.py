@@ -1,0 +1,49 @@
+"""Times as users write them: how long (`10m`), and when (`2026-11-16T12:00:00Z`)."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from braidmq.base.errors import ConfigError
+
+_LENGTH: Final = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBER_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+
+def length_ms(option: str, text: str) -> int:
+    """Return how many milliseconds `500ms`, `30s`, `10m`, `2h` or `1d` are.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    found = _LENGTH.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(option, f"{text!r} is not a length of time; write it as 30s, 10m, 2h")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def moment_ms(option: str, text: str) -> int:
+    """Return a moment in milliseconds since 1970: a number of them, or ISO 8601.
+
+    Without a zone it is UTC.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    word = text.strip()
+    if word.isascii() and word.isdigit() and int(word) <= _NUMBER_MAX:
+        return int(word)
+    try:
+        moment = datetime.fromisoformat(word)
+    except ValueError:
+        problem = f"{text!r} is not a moment; write it as 2026-11-16T12:00:00Z"
+        raise ConfigError(option, problem) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    found = (moment - _EPOCH) // timedelta(milliseconds=1)
+    if found < 0:
+        raise ConfigError(option, f"{text!r} is before 1970")
+    return found

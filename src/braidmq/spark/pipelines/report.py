@@ -1,0 +1,150 @@
+"""`report`: what is in the log, as tables and as one HTML page; a batch, made anew each time.
+
+    <out>/report.html             the page
+    <out>/topics.parquet          each topic: messages, bytes, sizes, first and last
+    <out>/hours.parquet           messages by hour
+    <out>/dead_letters.parquet    dead letters by topic and reason
+    <out>/typed.parquet           each typed topic: rows, misfits, delays
+
+With the format delta the tables are directories without the `.parquet`. Typed topics are those
+whose messages name a built-in schema, and those that the user names one for.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from braidmq.spark.offsets import batch_range
+from braidmq.spark.options import for_batch
+from braidmq.spark.pipelines import report_counts as counts
+from braidmq.spark.pipelines.guards import held, plain_errors
+from braidmq.spark.pipelines.report_page import Findings, TopicFit, TopicVolume, page
+from braidmq.spark.pipelines.runs import Plan, Run, Tell
+from braidmq.spark.pipelines.tables import DELTA
+from braidmq.spark.pipelines.typed import Wish, schema_of
+from braidmq.spark.scans import Scan
+from braidmq.spark.source import FORMAT
+from braidmq.wal.disk import Disk
+from braidmq.wal.files import replace_file
+
+NAME: Final = "report"
+PAGE: Final = "report.html"
+_READ: Final = (
+    "value binary, topic string, timestamp timestamp, "
+    "headers array<struct<key:string,value:binary>>"
+)
+_TYPED: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("schema_id", pa.string()),
+        ("rows", pa.int64()),
+        ("invalid", pa.int64()),
+        ("p50_delay_ms", pa.float64()),
+        ("p99_delay_ms", pa.float64()),
+        ("max_delay_ms", pa.int64()),
+    ]
+)
+
+
+def report(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
+    """Run the pipeline; *wanted* are topics that are typed, besides those that say it.
+
+    Raises:
+        BraidError: It cannot begin, or not be finished; the last report stays as it is.
+    """
+    run = Run(NAME, plan, tell)
+    options = for_batch(plan.source)
+    for wish in wanted:
+        schema_of(wish.schema)
+    found = Scan(options, [])
+    first, end = batch_range(found.log, options)
+    pinned = {"startingOffsets": str(first), "endingOffsets": str(end)}
+    with held(plan.out, "--out"), plain_errors(NAME):
+        Counting(run, pinned).go(found.log.address, {w.schema: w.topics for w in wanted})
+
+
+class Counting:
+    """One report: everything is counted in the same range of the log."""
+
+    def __init__(self, run: Run, pinned: Mapping[str, str]) -> None:
+        self._run = run
+        kept = {k: v for k, v in run.plan.source.items() if not k.endswith("Timestamp")}
+        self._source = {**kept, **pinned}
+
+    def go(self, address: str, typed: Mapping[str, Sequence[str]]) -> None:
+        """Count, and write tables and page."""
+        out, tell = self._run.plan.out, self._run.tell
+        reader = self._run.spark.read.format(FORMAT).options(**self._source)
+        alike = counts.counted(reader.schema(_READ).load()).persist()
+        tables = {
+            "topics": counts.volumes(alike).toArrow().sort_by("topic"),
+            "hours": counts.hours(alike).toArrow().sort_by("hour"),
+            "dead_letters": counts.deaths(alike).toArrow().sort_by("topic"),
+        }
+        messages = sum(tables["topics"].column("messages").to_pylist())
+        tell(f"{NAME}: {messages} messages of {len(tables['topics'])} topics are counted")
+        claimed = counts.claims(alike).toArrow().to_pylist()
+        alike.unpersist()
+        tables["typed"], delays = self._typed(claimed, typed)
+        for name, table in tables.items():
+            _write(out, name, table, self._run.plan.format)
+        text = page(_findings(address, tables, delays))
+        replace_file(Disk(out), PAGE, text.encode("utf-8", "replace"))
+        tell(f"{NAME}: {out / PAGE} is written")
+
+    def _typed(
+        self, claimed: list[dict[str, Any]], named: Mapping[str, Sequence[str]]
+    ) -> tuple[pa.Table, list[int]]:
+        """Return how typed rows fit, and how many of them had which delay."""
+        fits: list[dict[str, Any]] = []
+        delays = [0] * len(counts.DELAY_NAMES)
+        for schema_id in sorted({row["schema_id"] for row in claimed} | named.keys()):
+            told_so = set(named.get(schema_id, ()))
+            say_so = {row["topic"] for row in claimed if row["schema_id"] == schema_id}
+            for topics, is_claim in ((told_so, False), (say_so - told_so, True)):
+                if topics:
+                    rows = self._typed_rows(schema_id, topics, is_claim=is_claim)
+                    fits += [
+                        {**row, "schema_id": schema_id}
+                        for row in counts.fits(rows).toArrow().to_pylist()
+                    ]
+                    for row in counts.delays(rows).toArrow().to_pylist():
+                        delays[row["bucket"]] += row["rows"]
+        fits.sort(key=lambda fit: (fit["topic"], fit["schema_id"]))
+        return pa.Table.from_pylist(fits, _TYPED), delays
+
+    def _typed_rows(self, schema_id: str, topics: set[str], *, is_claim: bool) -> DataFrame:
+        kept = {k: v for k, v in self._source.items() if not k.startswith("subscribe")}
+        reader = self._run.spark.read.format(FORMAT).options(**kept, includeHeaders="true")
+        # Not by a list: a comma in a topic's name would be two topics.
+        pattern = "|".join(map(re.escape, sorted(topics)))
+        rows = reader.options(schemaId=schema_id, subscribePattern=pattern).load()
+        return counts.claiming(rows, schema_id) if is_claim else rows
+
+
+def _write(out: Path, name: str, table: pa.Table, format_: str) -> None:
+    if format_ == DELTA:
+        from deltalake import write_deltalake
+
+        write_deltalake(out / name, table, mode="overwrite", schema_mode="overwrite")
+        return
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    replace_file(Disk(out), f"{name}.parquet", buffer.getvalue().to_pybytes())
+
+
+def _findings(address: str, tables: Mapping[str, pa.Table], delays: list[int]) -> Findings:
+    rows = {name: table.to_pylist() for name, table in tables.items()}
+    return Findings(
+        source=address,
+        volumes=[TopicVolume(**row) for row in rows["topics"]],
+        hours=[(row["hour"], row["messages"]) for row in rows["hours"]],
+        deaths=[(row["topic"], row["reason"], row["messages"]) for row in rows["dead_letters"]],
+        fits=[TopicFit(**row) for row in rows["typed"]],
+        delays=list(zip(counts.DELAY_NAMES, delays, strict=True)),
+    )

@@ -1,0 +1,217 @@
+"""Readings by sensor and minute: plain functions from frame to frame.
+
+    typed rows --> judged --> behind the newest time before them? --> merged into windows
+                     |                       |
+                     v                       v
+                  invalid                   late
+
+A reading is late when a message before it in the log has an event time that is later by more
+than the watermark allows. So it is the log that decides, and not how it was cut into
+micro-batches: whoever reads it again gets the same windows. A minute is closed when its end is
+behind the watermark; whatever comes for it then is late.
+
+To find the newest event time before each row, rows are taken in blocks of ids: the driver
+compares blocks by their newest times, executors compare the rows within a block.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's users give it
+
+from braidmq.spark.pipelines.archive import DAY
+from braidmq.spark.pipelines.readings import EVENT_TIME, SENSOR, Reading
+
+MINUTE_MS: Final = 60_000
+DAY_MS: Final = 24 * 60 * MINUTE_MS
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: what a table's readers can show."""
+
+SENSOR_CHARS_MAX: Final = 1_024
+"""A sensor's name is kept for each open minute, and is the key of the messages about it."""
+
+BLOCK_BITS: Final = 16
+"""A block has so many ids as these bits can count."""
+
+LATE: Final = "late: behind the watermark"
+NEVER_MS: Final = -TIME_MS_MAX
+"""Before every event time, by more than any watermark."""
+
+WINDOW_SCHEMA: Final = (
+    "sensor_id string, minute_ms bigint, count bigint, min double, max double, sum double, "
+    "latest struct<ms:bigint,offset:bigint,value:double>"
+)
+"""What is kept of a sensor's minute while it is open."""
+
+_KEPT: Final = ("key", "value", "topic", "offset", "timestamp", "headers")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a reading has to keep: how late it may come, and how far ahead of its arrival."""
+
+    watermark_ms: int
+    ahead_ms: int = DAY_MS
+
+
+class Block(NamedTuple):
+    """What the rows of a block of ids are: how many, how many invalid, and their times."""
+
+    number: int
+    rows: int
+    invalid: int
+    oldest_ms: int | None
+    newest_ms: int | None
+
+
+def judged(rows: DataFrame, reading: Reading, rules: Rules) -> DataFrame:
+    """Return typed rows as readings; `reason` is null, or says why a row is none."""
+    sensor, moment, number = F.col(SENSOR), F.col(EVENT_TIME), F.col(reading.value)
+    latest_ms = F.unix_millis("timestamp") + rules.ahead_ms
+    reasons = (
+        (
+            sensor.isNull() | moment.isNull() | number.isNull(),
+            f"{SENSOR}, {EVENT_TIME} or {reading.value} is null",
+        ),
+        (
+            F.length(sensor) > SENSOR_CHARS_MAX,
+            f"{SENSOR} has more than {SENSOR_CHARS_MAX} characters",
+        ),
+        (
+            ~moment.between(0, TIME_MS_MAX),
+            f"{EVENT_TIME} is not a moment between 1970 and 9999",
+        ),
+        (
+            moment > latest_ms,
+            f"{EVENT_TIME} is more than {rules.ahead_ms} ms ahead of its arrival",
+        ),
+    )
+    return rows.select(
+        *(name for name in rows.columns if name in _KEPT),
+        sensor.alias("sensor_id"),
+        moment.alias("event_ms"),
+        number.cast("double").alias("reading"),
+        F.coalesce("_error", *(F.when(broken, text) for broken, text in reasons)).alias(
+            "reason"
+        ),
+        F.shiftright("offset", BLOCK_BITS).alias("block"),
+    )
+
+
+def blocks_of(readings: DataFrame) -> list[Block]:
+    """Return the blocks of judged rows, in order; runs a job."""
+    valid_ms = F.when(F.isnull("reason"), F.col("event_ms"))
+    found = readings.groupBy("block").agg(
+        F.count("*"), F.count("reason"), F.min(valid_ms), F.max(valid_ms)
+    )
+    return sorted(Block(*row) for row in found.collect())
+
+
+def later(one: int | None, other: int | None) -> int | None:
+    """Return the later of two moments; None is before all of them."""
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one, other)
+
+
+def floors_of(blocks: Iterable[Block], newest_ms: int | None) -> dict[int, int | None]:
+    """Return the newest event time before each block; *newest_ms* is before all of them."""
+    found = {}
+    for block in blocks:
+        found[block.number] = newest_ms
+        newest_ms = later(newest_ms, block.newest_ms)
+    return found
+
+
+def may_be_late(
+    blocks: Iterable[Block], floors: Mapping[int, int | None], rules: Rules
+) -> bool:
+    """Tell whether a row of the blocks can be late; mostly none can, and much work is saved."""
+    for block in blocks:
+        newest_ms = later(floors[block.number], block.newest_ms)
+        if block.oldest_ms is None or newest_ms is None:
+            continue
+        if block.oldest_ms < newest_ms - rules.watermark_ms:
+            return True
+    return False
+
+
+def with_late(readings: DataFrame, floors: Mapping[int, int | None], rules: Rules) -> DataFrame:
+    """Return judged rows where the late ones have that as their reason."""
+    spark = readings.sparkSession
+    known = spark.createDataFrame(list(floors.items()), "block bigint, floor_ms bigint")
+    inside = (
+        Window.partitionBy("block")
+        .orderBy("offset")
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow - 1)
+    )
+    valid_ms = F.when(F.isnull("reason"), F.col("event_ms"))
+    newest_ms = F.greatest(F.col("floor_ms"), F.max(valid_ms).over(inside), F.lit(NEVER_MS))
+    is_late = valid_ms < newest_ms - rules.watermark_ms
+    return (
+        readings.join(F.broadcast(known), "block")
+        .withColumn("reason", F.coalesce("reason", F.when(is_late, LATE)))
+        .select(readings.columns)
+    )
+
+
+def windows_of(readings: DataFrame) -> DataFrame:
+    """Return each reading that is fine as a window of its own, as WINDOW_SCHEMA has it."""
+    number = F.col("reading")
+    return readings.where("reason is null").select(
+        "sensor_id",
+        F.expr(f"event_ms div {MINUTE_MS} * {MINUTE_MS}").alias("minute_ms"),
+        F.lit(1).cast("bigint").alias("count"),
+        number.alias("min"),
+        number.alias("max"),
+        number.alias("sum"),
+        F.struct(F.col("event_ms").alias("ms"), F.col("offset"), number.alias("value")).alias(
+            "latest"
+        ),
+    )
+
+
+def merged(windows: DataFrame) -> DataFrame:
+    """Return one window for each sensor and minute; by event time the last wins, then by id."""
+    return windows.groupBy("sensor_id", "minute_ms").agg(
+        F.sum("count").alias("count"),
+        F.min("min").alias("min"),
+        F.max("max").alias("max"),
+        F.sum("sum").alias("sum"),
+        F.max("latest").alias("latest"),
+    )
+
+
+def is_closed(watermark_ms: int | None) -> Column:
+    """Return the condition that a window's minute has ended before the watermark."""
+    if watermark_ms is None:
+        return F.lit(False)  # noqa: FBT003 - a literal of SQL
+    return F.col("minute_ms") + MINUTE_MS <= watermark_ms
+
+
+def as_table(windows: DataFrame) -> DataFrame:
+    """Return windows as the rows of the table, each with its day in UTC."""
+    # A sum beyond all numbers, or rounded, leaves the mean between the least and the most.
+    mean = F.least(F.greatest(F.col("sum") / F.col("count"), "min"), "max")
+    return windows.select(
+        "sensor_id",
+        F.timestamp_millis("minute_ms").alias("minute"),
+        "count",
+        "min",
+        "max",
+        mean.alias("mean"),
+        F.col("latest.value").alias("last"),
+        F.date_from_unix_date(F.expr(f"int(minute_ms div {DAY_MS})")).alias(DAY),
+    )
+
+
+def as_messages(table: DataFrame) -> DataFrame:
+    """Return the table's rows as JSON messages; a message's key is its sensor."""
+    minute_ms = F.unix_millis("minute").alias("minute_ms")
+    numbers = ("count", "min", "max", "mean", "last")
+    return table.select(
+        F.col("sensor_id").alias("key"),
+        F.to_json(F.struct("sensor_id", minute_ms, *numbers)).alias("value"),
+    )

@@ -1,0 +1,30 @@
+"""When micro-batches come: until there is nothing left, or every so often."""
+
+import re
+from typing import Final, NamedTuple
+
+from braidmq.base.errors import ConfigError
+
+AVAILABLE_NOW: Final = "available-now"
+_EVERY: Final = re.compile(r"(\d{1,6})(ms|s|m|h)")
+_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+
+
+class Trigger(NamedTuple):
+    """An interval as Spark spells it; none: what there is now, and then the end."""
+
+    every: str | None = None
+
+
+def parse_trigger(text: str) -> Trigger:
+    """Return the trigger of an option: `available-now`, or `10s`, `500ms`, `5m`, `1h`.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if text == AVAILABLE_NOW:
+        return Trigger()
+    found = _EVERY.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise ConfigError("--trigger", f"{text!r} is neither {AVAILABLE_NOW} nor a time as 10s")
+    return Trigger(f"{int(found[1])} {_UNITS[found[2]]}")

@@ -1,0 +1,159 @@
+"""`typed`: messages of a schema as a table of its fields; what does not fit in quarantine.
+
+    sensor.Temperature/date=2026-11-16/batch-0000000012-sensor.Temperature-0000.parquet
+    quarantine/date=2026-11-16/batch-0000000012-sensor.Temperature-0000.parquet
+
+A table for each schema: topic, offset, timestamp and key of a message, then the fields. In
+quarantine are the raw bytes, with the reason and the schema that they do not fit. Every message
+that comes in is in one of the two; a batch of which that is not so is not written at all.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from braidmq.base.errors import ConfigError
+from braidmq.columnar import TypedSchema
+from braidmq.columnar.columns import TYPES
+from braidmq.columnar.decode import ERROR_COLUMN
+from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
+from braidmq.spark.pipelines.names import plain_name
+from braidmq.spark.pipelines.runs import Batch, Plan, Run, Stream, Tell
+from braidmq.spark.pipelines.tables import Table
+
+NAME: Final = "typed"
+QUARANTINE: Final = "quarantine"
+TABLE: Final = "_table"
+SCHEMA: Final = "_schema"
+"""Columns on the way: to which of the two tables a row belongs, and the schema's id."""
+
+OF_MESSAGES: Final = ("topic", "offset", "timestamp", "key")
+"""The columns that both tables begin with."""
+
+_TAKEN: Final = frozenset({DAY, TABLE, SCHEMA})
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A schema: a built-in one or a .json file, and the topics that have it.
+
+    No topics: those that the plan says.
+    """
+
+    schema: str
+    topics: tuple[str, ...] = ()
+
+
+def wishes(pairs: Iterable[str]) -> list[Wish]:
+    """Return the wishes of texts TOPIC=SCHEMA, one for each schema.
+
+    Raises:
+        ConfigError: A text is none, or a topic has two schemas.
+    """
+    found: dict[str, list[str]] = {}
+    named: dict[str, str] = {}
+    for text in pairs:
+        topic, equals, schema = text.rpartition("=")
+        if not equals or not topic or not schema or "," in topic:
+            raise ConfigError("--typed", f"{text!r} is not TOPIC=SCHEMA")
+        if named.setdefault(topic, schema) != schema:
+            problem = f"the topic {topic!r} cannot be both {named[topic]!r} and {schema!r}"
+            raise ConfigError("--typed", problem)
+        found.setdefault(schema, []).append(topic)
+    return [Wish(schema, tuple(dict.fromkeys(topics))) for schema, topics in found.items()]
+
+
+def schema_of(text: str) -> TypedSchema:
+    """Return a built-in schema, or that of a .json file.
+
+    Raises:
+        ConfigError: There is none, or a field has the name of a column of the table.
+    """
+    built_in = not text.endswith(".json")
+    schema = TypedSchema.built_in(text) if built_in else TypedSchema.from_file(text)
+    for field in schema.fields:
+        if field.name in _TAKEN:
+            problem = f"the field {field.name!r} of {text} has the name of a column"
+            raise ConfigError("schema", problem)
+    return schema
+
+
+def judged(rows: DataFrame, schema_id: str) -> DataFrame:
+    """Return decoded *rows* with the table that each belongs to.
+
+    The payload stays only where it did not fit, since it is the fields elsewhere.
+    """
+    misfit = F.col(ERROR_COLUMN).isNotNull()
+    table = F.when(misfit, QUARANTINE).otherwise(plain_name(schema_id))
+    fields = [name for name in rows.columns if name not in TYPES and name != ERROR_COLUMN]
+    return with_day(rows).select(
+        *OF_MESSAGES,
+        F.when(misfit, F.col("value")).alias("value"),
+        *(f"`{name.replace('`', '``')}`" for name in fields),
+        ERROR_COLUMN,
+        F.lit(schema_id).alias(SCHEMA),
+        table.alias(TABLE),
+        DAY,
+    )
+
+
+def table_of(out: Path, format_: str, schema: TypedSchema, lock: "Lock | None" = None) -> Table:
+    """Return where judged rows of a schema go: its table, and quarantine."""
+    shared = {name: name for name in OF_MESSAGES}
+    misfits = {**shared, "value": "value", "reason": ERROR_COLUMN, "schema": SCHEMA}
+    branches = {
+        plain_name(schema.id): {
+            **shared,
+            **{field.name: field.name for field in schema.fields},
+        },
+        QUARANTINE: misfits,
+    }
+    return Table(out, format_, (DAY,), branch_column=TABLE, branches=branches, lock=lock)
+
+
+def typed(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
+    """Run the pipeline, with a query for each schema.
+
+    Raises:
+        BraidError: It cannot begin, or not go on; what was written stays.
+    """
+    run = Run(NAME, plan, tell)
+    lock = Lock()
+    schemas = [schema_of(wish.schema) for wish in wanted]
+    names = [plain_name(schema.id) for schema in schemas]
+    if len(set(names)) < len(names):
+        raise ConfigError("--typed", "two schemas have the same id")
+    tables = [table_of(plan.out, plan.format, schema, lock) for schema in schemas]
+    streams = [
+        _stream(run, wish, schema.id, table)
+        for wish, schema, table in zip(wanted, schemas, tables, strict=True)
+    ]
+
+    def compact() -> None:
+        for table in tables:
+            table.compact()
+
+    run.go(*streams, behind=compact if plan.compact else None)
+
+
+def _stream(run: Run, wish: Wish, schema_id: str, table: Table) -> Stream:
+    name = plain_name(schema_id)
+
+    def frame() -> DataFrame:
+        options = {"schemaId": wish.schema}
+        if wish.topics:
+            options["subscribe"] = ",".join(wish.topics)
+        return judged(run.messages(**options), schema_id)
+
+    def write(rows: DataFrame, batch: Batch) -> int | None:
+        written = table.write(rows, batch.query_id, batch.batch_id, name, batch.place)
+        if run.plan.compact and batch.batch_id % COMPACT_BATCHES == COMPACT_BATCHES - 1:
+            table.compact()
+        return written.rows
+
+    return Stream(frame, write, name)

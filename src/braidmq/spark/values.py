@@ -1,0 +1,226 @@
+"""The values of options: one text in, one checked value out, or a refusal with the fix.
+
+What an option is for, and which go together, is in `options`.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from braidmq.base.errors import ConfigError
+from braidmq.base.limits import TOPIC_BYTES_MAX
+from braidmq.broker.cursors import NAME_BYTES_MAX
+from braidmq.wire.qumbed.boxes import UnusableKeyError, parse_key
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+"""The numbers that Kafka's JSON has for them; no id is negative."""
+
+Position = int | dict[str, int]
+"""An id, EARLIEST or LATEST; for all topics, or for each that is named."""
+
+OFFSET_MAX: Final = 2**63 - 1
+VALUE_CHARS_MAX: Final = 64
+PORT_MAX: Final = 65_535
+ONLY_PARTITION: Final = "0"
+HIDDEN: Final = "***"
+
+_POSITION_FIX: Final = 'give earliest, latest, a number, or {"topic": {"0": number}}'
+_ADDRESS: Final = re.compile(
+    r"grpc(\+tls)?://(\[[0-9A-Fa-f:.%\w]+\]|[^\s/:@\[\]]+):(\d{1,5})/?"
+)
+_SECRET_WORDS: Final = ("key", "password", "secret", "token")
+
+
+class OptionError(ConfigError):
+    """An option cannot be used; the text says which, why, and what to do."""
+
+    def __init__(self, option: str, value: str, problem: str, fix: str) -> None:
+        shown = value if len(value) <= VALUE_CHARS_MAX else value[: VALUE_CHARS_MAX - 1] + "…"
+        super().__init__(f"option {option}", f"{shown!r} {problem}; {fix}")
+        self.option = option
+
+
+def unsaid(option: str, value: str) -> str:
+    """Return a value as an error may show it, which somebody will log."""
+    secret = any(word in option.lower() for word in _SECRET_WORDS)
+    return HIDDEN if secret and value else value
+
+
+def directory(option: str, text: str) -> Path:
+    """Return a path that means the same wherever it is read.
+
+    Raises:
+        OptionError: It is not a local path.
+    """
+    if not text or "://" in text:
+        fix = "name a directory that driver and executors share"
+        raise OptionError(option, text, "is not a local path", fix)
+    # Workers may run somewhere else than the driver, which is who comes by here.
+    return Path(text).absolute()
+
+
+def address(option: str, text: str) -> str:
+    """Return a broker's Flight address.
+
+    Raises:
+        OptionError: It is none.
+    """
+    found = _ADDRESS.fullmatch(text.strip())
+    if found is None or not 0 < int(found[3]) <= PORT_MAX:
+        fix = "give grpc://host:port, or grpc+tls://host:port"
+        raise OptionError(option, text, "is not the address of a Flight endpoint", fix)
+    return text.strip().rstrip("/")
+
+
+def api_key(option: str, text: str) -> str:
+    """Return a key that can travel in a header.
+
+    Raises:
+        OptionError: It is none; the text does not repeat it.
+    """
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        problem = "is not an API key" if text else "is missing"
+        fix = "give a key as `braidmq keys new` prints it"
+        raise OptionError(option, unsaid(option, text), problem, fix)
+    return text
+
+
+def name(option: str, text: str) -> str:
+    """Return the name of a cursor or of a sink.
+
+    Raises:
+        OptionError: It is empty, too long or not printable.
+    """
+    if not text.strip() or not text.isprintable() or len(text.encode()) > NAME_BYTES_MAX:
+        fix = f"give a printable name of at most {NAME_BYTES_MAX} bytes"
+        raise OptionError(option, text, "is not a name", fix)
+    return text
+
+
+def topic(option: str, text: str) -> str:
+    """Return the name of a topic.
+
+    Raises:
+        OptionError: No topic can have it.
+    """
+    if not 0 < len(text.encode("utf-8", "replace")) <= TOPIC_BYTES_MAX:
+        fix = f"give a name of at most {TOPIC_BYTES_MAX} bytes"
+        raise OptionError(option, text, "is not a topic", fix)
+    return text
+
+
+def topics(option: str, text: str) -> tuple[str, ...]:
+    """Return names of topics, each once.
+
+    Raises:
+        OptionError: One of them is empty.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(names):
+        raise OptionError(option, text, "names no topic", "give names, with commas between")
+    return names
+
+
+def pattern(option: str, text: str) -> str:
+    """Return a regular expression.
+
+    Raises:
+        OptionError: It is none.
+    """
+    try:
+        re.compile(text)
+    except re.error as error:
+        problem = f"is not a regular expression ({error})"
+        raise OptionError(option, text, problem, "it must match whole topic names") from None
+    return text
+
+
+def position(option: str, text: str) -> Position:
+    """Return where to begin or to end, of all topics or of each.
+
+    Raises:
+        OptionError: It is no place.
+    """
+    word = text.strip().lower()
+    if word in {"earliest", "latest"}:
+        return EARLIEST if word == "earliest" else LATEST
+    if word.isascii() and word.isdigit() and int(word) <= OFFSET_MAX:
+        return int(word)
+    try:
+        found = msgspec.json.decode(text, type=dict[str, dict[str, int]])
+    except (ValueError, RecursionError):
+        raise OptionError(option, text, "is no offset", _POSITION_FIX) from None
+    for topic_name, partitions in found.items():
+        if list(partitions) != [ONLY_PARTITION]:
+            problem = f"has other partitions than 0 of the topic {topic_name!r}"
+            raise OptionError(option, text, problem, "a topic has one partition, 0")
+        if not EARLIEST <= partitions[ONLY_PARTITION] <= OFFSET_MAX:
+            raise OptionError(option, text, "has an offset that is none", _POSITION_FIX)
+    if not found:
+        raise OptionError(option, text, "names no topic", _POSITION_FIX)
+    return {topic_name: numbers[ONLY_PARTITION] for topic_name, numbers in found.items()}
+
+
+def milliseconds(option: str, text: str) -> int:
+    """Return a moment in microseconds since 1970.
+
+    Raises:
+        OptionError: It is not a number of milliseconds.
+    """
+    return _number(option, text, 0, "milliseconds since 1970") * 1000
+
+
+def count(option: str, text: str) -> int:
+    """Return a number of at least 1.
+
+    Raises:
+        OptionError: It is none.
+    """
+    return _number(option, text, 1, "a number of at least 1")
+
+
+def _number(option: str, text: str, least: int, wanted: str) -> int:
+    word = text.strip()
+    if not (word.isascii() and word.isdigit() and least <= int(word) <= OFFSET_MAX // 1000):
+        raise OptionError(option, text, "cannot be used", f"give {wanted}")
+    return int(word)
+
+
+def flag(option: str, text: str) -> bool:
+    """Return true or false.
+
+    Raises:
+        OptionError: It is neither.
+    """
+    word = text.strip().lower()
+    if word not in {"true", "false"}:
+        raise OptionError(option, text, "is neither true nor false", "give one of them")
+    return word == "true"
+
+
+def schema_id(option: str, text: str) -> str:
+    """Return the id of a schema, or the whole path of its file.
+
+    Raises:
+        OptionError: It is empty.
+    """
+    if not text:
+        fix = "name a built-in schema, or the .json file of one"
+        raise OptionError(option, text, "names no schema", fix)
+    return str(Path(text).absolute()) if text.endswith(".json") else text
+
+
+def public_keys(option: str, text: str) -> tuple[bytes, ...]:
+    """Return public keys.
+
+    Raises:
+        OptionError: One of them is none.
+    """
+    try:
+        return tuple(parse_key(word.strip()) for word in text.split(","))
+    except UnusableKeyError as error:
+        fix = "give public keys as `braidmq keygen` prints them, with commas between"
+        raise OptionError(option, text, f"has a key that {error}", fix) from None

@@ -1,0 +1,107 @@
+"""`kill -9` of the real daemon in the middle of a sink's commit, again and again.
+
+BRAIDMQ_KILLS asks for more kills than the suite has time for; BRAIDMQ_CHAOS_SEED for others.
+"""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pyarrow as pa
+import pytest
+
+from braidmq import columnar
+from braidmq.base.errors import BraidError
+from braidmq.columnar.endpoint import Endpoint
+from braidmq.columnar.requests import SinkCommit, SinkKey
+from tests.integration.blip.peer import until
+from tests.integration.served import Served, served
+
+KILLS: Final = max(6, int(os.environ.get("BRAIDMQ_KILLS", "52")) // 8)
+SEED: Final = int(os.environ.get("BRAIDMQ_CHAOS_SEED", "1"))
+ROWS: Final = 20_000
+"""Rows of one batch: some twenty commits of the log."""
+
+QUERY: Final = "3f0b34a7-7a1c-4a5e-9d0c-5d1f0f1f8d11"
+
+
+class Driver:
+    """What a Spark query does at the end of each batch, and after its broker was killed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.rng = Random(SEED)
+        self.directory = directory
+        self.batch = 0
+        self.cut_short = 0  # batches whose broker was killed after their intent was durable
+
+    def durable_id(self) -> int:
+        """Return the newest id that is durable, as a reader beside the broker sees it."""
+        return int.from_bytes((self.directory / "data/wal/durable").read_bytes()[:8], "little")
+
+    def rows(self) -> list[bytes]:
+        return [b"%d.%d" % (self.batch, number) for number in range(ROWS)]
+
+    def write(self, address: str) -> SinkCommit:
+        """Stage the current batch, each time cut and ordered in another way, and commit it."""
+        endpoint = Endpoint(f"grpc://{address}", "dev-key")
+        rows = self.rows()
+        self.rng.shuffle(rows)
+        cuts = sorted(self.rng.sample(range(ROWS), self.rng.randint(0, 3)))
+        stages: list[str] = []
+        schema = pa.schema([("value", pa.binary())])
+        for first, last in zip([0, *cuts], [*cuts, ROWS], strict=True):
+            batch = pa.record_batch([pa.array(rows[first:last], pa.binary())], schema=schema)
+            stages.append(endpoint.stage("sunk", schema, iter([batch])).id)
+        return endpoint.commit(SinkKey(QUERY, "", self.batch), stages)
+
+    async def live(self, broker: Served) -> None:
+        """Write batches until the broker is killed, at some row of one of them."""
+        address = (await broker.ready())["flight"]
+        at = self.durable_id() + self.rng.randrange(2 * ROWS)
+        writing = asyncio.create_task(self._write_on(address))
+        await until(lambda: self.durable_id() >= at or writing.done())
+        await broker.end(signal.SIGKILL)
+        with suppress(BraidError):
+            await writing
+
+    async def _write_on(self, address: str) -> None:
+        while True:
+            done = await asyncio.to_thread(self.write, address)
+            self.cut_short += done.repeated
+            self.batch += 1
+
+    async def finish(self, broker: Served) -> None:
+        """Do the batch that is due, undisturbed."""
+        await asyncio.to_thread(self.write, (await broker.ready())["flight"])
+
+
+async def killed_again_and_again(driver: Driver, kills: int) -> None:
+    for _ in range(kills):
+        async with served(driver.directory, "--flight", "127.0.0.1:0") as broker:
+            await driver.live(broker)
+    async with served(driver.directory, "--flight", "127.0.0.1:0") as broker:
+        await driver.finish(broker)
+        assert 0 == await broker.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 + 30 * KILLS)
+def test_each_row_of_a_sink_is_there_once_whenever_its_broker_was_killed(
+    tmp_path: Path,
+) -> None:
+    """Batches are whole and one behind the other; no stage is left of those that are done."""
+    driver = Driver(tmp_path)
+    asyncio.run(killed_again_and_again(driver, KILLS))
+    table = columnar.read(tmp_path / "data", topics=["sunk"])
+    values = table.column("value").to_pylist()
+
+    assert driver.cut_short >= 1
+    assert (driver.batch + 1) * ROWS == len(values)
+    for batch in range(driver.batch + 1):
+        driver.batch = batch
+        assert sorted(driver.rows()) == sorted(values[batch * ROWS : (batch + 1) * ROWS])
+    assert {"spark"} == set(table.column("origin").to_pylist())

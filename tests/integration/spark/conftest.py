@@ -1,0 +1,26 @@
+"""A real session for the tests of a module: the JVM, its Python workers, nothing faked."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from braidmq.spark import session
+
+QUICK = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.ui.enabled": "false",
+}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    found = session("tests", master="local[2,4]", config=QUICK)
+    found.sparkContext.setLogLevel("OFF")
+    yield found
+    found.stop()

@@ -1,0 +1,87 @@
+"""Logs for the pipelines, and their tables as a plain Parquet reader sees them."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+
+from tests.unit.columnar.logs import Row, message, plain_rows
+
+HOUR_US: Final = 3_600_000_000
+TEMPERATURE: Final = "sensor.Temperature"
+HUMIDITY: Final = "sensor.Humidity"
+SCHEMAS: Final = {"köln/temp": TEMPERATURE, "b": TEMPERATURE, "humid": HUMIDITY}
+"""The topics with a schema; there is one more, without."""
+
+TOPICS: Final = ("köln/temp", "humid", "b", "other")
+BAD: Final = (b"[", b"", b'{"celsius": "warm"}', b"\xff\xfe")
+
+
+def reading(number: int) -> bytes:
+    """A message, an hour later than the one before; one of five is no reading."""
+    topic = TOPICS[number % 4]
+    field = "percent" if topic == "humid" else "celsius"
+    good = {field: number / 8, "timestamp_ms": number, "sensor_id": f"s{number % 3}"}
+    payload = BAD[number % 4] if number % 5 == 4 else json.dumps(good).encode()
+    kept = {"key": f"k{number}", "größe": "ü"} if number % 3 == 0 else {}
+    return message(topic, payload, number * HOUR_US, kept=kept)
+
+
+def readings(count: int, first: int = 0) -> list[bytes]:
+    return [reading(number) for number in range(first, first + count)]
+
+
+def archived(out: Path) -> list[Row]:
+    """The rows of an archive without what its directories say, in the order of the log."""
+    rows = rows_of(out)
+    for row in rows:
+        del row["date"], row["topic_dir"]
+    return rows
+
+
+def rows_of(table: Path) -> list[Row]:
+    """The rows of one table, in the order of the log; there may be none yet."""
+    if not any(table.rglob("*.parquet")):
+        return []
+    return sorted(pq.read_table(table).to_pylist(), key=lambda row: int(row["offset"]))
+
+
+def expected_typed(log: Path, schema: str) -> tuple[list[Row], list[Row]]:
+    """What a schema's table and its quarantine must have, found out by hand."""
+    typed: list[Row] = []
+    misfits: list[Row] = []
+    for row in plain_rows(log):
+        if SCHEMAS.get(row["topic"]) != schema:
+            continue
+        shared = {name: row[name] for name in ("topic", "offset", "timestamp", "key")}
+        shared["date"] = row["timestamp"].date().isoformat()
+        fields = _fields(row["value"])
+        if fields is None:
+            misfits.append({**shared, "value": row["value"], "schema": schema})
+        else:
+            typed.append({**shared, **fields})
+    return typed, misfits
+
+
+def _fields(payload: bytes) -> dict[str, Any] | None:
+    return None if payload in BAD else json.loads(payload)
+
+
+def typed_rows(out: Path, schema: str) -> tuple[list[Row], list[Row]]:
+    """What a schema's table and its quarantine have; each misfit had its reason."""
+    misfits = [row for row in rows_of(out / "quarantine") if row["schema"] == schema]
+    assert all(row.pop("reason") for row in misfits)
+    return rows_of(out / schema), misfits
+
+
+def newest_commit(checkpoint: Path) -> Path:
+    """The file that says that the last batch is done."""
+    return max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+
+
+def forget_newest_commit(checkpoint: Path) -> None:
+    """Let the last batch come again; Spark keeps a checksum beside the file."""
+    newest = newest_commit(checkpoint)
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)

@@ -1,0 +1,214 @@
+"""The archive in a real session: it is the log, as plain pyarrow reads it."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from braidmq.base.errors import BraidError
+from braidmq.spark.pipelines import compaction
+from braidmq.spark.pipelines.archive import archive, with_day
+from braidmq.spark.pipelines.packing import PACKED, packed, unpacked
+from braidmq.spark.pipelines.runs import Plan
+from braidmq.spark.pipelines.triggers import Trigger
+from braidmq.wal import Wal
+from tests.integration.spark.outputs import archived, forget_newest_commit, readings
+from tests.unit.columnar.logs import log_of, plain_rows, write, write_log
+from tests.unit.spark.running import KEY, running
+from tests.unit.spark.sources import varied
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.campaign,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("spark"),
+]
+
+
+def plan_of(log: Path, out: Path, limit: int = 150) -> Plan:
+    source = {"path": str(log), "maxOffsetsPerTrigger": str(limit)}
+    return Plan(source, out, master="local[2,4]")
+
+
+def kill(part: str) -> None:
+    """Kill the processes of this session whose command line has *part*."""
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # some are gone or going
+            if part in " ".join(child.cmdline()):
+                child.kill()
+
+
+class Archived:
+    """A log that goes on, and its archive."""
+
+    def __init__(self, root: Path, wal: Wal) -> None:
+        self.log, self.out, self.wal = root / "log", root / "out", wal
+        self.lines: list[str] = []
+
+    def run(self, *, checkpoint: Path | None = None, compact: bool = False) -> None:
+        plan = plan_of(self.log, self.out)
+        archive(replace(plan, checkpoint=checkpoint, compact=compact), self.lines.append)
+
+    def files(self) -> list[Path]:
+        return sorted(self.out.rglob("*.parquet"))
+
+
+@pytest.fixture(scope="module")
+def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
+    """An archive that is complete, as every test must leave it."""
+    root = tmp_path_factory.mktemp("archive")
+    with log_of(root / "log", [*varied(100), *readings(100)]) as wal:
+        found = Archived(root, wal)
+        found.run()
+        yield found
+
+
+def test_an_archive_is_the_log(spark: SparkSession, done: Archived) -> None:
+    """Row for row, all columns; Spark sees the same topics as pyarrow does."""
+    expected = plain_rows(done.log)
+    assert expected == archived(done.out)
+    topics = spark.read.parquet(str(done.out)).select("topic").distinct().toArrow()
+
+    assert {row["topic"] for row in expected} == set(topics.column("topic").to_pylist())
+    assert re.fullmatch(r"archive: batch 0, 150 rows in .* rows/s, lag [1-9]\d*", done.lines[0])
+    assert re.fullmatch(r"archive: batch 1, \d+ rows in .* rows/s, lag 0", done.lines[1])
+
+
+def test_files_lie_by_day_and_topic(done: Archived) -> None:
+    """In UTC, and nothing else is in them."""
+    for row in pq.read_table(done.out).to_pylist():
+        assert row["timestamp"].date().isoformat() == row["date"]
+        assert row["topic_dir"].startswith(f"{row['topic']}~")
+    assert all(re.fullmatch(r"batch-\d{10}-\d{4}\.parquet", f.name) for f in done.files())
+
+
+def test_a_lost_commit_changes_nothing(done: Archived) -> None:
+    """The batch comes again, and is there."""
+    before = done.files()
+    forget_newest_commit(done.out / "_checkpoint")
+    done.run()
+
+    assert before == done.files()
+    assert plain_rows(done.log) == archived(done.out)
+
+
+def test_another_checkpoint_is_refused(done: Archived, tmp_path: Path) -> None:
+    """It would write everything twice; one line says so, and the archive is as it was."""
+    with pytest.raises(BraidError, match=r"archive: .*batch \d is of the query .*empty --out"):
+        done.run(checkpoint=tmp_path / "other")
+
+    assert plain_rows(done.log) == archived(done.out)
+
+
+def test_a_run_goes_on_with_what_came_since_and_compacts(
+    done: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each directory has one file then, and the table the same rows."""
+    monkeypatch.setattr(compaction, "FILES_MIN", 2)
+    write(done.wal, readings(50, 100))
+    done.run(compact=True)
+
+    assert plain_rows(done.log) == archived(done.out)
+    assert len(done.files()) == len({file.parent for file in done.files()})
+    assert any(file.name.startswith("merged-") for file in done.files())
+
+
+def test_processes_that_die_are_replaced(tmp_path: Path) -> None:
+    """The source's, and those of tasks: the run goes on by itself, and nothing is twice."""
+    log = write_log(tmp_path / "log", readings(120))
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        if "batch 0," in line:
+            kill("pyspark.worker")
+        if "batch 1," in line:
+            kill("python_streaming_source_runner")
+
+    archive(plan_of(log, tmp_path / "out", 20), tell)
+
+    assert any("; restart 1 of 5 in 1 s" in line for line in lines)
+    assert plain_rows(log) == archived(tmp_path / "out")
+
+
+def test_a_signal_ends_a_run_behind_its_batch(tmp_path: Path) -> None:
+    """What it has written is whole; the next run goes on from there."""
+    log = write_log(tmp_path / "log", readings(90))
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        if "batch 0," in line:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    every_second = Trigger("1 seconds")
+    archive(replace(plan_of(log, tmp_path / "out", 30), trigger=every_second), tell)
+    seen = archived(tmp_path / "out")
+
+    assert "archive: stopped; the next run goes on from here" == lines[-1]
+    assert plain_rows(log)[: len(seen)] == seen
+    assert [] == list((tmp_path / "out").rglob("*.intent"))
+    archive(plan_of(log, tmp_path / "out"), tell)
+    assert plain_rows(log) == archived(tmp_path / "out")
+
+
+def test_delta_has_each_batch_once(tmp_path: Path) -> None:
+    """The library would take one twice; also when the last commit was lost."""
+    log = write_log(tmp_path / "log", readings(60))
+    plan = replace(plan_of(log, tmp_path / "out", 40), format="delta")
+    run = partial(archive, plan, print)
+    run()
+    forget_newest_commit(tmp_path / "out" / "_checkpoint")
+    run()
+    table = DeltaTable(tmp_path / "out").to_pyarrow_table().drop_columns(["date"])
+
+    rows = sorted(table.to_pylist(), key=lambda row: int(row["offset"]))
+    assert plain_rows(log) == rows
+
+
+def test_an_endpoint_is_as_good_as_a_path(tmp_path: Path) -> None:
+    """The broker runs, and its key is needed."""
+    with running(write_log(tmp_path / "log", varied(60))) as broker:
+        source = {"endpoint": broker.address, "apiKey": KEY}
+        archive(Plan(source, tmp_path / "out"), lambda _line: None)
+
+        assert plain_rows(broker.path) == archived(tmp_path / "out")
+
+
+def test_a_day_is_that_of_utc(spark: SparkSession) -> None:
+    """Whatever the session's time zone is: half an hour before midnight, and behind it."""
+    frame = spark.sql(
+        "SELECT timestamp_micros(id * 1800000000 - 1) AS timestamp FROM range(47, 50)"
+    )
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        found = [row["date"] for row in with_day(frame).collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    assert [date(1970, 1, 1), date(1970, 1, 1), date(1970, 1, 2)] == found
+
+
+def test_packed_messages_are_unpacked_to_what_they_were(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Every column in its place, with every kind of header."""
+    log = write_log(tmp_path / "log", varied(100))
+    reader = spark.read.format("braidmq").option("includeHeaders", "true")
+    frame = packed(reader.load(str(log)))
+
+    assert PACKED in frame.columns
+    assert plain_rows(log) == unpacked(frame.toArrow()).to_pylist()

@@ -1,0 +1,212 @@
+"""The replay in a real session: each row is a message again, once, in order.
+
+BRAIDMQ_SPARK_KILLS asks for more kills than the suite has time for; BRAIDMQ_CHAOS_SEED for
+others.
+"""
+
+import os
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from braidmq import columnar
+from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.replay import Replay, Wish, replay
+from braidmq.spark.pipelines.replay_places import Chunk
+from braidmq.spark.pipelines.runs import Plan, Run
+from tests.integration.spark.killing import life
+from tests.integration.spark.serving import Serving, serving
+from tests.unit.columnar.logs import Row, dead_letter, message, write_log
+from tests.unit.spark.running import KEY
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.campaign,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.timeout(600),
+]
+
+KILLS: Final = int(os.environ.get("BRAIDMQ_SPARK_KILLS", "2"))
+SEED: Final = int(os.environ.get("BRAIDMQ_CHAOS_SEED", "1"))
+CHANGES_MAX: Final = 24
+"""Of files: what about three chunks change."""
+
+ROWS: Final = 120
+NOON: Final = datetime(2026, 11, 16, 12, tzinfo=UTC)
+NOON_US: Final = int(NOON.timestamp() * 1_000_000)
+SAME: Final = ("key", "value", "headers", "priority")
+
+
+def bodies() -> Iterator[bytes]:
+    """A message a second, from noon on: two topics, and letters that died in one of them."""
+    for number in range(ROWS):
+        moment_us = NOON_US + number * 1_000_000
+        kept = {"key": f"k{number}", "größe": "ü"} if number % 3 else {}
+        payload = b"%d" % number * (number % 4)
+        if number % 10 == 9:
+            death = {"deathReason": "expired", "deathQueue": "a", "deathAttempts": "3"}
+            yield dead_letter("dlq.a", payload, moment_us, {**kept, **death})
+        else:
+            topic, priority = ("b" if number % 2 else "a"), number % 4
+            yield message(topic, payload, moment_us, priority=priority, kept=kept)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    path = write_log(
+        tmp_path_factory.mktemp("broker") / "data", bodies(), segment_bytes=1 << 20
+    )
+    with serving(path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def log(broker: Serving) -> list[Row]:
+    """What is in the log before anything is replayed."""
+    return broker.rows()
+
+
+def without_death(row: Row) -> Row:
+    kept = [h for h in row["headers"] or () if not h["key"].startswith("death")]
+    return {**{name: row[name] for name in SAME}, "headers": kept or None}
+
+
+def replayed(broker: Serving, topic: str) -> list[Row]:
+    """What has come to a topic through the sink, in order."""
+    found = [r for r in broker.rows() if r["topic"] == topic and r["origin"] == "spark"]
+    return [{name: row[name] for name in SAME} for row in found]
+
+
+def plan_of(broker: Serving, out: Path, **source: str) -> Plan:
+    return Plan({"path": str(broker.path), **source}, out)
+
+
+def sink_of(broker: Serving) -> dict[str, str]:
+    return {"endpoint": broker.address, "apiKey": KEY}
+
+
+class CrashError(Exception):
+    """What a test throws in the way of a chunk."""
+
+
+def test_a_replay_that_crashes_goes_on_where_it_was(
+    spark: SparkSession,
+    broker: Serving,
+    log: list[Row],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before a chunk is sent and behind it, with another rate in the next life; then never."""
+    plan = plan_of(broker, tmp_path, endingOffsets=str(log[-1]["offset"] + 1))
+    said: list[str] = []
+    run = Run("replay", plan, said.append)
+    send, rates = Replay._send, iter([13.0, 8.0, 20.0, 11.0])  # noqa: SLF001 - it is to crash
+
+    def crashing(self: Replay, spark: SparkSession, chunk: Chunk, *, after: bool) -> None:
+        if chunk.number >= 2 and after:
+            send(self, spark, chunk)
+        if chunk.number >= 2:
+            raise CrashError
+        send(self, spark, chunk)
+
+    for after in (False, True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(run.stopping, "wait", lambda _seconds: False)
+            patch.setattr(
+                Replay,
+                "_send",
+                lambda self, s, c, after=after: crashing(self, s, c, after=after),
+            )
+            with pytest.raises(CrashError):
+                Replay(run, Wish("crashes", sink_of(broker), None, "c", next(rates))).go()
+    replay(plan, Wish("crashes", sink_of(broker), None, "c"), said.append)
+    once = replayed(broker, "c")
+    replay(plan, Wish("crashes", sink_of(broker), None, "c"), said.append)
+
+    assert list(map(without_death, log)) == once == replayed(broker, "c")
+    assert "replay: 'crashes' is done; nothing is left of it" == said[-1]
+    with pytest.raises(ConfigError, match=r"--checkpoint: .*'crashes', not 'other'"):
+        replay(plan, Wish("other", sink_of(broker), None, "c"), said.append)
+
+
+def test_a_time_of_the_log_goes_back_to_its_topics(
+    spark: SparkSession, broker: Serving, log: list[Row], tmp_path: Path
+) -> None:
+    """Over the network; letters go where they died; a range's end is not in it."""
+    first, behind = log[40]["timestamp"], log[80]["timestamp"]
+    times = {"startingTimestamp": first, "endingTimestamp": behind}
+    source = {name: str(int(moment.timestamp() * 1000)) for name, moment in times.items()}
+    plan = Plan({**sink_of(broker), "subscribePattern": "a|dlq[.]a", **source}, tmp_path)
+    wanted = [r for r in log[40:80] if r["topic"] != "b"]
+    rate = (len(wanted) - 1) / 2
+    begun = monotonic()
+    said: list[str] = []
+    replay(plan, Wish("times", sink_of(broker), rate=rate), said.append)
+    took = monotonic() - begun
+
+    assert 20 < len(wanted)
+    assert list(map(without_death, wanted)) == replayed(broker, "a")
+    assert [] == replayed(broker, "dlq.a") == replayed(broker, "b")
+    assert took > (len(wanted) - 1) / rate
+    assert any("batch 2, 1 rows" in line for line in said)
+
+
+def test_a_table_is_replayed_in_the_order_of_its_topics(
+    spark: SparkSession, broker: Serving, log: list[Row], tmp_path: Path
+) -> None:
+    """From files whose names say nothing, without a log; what has no topic needs one."""
+    table = columnar.read(broker.path, headers=True, end=log[-1]["offset"] + 1)
+    for number, topic in enumerate(("b", "a", "dlq.a")):
+        place = tmp_path / "table" / f"date=2026-11-16/topic_dir={number}"
+        place.mkdir(parents=True)
+        rows = table.filter([row["topic"] == topic for row in log])
+        pq.write_table(rows.slice(20), place / "0.parquet", row_group_size=7)
+        pq.write_table(rows.slice(0, 20), place / "1.parquet", row_group_size=7)
+    plan = plan_of(broker, tmp_path / "out")
+    wish = Wish("table", sink_of(broker), tmp_path / "table", rate=10_000)
+    before = {topic: len(replayed(broker, topic)) for topic in ("a", "b")}
+    replay(plan, wish, lambda _: None)
+    replay(plan, wish, lambda _: None)
+
+    assert (
+        list(map(without_death, (r for r in log if r["topic"] == "b")))
+        == (replayed(broker, "b")[before["b"] :])
+    )
+    found = replayed(broker, "a")[before["a"] :]
+    for topic in ("a", "dlq.a"):
+        expected = [without_death(r) for r in log if r["topic"] == topic]
+        assert expected == [row for row in found if row in expected]
+    assert len(found) == sum(row["topic"] != "b" for row in log)
+
+
+@pytest.mark.timeout(600 + 300 * KILLS)
+def test_killed_jvms_leave_every_row_once(
+    broker: Serving, log: list[Row], tmp_path: Path
+) -> None:
+    """At random moments, each in another life; the last life ends by itself."""
+    rng = random.Random(SEED)
+    checkpoint = tmp_path / "state"
+    end = datetime.fromtimestamp(NOON.timestamp() + ROWS, UTC).isoformat()
+    arguments = [
+        *("replay", f"--path={broker.path}", f"--api-key={KEY}", "--name=killed", "--rate=5"),
+        *(f"--checkpoint={checkpoint}", "--to-topic=k", "--from=2026-11-16", f"--to={end}"),
+    ]
+    kills = 0
+    for _ in range(KILLS):
+        with life(tmp_path, *arguments) as pipeline:
+            changes = rng.randint(1, CHANGES_MAX)
+            kills += pipeline.kill_java(checkpoint, broker.path / "stages", changes=changes)
+    arguments[4] = "--rate=1000"
+    with life(tmp_path, *arguments) as pipeline:
+        assert 0 == pipeline.end(), pipeline.said()
+
+    assert KILLS == kills
+    assert list(map(without_death, log)) == replayed(broker, "k")

@@ -1,0 +1,137 @@
+"""The report in a real session: its numbers are those of a plain count."""
+
+import json
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from braidmq.spark.pipelines.report import report
+from braidmq.spark.pipelines.runs import Plan
+from braidmq.spark.pipelines.typed import Wish
+from tests.unit.columnar.logs import Row, dead_letter, message, plain_rows, write_log
+from tests.unit.spark.pipelines.test_report_page import HOSTILE, Seen
+from tests.unit.spark.sources import varied
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.campaign,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.timeout(300),
+]
+
+START: Final = datetime(2026, 11, 16, 22, tzinfo=UTC)
+START_US: Final = int(START.timestamp() * 1_000_000)
+NAMES: Final = [name for name in HOSTILE if "\ud800" not in name]
+SCHEMA: Final = "sensor.Temperature"
+
+
+def reading(number: int, delay_ms: int) -> bytes:
+    event_ms = START_US // 1000 + number * 1000 - delay_ms
+    return json.dumps({"celsius": 1, "timestamp_ms": event_ms, "sensor_id": "s"}).encode()
+
+
+def bodies() -> list[bytes]:
+    """All kinds of messages, names that would be tags, and readings that are told as such."""
+    found = varied(200)
+    for number in range(100):
+        moment_us = START_US + number * 1_000_000
+        name = NAMES[number % len(NAMES)]
+        found.append(message(name, b"x" * number, moment_us))
+        found.append(dead_letter("dlq." + name, b"", moment_us, {"deathReason": name}))
+        payload = b"no" if number % 7 == 0 else reading(number, number * 10)
+        kept = {"schemaId": SCHEMA} if number % 2 else {}
+        found.append(message("said, to be typed", payload, moment_us, kept=kept))
+        found.append(message("named", payload, moment_us))
+    return found
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_log(tmp_path_factory.mktemp("log"), bodies(), segment_bytes=1 << 20)
+
+
+def tables(out: Path) -> dict[str, list[dict[str, Any]]]:
+    return {file.stem: pq.read_table(file).to_pylist() for file in out.glob("*.parquet")}
+
+
+def hour(row: Row) -> datetime:
+    moment: datetime = row["timestamp"]
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def reason(row: Row) -> str:
+    said = {header["key"]: header["value"].decode() for header in row["headers"] or ()}
+    return str(said.get("deathReason", "(none)"))[:120]
+
+
+def test_the_numbers_are_those_of_a_plain_count(
+    spark: SparkSession, log: Path, tmp_path: Path
+) -> None:
+    """Topic for topic, hour for hour, reason for reason; and the page shows them as text."""
+    rows = plain_rows(log)
+    plan = Plan({"path": str(log)}, tmp_path)
+    report(plan, [Wish(SCHEMA, ("named",))], lambda _: None)
+    found = tables(tmp_path)
+
+    assert dict(Counter(row["topic"] for row in rows)) == {
+        row["topic"]: row["messages"] for row in found["topics"]
+    }
+    for row in found["topics"]:
+        own = [other for other in rows if other["topic"] == row["topic"]]
+        assert sum(len(other["value"]) for other in own) == row["bytes"]
+        assert (own[0]["timestamp"], own[-1]["timestamp"]) == (row["first"], row["last"])
+    assert dict(Counter(map(hour, rows))) == {r["hour"]: r["messages"] for r in found["hours"]}
+    dead = Counter((r["topic"], reason(r)) for r in rows if r["topic"].startswith("dlq."))
+    assert dict(dead) == {
+        (row["topic"], row["reason"]): row["messages"] for row in found["dead_letters"]
+    }
+    typed = {row["topic"]: row for row in found["typed"]}
+    assert {"named", "said, to be typed"} == typed.keys()
+    assert (100, 15) == (typed["named"]["rows"], typed["named"]["invalid"])
+    told = [number for number in range(100) if number % 2]
+    assert (50, sum(number % 7 == 0 for number in told)) == (
+        typed["said, to be typed"]["rows"],
+        typed["said, to be typed"]["invalid"],
+    )
+    assert 990 == typed["named"]["max_delay_ms"]
+    seen = Seen((tmp_path / "report.html").read_text("utf-8"))
+    assert f"{len(rows):,}" in seen.text
+    assert 6 == seen.tags.count("svg")
+    assert not {"script", "img", "b"} & set(seen.tags)
+
+
+def test_a_range_of_time_is_reported_and_replaces_the_last_report(
+    spark: SparkSession, log: Path, tmp_path: Path
+) -> None:
+    """Only what was accepted then, of the topics that were asked for; as Delta, too."""
+    behind = START + timedelta(seconds=10)
+    source = {
+        "path": str(log),
+        "subscribe": "named",
+        "startingTimestamp": str(START_US // 1000),
+        "endingTimestamp": str(int(behind.timestamp() * 1000)),
+    }
+    for _ in range(2):
+        report(Plan(source, tmp_path, format="delta"), [], lambda _: None)
+    found = DeltaTable(tmp_path / "topics").to_pyarrow_table().to_pylist()
+
+    assert [("named", 10)] == [(row["topic"], row["messages"]) for row in found]
+    assert 0 == len(DeltaTable(tmp_path / "typed").to_pyarrow_table())
+    assert "No topic was read with a schema." in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_an_empty_log_is_reported_as_such(spark: SparkSession, tmp_path: Path) -> None:
+    """No message at all is no error."""
+    path = write_log(tmp_path / "log", [])
+    report(Plan({"path": str(path)}, tmp_path / "out"), [], lambda _: None)
+
+    assert {"topics": [], "hours": [], "dead_letters": [], "typed": []} == tables(
+        tmp_path / "out"
+    )

@@ -1,0 +1,263 @@
+"""The rollup in a real session: equal to a plain count, whatever crashes or is killed.
+
+BRAIDMQ_SPARK_KILLS asks for more kills than the suite has time for; BRAIDMQ_CHAOS_SEED for
+others.
+"""
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from braidmq.columnar import TypedSchema
+from braidmq.spark.pipelines import queries
+from braidmq.spark.pipelines import rollup_windows as windowing
+from braidmq.spark.pipelines.readings import reading_of
+from braidmq.spark.pipelines.rollup import STATES, Wish, rollup
+from braidmq.spark.pipelines.rollup_windows import DAY_MS, SENSOR_CHARS_MAX, Rules
+from braidmq.spark.pipelines.rollup_writer import Goal, Rollup
+from braidmq.spark.pipelines.runs import Batch, Plan, Run, Stream
+from tests.integration.spark.killing import life
+from tests.integration.spark.serving import Serving, serving
+from tests.unit.columnar.logs import message, write_log
+from tests.unit.spark.pipelines.minutes import MINUTE_MS, Event, Minutes, count
+from tests.unit.spark.running import KEY
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.campaign,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.timeout(600),
+]
+
+KILLS: Final = int(os.environ.get("BRAIDMQ_SPARK_KILLS", "3"))
+SEED: Final = int(os.environ.get("BRAIDMQ_CHAOS_SEED", "1"))
+CHANGES_MAX: Final = 80
+"""Of files: what a batch and a half change."""
+
+SCHEMA: Final = "sensor.Temperature"
+TOPIC: Final = f"rollup.{SCHEMA}"
+RULES: Final = Rules(watermark_ms=5 * MINUTE_MS)
+NOON_MS: Final = 1_763_294_400_000
+NUMBERS: Final = ("count", "min", "max", "last")
+
+
+def events_of(seed: int, size: int) -> list[Event]:
+    """Readings that come out of order, some too late, some that are none, with ids from 1."""
+    rng = random.Random(seed)
+    found, now_ms = [], NOON_MS
+    for offset in range(1, size + 1):
+        now_ms += rng.randint(0, 20_000)
+        event_ms = now_ms - int(rng.expovariate(1 / 100_000))
+        value = None if rng.random() < 0.05 else round(rng.uniform(-20, 50), 3)
+        found.append(Event(offset, f"sensor {rng.randint(0, 3)}", event_ms, value))
+    return found
+
+
+def body(event: Event) -> bytes:
+    reading = {"celsius": event.value, "timestamp_ms": event.event_ms}
+    payload = json.dumps({**reading, "sensor_id": event.sensor}).encode()
+    return message("temp", payload if event.value is not None else b"{", event.event_ms * 1000)
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return events_of(SEED, 320)
+
+
+@pytest.fixture
+def broker(events: list[Event], tmp_path: Path) -> Iterator[Serving]:
+    """A broker whose log begins with the events."""
+    path = tmp_path / "broker" / "data"
+    path.parent.mkdir()
+    with serving(write_log(path, map(body, events), segment_bytes=1 << 20)) as found:
+        yield found
+
+
+def table(out: Path, name: str) -> list[dict[str, Any]]:
+    """What a plain reader sees; a table that was never written is empty."""
+    found = [pq.ParquetFile(file).read() for file in (out / name).glob("date=*/*.parquet")]
+    return [row for part in found for row in part.to_pylist()]
+
+
+def check(out: Path, broker: Serving, expected: Minutes) -> None:
+    """Every minute once in the table and once on the topic, every other row in quarantine."""
+    rows = {(r["sensor_id"], ms(r["minute"])): r for r in table(out, SCHEMA)}
+    sent = [json.loads(value) for value in broker.values(TOPIC)]
+    apart = table(out, "quarantine")
+
+    assert len(rows) == len(table(out, SCHEMA))
+    assert expected.closed.keys() == rows.keys()
+    for key, minute in expected.closed.items():
+        assert {name: minute[name] for name in NUMBERS} == {n: rows[key][n] for n in NUMBERS}
+        assert rows[key]["mean"] == pytest.approx(minute["mean"], rel=1e-12)
+    assert sorted(rows) == sorted((m["sensor_id"], m["minute_ms"]) for m in sent)
+    for told in sent:
+        row = rows[told["sensor_id"], told["minute_ms"]]
+        assert {n: row[n] for n in (*NUMBERS, "mean")} == {
+            n: told[n] for n in (*NUMBERS, "mean")
+        }
+    late = [r["offset"] for r in apart if r["reason"] == windowing.LATE]
+    assert sorted(expected.late) == sorted(late)
+    assert sorted(expected.late + expected.invalid) == sorted(r["offset"] for r in apart)
+
+
+def ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+class CrashError(PySparkException):
+    """What a test throws in the way of a batch; as Spark's own, it may be over soon."""
+
+
+def crash_once(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, after: bool
+) -> None:
+    """Let the next call of a method crash, before or after it has done its work."""
+    method: Callable[..., object] = getattr(owner, name)
+
+    def crashing(*args: object, **kwargs: object) -> None:
+        monkeypatch.setattr(owner, name, method)
+        if after:
+            method(*args, **kwargs)
+        raise CrashError(message=name)
+
+    monkeypatch.setattr(owner, name, crashing)
+
+
+def test_a_batch_that_crashes_at_any_step_is_repeated_as_it_was(
+    spark: SparkSession,
+    broker: Serving,
+    events: list[Event],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Batches crash at every step once, two steps each; then the last one is forgotten.
+
+    The minutes that are open at the end are closed by a run that is told so, once.
+    """
+    monkeypatch.setattr(queries, "RESTART_S_MIN", 0.01)
+    out = tmp_path / "out"
+    source = {"path": str(broker.path), "subscribe": "temp", "maxOffsetsPerTrigger": "90"}
+    sink = {"path": str(broker.path), "apiKey": KEY}
+    said: list[str] = []
+    plan = Plan(source, out)
+    run = Run("rollup", plan, said.append)
+    goal = Goal(reading_of(TypedSchema.built_in(SCHEMA)), RULES, out, sink=sink)
+    writer = Rollup(goal, run.checkpoint() / STATES, said.append)
+    states = writer._states  # noqa: SLF001 - that is where it hurts
+    steps: list[tuple[object, str, bool]] = [
+        (writer, "_put_apart", True),
+        (states, "keep", False),
+        (states, "keep", True),
+        (writer._table, "write", True),  # noqa: SLF001 - as above
+        (writer, "_publish", True),
+        (states, "forget_before", True),
+    ]
+
+    def write(frame: DataFrame, batch: Batch) -> int:
+        if steps and len(steps) > 4 - 2 * batch.batch_id:
+            owner, name, after = steps.pop(0)
+            crash_once(monkeypatch, owner, name, after=after)
+        return writer.write(frame, batch)
+
+    run.go(Stream(lambda: run.messages(schemaId=SCHEMA), write))
+    assert [] == steps
+    restarts = [line for line in said if "; restart" in line]
+    assert 6 <= len(restarts), restarts  # a slow machine may add one
+    check(out, broker, count(events, RULES.watermark_ms))
+    last = states.last()
+    (run.checkpoint() / "commits" / str(last)).unlink()
+    wish = Wish(SCHEMA, rules=RULES, close=True, sink=sink)
+    for _ in range(2):
+        rollup(plan, wish, said.append)
+        check(out, broker, count(events, RULES.watermark_ms, close=True))
+    newest = states.find(states.last() or 0)
+
+    assert newest is not None
+    assert 2 == len([p for p in states.directory.iterdir() if p.is_dir()])
+    assert newest.closed + newest.open < 60 < len(table(out, SCHEMA))
+
+
+@pytest.mark.timeout(600 + 300 * KILLS)
+def test_killed_jvms_leave_every_minute_once(
+    broker: Serving, events: list[Event], tmp_path: Path
+) -> None:
+    """At random moments, each in another life; the last life ends by itself."""
+    rng = random.Random(SEED)
+    out = tmp_path / "out"
+    arguments = [
+        *("rollup", f"--path={broker.path}", f"--api-key={KEY}", f"--out={out}"),
+        *(f"--schema-id={SCHEMA}", "--subscribe=temp", "--watermark=5m", "--close"),
+        "--max-offsets-per-trigger=40",
+    ]
+    kills = 0
+    for _ in range(KILLS):
+        with life(tmp_path, *arguments) as pipeline:
+            stages = broker.path / "stages"
+            places = (out / "_checkpoint", out / SCHEMA, out / "quarantine", stages)
+            kills += pipeline.kill_java(*places, changes=rng.randint(1, CHANGES_MAX))
+    with life(tmp_path, *arguments) as pipeline:
+        assert 0 == pipeline.end(), pipeline.said()
+
+    assert KILLS == kills
+    check(out, broker, count(events, RULES.watermark_ms, close=True))
+
+
+NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)
+TYPED = (
+    "value binary, topic string, offset bigint, timestamp timestamp, celsius double, "
+    "timestamp_ms bigint, sensor_id string, _error string"
+)
+JUDGED: list[tuple[float | None, int | None, str | None, str | None, str]] = [
+    (1.0, NOON_MS, "s", None, ""),
+    (1.0, NOON_MS + DAY_MS, "s", None, ""),
+    (1.0, NOON_MS + DAY_MS + 1, "s", None, "ahead of its arrival"),
+    (1.0, 2**63 - 1, "s", None, "between 1970 and 9999"),
+    (1.0, -(2**63), "s", None, "between 1970 and 9999"),
+    (1.0, 0, "s" * SENSOR_CHARS_MAX, None, ""),
+    (1.0, 0, "s" * (SENSOR_CHARS_MAX + 1), None, "more than 1024 characters"),
+    (None, 0, "s", None, "celsius is null"),
+    (1.0, None, "s", None, "is null"),
+    (1.0, 0, None, None, "is null"),
+    (None, None, None, "not JSON", "not JSON"),
+]
+
+
+def test_what_is_no_reading_says_why(spark: SparkSession) -> None:
+    """Whatever a stranger's payload holds, no number of it stops the query."""
+    rows = [
+        (b"raw", "t", offset, NOON, *fields) for offset, (*fields, _) in enumerate(JUDGED, 1)
+    ]
+    reading = reading_of(TypedSchema.built_in(SCHEMA))
+    judged = windowing.judged(spark.createDataFrame(rows, TYPED), reading, RULES)
+    reasons = [row.reason or "" for row in judged.orderBy("offset").collect()]
+    windows = windowing.merged(windowing.windows_of(judged)).collect()
+
+    for (*_, expected), reason in zip(JUDGED, reasons, strict=True):
+        assert bool(expected) == bool(reason)
+        assert expected in reason
+    assert 3 == sum(window["count"] for window in windows)
+
+
+def test_a_mean_is_between_the_least_and_the_most(spark: SparkSession) -> None:
+    """Also where the sum is beyond all numbers, so that its JSON is always a number."""
+    window = ("s", NOON_MS, 2, 1e308, 1.5e308, float("inf"), (NOON_MS, 1, 1e308))
+    windows = spark.createDataFrame([window], windowing.WINDOW_SCHEMA)
+    found = windowing.as_table(windows)
+    (sent,) = windowing.as_messages(found).collect()
+
+    assert 1.5e308 == found.collect()[0]["mean"] == json.loads(sent["value"])["mean"]
+    assert "s" == sent["key"]
+    assert {"sensor_id", "minute_ms", "count", "min", "max", "mean", "last"} == set(
+        json.loads(sent["value"])
+    )

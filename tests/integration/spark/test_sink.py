@@ -1,0 +1,318 @@
+"""The sink in a real session: whatever is killed, each row is on its topic once.
+
+Rows are held back in the middle of a batch until a file appears, so that there is a middle.
+"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from textwrap import dedent
+from threading import Thread
+
+import psutil
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
+from pyspark.sql.streaming.query import StreamingQuery
+
+from braidmq import columnar
+from tests.integration.spark.serving import Serving, serving, until
+from tests.unit.spark.running import KEY
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.campaign,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.timeout(300),
+]
+
+ROWS = 100
+PADDING = 160 * 1024
+"""Bytes of a row: a few fill the buffers on the way to the broker."""
+
+SMALL = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "5",
+    "spark.sql.execution.python.udf.maxRecordsPerBatch": "5",
+}
+NUMBERS = [str(number) for number in range(ROWS)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A broker whose topic `in` has some numbers."""
+    with serving(tmp_path_factory.mktemp("broker") / "data") as found:
+        found.publish(NUMBERS, "in")
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(spark: SparkSession) -> None:
+    for name, value in SMALL.items():
+        spark.conf.set(name, value)
+
+
+def to(broker: Serving, **more: object) -> dict[str, str]:
+    given = {"endpoint": broker.address, "apiKey": KEY, **more}
+    return {name: str(value) for name, value in given.items()}
+
+
+def read(spark: SparkSession, parts: int, **where: str) -> DataFrame:
+    options = {"subscribe": "in", "startingOffsets": "earliest", "minPartitions": str(parts)}
+    return spark.readStream.format("braidmq").options(**options, **where).load()
+
+
+def held(frame: DataFrame, gate: Path) -> DataFrame:
+    """Large rows; those of the larger numbers do not come before the gate is open."""
+    name, padding, half = str(gate), PADDING, ROWS // 2
+
+    def hold(value: bytearray) -> str:
+        import time  # noqa: PLC0415 - on a worker, where only what is shipped is there
+        from pathlib import Path  # noqa: PLC0415 - as above
+
+        number = int(value.decode())
+        while number % half > half // 2 and not Path(name).exists():
+            time.sleep(0.01)
+        return f"{number}{' ' * padding}"
+
+    return frame.select(udf(hold, "string", useArrow=False)("value").alias("value"))
+
+
+def start(frame: DataFrame, state: Path, options: dict[str, str]) -> StreamingQuery:
+    writer = frame.writeStream.format("braidmq").options(**options)
+    writer = writer.option("checkpointLocation", str(state))
+    return writer.trigger(availableNow=True).start()
+
+
+def finish(query: StreamingQuery) -> None:
+    assert query.awaitTermination(200)
+
+
+def numbers_on(broker: Serving, topic: str) -> list[str]:
+    """What a topic has, the smallest number first."""
+    return sorted((value.strip() for value in broker.values(topic)), key=int)
+
+
+def forget_last_commit(state: Path) -> None:
+    """Make a checkpoint look as if its query had been killed behind the sink's commit."""
+    last = max((state / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_what_was_read_can_be_written(spark: SparkSession, broker: Serving) -> None:
+    """With key, headers and priority; the option wins over the column of topics."""
+    rows = [
+        ("a", "k", [("größe", b"\xc3\xbc")], "high"),
+        ("", None, None, "low"),
+        ("c", "", [], "normal"),
+    ]
+    schema = (
+        "value string, key string, headers array<struct<key:string,value:binary>>, "
+        "priority string, topic string"
+    )
+    frame = spark.createDataFrame([(*row, "first") for row in rows], schema)
+    frame.write.format("braidmq").mode("append").options(**to(broker)).save()
+    again = spark.read.format("braidmq").options(path=str(broker.path), includeHeaders="true")
+    first = again.option("subscribe", "first").load()
+    first.write.format("braidmq").mode("append").options(**to(broker, topic="second")).save()
+    kept = ("key", "headers", "priority", "origin")
+    one, two = (
+        {
+            row["value"]: [row[name] for name in kept]
+            for row in broker.rows()
+            if row["topic"] == topic
+        }
+        for topic in ("first", "second")
+    )
+    headers = [{"key": "größe", "value": b"\xc3\xbc"}, {"key": "key", "value": b"k"}]
+
+    assert {b"a", b"", b"c"} == set(one)
+    assert [b"k", headers, "high", "spark"] == one[b"a"]
+    assert one == two
+
+
+def test_what_cannot_be_written_is_refused_in_words(
+    spark: SparkSession, broker: Serving, tmp_path: Path
+) -> None:
+    """When it is planned, through all of Spark's layers."""
+    frame = spark.range(3).selectExpr("id AS value")
+    writes = frame.write.format("braidmq").options(**to(broker, topic="none"))
+    with pytest.raises(PySparkException, match="column value: is bigint; cast it: binary or"):
+        writes.mode("append").save()
+    with pytest.raises(PySparkException, match="option mode: 'overwrite' is not for topics"):
+        writes.mode("overwrite").save()
+    counts = read(spark, 1, path=str(broker.path)).groupBy("topic").count()
+    query = (
+        counts.selectExpr("topic", "string(count) AS value")
+        .writeStream.format("braidmq")
+        .options(checkpointLocation=str(tmp_path), **to(broker))
+    )
+    with pytest.raises(PySparkException, match="option mode: 'overwrite' is not for topics"):
+        query.outputMode("complete").trigger(availableNow=True).start().awaitTermination(120)
+
+
+def test_a_worker_that_is_killed_in_the_middle_is_replaced(
+    spark: SparkSession, broker: Serving, tmp_path: Path
+) -> None:
+    """The attempt's rows are on no topic, those of the next one once."""
+    frame = held(read(spark, 2, path=str(broker.path)), tmp_path / "gate")
+    query = start(frame, tmp_path / "state", to(broker, topic="worker"))
+    until(broker.staging)
+    killed = [worker for worker in workers() if is_connected(worker, broker.port)]
+    for worker in killed:
+        worker.kill()
+    (tmp_path / "gate").touch()
+    finish(query)
+
+    assert killed
+    assert NUMBERS == numbers_on(broker, "worker")
+
+
+def workers() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children(recursive=True) if "python" in p.name()]
+
+
+def is_connected(process: psutil.Process, port: int) -> bool:
+    try:
+        return any(port in found.raddr for found in process.net_connections())
+    except psutil.Error:
+        return False
+
+
+def test_a_broker_that_is_killed_in_the_middle_comes_back(
+    spark: SparkSession, broker: Serving, tmp_path: Path
+) -> None:
+    """Tasks wait for it, are run again, and so is what the driver asks; source and sink."""
+    frame = held(read(spark, 2, endpoint=broker.address, apiKey=KEY), tmp_path / "gate")
+    query = start(frame, tmp_path / "state", to(broker, topic="broker"))
+    until(broker.staging)
+    broker.end(signal.SIGKILL)
+    (tmp_path / "gate").touch()
+    broker.start()
+    finish(query)
+
+    assert NUMBERS == numbers_on(broker, "broker")
+
+
+def test_a_broker_that_is_killed_while_it_publishes_goes_on(
+    spark: SparkSession, broker: Serving
+) -> None:
+    """The commit is sent again, and finds what was begun."""
+    count = 20_000
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+    seen: list[int] = []
+
+    def kill_in_the_middle() -> None:
+        until(lambda: published(broker, "all"))
+        broker.end(signal.SIGKILL)
+        seen.append(published(broker, "all"))
+        broker.start()
+
+    killing = Thread(target=kill_in_the_middle)
+    killing.start()
+    frame = spark.range(count, numPartitions=2).selectExpr("string(id) AS value")
+    frame.write.format("braidmq").mode("append").options(**to(broker, topic="all")).save()
+    killing.join()
+
+    assert 0 < seen[0] < count
+    assert [str(number) for number in range(count)] == numbers_on(broker, "all")
+
+
+def published(broker: Serving, topic: str) -> int:
+    found = columnar.topic_counts(broker.path).get(topic)
+    return 0 if found is None else found.messages
+
+
+def test_a_driver_that_is_killed_in_the_middle_is_started_again(
+    spark: SparkSession, broker: Serving, tmp_path: Path
+) -> None:
+    """From its checkpoint, by another driver; what the first one staged is nobody's."""
+    gate, state = tmp_path / "gate", tmp_path / "state"
+    program = dedent(
+        f"""
+        import sys
+        sys.path.insert(0, {str(Path(__file__).resolve().parents[3])!r})
+        from braidmq.spark import session
+        from tests.integration.spark import test_sink as here
+        from tests.integration.spark.conftest import QUICK
+        from pathlib import Path
+
+        spark = session("killed", master="local[2,4]", config=QUICK | here.SMALL)
+        frame = here.held(here.read(spark, 2, path={str(broker.path)!r}), Path({str(gate)!r}))
+        query = here.start(frame, Path({str(state)!r}), {to(broker, topic="driver")!r})
+        query.awaitTermination()
+        """
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        until(broker.staging)
+    finally:
+        killed = kill_family(driver)
+    gate.touch()
+    frame = held(read(spark, 2, path=str(broker.path)), gate)
+    finish(start(frame, state, to(broker, topic="driver")))
+
+    assert "java" in killed
+    assert NUMBERS == numbers_on(broker, "driver")
+
+
+def kill_family(process: "subprocess.Popen[bytes]") -> set[str]:
+    """Kill a process and all that it has started; return their names."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    names = {member.name() for member in family}
+    process.kill()
+    for member in family:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.wait()
+    return names
+
+
+def test_a_batch_that_is_repeated_in_other_parts_changes_nothing(
+    spark: SparkSession, broker: Serving, tmp_path: Path
+) -> None:
+    """Its key is known; a later batch is another one."""
+    frame = read(spark, 1, path=str(broker.path))
+    finish(start(frame.repartition(2), tmp_path, to(broker, topic="repeated")))
+    once = broker.rows()[-1]
+    forget_last_commit(tmp_path)
+    finish(start(frame.repartition(3), tmp_path, to(broker, topic="repeated")))
+
+    assert NUMBERS == numbers_on(broker, "repeated")
+    assert once == broker.rows()[-1]
+
+
+def test_two_writes_of_one_foreach_batch_are_each_repeated_for_themselves(
+    spark: SparkSession, broker: Serving, tmp_path: Path
+) -> None:
+    """By their sinkId; without one, they are refused."""
+
+    def write(frame: DataFrame, names: list[str | None]) -> None:
+        for name in names:
+            known = {} if name is None else {"sinkId": name}
+            options = to(broker, topic=f"each {name}", **known)
+            frame.select("value").write.format("braidmq").mode("append").options(
+                **options
+            ).save()
+
+    def run(names: list[str | None]) -> None:
+        frame = read(spark, 2, path=str(broker.path))
+        writer = frame.writeStream.foreachBatch(lambda frame, _batch: write(frame, names))
+        writer = writer.option("checkpointLocation", str(tmp_path))
+        finish(writer.trigger(availableNow=True).start())
+
+    with pytest.raises(PySparkException, match="option sinkId: '' is missing: the writes of"):
+        run(["one", None])
+    run(["one", "two"])
+    forget_last_commit(tmp_path)
+    run(["two", "one"])
+
+    assert [NUMBERS] * 2 == [numbers_on(broker, f"each {name}") for name in ("one", "two")]
+    assert [] == numbers_on(broker, "each None")

@@ -1,0 +1,139 @@
+"""The Flight endpoint as strangers, certificates and operators meet it."""
+
+import json
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trustme
+
+from braidmq.columnar.endpoint import Endpoint
+from braidmq.columnar.failures import UnavailableError
+from braidmq.columnar.logs import DirectoryLog
+from braidmq.columnar.requests import SinkKey
+from tests.integration.flights import (
+    FLIGHT,
+    SCHEMA,
+    asked,
+    assert_clean,
+    rows,
+    serving,
+)
+from tests.integration.served import Served, refused, served
+from tests.unit.columnar.endpoints import read
+from tests.unit.columnar.logs import message, write_log
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+
+
+def certificate(directory: Path) -> tuple[str, bytes]:
+    """Return a section with a certificate for 127.0.0.1, and the root that it is checked by."""
+    directory.mkdir(exist_ok=True)
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(directory / "key.pem")
+    for number, blob in enumerate(issued.cert_chain_pems):
+        blob.write_to_path(directory / "cert.pem", append=number > 0)
+    files = f'tls_cert = "{directory}/cert.pem"\ntls_key = "{directory}/key.pem"\n'
+    return f"[flight]\n{files}", authority.cert_pem.bytes()
+
+
+async def test_tls_is_spoken_with_whoever_trusts_the_certificate(tmp_path: Path) -> None:
+    """The file that says where it is says so; others cannot talk to it."""
+    section, root = certificate(tmp_path)
+    path = tmp_path / "data"
+    path.mkdir()
+    write_log(path, [message("t", b"x")] * 30)
+    async with serving(tmp_path, config=section) as broker:
+        address = broker.facts()["flight"]
+        assert address.startswith("grpc+tls://127.0.0.1:")
+        friend = Endpoint(address, "dev-key", roots=root)
+
+        assert read(DirectoryLog(path)) == await asked(read, friend)
+        stage = await asked(friend.stage, "t", SCHEMA, rows("x"))
+        assert 1 == (await asked(friend.commit, SinkKey("q", "", 0), [stage.id])).messages
+        stranger = Endpoint(address, "dev-key", roots=trustme.CA().cert_pem.bytes())
+        with pytest.raises(UnavailableError):
+            await asked(stranger.offsets)
+        with pytest.raises(UnavailableError):
+            await asked(Endpoint(address.replace("+tls", ""), "dev-key").offsets)
+        assert 0 == await broker.end()
+        assert_clean(broker)
+
+
+RUBBISH: Final = (
+    b"",
+    b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+    bytes(100_000),
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 1_000,
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9),
+)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_rubbish_on_the_socket_is_no_news(tmp_path: Path, tls: bool) -> None:
+    """Whatever strangers send, the next call is answered and the log stays a log."""
+    section, root = certificate(tmp_path)
+    async with serving(tmp_path, config=section if tls else "") as broker:
+        address = broker.facts()["flight"]
+        host, _, port = address.rpartition("//")[2].rpartition(":")
+        for data in RUBBISH:
+            with socket.create_connection((host, int(port))) as peer:
+                with suppress(OSError):  # it may have hung up already
+                    peer.sendall(data)
+                    peer.shutdown(socket.SHUT_WR)
+                while await asked(_received, peer):
+                    pass
+        friend = Endpoint(address if tls else f"grpc://{address}", "dev-key", roots=root)
+
+        assert (1, 1) == await asked(friend.offsets)
+        assert 0 == await broker.end()
+        assert_clean(broker)
+
+
+def _received(peer: socket.socket) -> bytes:
+    try:
+        return peer.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
+async def test_the_address_is_in_the_ready_file_and_in_the_data_directory(
+    tmp_path: Path,
+) -> None:
+    """Whoever has the directory finds the broker; two cannot have one address."""
+    async with serving(tmp_path) as broker:
+        address = broker.facts()["flight"]
+        found = json.loads((tmp_path / "data" / "run.json").read_text())
+        assert address == found["flight"]
+        code, line = await refused(tmp_path / "other", "--flight", address)
+
+        assert 69 == code
+        assert f"error: flight: cannot listen on {address}: Address already in use" == line
+
+
+async def test_without_pyarrow_who_asks_for_flight_is_refused(tmp_path: Path) -> None:
+    """Exit 2 and one line with the fix."""
+    (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError(name='pyarrow')")
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    code, line = await refused(tmp_path / "b", *FLIGHT, environment={"PYTHONPATH": path})
+
+    assert 2 == code
+    assert "error: flight: needs pyarrow: pip install braidmq[spark], or turn it off" == line
+
+
+def has_loaded(broker: Served, library: str) -> bool:
+    return library in Path(f"/proc/{broker.process.pid}/maps").read_text()
+
+
+async def test_flight_that_is_off_costs_nothing(tmp_path: Path) -> None:
+    """Nothing of it is imported: neither time at the start nor memory."""
+    async with served(tmp_path) as broker:
+        await broker.ready()
+
+        assert not has_loaded(broker, "libarrow")
+        assert None is broker.facts()["flight"]

@@ -1,0 +1,90 @@
+"""Rollup, replay and report on the command line: what cannot be is refused in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.cli.main import main
+from braidmq.cli.pipelines import place_of, range_of, unsealing_options
+
+SCHEMA = "--schema-id=sensor.Temperature"
+REFUSED = {
+    "rollup without topics": (
+        ["rollup", "--path=x", "--out=o", SCHEMA, "--no-topic"],
+        "--subscribe: is missing; name the topics with readings",
+    ),
+    "rollup of commands": (
+        ["rollup", "--path=x", "--out=o", "--schema-id=control.Command", "--no-topic"],
+        "'control.Command' is not of readings",
+    ),
+    "rollup to a topic without a key": (
+        ["rollup", "--path=x", "--out=o", SCHEMA, "--subscribe=t"],
+        "option apiKey: '' is missing",
+    ),
+    "rollup with a strange watermark": (
+        ["rollup", "--path=x", "--out=o", SCHEMA, "--subscribe=t", "--watermark=soon"],
+        "--watermark: 'soon' is not a length of time",
+    ),
+    "rollup that closes without an end": (
+        ["rollup", "--path=x", "--out=o", SCHEMA, "--no-topic", "--close", "--trigger=10s"],
+        "--close: needs --trigger available-now",
+    ),
+    "replay of a table with a time": (
+        ["replay", "--path=x", "--name=n", "--checkpoint=c", "--table=t", "--from=2026-11-16"],
+        "--table: '2026-11-16' chooses in the log, not in a table",
+    ),
+    "replay from no time": (
+        ["replay", "--path=x", "--name=n", "--checkpoint=c", "--from=yesterday"],
+        "--from: 'yesterday' is not a moment",
+    ),
+    "replay at no rate": (
+        ["replay", "--path=x", "--name=n", "--checkpoint=c", "--api-key=k", "--rate=0"],
+        "--rate: 0 is not more than 0",
+    ),
+    "report of two places": (
+        ["report", "--path=x", "--endpoint=grpc://a:1", "--out=o"],
+        "--path: give it or --endpoint, and not both",
+    ),
+    "report of a topic with no schema": (
+        ["report", "--path=x", "--out=o", "--typed=t"],
+        "--typed: 't' is not TOPIC=SCHEMA",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(
+    case: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With the option, the value and the fix; exit 2, and nothing is begun."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BRAIDMQ_API_KEY", raising=False)
+    arguments, problem = REFUSED[case]
+
+    assert 2 == main(["pipeline", *arguments])
+    told = capsys.readouterr().err
+    assert problem in told
+    assert 1 == told.count("\n")
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_the_sink_finds_the_broker_as_the_source_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its directory or its address; the key may be out of sight."""
+    monkeypatch.setenv("BRAIDMQ_API_KEY", "hidden")
+
+    assert {"path": "data", "apiKey": "hidden"} == place_of(Path("data"), None, None)
+    assert {"endpoint": "grpc://a:1", "apiKey": "k"} == place_of(None, "grpc://a:1", "k")
+
+
+def test_options_are_passed_on_as_the_source_reads_them(tmp_path: Path) -> None:
+    """What is not said is left out."""
+    assert {} == range_of(None, None) == unsealing_options(None, None)
+    assert {"startingTimestamp": "86400000", "endingTimestamp": "5"} == range_of(
+        "1970-01-02", "5"
+    )
+    assert {"privateKeyFile": str(tmp_path), "trustedKeys": "a,b"} == unsealing_options(
+        tmp_path, ["a", "b"]
+    )

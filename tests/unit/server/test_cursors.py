@@ -1,0 +1,287 @@
+"""Cursors as readers ask for them: opened once, moved forward, held against retention."""
+
+import asyncio
+import errno
+
+import pytest
+
+from braidmq.admin.cursors import CursorSnapshot
+from braidmq.admin.refusals import UnavailableError
+from braidmq.base.errors import CursorError, LogFullError, NotAllowedError
+from braidmq.broker.authorize import SUBSCRIBE, Grant, Principal
+from braidmq.broker.topics import Message, body_of
+from braidmq.server.cursors import CursorPlace, Cursors
+from braidmq.testing.clock import FakeClock
+from tests.unit.server.sink_world import ADA, BOB, OPS, SEGMENT_BYTES, SinkWorld
+
+pytestmark = pytest.mark.asyncio
+
+HOUR_S = 3600
+
+
+async def publish(world: SinkWorld, count: int, payload: bytes = b"x") -> None:
+    """Publish messages, committed."""
+    topic = world.engine.broker.topics.get("t")
+    assert topic is not None
+    for _ in range(count):
+        world.engine.broker.publish(
+            Message(topic, 1, body_of(topic, payload)), world.clock.now_us()
+        )
+    world.engine.end_turn()
+    await world.rest()
+
+
+async def opened(world: SinkWorld, start: int | None, name: str = "night") -> CursorPlace:
+    return await world.run(world.cursors.open(ADA, name, start))
+
+
+async def test_a_cursor_is_made_at_the_end_of_the_log_or_where_it_is_told() -> None:
+    """The end is what a power cut cannot take back, and one behind it."""
+    world = SinkWorld()
+    await publish(world, 3)
+
+    assert CursorPlace("night", 4, 4, created=True) == await opened(world, None)
+    assert CursorPlace("day", 2, 2, created=True) == await opened(world, 2, "day")
+
+
+async def test_the_end_of_the_log_is_what_is_synced() -> None:
+    """Readers outside see no more: an offset behind it would be ahead of the log for them."""
+    world = SinkWorld(wal={"fsync": "none"})
+    await publish(world, 3)
+
+    with pytest.raises(CursorError, match="ends at 1"):
+        await world.cursors.open(ADA, "night", 4)
+    assert 1 == (await opened(world, None)).initial
+    world.wal.sync()
+    assert 5 == (await opened(world, None, "day")).initial
+
+
+async def test_a_cursor_that_is_there_stays_whatever_start_says() -> None:
+    """Spark asks for its first offset more than once, and must hear the same each time."""
+    world = SinkWorld()
+    await publish(world, 3)
+    await opened(world, None)
+    await publish(world, 3)
+
+    for start in (None, 1, 7):
+        assert CursorPlace("night", 4, 4, created=False) == await opened(world, start)
+    await world.run(world.cursors.move(ADA, "night", 6))
+    assert CursorPlace("night", 4, 6, created=False) == await opened(world, None)
+
+
+async def test_a_cursor_is_durable_when_it_is_answered() -> None:
+    """Made, moved or removed: a restart knows."""
+    world = SinkWorld()
+    await publish(world, 3)
+    await opened(world, 1)
+    await opened(world, 1, "gone")
+    await world.run(world.cursors.move(ADA, "night", 3))
+    await world.run(world.cursors.remove(ADA, "gone"))
+    after = SinkWorld(world.disk.kill())
+
+    assert [("night", 1, 3)] == [(c.name, c.initial, c.position) for c in after.cursors.all()]
+
+
+async def test_a_second_reader_waits_for_the_first_ones_record() -> None:
+    """What it is told must be as durable."""
+    world = SinkWorld()
+    first = asyncio.ensure_future(world.cursors.open(ADA, "night", None))
+    second = asyncio.ensure_future(world.cursors.open(ADA, "night", None))
+    await world.let_be()
+    assert not second.done()
+    await world.rest()
+    await world.let_be()
+
+    assert [True, False] == [(await first).created, (await second).created]
+
+
+async def test_a_cursor_moves_forward_only_and_not_behind_the_log() -> None:
+    """A late report changes nothing; one that cannot be true is refused."""
+    world = SinkWorld()
+    await publish(world, 3)
+    await opened(world, 2)
+    await world.run(world.cursors.move(ADA, "night", 5))
+    await world.run(world.cursors.move(ADA, "night", 3))
+    assert [5] == [cursor.position for cursor in world.cursors.all()]
+
+    with pytest.raises(CursorError, match="offset 8 is behind the log"):
+        await world.cursors.move(ADA, "night", 8)
+
+
+async def test_the_list_says_how_far_behind_each_is() -> None:
+    """In ids, by name."""
+    world = SinkWorld()
+    await publish(world, 3)
+    await opened(world, 2)
+    await opened(world, None, "day")
+
+    def row(name: str, place: int, lag: int) -> CursorSnapshot:
+        return CursorSnapshot(
+            name=name, principal="ada", initial=place, position=place, lag=lag
+        )
+
+    assert [row("day", 5, 1), row("night", 2, 4)] == world.cursors.all()
+
+
+async def test_only_its_maker_and_administrators_use_a_cursor() -> None:
+    """Whoever moved it could have another reader's messages deleted."""
+    world = SinkWorld()
+    await publish(world, 3)
+    await opened(world, 1)
+    for asked in (
+        world.cursors.open(BOB, "night", None),
+        world.cursors.move(BOB, "night", 2),
+        world.cursors.remove(BOB, "night"),
+    ):
+        with pytest.raises(NotAllowedError, match="use cursor 'night'"):
+            await asked
+
+    await world.run(world.cursors.move(OPS, "night", 2))
+    assert 2 == (await world.run(world.cursors.open(OPS, "night", None))).position
+    await world.run(world.cursors.remove(OPS, "night"))
+    assert [] == world.cursors.all()
+
+
+@pytest.mark.parametrize(
+    ("principal", "may"),
+    [
+        (Principal("p", publish=["*"], subscribe=[]), False),
+        (Principal("p", publish=[], subscribe=["a"]), True),
+        (Principal("p", publish=[], subscribe=[], admin=True), True),
+        (Principal("p", publish=[], subscribe=[], grants=[Grant("a", {SUBSCRIBE})]), True),
+        (Principal("p", publish=[], subscribe=[], grants=[Grant("a", {"publish"})]), False),
+    ],
+)
+async def test_whoever_may_read_nothing_holds_nothing(
+    principal: Principal, *, may: bool
+) -> None:
+    """A cursor keeps the log from being deleted."""
+    world = SinkWorld()
+    if may:
+        assert (await world.run(world.cursors.open(principal, "c", None))).created
+    else:
+        with pytest.raises(NotAllowedError, match="hold the log"):
+            await world.cursors.open(principal, "c", None)
+
+
+async def test_a_principal_that_is_gone_holds_nothing() -> None:
+    """Its sessions may outlive it for a moment."""
+    gone = Principal("p", publish=[], subscribe=["*"])
+    gone.gone = True
+
+    with pytest.raises(NotAllowedError):
+        await SinkWorld().cursors.open(gone, "c", None)
+
+
+@pytest.mark.parametrize("name", ["", 256 * "x", 128 * "ä", "\ud800"])
+async def test_names_are_bounded(name: str) -> None:
+    """They are kept in every snapshot, and shown."""
+    with pytest.raises(CursorError, match="1 to 255 bytes"):
+        await SinkWorld().cursors.open(ADA, name, None)
+
+
+async def test_cursors_are_bounded_and_begin_inside_the_log() -> None:
+    """The errors say what to do."""
+    world = SinkWorld()
+    for start in (-1, 2):
+        with pytest.raises(CursorError, match="is behind the log, which ends at 1"):
+            await world.cursors.open(ADA, "night", start)
+    for number in range(1_000):
+        world.engine.broker.cursors.create(str(number), "ada", 1)
+    with pytest.raises(CursorError, match="remove an unused one"):
+        await world.cursors.open(ADA, "night", None)
+
+
+@pytest.mark.parametrize("verb", ["move", "remove"])
+async def test_a_cursor_that_is_not_there_is_told(verb: str) -> None:
+    """By its name."""
+    world = SinkWorld()
+    asked = {
+        "move": world.cursors.move(ADA, "night", 1),
+        "remove": world.cursors.remove(ADA, "night"),
+    }
+    with pytest.raises(CursorError, match="cursor 'night': there is none"):
+        await asked.pop(verb)
+    for coroutine in asked.values():
+        coroutine.close()
+
+
+async def test_a_full_log_makes_no_cursor_and_lets_those_that_are_there_move() -> None:
+    """A reader that goes on gives room."""
+    world = SinkWorld()
+    await publish(world, 3)
+    await opened(world, 1)
+    world.disk.fail("pwrite", errno.ENOSPC, nth=1)
+    await world.run(world.cursors.move(ADA, "night", 3))
+    assert [3] == [cursor.position for cursor in world.cursors.all()]
+    world.engine.log_failed(LogFullError())
+    with pytest.raises(UnavailableError):
+        await world.run(world.cursors.open(ADA, "day", None))
+
+    after = SinkWorld(world.disk.kill())
+    assert [("night", 3)] == [(c.name, c.position) for c in after.cursors.all()]
+
+
+async def test_a_cursor_that_the_log_refuses_is_not_there() -> None:
+    """Whoever asked for it is told."""
+    world = SinkWorld()
+    world.disk.fail("pwrite", errno.ENOSPC, nth=1)
+    with pytest.raises(UnavailableError, match="no space"):
+        await world.run(world.cursors.open(ADA, "night", None))
+
+    assert [] == world.cursors.all()
+
+
+async def test_before_recovery_and_while_it_ends_the_broker_is_not_available() -> None:
+    """Nothing is promised then."""
+    early = Cursors(lambda: None, lambda: None)
+    with pytest.raises(UnavailableError, match="recovering"):
+        early.all()
+    world = SinkWorld()
+    world.engine.drain()
+    with pytest.raises(UnavailableError, match="shutting down"):
+        await world.cursors.open(ADA, "night", None)
+
+
+@pytest.mark.parametrize(("force", "kept"), [(False, True), (True, False)])
+async def test_retention_waits_for_a_cursor_unless_it_is_forced(
+    *, force: bool, kept: bool
+) -> None:
+    """With force the limits win, and the lag says what was lost to the reader."""
+    clock = FakeClock()
+    world = SinkWorld(clock=clock, wal={"retention_hours": 1, "retention_force": force})
+    await opened(world, 1)
+    for _ in range(8):
+        await publish(world, 4, SEGMENT_BYTES // 4 * b"x")
+    clock.advance(2 * HOUR_S)
+    for _ in range(3):  # a snapshot needs the one before it
+        await publish(world, 1)
+        world.engine.take_snapshot()
+        await world.rest()
+
+    assert kept == (world.wal.first_id == 1)
+    if kept:
+        await world.run(world.cursors.move(ADA, "night", 20))
+        world.engine.take_snapshot()
+        await world.rest()
+        assert 1 < world.wal.first_id <= 20
+
+
+async def test_retention_goes_by_the_place_that_is_durable() -> None:
+    """A move that a crash takes back must find its messages."""
+    clock = FakeClock()
+    world = SinkWorld(clock=clock, wal={"retention_hours": 1})
+    await opened(world, 1)
+    for _ in range(8):
+        await publish(world, 4, SEGMENT_BYTES // 4 * b"x")
+    clock.advance(2 * HOUR_S)
+    moving = asyncio.ensure_future(world.cursors.move(ADA, "night", 30))
+    await world.let_be()
+    world.engine.take_snapshot()
+    before = SinkWorld(world.disk.kill(), clock=clock)
+    assert 1 == before.wal.first_id <= min(c.position for c in before.cursors.all())
+    await world.rest()
+    await moving
+
+    after = SinkWorld(world.disk.kill(), clock=clock)
+    assert [30] == [cursor.position for cursor in after.cursors.all()]

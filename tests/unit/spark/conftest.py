@@ -1,0 +1,23 @@
+"""Brokers for the tests of a module that only need some broker."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.columnar.logs import write_log
+from tests.unit.spark.running import Running, running
+from tests.unit.spark.sources import varied
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A broker with an empty log, at first."""
+    with running(tmp_path_factory.mktemp("broker")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def full_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A broker on a log with every kind of message; nothing is to be added to it."""
+    with running(write_log(tmp_path_factory.mktemp("full"), varied(300))) as found:
+        yield found

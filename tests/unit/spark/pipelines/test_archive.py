@@ -1,0 +1,21 @@
+"""`archive`, as far as it needs no JVM: where a message lies."""
+
+from datetime import date
+
+import pyarrow as pa
+
+from braidmq.spark.pipelines.archive import KEYS
+from braidmq.spark.pipelines.layouts import Layout
+
+LONG = "t" * 65_535
+
+
+def test_a_message_lies_by_day_and_topic_and_keeps_its_topic() -> None:
+    """The directory's name is bounded, the column is whole."""
+    rows = pa.table({"topic": ["a/b", LONG], "date": [date(2026, 1, 2)] * 2})
+    pieces = list(Layout(KEYS).pieces(rows))
+
+    assert [["a/b"], [LONG]] == [piece.rows.column("topic").to_pylist() for piece in pieces]
+    assert ["topic"] == pieces[0].rows.column_names
+    assert pieces[0].directory.startswith("date=2026-01-02/topic_dir=a%2Fb~")
+    assert all(len(part) < 255 for piece in pieces for part in piece.directory.split("/"))

@@ -1,0 +1,70 @@
+"""What a failed query says, from what Spark made of it."""
+
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+
+from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.failures import (
+    TEXT_CHARS_MAX,
+    JavaGoneError,
+    QueryFailedError,
+    is_final,
+    is_java_gone,
+    told,
+)
+
+OURS = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [X] Failed:
+Traceback (most recent call last):
+  File "runner.py", line 1, in f
+ValueError: first
+The above exception was the direct cause of the following exception:
+Traceback (most recent call last):
+braidmq.spark.offsets.LostOffsetsError: data: the offsets 1 to 5 are lost: gone; do that
+ SQLSTATE: 39000
+"""
+DEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception:  SQLSTATE: XXKST"
+PYTHONS = "[X] failed\nTraceback (most recent call last):\npkg.mod.OddError: why\n\nDriver: x"
+AWAY = "x\nbraidmq.columnar.failures.UnavailableError: grpc://h:1 does not answer\n"
+
+LINES = {
+    OURS: ("data: the offsets 1 to 5 are lost: gone; do that", True),
+    DEAD: (DEAD, False),
+    PYTHONS: ("pkg.mod.OddError: why", False),
+    AWAY: ("grpc://h:1 does not answer", False),
+    "": ("PySparkException", False),
+    "x" * 10_000: ("x" * (TEXT_CHARS_MAX - 1) + "…", False),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), LINES.items())
+def test_the_last_of_our_errors_is_what_is_told(text: str, expected: tuple[str, bool]) -> None:
+    """One line. Ours says what to do, so to try again is of no use; unless it may be over."""
+    error = PySparkException(text)
+
+    assert expected == (told(error), is_final(error))
+
+
+def test_an_error_of_ours_is_told_as_it_is() -> None:
+    """It came from this process."""
+    error = ConfigError("--out", "is bad")
+
+    assert ("--out: is bad", True) == (told(error), is_final(error))
+    assert is_final(OSError(28, "No space left on device"))
+    assert is_final(AssertionError())
+
+
+def test_a_jvm_that_died_is_known_by_what_calls_raise() -> None:
+    """And by nothing that a live one answers."""
+    answered = Py4JError("an error occurred")
+    answered.java_exception = object()
+    gone = [Py4JNetworkError("x"), Py4JError("Answer from Java side is empty"), EOFError()]
+
+    assert all(map(is_java_gone, [*gone, ConnectionRefusedError(), ConnectionResetError()]))
+    assert not any(map(is_java_gone, [answered, ValueError(), OSError(28, "full")]))
+
+
+def test_errors_say_whose_they_are() -> None:
+    """The pipeline's name comes first."""
+    assert "typed a: why" == str(QueryFailedError("typed a", "why"))
+    assert "archive: Spark's Java process has ended" in str(JavaGoneError("archive"))

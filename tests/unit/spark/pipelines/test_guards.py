@@ -1,0 +1,36 @@
+"""Guards of a run: its directory, and its words."""
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.base.errors import BraidError, ConfigError
+from braidmq.spark.pipelines.failures import JavaGoneError, QueryFailedError
+from braidmq.spark.pipelines.guards import held, plain_errors
+
+
+def test_a_directory_is_held_by_one_run(tmp_path: Path) -> None:
+    """A second one is refused, with the option to change; afterwards it is free again."""
+    place = tmp_path / "new" / "out"
+    refused = pytest.raises(ConfigError, match=f"--out: {place} is being used")
+    with held(place, "--out"), refused, held(place, "--out"):
+        pass
+    with held(place, "--out"):
+        assert place.is_dir()
+
+
+ERRORS: dict[str, tuple[Exception, type[BraidError], str]] = {
+    "ours": (ConfigError("--rate", "no"), ConfigError, "--rate: no"),
+    "a dead JVM": (EOFError(), JavaGoneError, "Java process has ended"),
+    "a lost connection": (ConnectionRefusedError(), JavaGoneError, "run it again"),
+    "another": (ValueError("a\nb"), QueryFailedError, "report: a"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_end_in_one_line(case: str) -> None:
+    """Ours stay as they are; Spark's are told as a query's are."""
+    error, kind, text = ERRORS[case]
+
+    with pytest.raises(kind, match=text), plain_errors("report"):
+        raise error

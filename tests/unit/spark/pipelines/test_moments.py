@@ -1,0 +1,42 @@
+"""Times as users write them."""
+
+import pytest
+
+from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.moments import length_ms, moment_ms
+
+LENGTHS = {"500ms": 500, "30s": 30_000, " 10m ": 600_000, "2h": 7_200_000, "1d": 86_400_000}
+MOMENTS = {
+    "0": 0,
+    "1700000000000": 1_700_000_000_000,
+    "1970-01-02": 86_400_000,
+    "2023-11-14T22:13:20Z": 1_700_000_000_000,
+    "2023-11-14T23:13:20.5+01:00": 1_700_000_000_500,
+    "2023-11-14 22:13:20": 1_700_000_000_000,
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), LENGTHS.items())
+def test_a_length_has_one_number_and_one_unit(text: str, expected: int) -> None:
+    """From milliseconds to days."""
+    assert expected == length_ms("--watermark", text)
+
+
+@pytest.mark.parametrize(("text", "expected"), MOMENTS.items())
+def test_a_moment_is_a_number_or_a_date(text: str, expected: int) -> None:
+    """With a zone, or in UTC."""
+    assert expected == moment_ms("--from", text)
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "-1s", "1.5h", "1h30m", "1w", "9" * 10 + "s"])
+def test_what_is_no_length_is_refused(text: str) -> None:
+    """With the option, the value, and how to write it."""
+    with pytest.raises(ConfigError, match=f"--watermark: '{text}' is not a length .* 10m"):
+        length_ms("--watermark", text)
+
+
+@pytest.mark.parametrize("text", ["", "now", "-5", "1969-12-31", "2026-13-01", "9" * 20])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    """With the option and the value."""
+    with pytest.raises(ConfigError, match=f"--from: '{text}' is "):
+        moment_ms("--from", text)

@@ -1,0 +1,73 @@
+"""`typed`, as far as it needs no JVM: which topics have which schema, and what tables have."""
+
+import json
+from pathlib import Path
+from threading import Lock
+
+import pytest
+
+from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.runs import Plan
+from braidmq.spark.pipelines.typed import Wish, schema_of, table_of, typed, wishes
+
+TEMPERATURE = "sensor.Temperature"
+
+
+def test_topics_of_one_schema_are_one_wish() -> None:
+    """In the order that they were given; a topic may have an = in it, and come twice."""
+    texts = [f"a={TEMPERATURE}", "b=x.json", f"c=d={TEMPERATURE}", f"a={TEMPERATURE}"]
+
+    assert [Wish(TEMPERATURE, ("a", "c=d")), Wish("x.json", ("b",))] == wishes(texts)
+
+
+@pytest.mark.parametrize("text", ["", "a", "=a", "a=", "a,b=c"])
+def test_a_text_that_is_no_pair_is_refused(text: str) -> None:
+    """A comma would be two topics to the source."""
+    with pytest.raises(ConfigError, match=r"--typed: .* is not TOPIC=SCHEMA"):
+        wishes([text])
+
+
+def test_a_topic_has_one_schema() -> None:
+    """Else each of its messages would be in two tables, and a misfit in one of them."""
+    with pytest.raises(ConfigError, match="the topic 'a' cannot be both 'x' and 'y'"):
+        wishes(["a=x", "a=y"])
+
+
+def schema_file(path: Path, *fields: str, **more: object) -> str:
+    properties = {field: {"type": "string"} for field in fields}
+    path.write_text(json.dumps({"type": "object", "properties": properties, **more}))
+    return str(path)
+
+
+def test_a_schema_is_built_in_or_in_a_file(tmp_path: Path) -> None:
+    """A field that a table has a column for already is refused."""
+    named = schema_file(tmp_path / "order.json", "a", **{"$id": "shop/Order"})
+
+    assert TEMPERATURE == schema_of(TEMPERATURE).id
+    assert "shop/Order" == schema_of(named).id
+    with pytest.raises(ConfigError, match=r"the field 'date' of .* has the name of a column"):
+        schema_of(schema_file(tmp_path / "bad.json", "date"))
+    with pytest.raises(ConfigError, match="no schema 'nope'"):
+        schema_of("nope")
+
+
+def test_the_tables_of_a_schema() -> None:
+    """Fields behind what tells a message; raw bytes and the reason in quarantine."""
+    layout = table_of(Path("out"), "parquet", schema_of(TEMPERATURE), Lock()).layout
+    fields = ["celsius", "timestamp_ms", "sensor_id"]
+
+    assert ["date"] == [key.name for key in layout.keys]
+    assert ["topic", "offset", "timestamp", "key", *fields] == list(
+        layout.branches[TEMPERATURE]
+    )
+    assert ["topic", "offset", "timestamp", "key", "value", "reason", "schema"] == list(
+        layout.branches["quarantine"]
+    )
+
+
+def test_two_schemas_of_one_id_are_refused(tmp_path: Path) -> None:
+    """Their tables would be one."""
+    one = schema_file(tmp_path / "one.json", "a", **{"$id": TEMPERATURE})
+
+    with pytest.raises(ConfigError, match="two schemas have the same id"):
+        typed(Plan({}, tmp_path), [Wish(one), Wish(TEMPERATURE)], lambda _line: None)

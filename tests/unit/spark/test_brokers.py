@@ -1,0 +1,63 @@
+"""From options to a log and to a broker's endpoint."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from braidmq.base.errors import ConfigError
+from braidmq.columnar.endpoint import Endpoint
+from braidmq.columnar.failures import UnavailableError
+from braidmq.columnar.logs import DirectoryLog
+from braidmq.spark.brokers import endpoint_of, log_of, running_at
+from braidmq.spark.options import ReadOptions, WriteOptions
+from tests.unit.spark.running import KEY, Running
+
+
+def test_a_directory_is_read_and_an_endpoint_is_asked() -> None:
+    """Nothing is opened or connected for it."""
+    directory = log_of(ReadOptions(path=Path("/data")))
+    remote = log_of(ReadOptions(endpoint="grpc://broker:1", api_key=KEY))
+
+    assert isinstance(directory, DirectoryLog)
+    assert isinstance(remote, Endpoint)
+    assert ["/data", "grpc://broker:1"] == [directory.address, remote.address]
+
+
+def test_the_broker_on_a_directory_is_found(broker: Running) -> None:
+    """It says itself where it is."""
+    options = WriteOptions(path=broker.path, api_key=KEY)
+
+    assert broker.address == running_at(broker.path)
+    assert broker.address == endpoint_of(options).address
+    assert 1 <= endpoint_of(options).offsets().latest
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("127.0.0.1:8815", "grpc://127.0.0.1:8815"),
+        ("0.0.0.0:8815", "grpc://127.0.0.1:8815"),
+        ("[::]:8815", "grpc://[::1]:8815"),
+        ("grpc+tls://broker:8815", "grpc+tls://broker:8815"),
+    ],
+)
+def test_an_address_to_listen_on_becomes_one_to_connect_to(
+    tmp_path: Path, written: str, address: str
+) -> None:
+    """All addresses of a machine are none; the scheme is said where it is not the plain one."""
+    (tmp_path / "run.json").write_text(json.dumps({"flight": written, "pid": 1}))
+
+    assert address == running_at(tmp_path)
+
+
+def test_no_broker_may_be_one_soon(tmp_path: Path) -> None:
+    """So that is worth another try; a broker without the endpoint is not."""
+    with pytest.raises(UnavailableError, match=f"no broker runs on {tmp_path}"):
+        running_at(tmp_path)
+    (tmp_path / "run.json").write_text('{"flight": null}')
+    with pytest.raises(ConfigError, match=r"no Flight endpoint; switch \[flight\] on"):
+        running_at(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"run\.json cannot be read"):
+        running_at(tmp_path)

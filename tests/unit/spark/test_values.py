@@ -1,0 +1,113 @@
+"""Values of options: what each text means, and how it is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from braidmq.spark import values
+from braidmq.spark.values import EARLIEST, LATEST, OptionError
+
+KEY = "11" * 32
+
+MEANINGS = [
+    (values.directory, "/data", Path("/data")),
+    (values.directory, "data", Path.cwd() / "data"),
+    (values.address, "grpc://broker:8815", "grpc://broker:8815"),
+    (values.address, " grpc+tls://10.0.0.1:1/", "grpc+tls://10.0.0.1:1"),
+    (values.address, "grpc://[::1]:65535", "grpc://[::1]:65535"),
+    (values.api_key, "bq_0-A", "bq_0-A"),
+    (values.name, "köln billing", "köln billing"),
+    (values.topic, "t" * 65_535, "t" * 65_535),
+    (values.topics, "a, b ,a", ("a", "b")),
+    (values.pattern, "s.*", "s.*"),
+    (values.position, "earliest", EARLIEST),
+    (values.position, "Latest", LATEST),
+    (values.position, "17", 17),
+    (values.position, '{"a":{"0":5},"b":{"0":-2}}', {"a": 5, "b": EARLIEST}),
+    (values.milliseconds, "1700000000123", 1_700_000_000_123_000),
+    (values.milliseconds, "0", 0),
+    (values.count, "1", 1),
+    (values.flag, "TRUE", True),
+    (values.flag, "false", False),
+    (values.schema_id, "sensor.Temperature", "sensor.Temperature"),
+    (values.schema_id, "/etc/x.json", "/etc/x.json"),
+    (values.public_keys, f"{KEY}, {KEY}", (bytes.fromhex(KEY),) * 2),
+]
+
+
+@pytest.mark.parametrize(("parser", "text", "value"), MEANINGS)
+def test_a_text_has_its_meaning(
+    parser: Callable[[str, str], object], text: str, value: object
+) -> None:
+    """As the table of the documentation says; paths do not depend on where they are read."""
+    assert value == parser("x", text)
+
+
+BAD = [
+    (values.directory, ""),
+    (values.directory, "hdfs://x/y"),
+    (values.address, ""),
+    (values.address, "broker:8815"),
+    (values.address, "http://broker:8815"),
+    (values.address, "grpc://broker"),
+    (values.address, "grpc://broker:0"),
+    (values.address, "grpc://broker:65536"),
+    (values.address, "grpc://key@broker:1"),
+    (values.address, "grpc://broker:1/path"),
+    (values.name, ""),
+    (values.name, " "),
+    (values.name, "a\nb"),
+    (values.name, "ö" * 128),
+    (values.topic, ""),
+    (values.topic, "t" * 65_536),
+    (values.topics, "a,,b"),
+    (values.topics, " "),
+    (values.pattern, "("),
+    (values.position, "newest"),
+    (values.position, "-1"),
+    (values.position, "9" * 30),
+    (values.position, "[1]"),
+    (values.position, "{}"),
+    (values.position, '{"a":7}'),
+    (values.position, '{"a":{"1":5}}'),
+    (values.position, '{"a":{"0":-3}}'),
+    (values.position, '{"a":{"0":5,"1":5}}'),
+    (values.milliseconds, "2026-01-01"),
+    (values.milliseconds, "-1"),
+    (values.milliseconds, "1.5"),
+    (values.count, "0"),
+    (values.count, "1k"),
+    (values.count, "²"),
+    (values.count, "-5"),
+    (values.flag, "yes"),
+    (values.flag, "1"),
+    (values.schema_id, ""),
+    (values.public_keys, "abc"),
+]
+
+
+@pytest.mark.parametrize(("parser", "text"), BAD)
+def test_a_bad_text_is_refused_with_name_value_and_fix(
+    parser: Callable[[str, str], object], text: str
+) -> None:
+    """Whoever reads the error knows what to change; a long value is cut."""
+    shown = repr(text)[:40].rstrip("'")
+    with pytest.raises(OptionError) as found:
+        parser("someOption", text)
+
+    assert str(found.value).startswith(f"option someOption: {shown}")
+    assert "; " in str(found.value)
+    assert len(str(found.value)) < 250
+
+
+@pytest.mark.parametrize("text", ["", "köln-1", "s3 cret", "s3cret\n"])
+def test_a_key_that_is_none_is_refused_without_a_word_of_it(text: str) -> None:
+    """Errors are logged."""
+    with pytest.raises(OptionError) as found:
+        values.api_key("apiKey", text)
+
+    assert not text or text not in str(found.value)
+    assert str(found.value).startswith(
+        "option apiKey: '***' is not" if text else "option apiKey: ''"
+    )
