@@ -14,7 +14,7 @@ SEEDS ?= 5000
 
 BIN := .venv/bin
 PURE := $(CURDIR)/build/pure
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 TREE := $(wildcard src tests bench setup.py)
 # What runs differently where nothing is compiled; elsewhere it is the same code both times.
 HOT_TESTS := $(addprefix tests/unit/,base broker wire wal server) \
@@ -87,7 +87,7 @@ test-pure: setup ## the quick tests of the rooms that hold hot modules, on a cop
 	mkdir -p $(PURE)
 	cp -R src/braidmq $(PURE)/
 	find $(PURE) -name '*.so' -delete
-	BRAIDMQ_PURE=1 PYTHONPATH=$(PURE) $(PYTEST) -m 'not slow' $(HOT_TESTS)
+	BRAIDMQ_HYPOTHESIS=$${BRAIDMQ_HYPOTHESIS:-quick} BRAIDMQ_PURE=1 PYTHONPATH=$(PURE) $(PYTEST) -m 'not slow' $(HOT_TESTS)
 
 chaos: setup ## the long runs: kills, torn disks, broken networks, Spark
 	BRAIDMQ_KILLS=$(KILLS) BRAIDMQ_CUTS=$(CUTS) BRAIDMQ_SIM_SEEDS=$(SEEDS) BRAIDMQ_MUTANTS=all \

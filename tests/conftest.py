@@ -6,16 +6,27 @@ path from the root: `from tests.integration.something import ...`.
 """
 
 import os
+from typing import Final
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 import setup
 from braidmq.base import build
 
+IN_ONE_SESSION: Final = (
+    "tests/integration/spark/",
+    "tests/unit/spark/pipelines/test_replay_rows.py",
+    "tests/unit/spark/pipelines/test_report_counts.py",
+)
+"""Tests that share a session of Spark: its start takes longer than most of them."""
+
 # ci: the same examples every time, because a red build must be about the change at hand.
+# quick: a few of them, for code that has run already, compiled.
 # dev: new examples every time, for finding what nobody has thought of.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("quick", derandomize=True, deadline=None, max_examples=20)
 hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("BRAIDMQ_HYPOTHESIS", "ci"))
 
@@ -38,6 +49,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left = [item for item in items if item.get_closest_marker("campaign")]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if not item.get_closest_marker("campaign")]
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    """Each test goes to the next process that is free, but those of Spark all to one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith(IN_ONE_SESSION) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
+    """Distribute by name: marks of groups do not reach xdist with every version of pytest."""
+    return Scheduling(config, log)
 
 
 def pytest_report_header() -> str:

@@ -87,7 +87,6 @@ def test_the_quick_run_measures_every_row(tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(RUN_S_MAX)
 def test_the_rows_of_spark_are_measured(tmp_path: Path) -> None:
     """A quick run leaves them out unless they are asked for, and then they are all there."""

@@ -1,17 +1,19 @@
 """SIGKILL of pipelines at random moments, again and again: of the JVM, or of what drives it.
 
-The archive and the typed tables are written in one life, so that a kill hits both; the last
-life runs on a cluster of processes. BRAIDMQ_SPARK_KILLS asks for more kills than the suite has
+Two of the five are in each life, so that a kill hits both; the last life has all of them, and
+runs on a cluster of processes. BRAIDMQ_SPARK_KILLS asks for more kills than the suite has
 time for, BRAIDMQ_CHAOS_SEED for others.
 """
 
+import json
 import os
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -20,107 +22,118 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from tests.chaos.pipeline_life import AGAIN
+from tests.integration.spark import rolled
 from tests.integration.spark.conftest import QUICK
 from tests.integration.spark.outputs import (
-    SCHEMAS,
     TEMPERATURE,
+    TOPICS,
     archived,
     expected_typed,
     readings,
     typed_rows,
 )
-from tests.unit.columnar.logs import plain_rows, write_log
+from tests.integration.spark.replays import replayed, without_death
+from tests.integration.spark.serving import Serving, serving
+from tests.unit.columnar.logs import Row, plain_rows, write_log
+from tests.unit.spark.pipelines.minutes import Event as Reading
+from tests.unit.spark.pipelines.minutes import count
+from tests.unit.spark.running import KEY
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.slow
 
-KILLS: Final = int(os.environ.get("BRAIDMQ_SPARK_KILLS", "5"))
+KILLS: Final = int(os.environ.get("BRAIDMQ_SPARK_KILLS", "10"))
 SEED: Final = int(os.environ.get("BRAIDMQ_CHAOS_SEED", "1"))
-MESSAGES_PER_KILL: Final = 120
-LIMIT: Final = 12
-"""Messages of a micro-batch: kills come before all is read."""
+READINGS_PER_KILL: Final = 40
+EVENTS_PER_KILL: Final = 24
+LIMIT: Final = 6
+RATE: Final = 8
+"""Messages of a micro-batch, and those replayed in a second: kills come before all is read."""
 
 NO_LIMIT: Final = 1_000_000
 
-STEPS: Final = ("*.staged", "*.intent", "batch-*.parquet", "*.done", "offsets/[0-9]*")
-"""What a batch leaves behind itself, step by step."""
+_TABLE: Final = ("*.staged", "*.intent", "batch-*.parquet", "*.done", "offsets/[0-9]*")
+STEPS: Final = {
+    "archive": _TABLE,
+    "typed": _TABLE,
+    "rollup": ("windows/*/*", "stages/*", "batch-*.parquet", "offsets/[0-9]*"),
+    "replay": ("stages/*", "replay/*"),
+    "report": ("report/*.parquet",),
+}
+"""What a batch of a pipeline leaves behind itself, step by step."""
+
+CHANGES_MAX: Final = 20
+"""Of files, of one step: what a life may do before it is killed, if it is not before."""
 
 PATIENCE_S: Final = 300
-LOOK_S: Final = 0.001
+LOOK_S: Final = 0.02
 DELAY_S_MAX: Final = 0.4
 CLUSTER: Final = "local-cluster[2,1,1024]"
-
-_LIFE: Final = """
-import sys
-from pathlib import Path
-from threading import Thread
-from braidmq.spark.pipelines.archive import archive
-from braidmq.spark.pipelines.runs import Plan, Run
-from braidmq.spark.pipelines.typed import typed, wishes
-
-log, out, master, limit, conf, *pairs = sys.argv[1:]
-source = {"path": log, "maxOffsetsPerTrigger": limit}
-config = dict(text.split("=", 1) for text in conf.split(";"))
-plan = lambda name: Plan(source, Path(out, name), master=master, config=config)
-tell = lambda line: print(line, file=sys.stderr, flush=True)
-failed = []
-
-def life(pipeline, *arguments):
-    try:
-        pipeline(*arguments, tell)
-    except Exception as error:
-        tell(f"{type(error).__name__}: {error}")
-        failed.append(error)
-
-assert Run("both", plan("archive"), tell).spark
-threads = [
-    Thread(target=life, args=(archive, plan("archive"))),
-    Thread(target=life, args=(typed, plan("typed"), wishes(pairs))),
-]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-sys.exit(len(failed))
-"""
+ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class Rig:
-    """A log and its tables, and one life after the other that writes them."""
+    """A broker and its tables, and one life after the other that writes them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, broker: Serving, expected: list[Row]) -> None:
         self.rng = random.Random(SEED)
-        self.log, self.out = root / "log", root / "out"
-        write_log(self.log, readings(KILLS * MESSAGES_PER_KILL))
+        self.root, self.out, self.broker = root, root / "out", broker
+        self.expected = [row for row in expected if row["topic"] in TOPICS]
+        self.typed = expected_typed(broker.path, TEMPERATURE)
         self.said = root / "life.log"
+        self.kills: Counter[str] = Counter()
 
-    def start(self, master: str = "local[2,4]", limit: int = LIMIT) -> subprocess.Popen[bytes]:
-        conf = ";".join(f"{name}={value}" for name, value in QUICK.items())
-        pairs = [f"{topic}={s}" for topic, s in SCHEMAS.items() if s == TEMPERATURE]
-        arguments = [str(self.log), str(self.out), master, str(limit), conf, *pairs]
+    def start(
+        self,
+        *pipelines: str,
+        master: str = "local[2,4]",
+        limit: int = LIMIT,
+        rate: int = RATE,
+    ) -> subprocess.Popen[bytes]:
+        given = {
+            "pipelines": pipelines,
+            "log": str(self.broker.path),
+            "out": str(self.out),
+            "end": str(self.expected[-1]["offset"] + 1),
+            "sink": {"endpoint": self.broker.address, "apiKey": KEY},
+            "config": QUICK,
+            "master": master,
+            "limit": limit,
+            "rate": rate,
+        }
+        command = [sys.executable, "-m", "tests.chaos.pipeline_life", json.dumps(given)]
         with self.said.open("ab") as stderr:
-            return subprocess.Popen([sys.executable, "-c", _LIFE, *arguments], stderr=stderr)
+            return subprocess.Popen(command, stderr=stderr, cwd=ROOT)
 
-    def a_moment(self) -> Callable[[], bool]:
-        """Something to wait for: some step of some batch that is still to come."""
-        pattern = self.rng.choice(STEPS)
-        seen = set(self._paths(pattern))
-        enough = len(seen) + self.rng.randint(1, 6)
+    def a_moment(self, *pipelines: str) -> Callable[[], bool]:
+        """Something to wait for: some step of some batch, or as much of anything else."""
+        patterns = [pattern for name in pipelines for pattern in STEPS[name]]
+        enough = {self.rng.choice(patterns): self.rng.randint(1, 6)}
+        seen = {pattern: self._files(pattern) for pattern in patterns}
+        before = {pattern: len(files) for pattern, files in seen.items()}
 
         def is_due() -> bool:
-            seen.update(self._paths(pattern))
-            return len(seen) >= enough
+            for pattern, files in seen.items():
+                files.update(self._files(pattern))
+                if len(files) - before[pattern] >= enough.get(pattern, CHANGES_MAX):
+                    return True
+            return False
 
         return is_due
 
-    def _paths(self, pattern: str) -> list[Path]:
-        with suppress(FileNotFoundError):  # what is gone again while it is looked for
-            return list(self.out.rglob(pattern))
-        return []
+    def _files(self, pattern: str) -> set[tuple[Path, int]]:
+        """Files, each with its time; what is gone again while it is looked for is left out."""
+        found = set()
+        with suppress(FileNotFoundError):
+            for path in self.root.rglob(pattern):
+                found.add((path, path.stat().st_mtime_ns))
+        return found
 
     def live_and_die(self) -> None:
         """Start a life, and kill it a moment after some step of some batch."""
-        is_due = self.a_moment()
-        life = self.start()
+        pipelines = self.rng.sample(sorted(STEPS), 2)
+        is_due = self.a_moment(*pipelines)
+        life = self.start(*pipelines)
         give_up, pause = time.monotonic() + PATIENCE_S, Event()
         while life.poll() is None and not is_due():
             assert time.monotonic() < give_up, self.said.read_text()
@@ -128,11 +141,9 @@ class Rig:
         pause.wait(self.rng.choice((0.0, self.rng.random() * DELAY_S_MAX)))
         self.kill(life, whole=self.rng.random() < 0.5)
 
-    @staticmethod
-    def kill(life: subprocess.Popen[bytes], *, whole: bool) -> None:
+    def kill(self, life: subprocess.Popen[bytes], *, whole: bool) -> None:
         """Kill the JVM, or what drives it, when it goes by itself; wait until all are gone."""
-        if life.poll() is not None:
-            return
+        assert life.poll() is None, f"it was not killed in time: {self.said.read_text()}"
         family = psutil.Process(life.pid).children(recursive=True)
         java = [child for child in family if child.name() == "java"]
         for victim in [psutil.Process(life.pid)] if whole else java:
@@ -140,30 +151,64 @@ class Rig:
         life.wait(PATIENCE_S)
         _, alive = psutil.wait_procs(java, PATIENCE_S)
         assert not alive
+        self.kills["driver" if whole else "JVM"] += 1
 
-    def check(self, *, complete: bool) -> None:
-        """No row is there twice, and no file is broken; at the end none is missing."""
-        for file in self._paths("*.parquet"):
+    def check(self) -> None:
+        """No row is there twice, and no file is broken; none is there that should not be."""
+        for file in self.out.rglob("*.parquet"):
             pq.ParquetFile(file).read()
-        expected = plain_rows(self.log)
         found = archived(self.out / "archive")
-        assert len(found) == len({row["offset"] for row in found})
-        assert [row for row in expected if row in found] == found
-        if complete:
-            assert expected == found
+        assert [row for row in self.expected if row in found] == found
         tables = typed_rows(self.out / "typed", TEMPERATURE)
-        for rows, right in zip(tables, expected_typed(self.log, TEMPERATURE), strict=True):
+        for rows, right in zip(tables, self.typed, strict=True):
             assert [row for row in right if row in rows] == rows
-            assert not complete or right == rows
+        sent = replayed(self.broker, AGAIN)
+        assert self.to_replay()[: len(sent)] == sent
+        minutes = self.broker.values(rolled.TOPIC)
+        assert len(set(minutes)) == len(minutes)
+        page = self.out / "report" / "report.html"
+        assert not page.exists() or page.read_text().rstrip().endswith("</html>")
+
+    def to_replay(self) -> list[Row]:
+        return [without_death(row) for row in self.expected]
+
+    def check_complete(self, events: list[Reading]) -> None:
+        """Everything is there."""
+        assert self.expected == archived(self.out / "archive")
+        assert self.typed == typed_rows(self.out / "typed", TEMPERATURE)
+        assert self.to_replay() == replayed(self.broker, AGAIN)
+        minutes = count(events, rolled.RULES.watermark_ms, close=True)
+        rolled.check(self.out / "rollup", self.broker, minutes)
+        counted = pq.read_table(self.out / "report" / "topics.parquet").to_pylist()
+        assert Counter(row["topic"] for row in self.expected) == {
+            row["topic"]: row["messages"] for row in counted
+        }
+
+
+@contextmanager
+def rig_in(root: Path, events: list[Reading]) -> Iterator[Rig]:
+    """Have a broker whose log has readings and then events, and nothing of it written yet."""
+    path = root / "broker" / "data"
+    path.parent.mkdir()
+    bodies = [*readings(KILLS * READINGS_PER_KILL), *map(rolled.body, events)]
+    write_log(path, bodies, segment_bytes=1 << 20)
+    expected = plain_rows(path)
+    with serving(path) as broker:
+        yield Rig(root, broker, expected)
 
 
 @pytest.mark.timeout(120 * KILLS + 600)
 def test_whatever_is_killed_each_row_is_in_its_table_once(tmp_path: Path) -> None:
-    """As plain pyarrow reads them, after every kill and at the end."""
-    rig = Rig(tmp_path)
-    for _ in range(KILLS):
-        rig.live_and_die()
-        rig.check(complete=False)
-    life = rig.start(CLUSTER, NO_LIMIT)
-    assert 0 == life.wait(PATIENCE_S), rig.said.read_text()
-    rig.check(complete=True)
+    """As plain pyarrow reads them, after every kill and at the end; so on the topics."""
+    first = KILLS * READINGS_PER_KILL + 1
+    events = rolled.events_of(SEED, KILLS * EVENTS_PER_KILL, first)
+    with rig_in(tmp_path, events) as rig:
+        for _ in range(KILLS):
+            rig.live_and_die()
+            rig.check()
+        life = rig.start(*STEPS, master=CLUSTER, limit=NO_LIMIT, rate=NO_LIMIT)
+        assert 0 == life.wait(PATIENCE_S), rig.said.read_text()
+        rig.check()
+        rig.check_complete(events)
+
+        assert KILLS == rig.kills.total()

@@ -224,7 +224,6 @@ def test_shell_commands_run(name: str, broker: Broker, old_log: Path, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.campaign
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("document", TUTORIALS)
 def test_a_tutorial_can_be_followed(document: str, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from weakref import WeakSet
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource
 
 from braidmq.spark.listener import CursorListener
 from braidmq.spark.source import FORMAT, BraidSource, FilteringBraidSource
@@ -26,6 +25,7 @@ _listened_to: Final[WeakSet[SparkSession]] = WeakSet()
 def register(spark: SparkSession) -> None:
     """Make `format("braidmq")` known to *spark*; once for each session, again does no harm.
 
+    - The session becomes the active one of this thread; a thread that writes needs that.
     - Filter pushdown is turned on; where that cannot be, the format goes without its filters.
     - API keys are left out of the plans that Spark prints and logs.
     - A listener reports finished batches to the cursors of streams that have a groupId.
@@ -36,13 +36,14 @@ def register(spark: SparkSession) -> None:
     if context is not None:
         _let_workers_run_this_python(context)
         _listen(spark)
+        _make_active(spark)
     _hide_keys(spark)
     try:
         spark.conf.set(FILTER_PUSHDOWN, "true")
     except PySparkException:
-        _register(spark, BraidSource)
+        spark.dataSource.register(BraidSource)
     else:
-        _register(spark, FilteringBraidSource)
+        spark.dataSource.register(FilteringBraidSource)
 
 
 def _context_of(spark: SparkSession) -> SparkContext | None:
@@ -65,14 +66,10 @@ def _hide_keys(spark: SparkSession) -> None:
             spark.conf.set(REDACTED, "|".join(filter(None, (API_KEY_PATTERN, hidden))))
 
 
-def _register(spark: SparkSession, source: type[DataSource]) -> None:
-    try:
-        spark.dataSource.register(source)
-    except PySparkException:
-        # Spark looks whether the name is taken in the thread's active session, which may be
-        # another one that has the format; to make a frame makes this one the active one.
-        spark.createDataFrame([], "nothing int")
-        spark.dataSource.register(source)
+def _make_active(spark: SparkSession) -> None:
+    # Spark looks for formats in the active session of the thread, which may be another one or
+    # none; to make a frame is what makes a session the active one.
+    spark.createDataFrame([], "nothing int")
 
 
 def _let_workers_run_this_python(context: SparkContext) -> None:

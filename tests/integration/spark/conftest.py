@@ -1,4 +1,4 @@
-"""A real session for the tests of a module: the JVM, its Python workers, nothing faked."""
+"""A real session for all tests that want one: the JVM, its Python workers, nothing faked."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,12 @@ from pyspark.sql import SparkSession
 
 from braidmq.spark import session
 
+LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM whose life is short: what more compiling costs it would never earn back."""
+
 QUICK = {
+    "spark.driver.extraJavaOptions": LIGHT,
+    "spark.executor.extraJavaOptions": LIGHT,
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
@@ -18,7 +23,7 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     found = session("tests", master="local[2,4]", config=QUICK)
     found.sparkContext.setLogLevel("OFF")

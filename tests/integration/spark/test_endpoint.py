@@ -15,8 +15,6 @@ from tests.unit.spark.sources import MIB, varied
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.campaign,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.timeout(300),
 ]

@@ -6,6 +6,7 @@ What needs no JVM is tested in tests/unit/spark, case by case. Here is one sessi
 import json
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -29,7 +30,6 @@ from tests.unit.spark.sources import MIB, varied
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.timeout(300),
 ]
@@ -62,6 +62,17 @@ def test_the_session_is_ready(spark: SparkSession) -> None:
     assert "true" == spark.conf.get(FILTER_PUSHDOWN)
     assert CONFIG.items() <= dict(spark.sparkContext.getConf().getAll()).items()
     assert spark.sparkContext is session(master="local[2]").sparkContext
+
+
+def test_another_thread_finds_the_format(spark: SparkSession, log: Path) -> None:
+    """Once it has registered it too: a thread begins without an active session."""
+
+    def count() -> int:
+        register(spark)
+        return load(spark, log, endingOffsets=100).count()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert 99 == pool.submit(count).result()
 
 
 def test_rows_are_those_of_the_log_however_often_they_are_read(

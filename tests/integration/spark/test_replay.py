@@ -1,11 +1,8 @@
 """The replay in a real session: each row is a message again, once, in order.
 
-BRAIDMQ_SPARK_KILLS asks for more kills than the suite has time for; BRAIDMQ_CHAOS_SEED for
-others.
+Kills are in `tests/chaos/test_pipeline_kill.py`.
 """
 
-import os
-import random
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,28 +18,20 @@ from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines.replay import Replay, Wish, replay
 from braidmq.spark.pipelines.replay_places import Chunk
 from braidmq.spark.pipelines.runs import Plan, Run
-from tests.integration.spark.killing import life
+from tests.integration.spark.replays import replayed, without_death
 from tests.integration.spark.serving import Serving, serving
 from tests.unit.columnar.logs import Row, dead_letter, message, write_log
 from tests.unit.spark.running import KEY
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.campaign,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.timeout(600),
 ]
 
-KILLS: Final = int(os.environ.get("BRAIDMQ_SPARK_KILLS", "2"))
-SEED: Final = int(os.environ.get("BRAIDMQ_CHAOS_SEED", "1"))
-CHANGES_MAX: Final = 24
-"""Of files: what about three chunks change."""
-
 ROWS: Final = 120
 NOON: Final = datetime(2026, 11, 16, 12, tzinfo=UTC)
 NOON_US: Final = int(NOON.timestamp() * 1_000_000)
-SAME: Final = ("key", "value", "headers", "priority")
 
 
 def bodies() -> Iterator[bytes]:
@@ -72,17 +61,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def log(broker: Serving) -> list[Row]:
     """What is in the log before anything is replayed."""
     return broker.rows()
-
-
-def without_death(row: Row) -> Row:
-    kept = [h for h in row["headers"] or () if not h["key"].startswith("death")]
-    return {**{name: row[name] for name in SAME}, "headers": kept or None}
-
-
-def replayed(broker: Serving, topic: str) -> list[Row]:
-    """What has come to a topic through the sink, in order."""
-    found = [r for r in broker.rows() if r["topic"] == topic and r["origin"] == "spark"]
-    return [{name: row[name] for name in SAME} for row in found]
 
 
 def plan_of(broker: Serving, out: Path, **source: str) -> Plan:
@@ -185,28 +163,3 @@ def test_a_table_is_replayed_in_the_order_of_its_topics(
         expected = [without_death(r) for r in log if r["topic"] == topic]
         assert expected == [row for row in found if row in expected]
     assert len(found) == sum(row["topic"] != "b" for row in log)
-
-
-@pytest.mark.timeout(600 + 300 * KILLS)
-def test_killed_jvms_leave_every_row_once(
-    broker: Serving, log: list[Row], tmp_path: Path
-) -> None:
-    """At random moments, each in another life; the last life ends by itself."""
-    rng = random.Random(SEED)
-    checkpoint = tmp_path / "state"
-    end = datetime.fromtimestamp(NOON.timestamp() + ROWS, UTC).isoformat()
-    arguments = [
-        *("replay", f"--path={broker.path}", f"--api-key={KEY}", "--name=killed", "--rate=5"),
-        *(f"--checkpoint={checkpoint}", "--to-topic=k", "--from=2026-11-16", f"--to={end}"),
-    ]
-    kills = 0
-    for _ in range(KILLS):
-        with life(tmp_path, *arguments) as pipeline:
-            changes = rng.randint(1, CHANGES_MAX)
-            kills += pipeline.kill_java(checkpoint, broker.path / "stages", changes=changes)
-    arguments[4] = "--rate=1000"
-    with life(tmp_path, *arguments) as pipeline:
-        assert 0 == pipeline.end(), pipeline.said()
-
-    assert KILLS == kills
-    assert list(map(without_death, log)) == replayed(broker, "k")

@@ -1,18 +1,13 @@
-"""The rollup in a real session: equal to a plain count, whatever crashes or is killed.
+"""The rollup in a real session: equal to a plain count, whatever crashes.
 
-BRAIDMQ_SPARK_KILLS asks for more kills than the suite has time for; BRAIDMQ_CHAOS_SEED for
-others.
+Kills are in `tests/chaos/test_pipeline_kill.py`.
 """
 
 import json
-import os
-import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -22,56 +17,33 @@ from braidmq.spark.pipelines import queries
 from braidmq.spark.pipelines import rollup_windows as windowing
 from braidmq.spark.pipelines.readings import reading_of
 from braidmq.spark.pipelines.rollup import STATES, Wish, rollup
-from braidmq.spark.pipelines.rollup_windows import DAY_MS, SENSOR_CHARS_MAX, Rules
+from braidmq.spark.pipelines.rollup_windows import DAY_MS, SENSOR_CHARS_MAX
 from braidmq.spark.pipelines.rollup_writer import Goal, Rollup
 from braidmq.spark.pipelines.runs import Batch, Plan, Run, Stream
-from tests.integration.spark.killing import life
+from tests.integration.spark.rolled import (
+    NOON_MS,
+    RULES,
+    SCHEMA,
+    body,
+    check,
+    events_of,
+    table,
+)
 from tests.integration.spark.serving import Serving, serving
-from tests.unit.columnar.logs import message, write_log
-from tests.unit.spark.pipelines.minutes import MINUTE_MS, Event, Minutes, count
+from tests.unit.columnar.logs import write_log
+from tests.unit.spark.pipelines.minutes import Event, count
 from tests.unit.spark.running import KEY
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.campaign,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.timeout(600),
 ]
 
-KILLS: Final = int(os.environ.get("BRAIDMQ_SPARK_KILLS", "3"))
-SEED: Final = int(os.environ.get("BRAIDMQ_CHAOS_SEED", "1"))
-CHANGES_MAX: Final = 80
-"""Of files: what a batch and a half change."""
-
-SCHEMA: Final = "sensor.Temperature"
-TOPIC: Final = f"rollup.{SCHEMA}"
-RULES: Final = Rules(watermark_ms=5 * MINUTE_MS)
-NOON_MS: Final = 1_763_294_400_000
-NUMBERS: Final = ("count", "min", "max", "last")
-
-
-def events_of(seed: int, size: int) -> list[Event]:
-    """Readings that come out of order, some too late, some that are none, with ids from 1."""
-    rng = random.Random(seed)
-    found, now_ms = [], NOON_MS
-    for offset in range(1, size + 1):
-        now_ms += rng.randint(0, 20_000)
-        event_ms = now_ms - int(rng.expovariate(1 / 100_000))
-        value = None if rng.random() < 0.05 else round(rng.uniform(-20, 50), 3)
-        found.append(Event(offset, f"sensor {rng.randint(0, 3)}", event_ms, value))
-    return found
-
-
-def body(event: Event) -> bytes:
-    reading = {"celsius": event.value, "timestamp_ms": event.event_ms}
-    payload = json.dumps({**reading, "sensor_id": event.sensor}).encode()
-    return message("temp", payload if event.value is not None else b"{", event.event_ms * 1000)
-
 
 @pytest.fixture
 def events() -> list[Event]:
-    return events_of(SEED, 320)
+    return events_of(1, 320)
 
 
 @pytest.fixture
@@ -81,38 +53,6 @@ def broker(events: list[Event], tmp_path: Path) -> Iterator[Serving]:
     path.parent.mkdir()
     with serving(write_log(path, map(body, events), segment_bytes=1 << 20)) as found:
         yield found
-
-
-def table(out: Path, name: str) -> list[dict[str, Any]]:
-    """What a plain reader sees; a table that was never written is empty."""
-    found = [pq.ParquetFile(file).read() for file in (out / name).glob("date=*/*.parquet")]
-    return [row for part in found for row in part.to_pylist()]
-
-
-def check(out: Path, broker: Serving, expected: Minutes) -> None:
-    """Every minute once in the table and once on the topic, every other row in quarantine."""
-    rows = {(r["sensor_id"], ms(r["minute"])): r for r in table(out, SCHEMA)}
-    sent = [json.loads(value) for value in broker.values(TOPIC)]
-    apart = table(out, "quarantine")
-
-    assert len(rows) == len(table(out, SCHEMA))
-    assert expected.closed.keys() == rows.keys()
-    for key, minute in expected.closed.items():
-        assert {name: minute[name] for name in NUMBERS} == {n: rows[key][n] for n in NUMBERS}
-        assert rows[key]["mean"] == pytest.approx(minute["mean"], rel=1e-12)
-    assert sorted(rows) == sorted((m["sensor_id"], m["minute_ms"]) for m in sent)
-    for told in sent:
-        row = rows[told["sensor_id"], told["minute_ms"]]
-        assert {n: row[n] for n in (*NUMBERS, "mean")} == {
-            n: told[n] for n in (*NUMBERS, "mean")
-        }
-    late = [r["offset"] for r in apart if r["reason"] == windowing.LATE]
-    assert sorted(expected.late) == sorted(late)
-    assert sorted(expected.late + expected.invalid) == sorted(r["offset"] for r in apart)
-
-
-def ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
 
 
 class CrashError(PySparkException):
@@ -186,31 +126,6 @@ def test_a_batch_that_crashes_at_any_step_is_repeated_as_it_was(
     assert newest is not None
     assert 2 == len([p for p in states.directory.iterdir() if p.is_dir()])
     assert newest.closed + newest.open < 60 < len(table(out, SCHEMA))
-
-
-@pytest.mark.timeout(600 + 300 * KILLS)
-def test_killed_jvms_leave_every_minute_once(
-    broker: Serving, events: list[Event], tmp_path: Path
-) -> None:
-    """At random moments, each in another life; the last life ends by itself."""
-    rng = random.Random(SEED)
-    out = tmp_path / "out"
-    arguments = [
-        *("rollup", f"--path={broker.path}", f"--api-key={KEY}", f"--out={out}"),
-        *(f"--schema-id={SCHEMA}", "--subscribe=temp", "--watermark=5m", "--close"),
-        "--max-offsets-per-trigger=40",
-    ]
-    kills = 0
-    for _ in range(KILLS):
-        with life(tmp_path, *arguments) as pipeline:
-            stages = broker.path / "stages"
-            places = (out / "_checkpoint", out / SCHEMA, out / "quarantine", stages)
-            kills += pipeline.kill_java(*places, changes=rng.randint(1, CHANGES_MAX))
-    with life(tmp_path, *arguments) as pipeline:
-        assert 0 == pipeline.end(), pipeline.said()
-
-    assert KILLS == kills
-    check(out, broker, count(events, RULES.watermark_ms, close=True))
 
 
 NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)

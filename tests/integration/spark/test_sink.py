@@ -25,8 +25,6 @@ from tests.unit.spark.running import KEY
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.campaign,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.timeout(300),
 ]

@@ -23,8 +23,6 @@ from tests.unit.columnar.logs import log_of, message, plain_rows, write, write_l
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.campaign,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.timeout(300),
     pytest.mark.usefixtures("spark"),

@@ -186,7 +186,6 @@ def test_counts_that_disagree_are_exit_1_and_keep_the_log(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(400)
 def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
     """Publish, kill, restart, resume, bury, tabulate, count: exit 0, plain text."""

@@ -32,6 +32,10 @@ class Session:
         self.listeners: list[object] = []
         self.streams = SimpleNamespace(addListener=self.listeners.append)
         self.dataSource = SimpleNamespace(register=self.registered.append)
+        self.made_before: list[int] = []
+
+    def createDataFrame(self, _rows: object, _schema: str) -> None:  # noqa: N802 - Spark's name
+        self.made_before.append(len(self.registered))
 
     def _set(self, name: str, value: str) -> None:
         if self.deny:
@@ -73,6 +77,11 @@ def test_a_session_is_listened_to_once() -> None:
 
     assert [CursorListener] == [type(found) for found in session.listeners]
     assert 1 == len(other.listeners)
+
+
+def test_the_session_is_made_the_active_one_first() -> None:
+    """To make a frame does that; Spark registers, and finds, in the active one."""
+    assert [0] == registered(Session()).made_before
 
 
 def test_local_workers_run_this_python() -> None:

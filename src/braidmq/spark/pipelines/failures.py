@@ -16,6 +16,9 @@ TEXT_CHARS_MAX: Final = 500
 
 _OURS: Final = re.compile(r"^braidmq\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
 _PYTHONS: Final = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_JAVAS: Final = re.compile(r"^: ((?:[a-z]\w*\.)+\w+.*)$", re.MULTILINE)
+"""What py4j says behind the name of the call."""
+
 _FOR_NOW: Final = frozenset({"BrokenStreamError", "UnavailableError"})
 """Our errors that may be over in a moment: the broker is being started again."""
 
@@ -48,6 +51,8 @@ def told(error: BaseException) -> str:
     if found:
         name, problem = found[-1]
         line = problem if _OURS.search(text) else f"{name}: {problem}"
+    elif java := _JAVAS.search(text):
+        line = java[1]
     else:
         line = next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
     return line if len(line) <= TEXT_CHARS_MAX else line[: TEXT_CHARS_MAX - 1] + "…"

@@ -26,12 +26,16 @@ braidmq.spark.offsets.LostOffsetsError: data: the offsets 1 to 5 are lost: gone;
 DEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception:  SQLSTATE: XXKST"
 PYTHONS = "[X] failed\nTraceback (most recent call last):\npkg.mod.OddError: why\n\nDriver: x"
 AWAY = "x\nbraidmq.columnar.failures.UnavailableError: grpc://h:1 does not answer\n"
+JAVAS = (
+    "An error occurred while calling o1.save.\n: java.lang.OddException: why\n\tat a.B(C:1)\n"
+)
 
 LINES = {
     OURS: ("data: the offsets 1 to 5 are lost: gone; do that", True),
     DEAD: (DEAD, False),
     PYTHONS: ("pkg.mod.OddError: why", False),
     AWAY: ("grpc://h:1 does not answer", False),
+    JAVAS: ("java.lang.OddException: why", False),
     "": ("PySparkException", False),
     "x" * 10_000: ("x" * (TEXT_CHARS_MAX - 1) + "…", False),
 }

@@ -8,8 +8,6 @@ from tests.integration.spark.conftest import spark  # noqa: F401 - a fixture
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.campaign,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.timeout(300),
 ]

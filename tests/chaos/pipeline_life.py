@@ -1,0 +1,66 @@
+"""One life of some pipelines, in one JVM: what `test_pipeline_kill` starts and kills."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final
+
+from braidmq.base.errors import BraidError
+from braidmq.spark.pipelines import replay, rollup, typed
+from braidmq.spark.pipelines.archive import archive
+from braidmq.spark.pipelines.report import report
+from braidmq.spark.pipelines.runs import Plan, Run
+from tests.integration.spark.outputs import SCHEMAS, TEMPERATURE, TOPICS
+from tests.integration.spark.rolled import RULES, SCHEMA
+
+ROLLED: Final = "temp"
+AGAIN: Final = "again"
+WISHES: Final = typed.wishes(f"{t}={s}" for t, s in SCHEMAS.items() if s == TEMPERATURE)
+
+
+def tell(line: str) -> None:
+    """Say a line where the test finds it."""
+    sys.stderr.write(f"{line}\n")
+
+
+def main(given: dict[str, Any]) -> int:
+    """Run those that are asked for at once; return how many have failed."""
+    config, sink = given["config"], given["sink"]
+
+    def plan(name: str, topics: tuple[str, ...], **more: str) -> Plan:
+        source = {"path": given["log"], "subscribe": ",".join(topics), **more}
+        return Plan(source, Path(given["out"], name), master=given["master"], config=config)
+
+    limit = {"maxOffsetsPerTrigger": str(given["limit"])}
+    ended = {"endingOffsets": given["end"]}
+    rolling = rollup.Wish(SCHEMA, rules=RULES, close=True, sink=sink)
+    again = replay.Wish("killed", sink, None, AGAIN, given["rate"])
+    lives: dict[str, Callable[[], None]] = {
+        "archive": lambda: archive(plan("archive", TOPICS, **limit), tell),
+        "typed": lambda: typed.typed(plan("typed", TOPICS, **limit), WISHES, tell),
+        "rollup": lambda: rollup.rollup(plan("rollup", (ROLLED,), **limit), rolling, tell),
+        "replay": lambda: replay.replay(plan("replay", TOPICS, **ended), again, tell),
+        "report": lambda: report(plan("report", TOPICS), WISHES, tell),
+    }
+    failed: list[BraidError] = []
+
+    def live(pipeline: Callable[[], None]) -> None:
+        try:
+            pipeline()
+        except BraidError as error:
+            tell(f"{type(error).__name__}: {error}")
+            failed.append(error)
+
+    assert Run("all", plan("archive", TOPICS), tell).spark is not None
+    threads = [Thread(target=live, args=(lives[name],)) for name in given["pipelines"]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

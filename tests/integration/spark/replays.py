@@ -1,0 +1,20 @@
+"""What a replay has sent, beside what it was to send."""
+
+from typing import Final
+
+from tests.integration.spark.serving import Serving
+from tests.unit.columnar.logs import Row
+
+SAME: Final = ("key", "value", "headers", "priority")
+"""What a message keeps on its way."""
+
+
+def without_death(row: Row) -> Row:
+    kept = [h for h in row["headers"] or () if not h["key"].startswith("death")]
+    return {**{name: row[name] for name in SAME}, "headers": kept or None}
+
+
+def replayed(broker: Serving, topic: str) -> list[Row]:
+    """What has come to a topic through the sink, in order."""
+    found = [r for r in broker.rows() if r["topic"] == topic and r["origin"] == "spark"]
+    return [{name: row[name] for name in SAME} for row in found]
