@@ -85,7 +85,10 @@ class Decoding:
             arrays[names.index("value")] = pa.array(payloads, pa.binary())
         if self._schema is not None:
             arrays += self._typed(self._schema, payloads, errors)
-        arrays.append(pa.array(errors, pa.string()))
+        fine = not any(errors)
+        arrays.append(
+            pa.nulls(len(errors), pa.string()) if fine else pa.array(errors, pa.string())
+        )
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema_behind(batch.schema))
 
     @staticmethod
@@ -131,7 +134,7 @@ def decode_rows(
     if not nested and all(map(bytes.isascii, payloads)) and not any(errors):
         # As a rule all of a batch are fine.
         with suppress(ValueError, RecursionError):
-            return [decode(payload) for payload in payloads]
+            return list(map(decode, payloads))
     rows: list[Any] = []
     for number, payload in enumerate(payloads):
         row = None

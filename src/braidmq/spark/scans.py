@@ -29,6 +29,9 @@ NO_LIMIT: Final = 2**63 - 1
 BATCH_ROWS: Final = 16_384
 """Small enough that the JVM takes one in while the next one is made, in the cache of a core."""
 
+DECODED_ROWS: Final = 4_096
+"""The same where payloads become objects of Python on their way, which are larger."""
+
 
 def typed_schema(options: ReadOptions) -> TypedSchema | None:
     """Return the schema that payloads are decoded with: a built-in one, or one of a file.
@@ -171,15 +174,16 @@ class Scan:
         own = [name for name in self.names if name in TYPES]
         if limited:
             own += [name for name in ("topic", "offset") if name not in own]
+        decoding = self._decoding()
         found = self.log.batches(
             start=start,
             end=end,
             topics=self.topics,
             pattern=self.pattern,
             columns=own,
-            decoding=self._decoding(),
+            decoding=decoding,
             fail_on_data_loss=self.options.fail_on_data_loss,
-            batch_rows=BATCH_ROWS,
+            batch_rows=BATCH_ROWS if decoding is None else DECODED_ROWS,
         )
         exact = found.schema.names == self.names
         for batch in found:

@@ -15,8 +15,18 @@ from braidmq.spark.registration import register
 MASTER: Final = "local[*,4]"
 """All cores; the 4: without it a task that failed is never tried again."""
 
+ARROW: Final = (
+    "-Darrow.enable_null_check_for_get=false -Darrow.enable_unsafe_memory_access=true"
+)
+"""For every JVM: Arrow need not judge each access; Spark stays within the batches it is given.
+
+With its checks a fifth of the time of a read is theirs.
+"""
+
 CONFIG: Final = {
     "spark.buffer.size": "1048576",  # between Python and the JVM; with 64 KiB rows come slower
+    "spark.driver.extraJavaOptions": ARROW,
+    "spark.executor.extraJavaOptions": ARROW,
 }
 """What a session begins with; its caller's configuration wins."""
 

@@ -6,8 +6,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braidmq.spark import session
+from braidmq.spark.sessions import ARROW
 
-LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+LIGHT = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARROW}"
 """For a JVM whose life is short: what more compiling costs it would never earn back."""
 
 QUICK = {
