@@ -9,6 +9,7 @@ from weakref import WeakSet
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from braidmq.spark.listener import CursorListener
 from braidmq.spark.source import FORMAT, BraidSource, FilteringBraidSource
@@ -41,9 +42,9 @@ def register(spark: SparkSession) -> None:
     try:
         spark.conf.set(FILTER_PUSHDOWN, "true")
     except PySparkException:
-        spark.dataSource.register(BraidSource)
+        _register(spark, context, BraidSource)
     else:
-        spark.dataSource.register(FilteringBraidSource)
+        _register(spark, context, FilteringBraidSource)
 
 
 def _context_of(spark: SparkSession) -> SparkContext | None:
@@ -70,6 +71,23 @@ def _make_active(spark: SparkSession) -> None:
     # Spark looks for formats in the active session of the thread, which may be another one or
     # none; to make a frame is what makes a session the active one.
     spark.createDataFrame([], "nothing int")
+
+
+def _register(
+    spark: SparkSession, context: SparkContext | None, source: type[DataSource]
+) -> None:
+    if context is None:
+        spark.dataSource.register(source)
+        return
+    # Each stream that begins writes into the environment that a format was registered with,
+    # which is a HashMap: two at once can break it, and then no query of the session is well.
+    given, jvm = context.environment, context._jvm  # noqa: SLF001 - only the JVM has such a map
+    assert jvm is not None
+    context.environment = jvm.java.util.concurrent.ConcurrentHashMap(given)
+    try:
+        spark.dataSource.register(source)
+    finally:
+        context.environment = given
 
 
 def _let_workers_run_this_python(context: SparkContext) -> None:

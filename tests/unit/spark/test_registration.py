@@ -15,6 +15,15 @@ from braidmq.spark.registration import FILTER_PUSHDOWN, REDACTED, register
 from braidmq.spark.source import BraidSource, FilteringBraidSource
 
 
+class Shared(dict[str, str]):
+    """A map that threads may share."""
+
+
+JAVA = SimpleNamespace(
+    util=SimpleNamespace(concurrent=SimpleNamespace(ConcurrentHashMap=Shared))
+)
+
+
 class Session:
     """What register() needs of a session."""
 
@@ -27,15 +36,22 @@ class Session:
             master=master,
             pythonExec="python3",
             getConf=lambda: SimpleNamespace(contains=settings.__contains__),
+            environment={"A": "1"},
+            _jvm=SimpleNamespace(java=JAVA),
         )
         self.conf = SimpleNamespace(set=self._set, get={REDACTED: "(?i)url"}.__getitem__)
         self.listeners: list[object] = []
         self.streams = SimpleNamespace(addListener=self.listeners.append)
-        self.dataSource = SimpleNamespace(register=self.registered.append)
+        self.dataSource = SimpleNamespace(register=self._register)
+        self.environments: list[dict[str, str]] = []
         self.made_before: list[int] = []
 
     def createDataFrame(self, _rows: object, _schema: str) -> None:  # noqa: N802 - Spark's name
         self.made_before.append(len(self.registered))
+
+    def _register(self, source: type) -> None:
+        self.registered.append(source)
+        self.environments.append(self.sparkContext.environment)
 
     def _set(self, name: str, value: str) -> None:
         if self.deny:
@@ -82,6 +98,15 @@ def test_a_session_is_listened_to_once() -> None:
 def test_the_session_is_made_the_active_one_first() -> None:
     """To make a frame does that; Spark registers, and finds, in the active one."""
     assert [0] == registered(Session()).made_before
+
+
+def test_streams_may_begin_at_once() -> None:
+    """The format's environment is shared by threads; that of everything else stays."""
+    session = registered(Session())
+
+    assert [Shared({"A": "1"})] == session.environments
+    assert [Shared] == list(map(type, session.environments))
+    assert dict is type(session.sparkContext.environment)
 
 
 def test_local_workers_run_this_python() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from pyspark import SparkContext
 
 from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines import runs
@@ -61,9 +62,10 @@ def test_in_another_thread_signals_are_left_alone() -> None:
 
 
 def test_what_a_jvm_says_while_it_starts_goes_into_a_file(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The terminal is for progress."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     with runs._errors_into(tmp_path / "log"):  # noqa: SLF001 - around the start of a JVM
         os.write(2, b"WARNING: incubator\n")
     os.write(2, b"behind\n")
