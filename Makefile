@@ -15,7 +15,7 @@ SEEDS ?= 5000
 BIN := .venv/bin
 PURE := $(CURDIR)/build/pure
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
-TREE := $(wildcard src tests bench setup.py)
+TREE := $(wildcard src tests bench docs setup.py)
 # What runs differently where nothing is compiled; elsewhere it is the same code both times.
 HOT_TESTS := $(addprefix tests/unit/,base broker wire wal server) \
   $(addprefix tests/integration/,blip vibe qumbed test_strands.py test_client.py)
@@ -26,14 +26,14 @@ MOVED := moved
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: bench chaos check clean demo format help lock moved run setup test test-compiled test-pure
+.PHONY: bench chaos check clean demo docs format help lock moved run setup test test-compiled test-pure
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 # --- set-up: each step is skipped while its result is current -------------------------------
 
-setup: .venv/installed ## virtual environment, dependencies from the lock, compiled modules
+setup: .venv/installed .venv/browser ## virtual environment, dependencies from the lock, compiled modules
 	@$(BIN)/python setup.py refresh
 
 .venv/place: $(MOVED)
@@ -57,6 +57,15 @@ setup: .venv/installed ## virtual environment, dependencies from the lock, compi
 	  --no-deps --no-build-isolation --editable .
 	@touch $@
 
+.venv/browser: .venv/place
+	@# Once for each environment, and not fatal: only the browser tests need it.
+	@if ! command -v chromium > /dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
+	    && { apt-get update && apt-get install --yes --no-install-recommends chromium; } > $@.log 2>&1; \
+	  then echo "chromium was installed, for the browser tests"; \
+	  else echo "chromium is not installed: the browser tests will be skipped"; fi; fi
+	@touch $@
+
 lock: .venv/place ## choose the newest allowed versions of all dependencies
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra spark --universal --python-version 3.11 --upgrade \
@@ -73,6 +82,11 @@ demo: setup ## the product at work for a minute, counts checked; its tables stay
 
 bench: setup ## the benchmarks, as ratios to the peers that are installed
 	$(BIN)/python -m bench
+
+docs: setup ## the documentation as a site, in build/docs; a warning is an error
+	$(BIN)/python docs/generate.py
+	$(BIN)/python -m sphinx -b html -q -W --keep-going -n -d build/docs-trees docs build/docs
+	@echo "build/docs/index.html"
 
 # --- judging --------------------------------------------------------------------------------
 

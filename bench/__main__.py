@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from bench import blip, memory, nats, qumbed, rabbitmq, redis, report, spark, vibe
+from bench import (
+    blip,
+    dashboard,
+    memory,
+    nats,
+    qumbed,
+    rabbitmq,
+    redis,
+    report,
+    spark,
+    vibe,
+)
 from bench.servers import Broker, Peer, interpreted_package
 from bench.streams import BrokenRunError, Sample
 from braidmq.base.build import is_compiled
@@ -185,7 +196,11 @@ CONTESTS: Final = (
         fixed_rate=10_000,
     ),
 )
-NAMES: Final = (*(contest.name for contest in CONTESTS), BACKLOG, QUEUES, IDLE, spark.NAME)
+NAMES: Final = (
+    *(contest.name for contest in CONTESTS),
+    *(BACKLOG, QUEUES, IDLE, dashboard.NAME, spark.NAME),
+)
+DASHBOARD_MESSAGES: Final = 500_000
 PEERS: Final = {
     nats.PROGRAM: nats.is_installed,
     redis.PROGRAM: redis.is_installed,
@@ -268,6 +283,11 @@ class Bench:
             "memory, an idle Qumbed subscriber", grown / KIB, "KiB", bar=IDLE_BAR_KIB
         )
 
+    def dashboard(self) -> Iterator[report.Row]:
+        """Publish while somebody looks at the dashboard, and while nobody does."""
+        messages = DASHBOARD_MESSAGES // self._sizes.messages_divisor
+        yield from dashboard.rows(self._new_directory(), messages, 2 * self._sizes.rounds)
+
     def spark(self, *, with_spark: bool) -> Iterator[report.Row]:
         """Have a log read as tables; give the rows, those that need a JVM if there is time."""
         directory = self._new_directory()
@@ -325,6 +345,8 @@ def main(arguments: Sequence[str]) -> int:
                 rows += bench.queues()
             if IDLE in chosen:
                 rows += bench.idle()
+            if dashboard.NAME in chosen:
+                rows += bench.dashboard()
             if spark.NAME in chosen:
                 # A JVM takes longer to start than all the rest of a quick run.
                 rows += bench.spark(with_spark=bool(options.only) or not options.quick)

@@ -7,6 +7,7 @@ Each function makes one run against a broker that is new and returns what it too
 
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from bench.servers import Broker
@@ -58,10 +59,10 @@ def frame(kind: int, correlation_id: int, payload: bytes = b"") -> bytes:
     return _HEADER.pack(_HEADER_LENGTH + len(payload), kind, correlation_id) + payload
 
 
-def publish_frame(correlation_id: int, qos: int) -> bytes:
+def publish_frame(correlation_id: int, qos: int, topic: bytes = TOPIC) -> bytes:
     """Return a PUBLISH; a delivery has the same form."""
-    head = bytes([qos]) + len(TOPIC).to_bytes(2, "big")
-    return frame(_PUBLISH, correlation_id, head + TOPIC + PAYLOAD)
+    head = bytes([qos]) + len(topic).to_bytes(2, "big")
+    return frame(_PUBLISH, correlation_id, head + topic + PAYLOAD)
 
 
 def open_connection(broker: Broker) -> socket.socket:
@@ -82,6 +83,12 @@ def subscribe(connection: socket.socket, qos: int) -> int:
     if reply[:13] != frame(_ACK, 3, bytes(8))[:13]:
         raise BrokenRunError(f"SUBSCRIBE was answered with {reply!r}")
     return int.from_bytes(reply[13:], "big")
+
+
+def publish_each(connection: socket.socket, topics: Sequence[bytes]) -> None:
+    """Publish one message durably to each of *topics*."""
+    frames = b"".join(publish_frame(7, 1, topic) for topic in topics)
+    _ask(connection, frames + frame(_PING, 8), frame(_PONG, 8))
 
 
 def publish_all(connection: socket.socket, messages: int) -> Elapsed:

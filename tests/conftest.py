@@ -15,12 +15,14 @@ from xdist.scheduler import LoadScopeScheduling
 import setup
 from braidmq.base import build
 
-IN_ONE_SESSION: Final = (
-    "tests/integration/spark/",
-    "tests/unit/spark/pipelines/test_replay_rows.py",
-    "tests/unit/spark/pipelines/test_report_counts.py",
-)
-"""Tests that share a session of Spark: its start takes longer than most of them."""
+TOGETHER: Final = {
+    "tests/integration/spark/": "spark",
+    "tests/unit/spark/pipelines/test_replay_rows.py": "spark",
+    "tests/unit/spark/pipelines/test_report_counts.py": "spark",
+    "tests/browser/": "browser",
+    "tests/packaging/test_wheel.py": "wheel",
+}
+"""Tests that share what is slow to start, by how their names begin."""
 
 # ci: the same examples every time, because a red build must be about the change at hand.
 # quick: a few of them, for code that has run already, compiled.
@@ -52,10 +54,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
-    """Each test goes to the next process that is free, but those of Spark all to one."""
+    """Each test goes to the next process that is free, but those that share all to one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(IN_ONE_SESSION) else nodeid
+        shared = (group for start, group in TOGETHER.items() if nodeid.startswith(start))
+        return next(shared, nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:

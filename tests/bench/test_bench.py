@@ -36,13 +36,16 @@ PEERS: Final = {
     "Vibe publish": rabbitmq.PROGRAM,
     "Vibe load": "",  # what its documents claim
     "Qumbed": "",  # a goal, or our own broker
+    "Dashboard": "",  # our own broker with none open
 }
 INSTALLED: Final = {
     nats.PROGRAM: nats.is_installed,
     redis.PROGRAM: redis.is_installed,
     rabbitmq.PROGRAM: rabbitmq.is_installed,
 }
-RATES: Final = {title + program for title in TITLES for program in PROGRAMS}
+RATES: Final = {title + program for title in TITLES for program in PROGRAMS} | {
+    "Dashboard open, publish, fsynced"
+}
 AMOUNTS: Final = {
     "memory, 200,000 behind",
     "ready again after a stop, 200,000 behind",
@@ -50,6 +53,7 @@ AMOUNTS: Final = {
     "memory, 500 queues with a message each",
     "memory, an idle Qumbed subscriber",
     "one topic of 100 as an Arrow table",
+    "a page of /api/topics, of 10,000",
 }
 SPARK_ROWS: Final = {
     "one topic of 100 as an Arrow table",

@@ -21,7 +21,6 @@ from typing import Final
 
 import pytest
 
-from braidmq.admin.metrics import MetricsPage, MetricValues
 from braidmq.server.config import load
 from braidmq.wire.blip import frames
 from braidmq.wire.vibe import frames as vibe_frames
@@ -37,16 +36,32 @@ OURS: Final = (
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "docs/delivery.md",
+    "docs/differences.md",
     "docs/encryption.md",
+    "docs/howto/backup.md",
+    "docs/howto/container.md",
+    "docs/howto/dead-letters.md",
+    "docs/howto/keys.md",
+    "docs/howto/retention.md",
+    "docs/howto/systemd.md",
+    "docs/howto/tls.md",
+    "docs/howto/upgrade.md",
     "docs/operations.md",
     "docs/protocols/blip.md",
     "docs/protocols/qumbed.md",
     "docs/protocols/vibe.md",
+    "docs/reference/command-line.md",
+    "docs/reference/http.md",
     "docs/spark.md",
+    "docs/start.md",
+    "docs/tutorials/sensors.md",
+    "docs/tutorials/service.md",
 )
 """Documents whose every block must have a label."""
 
 TUTORIALS: Final = ("docs/spark.md",)
+PAGES: Final = ("docs/start.md", "docs/tutorials/", "docs/howto/")
+"""Followed from their beginning to their end, those that start a broker: `test_pages.py`."""
 
 LABELS: Final = frozenset({"python", "sh", "text", "toml"})
 FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -96,12 +111,20 @@ def named(found: list[Block]) -> dict[str, Block]:
     return {block.name: block for block in found}
 
 
+def starts_a_broker(document: str) -> bool:
+    return document.startswith(PAGES) and BACKGROUND in read(document)
+
+
 def apart(label: str) -> dict[str, Block]:
-    return named([block for block in blocks(label) if block.document not in TUTORIALS])
+    """Return the blocks that stand for themselves."""
+    found = [block for block in blocks(label) if block.document not in TUTORIALS]
+    return named([block for block in found if not starts_a_broker(block.document)])
 
 
 PYTHON: Final = apart("python")
 SHELL: Final = {name: block for name, block in apart("sh").items() if block.document in OURS}
+SPARK: Final = "braidmq pipeline "
+"""What starts Spark waits for the campaigns."""
 TOML: Final = named(blocks("toml"))
 
 
@@ -201,7 +224,20 @@ def test_python_runs(name: str, broker: Broker, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHELL)
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [n for n, block in SHELL.items() if SPARK in block.text])
+def test_pipelines_run(name: str, broker: Broker, old_log: Path, tmp_path: Path) -> None:
+    """Each block ends with 0; what it tells meanwhile is on stderr."""
+    shutil.copytree(old_log, tmp_path / "data")
+    process = shell(SHELL[name], broker, tmp_path)
+    said = process.communicate(timeout=SPARK_SECONDS_MAX)[1]
+
+    assert 0 == process.returncode, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n, block in SHELL.items() if SPARK not in block.text])
 def test_shell_commands_run(name: str, broker: Broker, old_log: Path, tmp_path: Path) -> None:
     """Each block ends with 0 and says nothing on stderr; `data` is a stopped broker's log."""
     shutil.copytree(old_log, tmp_path / "data")
@@ -260,7 +296,7 @@ def test_what_make_is_told_is_a_target(name: str) -> None:
 def test_configuration_loads(name: str, tmp_path: Path) -> None:
     """A block of TOML is a configuration, once the files that it names are there."""
     text = TOML[name].text
-    for place in set(re.findall(r'"(/[^"]+\.pem)"', text)):
+    for place in set(re.findall(r'"(/?[^"]+\.pem)"', text)):
         local = tmp_path / Path(place).name
         local.touch()
         text = text.replace(place, str(local))
@@ -323,34 +359,6 @@ def test_variables_that_are_named_are_read() -> None:
 
     assert {"BRAIDMQ_SIM_SEEDS", "BRAIDMQ_MODEL_EXAMPLES", "BRAIDMQ_HYPOTHESIS"} <= told
     assert set() == told - known
-
-
-class NoBroker:
-    """A source of metrics in which nothing has happened, but each label has a value."""
-
-    def metrics(self) -> MetricValues:
-        some = {"some": 1}
-        return MetricValues(
-            connections=some,
-            connections_refused=some,
-            authentication_failures=some,
-            messages_dropped=some,
-            subscriptions_ended=some,
-            cursor_lag=some,
-        )
-
-
-def test_the_metrics_are_those_of_the_page() -> None:
-    """Every name that is shown is documented, and no other."""
-    page = MetricsPage(NoBroker()).render().decode()
-    shown = {line.split("{")[0].split(" ")[0] for line in page.splitlines() if line[0] != "#"}
-    text = read("docs/operations.md")
-    section = text[text.index("## Metrics") : text.index("Worth an alert: `braidmq_wal_full")]
-    told = {name.partition("{")[0] for name in re.findall(r"`([a-z_]+(?:\{\w+\})?)`", section)}
-    told -= {"connections", "connections_per_ip", "unauthenticated", "idle", "expired"}
-    told -= {"overflow", "retention", "request", "lease", "flight_calls"}
-
-    assert {name for name in shown if not name.startswith("braidmq_process_")} == told
 
 
 def test_the_frame_table_is_the_codecs() -> None:

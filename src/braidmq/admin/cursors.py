@@ -1,23 +1,24 @@
 """Cursors over HTTP: which readers there are, and how far behind.
 
-    GET /api/cursors    {"cursors": [{"name", "principal", "initial", "position", "lag"}]}
+    GET    /api/cursors           {"cursors": [...]}
+    DELETE /api/cursors/{name}    {"name"}
 
 Whoever asks sees its own, and an administrator all. A lag is in ids of the log.
 """
 
-from dataclasses import asdict, dataclass
 from typing import Protocol
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.responses import Response
 
+from braidmq.admin.endpoints import Endpoint, answered
+from braidmq.admin.parameters import Name
 from braidmq.admin.requests import KeySource, principal_of
-from braidmq.broker.authorize import ADMIN, authorize
+from braidmq.broker.authorize import ADMIN, Principal, authorize
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CursorSnapshot:
+class CursorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One cursor: where its reader began, which offset it needs next, and what is ahead."""
 
     name: str
@@ -27,21 +28,63 @@ class CursorSnapshot:
     lag: int
 
 
+class CursorsList(msgspec.Struct, frozen=True):
+    """The cursors, by name."""
+
+    cursors: list[CursorSnapshot]
+
+
+class RemovedCursor(msgspec.Struct, frozen=True):
+    """The cursor that is no more."""
+
+    name: str
+
+
 class CursorSource(Protocol):
-    """Who has the cursors."""
+    """Who has the cursors. Each raises RefusedError: the broker is not up."""
 
     def all(self) -> list[CursorSnapshot]:
-        """Return every cursor, by name. RefusedError: the broker is not up."""
+        """Return every cursor, by name."""
+        ...
+
+    async def drop(self, principal: Principal, name: str) -> None:
+        """Remove a cursor; RefusedError also: it is not there, or somebody else's."""
         ...
 
 
-def cursor_routes(keys: KeySource, source: CursorSource) -> list[Route]:
+def cursor_endpoints(keys: KeySource, source: CursorSource) -> list[Endpoint]:
     """Return `/api/cursors`."""
 
-    async def list_cursors(request: Request) -> JSONResponse:
+    async def list_cursors(request: Request) -> Response:
         principal = principal_of(request, keys)
         sees_all = authorize(principal, ADMIN, "")
         shown = [c for c in source.all() if sees_all or c.principal == principal.name]
-        return JSONResponse({"cursors": [asdict(cursor) for cursor in shown]})
+        return answered(CursorsList(shown))
 
-    return [Route("/api/cursors", list_cursors)]
+    async def remove(request: Request) -> Response:
+        principal = principal_of(request, keys)
+        name = request.path_params["cursor"]
+        await source.drop(principal, name)
+        return answered(RemovedCursor(name))
+
+    return [
+        Endpoint(
+            method="DELETE",
+            path="/api/cursors/{cursor}",
+            handler=remove,
+            summary="Remove a cursor: retention no longer waits for its reader.",
+            tag="cursors",
+            names=(Name("cursor", "The cursor's name."),),
+            answer=RemovedCursor,
+            refusals=(404, 503),
+        ),
+        Endpoint(
+            method="GET",
+            path="/api/cursors",
+            handler=list_cursors,
+            summary="The cursors of readers outside the broker, and how far behind they are.",
+            tag="cursors",
+            answer=CursorsList,
+            refusals=(503,),
+        ),
+    ]

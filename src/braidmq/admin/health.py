@@ -7,9 +7,11 @@ and never again once the log is poisoned.
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.responses import Response
+
+from braidmq.admin.endpoints import NO_KEY, Endpoint, Handler, Refusal, answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,12 @@ class Readiness:
     reason: str = ""
 
 
+class Health(msgspec.Struct, frozen=True):
+    """How it is: `ok` where being alive was asked about, `ready` where readiness was."""
+
+    status: str
+
+
 class HealthSource(Protocol):
     """What the health pages ask."""
 
@@ -28,16 +36,32 @@ class HealthSource(Protocol):
         ...
 
 
-def health_routes(source: HealthSource) -> list[Route]:
+def health_endpoints(source: HealthSource) -> list[Endpoint]:
     """Return `/healthz`, its other name `/livez`, and `/readyz`; all open to everybody."""
 
-    async def live(_request: Request) -> JSONResponse:
-        return JSONResponse({"status": "ok"})
+    async def live(_request: Request) -> Response:
+        return answered(Health("ok"))
 
-    async def ready(_request: Request) -> JSONResponse:
+    async def ready(_request: Request) -> Response:
         readiness = source.readiness()
         if readiness.ready:
-            return JSONResponse({"status": "ready"})
-        return JSONResponse({"error": readiness.reason or "not ready"}, status_code=503)
+            return answered(Health("ready"))
+        return answered(Refusal(readiness.reason or "not ready"), 503)
 
-    return [Route("/healthz", live), Route("/livez", live), Route("/readyz", ready)]
+    def declared(path: str, handler: Handler, summary: str, *refusals: int) -> Endpoint:
+        return Endpoint(
+            method="GET",
+            path=path,
+            handler=handler,
+            summary=summary,
+            tag="health",
+            answer=Health,
+            refusals=refusals,
+            key=NO_KEY,
+        )
+
+    return [
+        declared("/healthz", live, "Is the process alive?"),
+        declared("/livez", live, "The same as /healthz."),
+        declared("/readyz", ready, "May it be sent work?", 503),
+    ]

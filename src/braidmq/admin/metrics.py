@@ -9,9 +9,16 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
+
+from braidmq.base.histogram import Histogram
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 """The text format that every scraper reads."""
@@ -27,6 +34,12 @@ class MetricValues:
     connections_refused: Mapping[str, int] = field(default_factory=dict)  # by reason
     authentication_failures: Mapping[str, int] = field(default_factory=dict)  # by strand
     messages_published: int = 0
+    messages_published_by_strand: Mapping[str, int] = field(default_factory=dict)
+    messages_delivered_by_strand: Mapping[str, int] = field(default_factory=dict)
+    messages_waiting: int = 0
+    dead_letters: int = 0
+    messages_nacked: int = 0
+    event_loop_lag_seconds: float = 0.0
     messages_published_bytes: int = 0
     messages_refused: int = 0
     messages_duplicate: int = 0
@@ -50,6 +63,8 @@ class MetricValues:
     wal_fsyncs: int = 0
     wal_fsync_seconds: float = 0.0
     wal_fsync_last_seconds: float = 0.0
+    wal_fsync_duration: Histogram = field(default_factory=lambda: Histogram(()))
+    wal_commit_records: Histogram = field(default_factory=lambda: Histogram(()))
     wal_segments: int = 0
     wal_size_bytes: int = 0
     wal_committed_id: int = 0
@@ -101,6 +116,20 @@ _OURS: Final = (
         counter=True,
     ),
     _Shown(
+        "messages_published_by_strand",
+        "braidmq_strand_messages_published",
+        "Messages accepted from publishers, by the strand that they came by.",
+        counter=True,
+        label="strand",
+    ),
+    _Shown(
+        "messages_delivered_by_strand",
+        "braidmq_strand_messages_delivered",
+        "Messages handed out to consumers, by their strand.",
+        counter=True,
+        label="strand",
+    ),
+    _Shown(
         "messages_published_bytes",
         "braidmq_messages_published_bytes",
         "Payload bytes of the messages accepted from publishers.",
@@ -134,6 +163,12 @@ _OURS: Final = (
         "messages_acknowledged",
         "braidmq_messages_acknowledged",
         "Deliveries that consumers acknowledged.",
+        counter=True,
+    ),
+    _Shown(
+        "messages_nacked",
+        "braidmq_messages_nacked",
+        "Deliveries that consumers gave back or rejected.",
         counter=True,
     ),
     _Shown(
@@ -179,6 +214,18 @@ _OURS: Final = (
         "Messages handed out and not yet settled.",
     ),
     _Shown(
+        "messages_waiting",
+        "braidmq_messages_waiting",
+        "The backlog: messages that wait for a consumer; at most so many where a subscription "
+        "is behind and only its place in the log is known.",
+    ),
+    _Shown("dead_letters", "braidmq_dead_letters", "Dead letters that wait on their queues."),
+    _Shown(
+        "event_loop_lag_seconds",
+        "braidmq_event_loop_lag_seconds",
+        "How late the event loop was at worst, in the last second.",
+    ),
+    _Shown(
         "memory_bytes", "braidmq_memory_used_bytes", "Memory that messages and buffers hold."
     ),
     _Shown("memory_limit_bytes", "braidmq_memory_limit_bytes", "limits.max_memory_bytes."),
@@ -201,6 +248,16 @@ _OURS: Final = (
         "wal_fsync_last_seconds",
         "braidmq_wal_fsync_last_seconds",
         "Time that the latest fdatasync took.",
+    ),
+    _Shown(
+        "wal_fsync_duration",
+        "braidmq_wal_fsync_duration_seconds",
+        "Time that each fdatasync on the log took.",
+    ),
+    _Shown(
+        "wal_commit_records",
+        "braidmq_wal_commit_records",
+        "Records that were committed together.",
     ),
     _Shown("wal_segments", "braidmq_wal_segments", "Segment files of the log."),
     _Shown("wal_size_bytes", "braidmq_wal_size_bytes", "Size of the log on the disk."),
@@ -273,7 +330,11 @@ class BrokerCollector(Collector):
         return []
 
 
-def _family(shown: _Shown, value: float | Mapping[str, int]) -> Metric:
+def _family(shown: _Shown, value: float | Mapping[str, int] | Histogram) -> Metric:
+    if isinstance(value, Histogram):
+        histogram = HistogramMetricFamily(shown.name, shown.help)
+        histogram.add_metric([], value.cumulated(), value.sum)
+        return histogram
     kind = CounterMetricFamily if shown.counter else GaugeMetricFamily
     family = kind(shown.name, shown.help, labels=[shown.label] if shown.label else None)
     if isinstance(value, Mapping):

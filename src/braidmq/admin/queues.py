@@ -1,6 +1,6 @@
 """Queues over HTTP: look at them, declare, delete and purge them.
 
-    GET    /api/queues?after=&limit=    {"queues": [...], "next": name or null}
+    GET    /api/queues?after=&limit=&search=    {"queues": [...], "next": name or null}
     GET    /api/queues/{name}           one queue
     POST   /api/queues                  {"name", ...}: 201, or 200 when it is there already
     DELETE /api/queues/{name}           {"name"}
@@ -12,19 +12,20 @@ answered once it is committed; how it is made, the QueueSource knows.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
+import msgspec
+from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.responses import Response
 
+from braidmq.admin.endpoints import Endpoint, answered
+from braidmq.admin.parameters import AFTER, LIMIT, SEARCH, Name, iso
 from braidmq.admin.requests import (
     KeySource,
     allow,
     body_of,
-    limit_of,
     name_in,
     object_of,
     principal_of,
@@ -38,6 +39,7 @@ from braidmq.broker.authorize import (
     QUEUE_INFO,
     authorize,
 )
+from braidmq.broker.dead_letters import QUEUE_NAME_CHARACTERS_MAX
 from braidmq.wire.vibe.messages import is_queue_name
 from braidmq.wire.vibe.queue_options import (
     MODES,
@@ -48,22 +50,63 @@ from braidmq.wire.vibe.queue_options import (
     read_options,
 )
 
-DECLARING: Final = frozenset(
-    {
-        "name",
-        "deliveryMode",
-        "maxQueueSize",
-        "messageTtl",
-        "enableDeadLetterQueue",
-        "deadLetterQueueName",
-        "overflowStrategy",
-        "maxRetryAttempts",
-        "durable",
-    }
-)
+_NAMES: Final = (Name("queue", "The queue's name."),)
+
+
+class DeclaredQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A queue to be declared; what is left out is the broker's to choose."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=QUEUE_NAME_CHARACTERS_MAX)]
+    delivery_mode: str | int | None = None  # by name or by number
+    max_queue_size: int | None = None
+    message_ttl: int | str | None = None
+    enable_dead_letter_queue: bool | None = None
+    dead_letter_queue_name: str | None = None
+    overflow_strategy: str | int | None = None  # as the mode
+    max_retry_attempts: int | None = None
+    durable: bool | None = None
+
+
+DECLARING: Final = frozenset(DeclaredQueue.__struct_encode_fields__)
 """What a declaration may say."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+class ShownQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A queue in the words that declare it; null is no limit."""
+
+    name: str
+    message_count: int
+    in_flight: int
+    subscriber_count: int
+    delivery_mode: str
+    max_queue_size: int | None
+    overflow_strategy: str
+    message_ttl: int | None
+    max_retry_attempts: int | None
+    enable_dead_letter_queue: bool
+    dead_letter_queue_name: str | None
+    durable: bool
+    created_at: str
+
+
+class QueuesList(msgspec.Struct, frozen=True):
+    """Queues by name, and the name to go on behind."""
+
+    queues: list[ShownQueue]
+    next: str | None
+
+
+class DeletedQueue(msgspec.Struct, frozen=True):
+    """The queue that is no more."""
+
+    name: str
+
+
+class PurgedQueue(msgspec.Struct, frozen=True):
+    """The queue, and how many messages it has let go of."""
+
+    name: str
+    purged: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +144,56 @@ class QueueSource(Protocol):
         ...
 
 
-def queue_routes(keys: KeySource, source: QueueSource) -> list[Route]:
+def queue_endpoints(keys: KeySource, source: QueueSource) -> list[Endpoint]:
     """Return everything below `/api/queues`."""
+    return [*_looking(keys, source), *_changing(keys, source)]
 
-    async def list_queues(request: Request) -> JSONResponse:
+
+def _looking(keys: KeySource, source: QueueSource) -> list[Endpoint]:
+    async def list_queues(request: Request) -> Response:
         principal = principal_of(request, keys)
+        wanted = SEARCH.of(request).casefold()
         page = source.page(
-            after=request.query_params.get("after", ""),
-            limit=limit_of(request),
-            visible=lambda name: authorize(principal, LIST_QUEUES, name),
+            after=AFTER.of(request),
+            limit=LIMIT.of(request),
+            visible=lambda name: (
+                wanted in name.casefold() and authorize(principal, LIST_QUEUES, name)
+            ),
         )
         following = page.queues[-1].name if page.more and page.queues else None
-        return JSONResponse({"queues": [as_json(q) for q in page.queues], "next": following})
+        return answered(QueuesList([as_json(q) for q in page.queues], following))
 
-    async def show(request: Request) -> JSONResponse:
-        name = request.path_params["name"]
+    async def show(request: Request) -> Response:
+        name = request.path_params["queue"]
         allow(principal_of(request, keys), QUEUE_INFO, name)
-        return JSONResponse(as_json(source.facts(name)))
+        return answered(as_json(source.facts(name)))
 
-    async def create(request: Request) -> JSONResponse:
+    return [
+        Endpoint(
+            method="GET",
+            path="/api/queues",
+            handler=list_queues,
+            summary="The queues, a page at a time.",
+            tag="queues",
+            query=(AFTER, LIMIT, SEARCH),
+            answer=QueuesList,
+            refusals=(503,),
+        ),
+        Endpoint(
+            method="GET",
+            path="/api/queues/{queue}",
+            handler=show,
+            summary="One queue.",
+            tag="queues",
+            names=_NAMES,
+            answer=ShownQueue,
+            refusals=(404, 503),
+        ),
+    ]
+
+
+def _changing(keys: KeySource, source: QueueSource) -> list[Endpoint]:
+    async def create(request: Request) -> Response:
         principal = principal_of(request, keys)
         body = await body_of(request)
         name = name_in(object_of(body, DECLARING), "name")
@@ -131,49 +205,68 @@ def queue_routes(keys: KeySource, source: QueueSource) -> list[Route]:
             is_new = await source.create(name, read_options({}, body))
         except OptionError as error:
             raise HTTPException(400, str(error)) from None
-        return JSONResponse(as_json(source.facts(name)), status_code=201 if is_new else 200)
+        return answered(as_json(source.facts(name)), 201 if is_new else 200)
 
-    async def delete(request: Request) -> JSONResponse:
-        name = request.path_params["name"]
+    async def delete(request: Request) -> Response:
+        name = request.path_params["queue"]
         allow(principal_of(request, keys), DELETE_QUEUE, name)
         await source.delete(name)
-        return JSONResponse({"name": name})
+        return answered(DeletedQueue(name))
 
-    async def purge(request: Request) -> JSONResponse:
-        name = request.path_params["name"]
+    async def purge(request: Request) -> Response:
+        name = request.path_params["queue"]
         allow(principal_of(request, keys), PURGE_QUEUE, name)
-        return JSONResponse({"name": name, "purged": await source.purge(name)})
+        return answered(PurgedQueue(name, await source.purge(name)))
 
-    # Names may hold slashes: those of dead letters are made of any topic's.
     return [
-        Route("/api/queues", list_queues),
-        Route("/api/queues", create, methods=["POST"]),
-        Route("/api/queues/{name:path}/purge", purge, methods=["POST"]),
-        Route("/api/queues/{name:path}", delete, methods=["DELETE"]),
-        Route("/api/queues/{name:path}", show),
+        Endpoint(
+            method="POST",
+            path="/api/queues",
+            handler=create,
+            summary="Declare a queue; 200 when it is there already, with the same options.",
+            tag="queues",
+            body=DeclaredQueue,
+            answer=ShownQueue,
+            statuses=(201, 200),
+            refusals=(409, 503),
+        ),
+        Endpoint(
+            method="DELETE",
+            path="/api/queues/{queue}",
+            handler=delete,
+            summary="End a queue, with all that waits in it; its dead letters stay.",
+            tag="queues",
+            names=_NAMES,
+            answer=DeletedQueue,
+            refusals=(404, 503),
+        ),
+        Endpoint(
+            method="POST",
+            path="/api/queues/{queue}/purge",
+            handler=purge,
+            summary="Let go of everything that waits in a queue.",
+            tag="queues",
+            names=_NAMES,
+            answer=PurgedQueue,
+            refusals=(404, 503),
+        ),
     ]
 
 
-def as_json(facts: QueueFacts) -> dict[str, object]:
+def as_json(facts: QueueFacts) -> ShownQueue:
     """Return a queue as the API shows it; null is no limit, times are in ms and ISO 8601."""
-    return {
-        "name": facts.name,
-        "messageCount": facts.waiting,
-        "inFlight": facts.in_flight,
-        "subscriberCount": facts.subscribers,
-        "deliveryMode": MODES[facts.mode],
-        "maxQueueSize": facts.max_size or None,
-        "overflowStrategy": STRATEGIES[facts.overflow],
-        "messageTtl": facts.ttl_ms or None,
-        "maxRetryAttempts": facts.max_attempts or None,
-        "enableDeadLetterQueue": facts.dead_letters,
-        "deadLetterQueueName": facts.dead_letter_name or None,
-        "durable": facts.durable,
-        "createdAt": iso(facts.created_us),
-    }
-
-
-def iso(moment_us: int) -> str:
-    """Return a time as ISO 8601 in UTC."""
-    moment = _EPOCH + timedelta(microseconds=moment_us)
-    return moment.isoformat().replace("+00:00", "Z")
+    return ShownQueue(
+        name=facts.name,
+        message_count=facts.waiting,
+        in_flight=facts.in_flight,
+        subscriber_count=facts.subscribers,
+        delivery_mode=MODES[facts.mode],
+        max_queue_size=facts.max_size or None,
+        overflow_strategy=STRATEGIES[facts.overflow],
+        message_ttl=facts.ttl_ms or None,
+        max_retry_attempts=facts.max_attempts or None,
+        enable_dead_letter_queue=facts.dead_letters,
+        dead_letter_queue_name=facts.dead_letter_name or None,
+        durable=facts.durable,
+        created_at=iso(facts.created_us),
+    )

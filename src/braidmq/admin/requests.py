@@ -8,15 +8,10 @@ import json
 from typing import Final, Protocol
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
-from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import KIB
 from braidmq.broker.authorize import Principal, authorize
-
-PAGE_DEFAULT: Final = 100
-PAGE_MAX: Final = 1_000
-"""Rows in one answer; the rest is asked for with `after` or `from`."""
 
 BODY_BYTES_MAX: Final = 64 * KIB
 """What is posted describes a queue, or names one."""
@@ -63,30 +58,6 @@ def allow(principal: Principal, operation: str, name: str) -> None:
         raise HTTPException(403, f"the key may not do this: {operation}")
 
 
-def limit_of(request: Request) -> int:
-    """Return how many rows are wanted.
-
-    Raises:
-        HTTPException: 400, not a number from 1 to PAGE_MAX.
-    """
-    limit = number_of(request.query_params.get("limit"), PAGE_DEFAULT, PAGE_MAX)
-    if limit is None:
-        raise HTTPException(400, f"limit must be a whole number from 1 to {PAGE_MAX}")
-    return limit
-
-
-def offset_of(request: Request) -> int:
-    """Return the offset that a page begins with.
-
-    Raises:
-        HTTPException: 400, not an offset.
-    """
-    offset = number_of(request.query_params.get("from"), 1, ID_MAX)
-    if offset is None:
-        raise HTTPException(400, "from must be an offset, a whole number from 1 on")
-    return offset
-
-
 def number_of(text: str | None, default: int, number_max: int) -> int | None:
     """Return the number from 1 to *number_max* that *text* is, or None when it is none."""
     if text is None:
@@ -99,19 +70,28 @@ def number_of(text: str | None, default: int, number_max: int) -> int | None:
     return None
 
 
-async def body_of(request: Request) -> bytes:
+def is_small(request: Request) -> bool:
+    """Say whether a request announces a body that needs no care."""
+    announced = number_of(request.headers.get("content-length"), 0, BODY_BYTES_MAX)
+    return bool(announced)
+
+
+async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """Return the body.
 
     Raises:
-        HTTPException: 413, longer than BODY_BYTES_MAX; 408, longer in coming than BODY_S_MAX.
+        HTTPException: 413, longer than *bytes_max*; 408, longer in coming than BODY_S_MAX;
+            400, the peer left in the middle of it.
     """
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_S_MAX):
             async for piece in request.stream():
                 body += piece
-                if len(body) > BODY_BYTES_MAX:
-                    raise HTTPException(413, f"the body is longer than {BODY_BYTES_MAX} bytes")
+                if len(body) > bytes_max:
+                    raise HTTPException(413, f"the body is longer than {bytes_max} bytes")
+    except ClientDisconnect:
+        raise HTTPException(400, "the body did not arrive") from None
     except TimeoutError:
         raise HTTPException(408, "the body did not arrive in time") from None
     return bytes(body)
@@ -147,9 +127,9 @@ def name_in(given: dict[str, object], key: str) -> str:
     return name
 
 
-def shown(name: str) -> str:
+def shown(name: str, chars_max: int = NAME_SHOWN_CHARS_MAX) -> str:
     """Return as much of a name as an error repeats, in what UTF-8 can say."""
-    return name[:NAME_SHOWN_CHARS_MAX].encode(errors="replace").decode()
+    return name[:chars_max].encode(errors="replace").decode()
 
 
 def _listed(keys: frozenset[str]) -> str:

@@ -37,11 +37,12 @@ _BACKLOG: Final = 128
 
 
 class _Protocol(H11Protocol):
-    """HTTP that does not wait for ever for a request to arrive."""
+    """HTTP that does not wait for ever for a request to arrive or an answer to be taken."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class has it
         super().connection_made(transport)
         self._last_seen: RequestResponseCycle | None = None
+        self._unsent = 0  # when it was looked at last
         self._timer = self.loop.call_later(HEAD_S_MAX, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -51,6 +52,11 @@ class _Protocol(H11Protocol):
     def _look(self) -> None:
         cycle: RequestResponseCycle | None = self.cycle
         answering = cycle is not None and not cycle.response_complete
+        unsent = self.transport.get_write_buffer_size()
+        if unsent and unsent >= self._unsent > 0:
+            self.transport.abort()  # it takes nothing of what it has asked for
+            return
+        self._unsent = unsent
         if not answering and cycle is self._last_seen:
             self.transport.close()
             return

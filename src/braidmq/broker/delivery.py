@@ -20,7 +20,7 @@ from braidmq.broker.subscriptions import (
     Peer,
     Subscription,
 )
-from braidmq.broker.topics import Message, Topics
+from braidmq.broker.topics import ORIGIN_BLIP, Message, Topics
 
 if TYPE_CHECKING:
     from braidmq.broker.queues import Queue
@@ -65,6 +65,8 @@ class Deliverer(Settler):
         stats = self.stats
         stats.published += 1
         stats.published_bytes += len(message.body)
+        if message.origin != ORIGIN_BLIP:
+            stats.count_origin(message.origin)
         if topic.subscriptions:
             self._arrivals += 1
             message.arrival = self._arrivals
@@ -111,6 +113,7 @@ class Deliverer(Settler):
         # As `_deliver`, without the call: this is all that happens to most QoS 0 messages.
         peer.deliveries.append(Delivery(message, consumer.correlation_id, 0))
         peer.room_bytes -= len(message.body)
+        peer.delivered += 1
         self.stats.delivered += 1
         if not peer.touched:
             self.touch(peer)
@@ -263,6 +266,7 @@ class Deliverer(Settler):
     def _deliver(self, peer: Peer, delivery: Delivery) -> None:
         peer.deliveries.append(delivery)
         peer.room_bytes -= len(delivery.message.body)
+        peer.delivered += 1
         self.stats.delivered += 1
         if not peer.touched:
             self.touch(peer)

@@ -393,6 +393,8 @@ class QueueDeliverer(Purger):
         assert queue is not None
         if entry.state == LEFT:
             return  # others have it
+        if reason == dead_letters.REJECTED:
+            self.stats.nacked += 1
         self.release(entry)
         self.bury(entry, reason, now_us)
         self.pump_queue(queue, now_us)
@@ -405,6 +407,7 @@ class QueueDeliverer(Purger):
             entry.state == RETURNED and entry.due_us == 0 and delay_us == 0
         ):
             return  # it has come back already
+        self.stats.nacked += 1
         self.release(entry)
         if delay_us > 0 and not entry.subscription.rules.is_exhausted(entry.attempts):
             entry.state = RETURNED

@@ -19,6 +19,19 @@ REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Dead letters on their way back that are not committed; the rest waits for the log."""
 
 
+SENT: Final = 1
+READING: Final = 2
+"""The letter may be among those that are being read from the log: ask again."""
+HELD: Final = 3
+"""It is with a consumer, or a timer keeps it apart."""
+UNSENDABLE: Final = 4
+"""It does not say where it came from."""
+FAR: Final = 5
+"""More letters wait before it than are held in memory."""
+GONE: Final = 6
+"""It does not wait in this queue, or not any more."""
+
+
 class Replayer(FollowerDeliverer):
     """Sends dead letters back."""
 
@@ -36,6 +49,41 @@ class Replayer(FollowerDeliverer):
             self.replays.append(queue)
         queue.replaying = max(queue.replaying, count)
         self.pump_queue(queue, now_us)
+
+    def replay_one(self, queue: Queue, letter_id: int, now_us: int) -> int:
+        """Send one waiting dead letter back; say how that went, from SENT to GONE."""
+        for lane in queue.lanes:
+            entry = lane.in_flight.open.get(letter_id)
+            if entry is not None:
+                if entry.consumer is not None or entry.due_us != 0 or entry in queue.unsendable:
+                    return HELD
+                if not self._says_where_from(entry):
+                    return UNSENDABLE
+                lane.in_flight.remove(letter_id)
+                self._send_back_one(queue, entry, now_us)
+                return SENT
+            for entry in lane.ready:
+                if entry.id == letter_id:
+                    if not self._says_where_from(entry):
+                        return UNSENDABLE
+                    lane.ready.remove(entry)
+                    self._send_back_one(queue, entry, now_us)
+                    return SENT
+        return self._look_for(queue, letter_id)
+
+    def _look_for(self, queue: Queue, letter_id: int) -> int:
+        found = GONE
+        for lane in queue.lanes:
+            if lane.behind and lane.cursor < letter_id <= queue.topic.last_id:
+                self.read_ahead(lane)
+                if lane.reading:
+                    return READING
+                found = FAR
+        return found
+
+    def _says_where_from(self, entry: Entry) -> bool:
+        name = headers.decode(entry.message.headers).get(dead_letters.QUEUE_HEADER, "")
+        return bool(name) and self.topics.get(name) is not None
 
     def go_on_replaying(self, now_us: int) -> None:
         """Send more dead letters back: the log has taken those before them."""

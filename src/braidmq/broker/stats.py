@@ -1,6 +1,12 @@
 """Counters of what happened since the process started, and snapshots of what is."""
 
-from braidmq.broker.topics import Topics
+from braidmq.broker.topics import (
+    ORIGIN_HTTP,
+    ORIGIN_QUMBED,
+    ORIGIN_SPARK,
+    ORIGIN_VIBE,
+    Topics,
+)
 
 
 class Stats:
@@ -9,8 +15,14 @@ class Stats:
     def __init__(self) -> None:
         self.published: int = 0
         self.published_bytes: int = 0
+        # What of `published` did not come by Blip: there every message would have to be asked.
+        self.published_vibe: int = 0
+        self.published_qumbed: int = 0
+        self.published_http: int = 0
+        self.published_spark: int = 0
         self.delivered: int = 0
         self.acknowledged: int = 0
+        self.nacked: int = 0  # given back or rejected by their consumers
         self.redelivered: int = 0
         self.dead_lettered: int = 0
         self.expired: int = 0
@@ -24,6 +36,27 @@ class Stats:
         self.purged: int = 0
         self.unknown_acks: int = 0
         self.lost_to_retention: int = 0  # ids that a laggard did not get to read
+
+    def count_origin(self, origin: int) -> None:
+        """Count a message that came by another strand than Blip."""
+        if origin == ORIGIN_VIBE:
+            self.published_vibe += 1
+        elif origin == ORIGIN_QUMBED:
+            self.published_qumbed += 1
+        elif origin == ORIGIN_HTTP:
+            self.published_http += 1
+        elif origin == ORIGIN_SPARK:
+            self.published_spark += 1
+
+    def published_by_origin(self) -> dict[str, int]:
+        """Return how many messages came by each strand; together they are `published`."""
+        others = {
+            "vibe": self.published_vibe,
+            "qumbed": self.published_qumbed,
+            "http": self.published_http,
+            "spark": self.published_spark,
+        }
+        return {"blip": self.published - sum(others.values()), **others}
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that ended for *reason* and left nothing behind."""

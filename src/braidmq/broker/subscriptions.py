@@ -57,6 +57,7 @@ class Peer:
         self.principal: Principal | None = None
         self.deliveries: list[Delivery] = []
         self.room_bytes: int = 0
+        self.delivered: int = 0  # messages, until whoever carries them has counted them
         self.consumers: dict[int, Consumer] = {}  # by the id of the subscription or queue
         self.touched: bool = False  # is in the broker's list of peers to look after
         self.following: dict[str, Follower] = {}  # by topic

@@ -27,6 +27,9 @@ NAMES_IN_ROW_MAX: Final = 2
 ANSWER_BYTES_MAX: Final = PAGE_SIZE * (6 * NAMES_IN_ROW_MAX * TOPIC_BYTES_MAX + 2_048)
 """A page of the longest names, each character of them escaped, and the numbers beside."""
 
+EVENT_BYTES_MAX: Final = 1_048_576
+"""One line of a stream of events: a history of numbers is the longest."""
+
 DEFAULT_URL: Final = "http://dev-key@127.0.0.1:9100"
 
 Url = Annotated[
@@ -39,6 +42,7 @@ _HINTS: Final = {
     401: "the key is given in --url or BRAIDMQ_URL",
     403: "a key for this has admin = true",
 }
+_NO_BROKER: Final = "`braidmq serve --dev` starts a broker"
 
 
 class HttpError(BraidError):
@@ -93,12 +97,7 @@ class Api:
         status, answer = self._asked(method, path, data, timeout_s)
         try:
             if status not in {http.HTTPStatus.OK, http.HTTPStatus.CREATED}:
-                said = msgspec.json.decode(answer, type=_Refusal).error
-                hint = _HINTS.get(status, "")
-                if status == http.HTTPStatus.NOT_FOUND and listed_by:
-                    hint = f"`{listed_by}` names those there are"
-                told = f"{self.place} answers {status}: {said}"
-                raise HttpError(f"{told}; {hint}" if hint else told, status)
+                raise self._refusal(status, answer, listed_by)
             return msgspec.json.decode(answer, type=dict[str, object])
         except msgspec.DecodeError:
             raise self._is_other() from None
@@ -127,11 +126,41 @@ class Api:
         except msgspec.ValidationError:
             raise self._is_other() from None
 
+    def events(self, path: str) -> Iterator[tuple[str, object]]:
+        """Yield the events of a stream as they come, each with its name and what it says.
+
+        Raises:
+            HttpError: As in `ask`; also when the stream ends, or nothing comes for too long.
+        """
+        connection = self._connection(ANSWER_TIMEOUT_S)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {self.key}"})
+            response = connection.getresponse()
+            if response.status != http.HTTPStatus.OK:
+                raise self._refusal(response.status, response.read(EVENT_BYTES_MAX), "")
+            name = ""
+            while line := response.readline(EVENT_BYTES_MAX):
+                field, _, value = line.rstrip(b"\r\n").partition(b": ")
+                if field == b"event":
+                    name = value.decode("utf-8", "replace")
+                elif field == b"data":
+                    yield name, msgspec.json.decode(value)
+        except OSError as error:
+            raise self._is_unreachable(error) from None
+        except (http.client.HTTPException, msgspec.DecodeError):
+            raise self._is_other() from None
+        finally:
+            connection.close()
+        raise HttpError(f"{self.place} has ended the stream; the broker may be stopping")
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self.tls else http.client.HTTPConnection
+        return kind(self.host, self.port, timeout=timeout_s)
+
     def _asked(
         self, method: str, path: str, data: bytes | None, timeout_s: float
     ) -> tuple[int, bytes]:
-        kind = http.client.HTTPSConnection if self.tls else http.client.HTTPConnection
-        connection = kind(self.host, self.port, timeout=timeout_s)
+        connection = self._connection(timeout_s)
         headers = {"Authorization": f"Bearer {self.key}"}
         if data is not None:
             headers["Content-Type"] = "application/json"
@@ -140,12 +169,24 @@ class Api:
             response = connection.getresponse()
             return response.status, response.read(ANSWER_BYTES_MAX)
         except OSError as error:
-            reason = error.strerror or "no answer in time"
-            raise HttpError(f"cannot reach HTTP on {self.place}: {reason}") from None
+            raise self._is_unreachable(error) from None
         except http.client.HTTPException:
             raise self._is_other() from None
         finally:
             connection.close()
+
+    def _refusal(self, status: int, answer: bytes, listed_by: str) -> HttpError:
+        said = msgspec.json.decode(answer, type=_Refusal).error
+        hint = _HINTS.get(status, "")
+        if status == http.HTTPStatus.NOT_FOUND and listed_by:
+            hint = f"`{listed_by}` names those there are"
+        told = f"{self.place} answers {status}: {said}"
+        return HttpError(f"{told}; {hint}" if hint else told, status)
+
+    def _is_unreachable(self, error: OSError) -> HttpError:
+        reason = error.strerror or "no answer in time"
+        hint = f"; {_NO_BROKER}" if isinstance(error, ConnectionRefusedError) else ""
+        return HttpError(f"cannot reach HTTP on {self.place}: {reason}{hint}")
 
     def _is_other(self) -> HttpError:
         return HttpError(f"what listens on {self.place} is not BraidMQ's HTTP")

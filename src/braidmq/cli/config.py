@@ -1,11 +1,14 @@
 """`braidmq config show`, and the options by which every command finds its configuration."""
 
 import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from braidmq.cli.tables import print_json
 
 if TYPE_CHECKING:  # pydantic is slow to import, and most commands do not need it
     from braidmq.server.config import Config
@@ -35,8 +38,13 @@ def effective_config(
 
 
 @app.command("show")
-def show(config_file: ConfigFile = None) -> None:
+def show(config_file: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Print the effective configuration as TOML, with secrets masked."""
     from braidmq.server.config import to_text
 
-    print(to_text(effective_config(config_file, {}, keys_needed=False)), end="")
+    text = to_text(effective_config(config_file, {}, keys_needed=False))
+    if as_json:
+        # What is masked is masked in one place: the text is read back.
+        print_json(tomllib.loads(text))
+    else:
+        print(text, end="")

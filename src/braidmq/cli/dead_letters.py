@@ -8,8 +8,10 @@ from urllib.parse import quote, urlencode
 import typer
 
 from braidmq.cli.api import PAGE_SIZE, Api, Url, api_at, path_of
+from braidmq.cli.completion import queue_names
 from braidmq.cli.config import AsJson
 from braidmq.cli.confirmation import Yes, confirm
+from braidmq.cli.progress import waiting
 from braidmq.cli.tables import print_done, print_rows, printable
 
 app = typer.Typer(help="Dead letters of a running broker.", no_args_is_help=True)
@@ -24,7 +26,10 @@ REPLAY_TIMEOUT_S: Final = 600.0
 _QUEUE_COLUMNS: Final = ("queue", "messageCount", "inFlight", "subscriberCount")
 _COLUMNS: Final = ("offset", "id", "reason", "deathQueue", "attempts", "timestamp", "size")
 
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="As `dlq list` names it.")]
+Queue = Annotated[
+    str,
+    typer.Argument(metavar="QUEUE", help="As `dlq list` names it.", autocompletion=queue_names),
+]
 
 
 @app.command("list")
@@ -58,9 +63,10 @@ def replay(
 ) -> None:
     """Send dead letters back to the queues that they came from."""
     asked = {"queue": queue} if count is None else {"queue": queue, "count": count}
-    answer = api_at(url).ask(
-        "POST", f"{LETTERS}/replay", asked, listed_by=LIST, timeout_s=REPLAY_TIMEOUT_S
-    )
+    with waiting("sending letters back"):
+        answer = api_at(url).ask(
+            "POST", f"{LETTERS}/replay", asked, listed_by=LIST, timeout_s=REPLAY_TIMEOUT_S
+        )
     done = f"sent {answer.get('replayed')} letters back from {printable(queue)}"
     print_done(answer, done, as_json=as_json)
 

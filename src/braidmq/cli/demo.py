@@ -31,9 +31,10 @@ import typer
 
 from braidmq.base.errors import ConfigError
 from braidmq.cli.demo_broker import LOOK_S, BrokerProcess, DemoError
-from braidmq.cli.demo_count import Account, Line, styled, summarize
+from braidmq.cli.demo_count import Account, Line, summarize
 from braidmq.cli.demo_meters import ALARMS, Meters
 from braidmq.cli.demo_tables import Tables, can_run
+from braidmq.cli.tables import styled
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Client, Subscription
@@ -88,9 +89,17 @@ def demo(
     if not agreed:
         print(f"The log is kept: {directory}")
         raise typer.Exit(1)
+    _tell_where_to_look(tables)
+
+
+def _tell_where_to_look(tables: Path | None) -> None:
+    print("\nWhere to look:")
     if tables is not None and tables.exists():
-        print(f"The tables are Parquet files, for any reader: {tables}")
-        print(f"A page about them: {tables / 'report' / 'report.html'}")
+        print(f"  the tables, Parquet files for any reader   {tables}")
+        print(f"  a page about them                          {tables / 'report/report.html'}")
+    print("  a broker of your own, with its page        braidmq serve --dev")
+    print("                                             http://127.0.0.1:9100")
+    print("  what to do with it                         README.md, docs/start.md")
 
 
 # Who publishes and who consumes.

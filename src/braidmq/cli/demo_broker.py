@@ -1,4 +1,7 @@
-"""The demo's broker: a real one, in a process of its own, and the commands that ask it."""
+"""A broker of a command's own: a real one, in a process of its own, and commands that ask it.
+
+The demo kills it, and `braidmq bench` measures it.
+"""
 
 import asyncio
 import json
@@ -7,6 +10,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -22,18 +26,26 @@ SETTINGS: Final = {"BRAIDMQ_QUMBED__OFFLINE_S": "60"}
 
 
 class DemoError(BraidError):
-    """The demo could not be carried through."""
+    """The demo, or another command with a broker of its own, could not be carried through."""
 
 
 class BrokerProcess:
     """A broker below *directory*, on free ports that it keeps over restarts."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        listeners: Sequence[str] = LISTENERS,
+        settings: Mapping[str, str] = SETTINGS,
+    ) -> None:
         self.data_dir = directory / "data"
         self._ready_file = directory / "ready.json"
         self._log_file = directory / "broker.log"
         self._process: asyncio.subprocess.Process | None = None
-        self.addresses = dict.fromkeys(LISTENERS, "127.0.0.1:0")
+        self._settings = settings
+        self.addresses = dict.fromkeys(LISTENERS, "off")
+        self.addresses.update(dict.fromkeys(listeners, "127.0.0.1:0"))
         if find_spec("pyarrow") is None:
             self.addresses["flight"] = "off"
         self._fingerprint = ""
@@ -55,7 +67,7 @@ class BrokerProcess:
         whole = (*PROGRAM, "serve", "--dev", *places, *listeners)
         with self._log_file.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *whole, stderr=log, env={**environment(), **SETTINGS}
+                *whole, stderr=log, env={**environment(), **self._settings}
             )
         deadline = time.monotonic() + START_S_MAX
         while not self._ready_file.exists():
@@ -64,7 +76,7 @@ class BrokerProcess:
             await asyncio.sleep(LOOK_S)
         facts = json.loads(self._ready_file.read_text("utf-8"))
         self.addresses = {listener: facts[listener] or "off" for listener in LISTENERS}
-        self._fingerprint = facts["qumbed_fingerprint"]
+        self._fingerprint = facts["qumbed_fingerprint"] or ""
 
     async def command(self, *words: str) -> str:
         """Run a command that asks this broker; return what it says.

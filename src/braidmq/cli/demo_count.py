@@ -1,11 +1,11 @@
 """What the demo counts: who has seen what, and whether it is what was promised."""
 
-import os
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 
 import typer
+
+from braidmq.cli.tables import styled
 
 
 @dataclass
@@ -63,10 +63,3 @@ def summarize(lines: list[Line]) -> bool:
         return True
     print(styled("THE COUNTS DO NOT AGREE.", fg=typer.colors.RED, bold=True))
     return False
-
-
-def styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
-    """Return the text as a terminal shows it; as it is where there is none."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return text
-    return typer.style(text, fg=fg, bold=bold or None, dim=dim or None)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from braidmq.cli.config import AsJson, ConfigFile, effective_config
-from braidmq.cli.tables import print_json, printable
+from braidmq.cli.tables import print_json, printable, styled
 
 if TYPE_CHECKING:  # pydantic is slow to import
     from braidmq.server.config import Config
@@ -78,8 +78,7 @@ def doctor(
 def _print(finding: Finding) -> None:
     colours = {OK: typer.colors.GREEN, BROKEN: typer.colors.RED}
     state = f"{finding.state:8}"
-    if sys.stdout.isatty():
-        state = typer.style(state, fg=colours.get(finding.state, typer.colors.YELLOW))
+    state = styled(state, fg=colours.get(finding.state, typer.colors.YELLOW))
     print(f"{state} {finding.name}: {printable(finding.found)}")
     if finding.advice:
         print(f"{'':8} {printable(finding.advice)}")

@@ -18,6 +18,7 @@ import typer
 
 from braidmq.base.errors import EXIT_IO_ERROR, EXIT_USAGE, BraidError
 from braidmq.cli import (
+    bench,
     config,
     dead_letters,
     demo,
@@ -29,6 +30,7 @@ from braidmq.cli import (
     pipelines,
     queues,
     serve,
+    top,
     topics,
     wal,
 )
@@ -38,6 +40,12 @@ EXIT_INTERRUPTED: Final = 130
 
 ERROR_CHARS_MAX: Final = 2_000
 """An error is one line that a person reads."""
+
+_HINTS: Final = {
+    "AuthenticationFailed": "the key is given in --url or BRAIDMQ_URL",
+    "ConnectionFailed": "`braidmq serve --dev` starts a broker",
+}
+"""What to do about an error of the client library, by its class."""
 
 _USER_OF_URL = re.compile(r"(?<=://)[^/\s'\"]*@")
 
@@ -52,8 +60,10 @@ app.command("serve")(serve.serve)
 app.command("publish")(messages.publish)
 app.command("subscribe")(messages.subscribe)
 app.command("topics")(topics.topics)
+app.command("top")(top.top)
 app.command("discover")(discover.discover)
 app.command("doctor")(doctor.doctor)
+app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
 app.command("keygen")(keygen.keygen)
 app.add_typer(queues.app, name="queue")
@@ -94,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
         result = command.main(list(arguments), prog_name="braidmq", standalone_mode=False)
         sys.stdout.flush()
     except BraidError as error:
-        return _told(str(error), error.exit_code)
+        return _told(_with_hint(str(error), _HINTS.get(type(error).__name__)), error.exit_code)
     except BrokenPipeError:
         # Whoever read us has gone; nothing more can be said to it, at exit neither.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until exit
@@ -116,10 +126,23 @@ def _told_about_other(error: Exception) -> int:
     if format_message is not None:
         message = str(format_message())
         # `braidmq` alone prints its help, and has no message besides.
-        return _told(message, EXIT_USAGE) if message.strip() else EXIT_USAGE
+        return _told(_with_help(message, error), EXIT_USAGE) if message.strip() else EXIT_USAGE
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(frame.filename).name}:{frame.lineno}"
     return _told(f"internal error: {type(error).__name__}: {error} ({place})", 1)
+
+
+def _with_help(message: str, error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    place = getattr(context, "command_path", "braidmq")
+    ended = message.rstrip()
+    if ended.endswith("?"):  # it has a hint of its own
+        return ended
+    return _with_hint(ended.rstrip("."), f"see `{place} --help`")
+
+
+def _with_hint(message: str, hint: str | None) -> str:
+    return message if hint is None else f"{message}; {hint}"
 
 
 def _told(message: str, exit_code: int) -> int:

@@ -13,6 +13,7 @@ import typer
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
+from braidmq.cli.completion import topic_names
 from braidmq.cli.config import AsJson
 from braidmq.cli.tables import print_json, printable
 
@@ -30,7 +31,7 @@ Url = Annotated[
         help="blip://, vibe:// or qumbed://KEY@HOST:PORT; also BRAIDMQ_URL, out of sight.",
     ),
 ]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)]
 Qos = Annotated[int, typer.Option(min=0, max=1, help="1: durable; 0: memory only.")]
 SchemaId = Annotated[str, typer.Option(metavar="ID", help="Payloads keep to it (Qumbed).")]
 PrivateKey = Annotated[

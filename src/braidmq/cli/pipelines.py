@@ -5,13 +5,13 @@ the batch that it is writing, and the next run goes on from there.
 """
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from braidmq.base.errors import ConfigError
+from braidmq.cli.progress import telling
 
 if TYPE_CHECKING:  # pyspark takes a second, and --help does not need it
     from braidmq.spark.pipelines.runs import Plan
@@ -74,11 +74,6 @@ Trust = Annotated[
     list[str] | None,
     typer.Option(metavar="HEX", help="Of this public key only; may be repeated (Qumbed)."),
 ]
-
-
-def tell(line: str) -> None:
-    """Print a line about a pipeline's progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def source_options(
@@ -216,7 +211,8 @@ def archive(
     )
     from braidmq.spark.pipelines.archive import archive as run
 
-    run(plan, tell)
+    with telling() as tell:
+        run(plan, tell)
 
 
 @app.command("typed")
@@ -273,7 +269,8 @@ def typed(
     from braidmq.spark.pipelines.typed import Wish, wishes
     from braidmq.spark.pipelines.typed import typed as run
 
-    run(plan, wishes(pairs) if pairs else [Wish(str(schema_id))], tell)
+    with telling() as tell:
+        run(plan, wishes(pairs) if pairs else [Wish(str(schema_id))], tell)
 
 
 Since = Annotated[
@@ -381,7 +378,8 @@ def rollup(
 
     rules = Rules(length_ms("--watermark", watermark), length_ms("--ahead", ahead))
     sink = place_of(path, endpoint, api_key) if topic else None
-    run(plan, Wish(schema_id, value, rules, close=close, sink=sink), tell)
+    with telling() as tell:
+        run(plan, Wish(schema_id, value, rules, close=close, sink=sink), tell)
 
 
 @app.command("replay")
@@ -439,7 +437,8 @@ def replay(
 
     sink = place_of(path, endpoint, api_key)
     place = None if table is None else table.absolute()
-    run(plan, Wish(name, sink, place, to_topic, rate), tell)
+    with telling() as tell:
+        run(plan, Wish(name, sink, place, to_topic, rate), tell)
 
 
 @app.command("report")
@@ -478,4 +477,5 @@ def report(
     from braidmq.spark.pipelines.report import report as run
     from braidmq.spark.pipelines.typed import wishes
 
-    run(plan, wishes(pairs or ()), tell)
+    with telling() as tell:
+        run(plan, wishes(pairs or ()), tell)

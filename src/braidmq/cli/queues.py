@@ -5,6 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from braidmq.cli.api import Url, api_at, path_of
+from braidmq.cli.completion import queue_names
 from braidmq.cli.config import AsJson
 from braidmq.cli.confirmation import Yes, confirm
 from braidmq.cli.tables import print_done, print_json, print_rows, printable
@@ -18,7 +19,7 @@ DIGITS_MAX: Final = 18
 
 _COLUMNS: Final = ("name", "deliveryMode", "messageCount", "inFlight", "subscriberCount")
 
-Name = Annotated[str, typer.Argument(metavar="NAME")]
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=queue_names)]
 
 
 @app.command("create")

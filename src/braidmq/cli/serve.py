@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from braidmq.cli.config import ConfigFile, effective_config
+from braidmq.cli.progress import progress
 
 Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address, or off.")]
 
@@ -48,4 +49,6 @@ def serve(
     from braidmq.server.logs import configure_logs
 
     configure_logs()
-    raise typer.Exit(daemon.main(config, ready_file=ready_file, mdns=mdns))
+    with progress("reading the log", in_bytes=True) as watch:
+        code = daemon.main(config, ready_file=ready_file, mdns=mdns, watch=watch)
+    raise typer.Exit(code)

@@ -1,8 +1,11 @@
 """Tables and JSON on stdout: readable on a terminal, plain in a pipe, exact with --json."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
+
+import typer
 
 Row = Mapping[str, object]
 
@@ -40,6 +43,13 @@ def printable(text: str) -> str:
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
         for c in text
     )
+
+
+def styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
+    """Return the text as a terminal shows it; as it is where there is none."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return typer.style(text, fg=fg, bold=bold or None, dim=dim or None)
 
 
 def _cell(value: object) -> str:

@@ -16,6 +16,7 @@ import typer
 from braidmq.base.errors import EXIT_DAMAGED_LOG, ConfigError
 from braidmq.cli.config import AsJson, ConfigFile, effective_config
 from braidmq.cli.messages import payload_as_json
+from braidmq.cli.progress import progress
 from braidmq.cli.tables import print_json, printable
 
 if TYPE_CHECKING:  # what a command needs is imported when it runs
@@ -42,8 +43,8 @@ def verify(
     from braidmq.broker.records import describe
     from braidmq.wal.repair import verify as verify_log
 
-    with _log(config_file, data_dir) as disk:
-        report = verify_log(disk, describe)
+    with _log(config_file, data_dir) as disk, progress("verify", in_bytes=True) as watch:
+        report = verify_log(disk, describe, watch)
     _print_report(report, as_json=as_json)
     if not report.is_intact:
         raise typer.Exit(EXIT_DAMAGED_LOG)
@@ -63,8 +64,8 @@ def repair(
     from braidmq.broker.records import describe
     from braidmq.wal.repair import repair as repair_log
 
-    with _log(config_file, data_dir) as disk:
-        report = repair_log(disk, describe, accept_loss=accept_loss)
+    with _log(config_file, data_dir) as disk, progress("repair") as watch:
+        report = repair_log(disk, describe, accept_loss=accept_loss, watch=watch)
     _print_report(report, as_json=as_json)
     if not report.is_intact and not accept_loss:
         if not as_json:
@@ -88,10 +89,10 @@ def dump(
     from braidmq.broker.records import describe
     from braidmq.wal.repair import dump as dump_log
 
-    with _log(config_file, data_dir) as disk:
+    with _log(config_file, data_dir) as disk, progress("dump", in_bytes=True) as watch:
         if not as_json:
             print("\t".join(_COLUMNS))
-        for record in dump_log(disk, describe, from_id=from_id, limit=limit):
+        for record in dump_log(disk, describe, from_id=from_id, limit=limit, watch=watch):
             row = _row(record)
             if not as_json:
                 print("\t".join(printable(str(row.get(column, ""))) for column in _COLUMNS))

@@ -38,6 +38,9 @@ class Connection(Peer):
 
     def __init__(self, host: Host, wire: Wire, limits: Limits) -> None:
         super().__init__()
+        self.strand: str = ""  # whoever accepts it says which, and numbers it
+        self.number: int = 0
+        self.since_us: int = host.now_us()
         self._host: Host = host
         self._broker: Broker = host.broker
         self._wire: Wire = wire
@@ -229,11 +232,13 @@ class Connection(Peer):
             # Behind what may still be refused, so that a refusal comes before it.
             self._replies.append(WaitingReply(self._last_id, data))
         else:
+            self._note_delivered()
             self._collect()
             self._out.append(data)
 
     def _reply_after(self, reply: WaitingReply) -> None:
         if not self._replies and reply.after_id <= self._broker.committed_id:
+            self._note_delivered()
             self._collect()
             self._out.append(reply.data)
         else:
@@ -248,12 +253,14 @@ class Connection(Peer):
     def _send_committed(self) -> None:
         replies = self._replies
         committed_id = self._broker.committed_id
+        self._note_delivered()
         while replies and replies[0].after_id <= committed_id:
             self._collect()
             self._out.append(replies.popleft().data)
         self._note_waiting()
 
     def _flush(self) -> None:
+        self._note_delivered()
         self._collect()
         if self._out and not self._closed:
             data = b"".join(self._out)
@@ -261,6 +268,17 @@ class Connection(Peer):
             self._wire.write(data)
             if self._writable:
                 self._measure_room()
+
+    def _note_delivered(self) -> None:
+        """Count what was handed out since the last call, before it is turned into bytes."""
+        count = self.delivered
+        if count:
+            self.delivered = 0
+            self._host.handed_out[self.strand] += count
+            if self._host.tracing is not None:
+                self._host.tracing.delivered(
+                    self.strand, self.deliveries[-count:], self._host.now_us()
+                )
 
     def _measure_room(self) -> None:
         # Up to the bound and not above it there is room: only above it does the transport

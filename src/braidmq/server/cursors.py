@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from braidmq.admin.cursors import CursorSnapshot
-from braidmq.admin.refusals import UnavailableError
+from braidmq.admin.refusals import NotYoursError, UnavailableError, UnknownThingError
 from braidmq.base.errors import CursorError, NotAllowedError
 from braidmq.broker.authorize import ADMIN, SUBSCRIBE, Principal, authorize
 from braidmq.broker.cursors import CURSORS_MAX, NAME_BYTES_MAX, Cursor
@@ -87,6 +87,21 @@ class Cursors:
         cursor = _found(engine, principal, name)
         engine.broker.cursors.remove(cursor)
         await committed(engine, cursor.record_id, lasts=True)
+
+    async def drop(self, principal: Principal, name: str) -> None:
+        """Remove a cursor, as it is asked for over HTTP.
+
+        Raises:
+            UnknownThingError: There is no such cursor.
+            NotYoursError: It is somebody else's.
+            UnavailableError: Not now.
+        """
+        try:
+            await self.remove(principal, name)
+        except CursorError:
+            raise UnknownThingError("no such cursor") from None
+        except NotAllowedError:
+            raise NotYoursError("the cursor is somebody else's") from None
 
     def all(self) -> list[CursorSnapshot]:
         """Return every cursor, by name.

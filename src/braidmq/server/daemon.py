@@ -39,6 +39,7 @@ from braidmq.server.qumbed_listener import QumbedListener
 from braidmq.server.ready import remove_quietly, write_atomically
 from braidmq.server.recovery import Recovered, recover
 from braidmq.server.status import Status
+from braidmq.server.telemetry import Telemetry
 from braidmq.server.ticker import Clock, SystemClock, Ticker
 from braidmq.server.users import Users
 from braidmq.server.vibe import VibeConnection
@@ -46,6 +47,7 @@ from braidmq.server.vibe_gate import VibeOptions
 from braidmq.transport.tcp import TcpWire
 from braidmq.wal.disk import Disk
 from braidmq.wal.policy import FsyncPolicy
+from braidmq.wal.watching import Watch, unwatched
 
 if TYPE_CHECKING:
     from braidmq.server.flight import FlightListener
@@ -73,9 +75,15 @@ class Daemon:
     """One broker with its listeners, on the running event loop."""
 
     def __init__(
-        self, config: Config, *, clock: Clock | None = None, mdns: bool = False
+        self,
+        config: Config,
+        *,
+        clock: Clock | None = None,
+        mdns: bool = False,
+        watch: Watch = unwatched,
     ) -> None:
         self._config = config
+        self._watch = watch  # how far recovery is; called on its thread
         self._mdns = Announcer(config.qumbed.host) if mdns else None
         self._given_clock = clock
         self._clock: Clock = clock if clock is not None else SystemClock()
@@ -83,7 +91,7 @@ class Daemon:
         self._files = Disk(config.data_dir)
         self._is_locked = False
         self._keys = KeyRing(config.auth.keys, config.dev)
-        self.status = Status(config, self._keys)
+        self.status = Status(config, self._keys, self._files, now_us=self._clock.now_us)
         self._admin: AdminServer | None = None
         self._durability: Durability | None = None
         self._users: Users | None = None
@@ -97,14 +105,14 @@ class Daemon:
             auto_create=config.vibe.auto_create,
             version=version("braidmq"),
         )
+        self._telemetry = Telemetry(os.environ)
         self._ticker: Ticker | None = None
         self._snapshot_due_s = 0.0
         self._snapshot_id = 0
         self.ended = asyncio.Event()  # the log failed
         self.failure: BraidError | None = None
-        self.addresses: dict[str, str | None] = dict.fromkeys(
-            ("blip", "vibe", "qumbed", "http", "flight")
-        )
+        self.addresses = self.status.addresses
+        self.addresses.update(dict.fromkeys(("blip", "vibe", "qumbed", "http", "flight")))
 
     async def start(self) -> None:
         """Recover, and accept connections.
@@ -152,6 +160,7 @@ class Daemon:
             await self._flight.close()
         if self._ticker is not None:
             self._ticker.stop()
+        self.status.numbers.stop()
         if self._admin is not None:
             await self._admin.stop()
         if self._users is not None:
@@ -160,6 +169,7 @@ class Daemon:
         if self._durability is not None:
             self._durability.stop_reading()
             await asyncio.to_thread(self._durability.close)
+        await self._telemetry.stop()
         if self._is_locked:  # else these are another broker's
             remove_quietly(self._config.data_dir / RUN_FILE)
             self._files.unlock(LOCK_PATH)
@@ -198,6 +208,7 @@ class Daemon:
             tls_cert=http.tls_cert,
             tls_key=http.tls_key,
         )
+        self.status.numbers.start()
         host, port = await self._admin.start()
         self.addresses["http"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -252,7 +263,13 @@ class Daemon:
         # On a thread of its own, so that the health pages answer meanwhile.
         started = time.monotonic()
         now_us = self._clock.now_us()
-        found = recover(self._files, self._config, now_us=now_us, clock=time.perf_counter)
+        found = recover(
+            self._files,
+            self._config,
+            now_us=now_us,
+            clock=time.perf_counter,
+            watch=self._watch,
+        )
         self.status.recovery_seconds = time.monotonic() - started
         return found
 
@@ -294,6 +311,7 @@ class Daemon:
         self._ticker.start()
         self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
         self._snapshot_id = broker.committed_id
+        self._telemetry.start(engine)
         self.status.engine = engine
         self.status.wal = found.wal
         _log_recovery(found, self.status.recovery_seconds)
@@ -361,8 +379,14 @@ class Daemon:
             await asyncio.sleep(_DRAIN_LOOK_S)
 
 
-def main(config: Config, *, ready_file: Path | None = None, mdns: bool = False) -> int:
-    """Run the broker until a signal; return the exit code."""
+def main(
+    config: Config,
+    *,
+    ready_file: Path | None = None,
+    mdns: bool = False,
+    watch: Watch = unwatched,
+) -> int:
+    """Run the broker until a signal; return the exit code. *watch* is told of recovery."""
     if mdns and not config.qumbed.enabled:
         raise ConfigError("--mdns", "announces the Qumbed strand, which is off")
     if ready_file is not None:
@@ -371,11 +395,11 @@ def main(config: Config, *, ready_file: Path | None = None, mdns: bool = False) 
     return_large_buffers()
     gc.set_threshold(_GC_THRESHOLD, 50, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, ready_file, mdns=mdns))
+        return runner.run(_serve(config, ready_file, mdns=mdns, watch=watch))
 
 
-async def _serve(config: Config, ready_file: Path | None, *, mdns: bool) -> int:
-    daemon = Daemon(config, mdns=mdns)
+async def _serve(config: Config, ready_file: Path | None, *, mdns: bool, watch: Watch) -> int:
+    daemon = Daemon(config, mdns=mdns, watch=watch)
     told = _signals()
     try:
         await daemon.start()

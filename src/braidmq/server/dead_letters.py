@@ -7,17 +7,25 @@ memory only cannot be: every dead letter has a record.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from braidmq.admin.dead_letters import Letter, LettersPage
+from braidmq.admin.messages import SHOWN_BYTES_MAX
 from braidmq.admin.queues import QueuesPage
-from braidmq.admin.refusals import FanOutError, UnavailableError, UnknownQueueError
+from braidmq.admin.refusals import (
+    FanOutError,
+    LetterStaysError,
+    UnavailableError,
+    UnknownQueueError,
+    UnknownThingError,
+)
 from braidmq.base.errors import LogError
 from braidmq.base.limits import MIB
-from braidmq.broker import dead_letters, headers
+from braidmq.broker import dead_letters, headers, replays
 from braidmq.broker.queues import Queue
 from braidmq.broker.records import Head
+from braidmq.server.backlogs import letter_queues
 from braidmq.server.engine import Engine
 from braidmq.server.queue_administration import (
     FindEngine,
@@ -32,12 +40,21 @@ READ_BYTES_MAX: Final = 8 * MIB
 """What is read from the log for one page, payloads and all; then the page ends, short."""
 
 PAGE_BYTES_MAX: Final = MIB
-"""Headers in one page; one letter more may overshoot it."""
+"""Headers and shown payloads in one page; one letter more may overshoot it."""
 
 LOOK_S: Final = 0.01
 """How often a replay that waits for the log's reader is looked at."""
 
+LOOKS_MAX: Final = 1_000
+
 _ATTEMPTS_DIGITS_MAX: Final = 10
+
+_STAYS: Final = {
+    replays.READING: "the log's reader does not come to it",
+    replays.HELD: "a consumer has the letter now",
+    replays.UNSENDABLE: "the letter does not say where it came from",
+    replays.FAR: "too many letters wait before it: send those back or purge them first",
+}
 
 Ranges = list[tuple[int, int]]
 """Ids as (after, last], in order."""
@@ -60,7 +77,7 @@ class DeadLetters:
             UnavailableError: The broker is not up.
         """
         queues = running(self._find_engine()).broker.deliverer.queues
-        names = set(_letter_names(queues))
+        names = set(letter_queues(queues))
         return page_of(names, queues, after=after, limit=limit, visible=visible)
 
     async def letters(self, queue: str, *, from_offset: int, limit: int) -> LettersPage:
@@ -112,6 +129,36 @@ class DeadLetters:
                 await asyncio.sleep(LOOK_S)  # the log's reader tells the broker, and not us
             await committed(engine, engine.broker.fence())
             return min(asked, found.topic.message_count - _unsettled(found) - settled)
+
+    async def replay_one(self, queue: str, offset: int) -> None:
+        """Send one letter back; it is over when that is committed.
+
+        Raises:
+            UnknownQueueError, UnknownThingError: There is no such queue, or letter in it.
+            FanOutError, LetterStaysError: It cannot be sent back by itself.
+            UnavailableError: Not now.
+        """
+        async with self._replaying:
+            engine = changing(self._find_engine())
+            found = _found(engine, queue)
+            if found.is_fan_out:
+                raise FanOutError
+            if engine.broker.refusal:
+                raise UnavailableError(engine.broker.refusal)
+            outcome = replays.READING
+            looks = 0
+            while outcome == replays.READING and looks < LOOKS_MAX:
+                looks += 1
+                changing(engine)
+                outcome = engine.broker.deliverer.replay_one(found, offset, engine.now_us())
+                if outcome == replays.READING:
+                    engine.end_turn()
+                    await asyncio.sleep(LOOK_S)
+            if outcome == replays.GONE:
+                raise UnknownThingError("no such letter")
+            if outcome != replays.SENT:
+                raise LetterStaysError(_STAYS[outcome])
+            await committed(engine, engine.broker.outgoing.last_id)
 
 
 class Waiting:
@@ -177,7 +224,7 @@ def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) ->
             head = Head(record)
             if waiting.has(letter_id, head.priority):
                 letters.append(_letter(letter_id, record, head, waiting.topic))
-                page_bytes += head.body_at - head.headers_at
+                page_bytes += min(len(record) - head.headers_at, 2 * SHOWN_BYTES_MAX)
                 if page_bytes >= PAGE_BYTES_MAX:
                     reached_id = letter_id
                     left_bytes = 0
@@ -198,22 +245,14 @@ def _letter(letter_id: int, record: bytes, head: Head, topic: bytes) -> Letter:
         death_queue=kept.pop(dead_letters.QUEUE_HEADER, ""),
         attempts=int(attempts) if is_number and len(attempts) <= _ATTEMPTS_DIGITS_MAX else 0,
         timestamp_us=head.timestamp_us,
-        size=len(record) - head.body_at - 2 - len(topic),  # behind the topic and its length
+        payload=record[head.body_at + 2 + len(topic) :],  # behind the topic and its length
         headers=kept,
     )
 
 
-def _letter_names(queues: dict[str, Queue]) -> Iterator[str]:
-    for name, queue in queues.items():
-        if dead_letters.is_dead_letter_topic(name):
-            yield name
-        if queue.policy.dead_letter_name in queues:
-            yield queue.policy.dead_letter_name
-
-
 def _found(engine: Engine, name: str) -> Queue:
     queues = engine.broker.deliverer.queues
-    if name not in queues or name not in _letter_names(queues):
+    if name not in queues or name not in letter_queues(queues):
         raise UnknownQueueError("queue of dead letters")
     return queues[name]
 

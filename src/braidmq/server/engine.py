@@ -79,6 +79,7 @@ class Engine(Host):
         self.log_is_full = False
         self.failed: BraidError | None = None
         self.connections: set[Connection] = set()
+        self._numbers: int = 0  # given to connections so far
         self.rearm: Callable[[], None] = lambda: None
         self.users: Users | None = None
         self._awaited: list[Awaited] = []
@@ -181,6 +182,8 @@ class Engine(Host):
         if self.failed is not None:
             return  # whoever waited has been told that the outcome is unknown
         self._appending = False
+        if self.tracing is not None:
+            self.tracing.committed(up_to, self._now_us())
         self.broker.committed(up_to, self._now_us())
         self._wake_waiting()
         if self._awaited:
@@ -252,6 +255,17 @@ class Engine(Host):
         self.broker.refusal = SHUTTING_DOWN
         self.broker.stop_delivering()
 
+    def next_number(self) -> int:
+        """Return a number for a connection: the next one, over all strands."""
+        self._numbers += 1
+        return self._numbers
+
+    def welcome(self, connection: Connection, strand: str, number: int) -> None:
+        """Count a connection among those that are open."""
+        connection.strand = strand
+        connection.number = number
+        self.connections.add(connection)
+
     def say_goodbye(self) -> None:
         """Tell every peer that the broker ends; what goes back then counts as no attempt."""
         for connection in list(self.connections):
@@ -280,6 +294,8 @@ class Engine(Host):
         bodies = self.broker.take_records()
         if bodies:
             self._appending = True
+            if self.tracing is not None:
+                self.tracing.appending(self.broker.outgoing.pending(), self._now_us())
             log.append(bodies, urgent=self.log_is_full)
 
     def _wake_waiting(self) -> None:
@@ -297,6 +313,8 @@ class Engine(Host):
     def _refuse_waiting(self, reason: str, *, is_final: bool) -> None:
         # It need not have been an append that failed: what is committed stays so.
         from_id = self.broker.committed_id + 1
+        if self.tracing is not None:
+            self.tracing.refused(reason, self._now_us())
         refused: dict[Connection, list[Message]] = {}
         for item in self.broker.refused(from_id, reason, self._now_us()):
             if isinstance(item, Message) and isinstance(item.publisher, Connection):

@@ -25,7 +25,7 @@ from braidmq.server.flight_calls import Calls
 from braidmq.server.flight_reading import Reading
 from braidmq.server.flight_service import FlightService
 from braidmq.server.flight_writing import Writing
-from braidmq.server.listeners import bind
+from braidmq.server.listeners import Line, bind
 from braidmq.server.sink import Sink
 from braidmq.server.stages import Stages
 from braidmq.transport.tls import server_context
@@ -105,6 +105,10 @@ class FlightListener:
 
     def close_idle(self) -> None:
         """Nothing: a connection without a call costs next to nothing."""
+
+    def lines(self) -> list[Line]:
+        """Nothing: gRPC keeps its connections to itself."""
+        return []
 
     async def close(self) -> None:
         """End the service, after its connections were aborted; its threads are gone then."""

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
+from braidmq.broker.subscriptions import Delivery
+from braidmq.broker.topics import Pending
 from braidmq.server.user_administration import Outcome
 from braidmq.wire.blip import messages
 
@@ -46,6 +48,22 @@ class Limits:
         self.messages_per_s: int = messages_per_s
 
 
+class Tracing(Protocol):
+    """Who is told what happens to messages, a batch at a time; times are in microseconds."""
+
+    def appending(self, items: list[Pending], now_us: int) -> None:
+        """Note what is handed to the log."""
+
+    def committed(self, up_to: int, now_us: int) -> None:
+        """Note that everything up to an id is durable."""
+
+    def refused(self, reason: str, now_us: int) -> None:
+        """Note that the log did not take what it was handed."""
+
+    def delivered(self, strand: str, deliveries: list[Delivery], now_us: int) -> None:
+        """Note what was handed out to one peer."""
+
+
 class Host:
     """What a connection asks of the daemon around it."""
 
@@ -56,6 +74,13 @@ class Host:
         )
         self.starved: list[Connection] = []  # publishers that wait for commits
         self.waiting: list[Connection] = []  # connections with replies that wait for commits
+        self.tracing: Tracing | None = None
+        self.handed_out: dict[str, int] = {  # messages, by strand
+            "": 0,
+            "blip": 0,
+            "vibe": 0,
+            "qumbed": 0,
+        }
         self.authentication_failures: dict[str, int] = {  # by strand
             "blip": 0,
             "vibe": 0,

@@ -65,6 +65,10 @@ class KeyRing:
                 return principal
         return None
 
+    def principals(self) -> list[Principal]:
+        """Return whose keys there are, by name."""
+        return sorted((who for _, who in self._entries), key=lambda who: who.name)
+
     def find(self, key: str) -> Principal | None:
         """Return whose *key* is, or None; the time taken tells nothing about the keys."""
         digest = _digest(key)

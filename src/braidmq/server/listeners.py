@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Final, Protocol
 
@@ -20,6 +21,21 @@ BACKLOG: Final = 1024
 
 MakeConnection = Callable[[Engine, TcpWire, Limits], Connection]
 """What makes a strand's connection: as a rule its class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One connection as a list of them shows it, and how it is closed."""
+
+    number: int
+    strand: str
+    peer: str
+    principal: str | None
+    since_us: int
+    subscriptions: int
+    in_bytes: int | None
+    out_bytes: int | None
+    close: Callable[[], None]
 
 
 class Listener(Protocol):
@@ -46,6 +62,9 @@ class Listener(Protocol):
 
     def close_idle(self) -> None:
         """Close the connections that have been silent for too long."""
+
+    def lines(self) -> list[Line]:
+        """Return the open connections, as far as they are known one by one."""
 
 
 def bind(strand: str, host: str, port: int) -> socket.socket:
@@ -171,6 +190,23 @@ class TcpListener:
                     else:
                         wire.close()
 
+    def lines(self) -> list[Line]:
+        """Return the open connections."""
+        return [
+            Line(
+                number=connection.number,
+                strand=self.strand,
+                peer=wire.peer,
+                principal=None if connection.principal is None else connection.principal.name,
+                since_us=connection.since_us,
+                subscriptions=len(connection.consumers),
+                in_bytes=wire.in_bytes,
+                out_bytes=wire.out_bytes,
+                close=wire.abort,
+            )
+            for wire, connection in self._wires.items()
+        ]
+
     def _protocol(self) -> asyncio.Protocol:
         wire = self._wire()
         if self._tls is None:
@@ -194,7 +230,7 @@ class TcpListener:
         assert self._engine is not None
         connection = self._make(self._engine, wire, self._connection_limits)
         self._wires[wire] = connection
-        self._engine.connections.add(connection)
+        self._engine.welcome(connection, self.strand, self._engine.next_number())
         return connection
 
     def _closed(self, wire: TcpWire) -> None:

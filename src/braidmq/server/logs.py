@@ -6,6 +6,7 @@ a line, and nothing on the way of a message logs.
 """
 
 import logging
+import os
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -46,7 +47,7 @@ def configure_logs(stream: TextIO | None = None, *, level: int = logging.INFO) -
         escape_text,
     ]
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=True)
+        structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
         if target.isatty()
         else structlog.processors.JSONRenderer(ensure_ascii=False)
     )

@@ -88,6 +88,8 @@ class Link:
         self.left: Callable[[Connection], None] = left  # told of each stream that ended
         self.is_authenticated: bool = principal is not None
         self.token: str = secrets.token_hex(TOKEN_BYTES)  # no other connection has it, ever
+        self.number: int = 0  # of the connection, and since when it is there
+        self.since_us: int = 0
         self.unfinished_bytes: int = 0
         self._rate: int = messages_per_s
         self._tokens: float = float(messages_per_s)

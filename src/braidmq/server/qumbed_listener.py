@@ -16,7 +16,7 @@ from braidmq.server.connection import Connection
 from braidmq.server.engine import Engine
 from braidmq.server.gateway import GatewayKey
 from braidmq.server.host import Limits
-from braidmq.server.listeners import Admission, shown_address
+from braidmq.server.listeners import Admission, Line, shown_address
 from braidmq.server.qumbed import QumbedConnection
 from braidmq.server.qumbed_link import Link, QumbedOptions, everybody
 from braidmq.server.schema_files import load_schemas
@@ -163,6 +163,30 @@ class QumbedListener:
                     self.refused["idle"] += 1
                     carrier.close()
 
+    def lines(self) -> list[Line]:
+        """Return the open connections that somebody has spoken on."""
+        following: Counter[int] = Counter()
+        names: dict[int, str] = {}
+        for connection in [] if self._engine is None else self._engine.connections:
+            if connection.strand == STRAND:
+                following[connection.number] += len(connection.following)
+                if connection.principal is not None:
+                    names[connection.number] = connection.principal.name
+        return [
+            Line(
+                number=link.number,
+                strand=STRAND,
+                peer=carrier.peer_address,
+                principal=names.get(link.number),
+                since_us=link.since_us,
+                subscriptions=following[link.number],
+                in_bytes=None,
+                out_bytes=None,
+                close=carrier.close,
+            )
+            for carrier, link in self._links.items()
+        ]
+
     # What QUIC says.
 
     def _admit(self, peer_address: str) -> bool:
@@ -186,11 +210,13 @@ class QumbedListener:
                 self._limits.messages_per_s,
                 self._engine.connections.discard,
             )
+            link.number = self._engine.next_number()
+            link.since_us = self._engine.now_us()
             self._links[wire.carrier] = link
         connection = QumbedConnection(
             self._engine, wire, self._connection_limits, self._options, link
         )
-        self._engine.connections.add(connection)
+        self._engine.welcome(connection, STRAND, link.number)
         return connection
 
     def _principal_of(self, carrier: Carrier) -> Principal | None:

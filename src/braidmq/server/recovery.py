@@ -11,6 +11,7 @@ from braidmq.server.config import Config, VibeConfig, delivery_for
 from braidmq.wal import snapshots
 from braidmq.wal.files import Files
 from braidmq.wal.wal import Wal, WalOptions
+from braidmq.wal.watching import Watch, unwatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,16 @@ def _us(ms: int | None) -> int | None:
 
 
 def recover(
-    files: Files, config: Config, *, now_us: int, clock: Callable[[], float]
+    files: Files,
+    config: Config,
+    *,
+    now_us: int,
+    clock: Callable[[], float],
+    watch: Watch = unwatched,
 ) -> Recovered:
     """Return the broker as it was when its last record was committed.
+
+    *watch* is told how much of the log has been passed.
 
     Raises:
         DamagedLogError: Accepted data cannot be read.
@@ -93,6 +101,7 @@ def recover(
         after_id=0 if snapshot is None else snapshot.last_id,
         visit=lambda record_id, body: state.replay(broker, record_id, body),
         clock=clock,
+        watch=watch,
     )
     state.recovered(broker, wal.next_id, max(now_us, broker.latest_us))
     return Recovered(broker, wal, rejected)

@@ -2,36 +2,63 @@
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from braidmq import __version__
-from braidmq.admin.app import TopicSnapshot, TopicsPage
 from braidmq.admin.health import Readiness
+from braidmq.admin.keys import GrantRow, KeyRow, KeysList, UserRow
 from braidmq.admin.metrics import MetricValues
+from braidmq.admin.overview import BrokerFacts
+from braidmq.admin.parameters import iso
 from braidmq.broker.authorize import Principal
+from braidmq.server.backlogs import Backlogs
 from braidmq.server.config import Config
+from braidmq.server.connection_list import ConnectionList
 from braidmq.server.cursors import Cursors
 from braidmq.server.dead_letters import DeadLetters
 from braidmq.server.engine import Engine
 from braidmq.server.keys import KeyRing
 from braidmq.server.listeners import Listener
-from braidmq.server.queue_administration import QueueAdministration
+from braidmq.server.log_facts import LogAdministration
+from braidmq.server.messages import Messages
+from braidmq.server.numbers import Numbers, rss_bytes
+from braidmq.server.queue_administration import QueueAdministration, running
+from braidmq.server.topics import TopicList
+from braidmq.wal.files import Files
 from braidmq.wal.wal import Wal
+
+_US_PER_S: Final = 1_000_000
 
 
 class Status:
     """What `admin` asks of the daemon; before recovery is done there is no engine."""
 
-    def __init__(self, config: Config, keys: KeyRing) -> None:
+    def __init__(
+        self, config: Config, keys: KeyRing, files: Files, *, now_us: Callable[[], int]
+    ) -> None:
         self._config = config
         self._keys = keys
+        self._now_us = now_us
+        self._started_us = now_us()
+        self._backlogs = Backlogs()
+        self.version = __version__
+        self.dev = config.dev
+        self.addresses: dict[str, str | None] = {}
         self.engine: Engine | None = None
         self.wal: Wal | None = None
         self.listeners: list[Listener] = []
         self.recovery_seconds = 0.0
         self._http_failures = 0
+        self.numbers = Numbers(
+            self.metrics, now_us=self._now, take_fsyncs=lambda: _fsyncs_of(self.wal)
+        )
+        self.topics = TopicList(lambda: self.engine, lambda: self.wal)
+        self.messages = Messages(lambda: self.engine, lambda: self.wal)
         self.queues = QueueAdministration(lambda: self.engine)
         self.letters = DeadLetters(lambda: self.engine, lambda: self.wal)
         self.cursors = Cursors(lambda: self.engine, lambda: self.wal)
+        self.connections = ConnectionList(lambda: self.engine, lambda: self.listeners)
+        self.log = LogAdministration(config.wal, files, lambda: self.engine, lambda: self.wal)
 
     def principal(self, key: str) -> Principal | None:
         """Return whose API key this is, or None, and count when it is nobody's."""
@@ -39,6 +66,32 @@ class Status:
         if principal is None:
             self._http_failures += 1
         return principal
+
+    def everybody(self) -> KeysList:
+        """Return all keys and users, without what they prove themselves with.
+
+        Raises:
+            UnavailableError: The users are not loaded yet.
+        """
+        users = running(self.engine).users
+        assert users is not None
+        return KeysList(
+            [
+                KeyRow(who.name, list(who.publish), list(who.subscribe), who.admin)
+                for who in self._keys.principals()
+            ],
+            [
+                UserRow(
+                    account.name,
+                    iso(account.created_s * _US_PER_S),
+                    [
+                        GrantRow(grant.pattern, sorted(grant.operations))
+                        for grant in users.permissions(account.name)
+                    ],
+                )
+                for account in users.accounts()
+            ],
+        )
 
     def readiness(self) -> Readiness:
         """Return whether the broker takes work now."""
@@ -50,35 +103,35 @@ class Status:
             return Readiness(ready=False, reason="shutting down")
         return Readiness(ready=True)
 
-    def overview(self) -> dict[str, object]:
+    def overview(self) -> BrokerFacts:
         """Return what is worth knowing at a glance."""
         values = self.metrics()
         readiness = self.readiness()
-        return {
-            "version": __version__,
-            "ready": readiness.ready,
-            "reason": readiness.reason,
-            "fsync": self._config.wal.fsync,
-            "topics": values.topics,
-            "subscriptions": values.subscriptions,
-            "connections": dict(values.connections),
-            "messages_published": values.messages_published,
-            "messages_delivered": values.messages_delivered,
-            "messages_inflight": values.messages_inflight,
-            "log_bytes": values.wal_size_bytes,
-            "committed_id": values.wal_committed_id,
-        }
-
-    def topics(self, *, after: str, limit: int, visible: Callable[[str], bool]) -> TopicsPage:
-        """Return up to *limit* visible topics whose names sort behind *after*."""
-        if self.engine is None:
-            return TopicsPage([], more=False)
-        found = [
-            TopicSnapshot(row.name, row.message_count, row.last_id, row.subscriptions)
-            for row in self.engine.broker.topic_rows(after)
-            if visible(row.name)
-        ]
-        return TopicsPage(found[:limit], more=len(found) > limit)
+        return BrokerFacts(
+            version=self.version,
+            dev=self.dev,
+            ready=readiness.ready,
+            reason=readiness.reason,
+            started=iso(self._started_us),
+            uptime_s=max(0, self._now() - self._started_us) / _US_PER_S,
+            fsync=self._config.wal.fsync,
+            topics=values.topics,
+            subscriptions=values.subscriptions,
+            queues=values.queues,
+            connections=dict(values.connections),
+            listeners=dict(self.addresses),
+            messages_published=values.messages_published,
+            messages_delivered=values.messages_delivered,
+            messages_inflight=values.messages_inflight,
+            backlog=values.messages_waiting,
+            dead_letters=values.dead_letters,
+            memory_bytes=values.memory_bytes,
+            memory_limit_bytes=values.memory_limit_bytes,
+            rss_bytes=rss_bytes(),
+            recovery_seconds=values.recovery_seconds,
+            log_bytes=values.wal_size_bytes,
+            committed_id=values.wal_committed_id,
+        )
 
     def metrics(self) -> MetricValues:
         """Return the numbers of this moment."""
@@ -86,16 +139,31 @@ class Status:
             memory_limit_bytes=self._config.limits.max_memory_bytes,
             recovery_seconds=self.recovery_seconds,
             authentication_failures={"http": self._http_failures},
+            event_loop_lag_seconds=self.numbers.lag_seconds,
         )
         values.connections = {listener.strand: len(listener) for listener in self.listeners}
         values.connections_refused = _refused(self.listeners)
         if self.engine is not None:
             _fill_from_broker(values, self.engine)
+            backlog = self._backlogs.now(self.engine.broker, self._now())
+            values.messages_waiting = backlog.waiting
+            values.dead_letters = backlog.dead_letters
         if self.engine is not None and self.wal is not None:
             values.cursor_lag = {cursor.name: cursor.lag for cursor in self.cursors.all()}
         if self.wal is not None:
             _fill_from_log(values, self.wal)
         return values
+
+    def _now(self) -> int:
+        # Before recovery the engine's clock, which goes on from the log's, is not there.
+        return self._now_us() if self.engine is None else self.engine.now_us()
+
+
+def _fsyncs_of(wal: Wal | None) -> list[float]:
+    if wal is None:
+        return []
+    lately = wal.stats.fsync_seconds_lately
+    return [lately.popleft() for _ in range(len(lately))]
 
 
 def _refused(listeners: list[Listener]) -> dict[str, int]:
@@ -116,12 +184,17 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     values.subscriptions = broker.subscription_count()
     values.queues = len(broker.deliverer.queues)
     values.messages_published = stats.published
+    values.messages_published_by_strand = stats.published_by_origin()
+    values.messages_delivered_by_strand = {
+        strand: count for strand, count in engine.handed_out.items() if strand
+    }
     values.messages_published_bytes = stats.published_bytes
     values.messages_refused = stats.refused
     values.messages_duplicate = stats.duplicates
     values.messages_delivered = stats.delivered
     values.messages_redelivered = stats.redelivered
     values.messages_acknowledged = stats.acknowledged
+    values.messages_nacked = stats.nacked
     values.messages_dead_lettered = stats.dead_lettered
     dropped = {
         "expired": stats.expired,
@@ -152,6 +225,8 @@ def _fill_from_log(values: MetricValues, wal: Wal) -> None:
     values.wal_fsyncs = wal.stats.fsyncs
     values.wal_fsync_seconds = wal.stats.fsync_seconds_total
     values.wal_fsync_last_seconds = wal.stats.fsync_seconds_last
+    values.wal_fsync_duration = wal.stats.fsync_seconds
+    values.wal_commit_records = wal.stats.batches
     values.wal_segments = len(segments)
     values.wal_size_bytes = sum(segment.size for segment in segments)
     values.wal_committed_id = wal.committed_id

@@ -54,7 +54,10 @@ class TcpWire(asyncio.Protocol):
         )
         self._loop = loop
         self.peer_address: str = ""
+        self.peer: str = ""  # with its port
         self.heard_at: float = loop.time()
+        self.in_bytes: int = 0
+        self.out_bytes: int = 0
 
     # What asyncio calls.
 
@@ -65,6 +68,9 @@ class TcpWire(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.peer_address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        if self.peer_address:
+            shown = f"[{peer[0]}]" if ":" in self.peer_address else self.peer_address
+            self.peer = f"{shown}:{peer[1]}"
         raw = transport.get_extra_info("socket")
         if raw is not None:
             _configure(raw)
@@ -76,6 +82,7 @@ class TcpWire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand on what the peer sent."""
         self.heard_at = self._loop.time()
+        self.in_bytes += len(data)
         if self._carried is not None:
             self._carried.receive(data)
 
@@ -111,6 +118,7 @@ class TcpWire(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send *data*, now or when there is room."""
         if self._transport is not None:
+            self.out_bytes += len(data)
             self._transport.write(data)
 
     def unsent_bytes(self) -> int:

@@ -11,7 +11,8 @@ from braidmq.wal.opening import Recovered
 from braidmq.wal.policy import FsyncPolicy
 from braidmq.wal.reading import ReadBack
 from braidmq.wal.segment import SegmentInfo
-from braidmq.wal.wal import Wal, WalOptions, WalStats
+from braidmq.wal.stats import WalStats
+from braidmq.wal.wal import Wal, WalOptions
 
 __all__ = [
     "Describe",

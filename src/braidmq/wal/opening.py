@@ -44,6 +44,7 @@ from braidmq.wal.segment import (
     reader_of,
     segment_path,
 )
+from braidmq.wal.watching import Watch, Watching, unwatched
 
 MARK_PATH: Final = "wal/durable"
 _ROOM_BYTES: Final = 64 * MIB
@@ -95,13 +96,21 @@ class Opening:
     """One start-up; `run` it once."""
 
     def __init__(
-        self, files: Files, describe: Describe, *, now_us: int, after_id: int, visit: Visit
+        self,
+        files: Files,
+        describe: Describe,
+        *,
+        now_us: int,
+        after_id: int,
+        visit: Visit,
+        watch: Watch = unwatched,
     ) -> None:
         self._files = files
         self._describe = describe
         self._now_us = now_us
         self._after_id = after_id
         self._visit = visit
+        self._watching = Watching(files, watch)
         self.recovered = Recovered()
 
     def run(self) -> tuple[list[SegmentInfo], ActiveSegment]:
@@ -163,11 +172,12 @@ class Opening:
             info = SegmentInfo(first_id, trailer.last_id, size, header.created_us, sealed=True)
         if info.last_id > self._after_id:
             self._replay_sealed(file, info)
+        self._watching.passed(size)
         file.close()
         return info
 
     def _replay_sealed(self, file: File, info: SegmentInfo) -> None:
-        read = reader_of(file)
+        read = self._watching.reader(reader_of(file))
         walk = Walk(read, info.size, info.first_id)
         for start, records in walk.runs():
             visit_run(info.first_id, start, records, self._visit_new)
@@ -185,7 +195,7 @@ class Opening:
         file = self._files.open(segment_path(first_id), write=True, create=False)
         self._heal_header(file, first_id, durable_id)
         header = read_header(file, first_id)
-        read = reader_of(file)
+        read = self._watching.reader(reader_of(file))
         walk = Walk(read, file.size(), first_id)
         segment = start_index(self._files, file, header)
         build_index(walk, segment, self._describe, self._visit_new)

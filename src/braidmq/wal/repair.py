@@ -20,20 +20,24 @@ from braidmq.wal.quarantine import keep_copy
 from braidmq.wal.recovery import CHUNK_BYTES
 from braidmq.wal.segment import segment_path
 from braidmq.wal.survey import DumpedRecord, Report, SegmentSurvey, Survey, dump, verify
+from braidmq.wal.watching import Watch, unwatched
 
 __all__ = ["DumpedRecord", "Report", "dump", "repair", "verify"]
 
 
-def repair(files: Files, describe: Describe, *, accept_loss: bool) -> Report:
+def repair(
+    files: Files, describe: Describe, *, accept_loss: bool, watch: Watch = unwatched
+) -> Report:
     """Write gap records over all damage; return what was wrong and what was changed.
 
     Without *accept_loss* nothing is changed. The caller holds the directory's lock. Stopped
-    half-way it can be started again.
+    half-way it can be started again. *watch* is told about the look at the log, and again,
+    from the beginning, about the segments that are written anew.
 
     Raises:
         OSError: The disk failed; what was not yet replaced is as it was.
     """
-    survey = Survey(files, describe)
+    survey = Survey(files, describe, watch)
     report = survey.run()
     if not accept_loss or report.is_intact:
         return report
@@ -50,9 +54,10 @@ def repair(files: Files, describe: Describe, *, accept_loss: bool) -> Report:
             report=report,
         )
     _date_undated(segments)
-    for segment in segments:
-        if segment.damaged:
-            _rewrite(files, segment, report)
+    damaged = [segment for segment in segments if segment.damaged]
+    for done, segment in enumerate(damaged):
+        watch(done, len(damaged))
+        _rewrite(files, segment, report)
     return report
 
 

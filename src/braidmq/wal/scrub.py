@@ -35,6 +35,26 @@ class Scrubber:
                 visited += 1
             return verified
 
+    def verify(self, view: View, segment: SegmentInfo) -> None:
+        """Verify the whole of a sealed segment, wherever the slow check is.
+
+        Raises:
+            DamagedLogError: It is damaged.
+            FileNotFoundError: It was deleted meanwhile.
+        """
+        block = 0
+        doubts = 0
+        while True:
+            file, index = self._reader.opened(view, segment)
+            if block >= len(index.block_sums):
+                return
+            data = read_all(file, SEGMENT_BLOCK_BYTES, block * SEGMENT_BLOCK_BYTES)
+            if checksum(data) == index.block_sums[block]:
+                block += 1
+            else:
+                self._reader.settle_doubt(view, segment, again=doubts > 0)
+                doubts += 1
+
     def _current(self, view: View) -> SegmentInfo | None:
         for segment in view.sealed:
             if segment.first_id >= self._first_id:

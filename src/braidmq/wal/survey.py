@@ -33,6 +33,7 @@ from braidmq.wal.recovery import (
 )
 from braidmq.wal.segment import list_segments, reader_of, segment_path
 from braidmq.wal.snapshots import list_ids, read, snapshot_path
+from braidmq.wal.watching import Watch, Watching, unwatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,10 @@ class Report:
 class Survey:
     """One look at a log; `run` it once, then read `report` and `segments`."""
 
-    def __init__(self, files: Files, describe: Describe) -> None:
+    def __init__(self, files: Files, describe: Describe, watch: Watch = unwatched) -> None:
         self._files = files
         self._describe = describe
+        self._watching = Watching(files, watch)
         self.report = Report()
         self.segments: list[SegmentSurvey] = []
         self.snapshot_id = 0
@@ -120,7 +122,9 @@ class Survey:
         if start > due:
             self._damage(due, 0, due, start - 1, "missing segment")
         for first_id, successor in pairwise([*first_ids, 0]):
+            before = report.bytes
             self.segments.append(self._look_at_segment(first_id, successor))
+            self._watching.passed(report.bytes - before)
         report.first_id = first_ids[0] if first_ids else 0
         report.last_id = self.segments[-1].end_id - 1 if self.segments else 0
         return report
@@ -175,7 +179,7 @@ class Survey:
     def _find_pieces(
         self, file: File, survey: SegmentSurvey, successor: int, rows: "_RowCheck"
     ) -> None:
-        source = reader_of(file)
+        source = self._watching.reader(reader_of(file))
         size = file.size()
         walk = Walk(source, size, survey.first_id)
         while True:
@@ -265,9 +269,9 @@ class _RowCheck:
         self.count += 1
 
 
-def verify(files: Files, describe: Describe) -> Report:
+def verify(files: Files, describe: Describe, watch: Watch = unwatched) -> Report:
     """Look at every byte of the log and say what is wrong; change nothing."""
-    return Survey(files, describe).run()
+    return Survey(files, describe, watch).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +287,13 @@ class DumpedRecord:
 
 
 def dump(
-    files: Files, describe: Describe, *, from_id: int, limit: int
+    files: Files, describe: Describe, *, from_id: int, limit: int, watch: Watch = unwatched
 ) -> Iterator[DumpedRecord]:
-    """Yield the valid records from *from_id* on, at most *limit* of them, damage or not."""
-    survey = Survey(files, describe)
+    """Yield the valid records from *from_id* on, at most *limit* of them, damage or not.
+
+    *watch* is told about the look at the whole log that comes first.
+    """
+    survey = Survey(files, describe, watch)
     survey.run()
     left = limit
     for segment in survey.segments:

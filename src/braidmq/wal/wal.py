@@ -7,11 +7,12 @@ disk at each step, and what a crash there leaves, is told in docs/log_format.md.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 from braidmq.base.errors import ConfigError, DamagedLogError, LogFullError, LogPoisonedError
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import KIB, MIB
+from braidmq.wal.browse import Bounds, Browser, Found
 from braidmq.wal.files import FULL_ERRNOS, LOG_DIR, File, Files, write_all
 from braidmq.wal.format import ROW_BYTES, Describe, encode_mark
 from braidmq.wal.index import index_path
@@ -23,6 +24,10 @@ from braidmq.wal.reserve import Reserve
 from braidmq.wal.retention import Retention
 from braidmq.wal.scrub import Scrubber
 from braidmq.wal.segment import ActiveSegment, SegmentInfo, segment_path
+from braidmq.wal.stats import WalStats
+from braidmq.wal.watching import Watch, unwatched
+
+T = TypeVar("T")
 
 SEGMENT_BYTES_MIN: Final = 4 * KIB
 SEGMENT_BYTES_MAX: Final = 1024 * MIB
@@ -58,26 +63,6 @@ class WalOptions:
             raise ConfigError("wal.retention", "limits must not be negative; 0 is off")
 
 
-@dataclass(slots=True)
-class WalStats:
-    """Counters since the log was opened."""
-
-    appends: int = 0
-    records: int = 0
-    bytes: int = 0
-    commits: int = 0
-    fsyncs: int = 0
-    fsync_seconds_last: float = 0.0
-    fsync_seconds_total: float = 0.0
-    rotations: int = 0
-    rotations_postponed: int = 0
-    refused_full: int = 0
-    urgent_from_reserve: int = 0
-    marks_skipped: int = 0
-    segments_deleted: int = 0
-    segments_forced: int = 0
-
-
 def _no_clock() -> float:
     return 0.0
 
@@ -107,6 +92,7 @@ class Wal:
         self._reserve = Reserve(files, options.segment_bytes)
         self._reader = Reader(files, describe)
         self._scrubber = Scrubber(self._reader)
+        self._browser = Browser(self._reader)
         self.stats = WalStats()
         self.recovered = recovered
         self.next_id = active.next_id
@@ -128,18 +114,22 @@ class Wal:
         after_id: int,
         visit: Visit,
         clock: Callable[[], float] = _no_clock,
+        watch: Watch = unwatched,
     ) -> "Wal":
         """Recover the log and return it, ready to grow.
 
         The caller holds the directory's lock. *visit* is called with every verified record
-        above *after_id*, in order; *clock*, in seconds, is only for measuring fsyncs.
+        above *after_id*, in order; *clock*, in seconds, is only for measuring fsyncs;
+        *watch* is told how far it is.
 
         Raises:
             DamagedLogError: Accepted data cannot be read. Nothing was changed but indexes.
             LogFullError: There is no room even to start.
             LogPoisonedError: The disk failed.
         """
-        opening = Opening(files, describe, now_us=now_us, after_id=after_id, visit=visit)
+        opening = Opening(
+            files, describe, now_us=now_us, after_id=after_id, visit=visit, watch=watch
+        )
         try:
             sealed, active = opening.run()
             return cls(
@@ -187,6 +177,7 @@ class Wal:
         self.next_id = self._active.next_id
         self.stats.appends += 1
         self.stats.records += len(bodies)
+        self.stats.batches.add(len(bodies))
         self.stats.bytes += self._active.size - size
 
     def _undo_append(self, error: OSError) -> None:
@@ -241,9 +232,7 @@ class Wal:
             self._active.file.fdatasync()
         except OSError as error:
             self._fail("fdatasync", error)
-        self.stats.fsyncs += 1
-        self.stats.fsync_seconds_last = self._clock() - started
-        self.stats.fsync_seconds_total += self.stats.fsync_seconds_last
+        self.stats.count_fsync(self._clock() - started)
         self.synced_id = self.next_id - 1
         try:
             write_all(self._mark, encode_mark(self.synced_id), 0)
@@ -402,24 +391,38 @@ class Wal:
             LogFullError: An index must be rebuilt and there is no room for it.
             LogPoisonedError: An index must be rebuilt and cannot be written.
         """
+        return self._on_view(
+            lambda view: self._reader.read(
+                view,
+                after_id,
+                topic=topic,
+                up_to=up_to,
+                count_max=count_max,
+                bytes_max=bytes_max,
+                priority=priority,
+            )
+        )
+
+    def browse_before(self, before_id: int, topic: bytes, bounds: Bounds) -> Found:
+        """Return the newest committed ids of *topic* below *before_id*; raises as `read`."""
+        return self._on_view(lambda view: self._browser.before(view, before_id, topic, bounds))
+
+    def first_at(self, time_us: int) -> int:
+        """Return the id from which on no message is older than *time_us*; raises as `read`."""
+        return self._on_view(lambda view: self._browser.first_at(view, time_us))
+
+    def _on_view(self, read: Callable[[View], T]) -> T:
+        """Read of the log as it is now, and again when retention took something meanwhile."""
         while True:
             view = self._view
             try:
-                return self._reader.read(
-                    view,
-                    after_id,
-                    topic=topic,
-                    up_to=up_to,
-                    count_max=count_max,
-                    bytes_max=bytes_max,
-                    priority=priority,
-                )
+                return read(view)
             except FileNotFoundError as error:
                 if view.first_id == self._view.first_id:  # it was not retention
                     raise DamagedLogError(
                         segment_path(view.first_id),
                         offset=0,
-                        first_id=after_id + 1,
+                        first_id=view.first_id,
                         last_id=view.committed_id,
                         reason=f"missing segment: {error}",
                     ) from error
@@ -433,6 +436,18 @@ class Wal:
             DamagedLogError: A sealed segment is damaged.
         """
         return self._scrubber.scrub(self._view, bytes_max)
+
+    def verify(self, segment: SegmentInfo) -> None:
+        """Verify all of a sealed segment; one that retention has taken is nobody's business.
+
+        Raises:
+            DamagedLogError: It is damaged.
+        """
+        try:
+            self._scrubber.verify(self._view, segment)
+        except FileNotFoundError:
+            if segment.first_id >= self._view.first_id:
+                raise
 
     def segments(self) -> list[SegmentInfo]:
         """Return all segments in order; the last is the one that grows."""

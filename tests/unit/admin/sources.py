@@ -1,14 +1,29 @@
 """A source for the admin tests: it says what a test has put into it."""
 
+import asyncio
 from collections.abc import Callable
 
-from braidmq.admin.app import TopicSnapshot, TopicsPage
+from braidmq.admin.connections import ConnectionsPage, SubscriptionsPage
 from braidmq.admin.cursors import CursorSnapshot
 from braidmq.admin.dead_letters import Letter, LettersPage
+from braidmq.admin.events import Point
 from braidmq.admin.health import Readiness
+from braidmq.admin.keys import KeyRow, KeysList, UserRow
+from braidmq.admin.log import LogFacts
+from braidmq.admin.messages import StoredMessage, StoredPage
 from braidmq.admin.metrics import MetricValues
+from braidmq.admin.overview import BrokerFacts
 from braidmq.admin.queues import QueuesPage
-from braidmq.admin.refusals import QueueExistsError, RefusedError, UnknownQueueError
+from braidmq.admin.refusals import (
+    NotYoursError,
+    QueueExistsError,
+    RefusedError,
+    UnknownMessageError,
+    UnknownQueueError,
+    UnknownThingError,
+    UnknownTopicError,
+)
+from braidmq.admin.topics import TopicDetail, TopicSnapshot, TopicsPage, Visible
 from braidmq.broker.authorize import Principal
 from braidmq.wire.vibe.queue_options import QueueFacts, QueueOptions
 
@@ -78,6 +93,7 @@ class FakeLetters:
         self._queues = queues
         self.kept: dict[str, list[Letter]] = {}
         self.replays: list[tuple[str, int | None]] = []
+        self.replayed_alone: list[tuple[str, int]] = []
 
     def add(self, queue: str, offset: int) -> None:
         letters = self.kept.setdefault(queue, [])
@@ -89,7 +105,7 @@ class FakeLetters:
                 death_queue=queue.removeprefix("dlq."),
                 attempts=3,
                 timestamp_us=2_000_000,
-                size=7,
+                payload=b'{"n": 1}',
                 headers={"trace": "t"},
             )
         )
@@ -111,6 +127,11 @@ class FakeLetters:
         self.replays.append((queue, count))
         return waiting if count is None else min(count, waiting)
 
+    async def replay_one(self, queue: str, offset: int) -> None:
+        if offset not in [letter.offset for letter in self._of(queue)]:
+            raise UnknownThingError("no such letter")
+        self.replayed_alone.append((queue, offset))
+
     def _of(self, queue: str) -> list[Letter]:
         if queue not in self.kept:
             raise UnknownQueueError("queue of dead letters")
@@ -126,6 +147,193 @@ class FakeCursors:
     def all(self) -> list[CursorSnapshot]:
         return self.rows
 
+    async def drop(self, principal: Principal, name: str) -> None:
+        for row in self.rows:
+            if row.name == name:
+                if row.principal != principal.name and not principal.admin:
+                    raise NotYoursError("the cursor is somebody else's")
+                self.rows.remove(row)
+                return
+        raise UnknownThingError("no such cursor")
+
+
+class FakeTopics:
+    """Topics as a list of names; what is asked about them is kept."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.asked: list[tuple[str, str]] = []  # search, sort
+
+    async def page(
+        self, *, after: str, limit: int, search: str, sort: str, visible: Visible | None
+    ) -> TopicsPage:
+        self.asked.append((search, sort))
+        names = sorted(
+            name for name in self.names if name > after and (visible is None or visible(name))
+        )
+        rows = [
+            TopicSnapshot(name, messages=1, last_offset=2, subscriptions=3)
+            for name in names[:limit]
+        ]
+        return TopicsPage(rows, rows[-1].name if len(names) > limit else None, len(names))
+
+    async def detail(self, name: str) -> TopicDetail:
+        if name not in self.names:
+            raise UnknownTopicError
+        return TopicDetail(name, 1, 2, 1, 3, is_queue=False, schema=None, last_timestamp=None)
+
+
+def message(offset: int, payload: bytes, **given: str) -> StoredMessage:
+    """Return a message as the log has it when little is said about it."""
+    return StoredMessage(
+        offset=offset,
+        timestamp_us=3_000_000,
+        payload=payload,
+        message_id="",
+        headers=given,
+        qos=1,
+        priority=1,
+        origin="blip",
+        sealed=False,
+    )
+
+
+class FakeMessages:
+    """Messages of one topic; what is asked and published is kept."""
+
+    def __init__(self) -> None:
+        self.kept: list[StoredMessage] = []
+        self.next_offset: int | None = None
+        self.asked: list[tuple[str, int | None, int | None, int, bool]] = []
+        self.published: list[tuple[str, bytes, dict[str, str], int, int]] = []
+        self.refusal: RefusedError | None = None
+
+    async def page(
+        self,
+        topic: str,
+        *,
+        from_offset: int | None,
+        time_us: int | None,
+        limit: int,
+        newest_first: bool,
+    ) -> StoredPage:
+        self.asked.append((topic, from_offset, time_us, limit, newest_first))
+        return StoredPage(self.kept, self.next_offset)
+
+    async def one(self, topic: str, offset: int) -> StoredMessage:
+        for kept in self.kept:
+            if kept.offset == offset:
+                return kept
+        raise UnknownMessageError
+
+    async def publish(
+        self, topic: str, payload: bytes, *, headers: dict[str, str], qos: int, priority: int
+    ) -> int | None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.published.append((topic, payload, headers, qos, priority))
+        return len(self.published) if qos else None
+
+
+class FakeNumbers:
+    """Points that a test hands out; when there are no more, that is the end."""
+
+    def __init__(self) -> None:
+        self.past: list[Point] = []
+        self.coming: list[Point] = []
+        self.count = 0
+        self.waits = False  # for ever, when there are no more
+
+    def history(self) -> list[Point]:
+        return self.past
+
+    async def after(self, count: int) -> tuple[int, Point | None]:
+        if count < len(self.coming):
+            return count + 1, self.coming[count]
+        if self.waits:
+            await asyncio.Event().wait()
+        return count, None
+
+
+class FakeConnections:
+    """No connection but number 7; whose are asked for is kept."""
+
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+        self.closed: list[int] = []
+
+    async def connections(
+        self, *, after: str, limit: int, of: Principal | None
+    ) -> ConnectionsPage:
+        self.asked.append(None if of is None else of.name)
+        return ConnectionsPage([], None)
+
+    async def subscriptions(
+        self, *, after: str, limit: int, search: str, of: Principal | None
+    ) -> SubscriptionsPage:
+        self.asked.append(None if of is None else of.name)
+        return SubscriptionsPage([], None)
+
+    def close(self, connection_id: str) -> int:
+        if connection_id != "7":
+            raise UnknownThingError("no such connection")
+        self.closed.append(7)
+        return 7
+
+
+class FakeLog:
+    """An empty log; how often it was checked is kept."""
+
+    def __init__(self) -> None:
+        self.verified = 0
+
+    async def facts(self) -> LogFacts:
+        return LogFacts(
+            segments=[],
+            segments_total=0,
+            bytes=0,
+            committed_id=0,
+            fsync="always",
+            full=False,
+            poisoned=False,
+            retention_hours=1.0,
+            retention_bytes=0,
+            quarantine=[],
+        )
+
+    async def verify(self) -> LogFacts:
+        self.verified += 1
+        return await self.facts()
+
+
+def some_facts(topics: int = 0) -> BrokerFacts:
+    """Return what a broker that has done nothing says of itself."""
+    return BrokerFacts(
+        version="1.2.3",
+        dev=True,
+        ready=True,
+        reason="",
+        started="1970-01-01T00:00:00Z",
+        uptime_s=0.0,
+        fsync="always",
+        topics=topics,
+        subscriptions=0,
+        queues=0,
+        connections={},
+        listeners={"blip": "127.0.0.1:5555", "vibe": None},
+        messages_published=0,
+        messages_delivered=0,
+        messages_inflight=0,
+        backlog=0,
+        dead_letters=0,
+        memory_bytes=0,
+        memory_limit_bytes=0,
+        rss_bytes=0,
+        recovery_seconds=0.0,
+        log_bytes=0,
+        committed_id=0,
+    )
+
 
 class FakeSource:
     """What a broker would say, as plain attributes."""
@@ -134,8 +342,14 @@ class FakeSource:
         self.ready = Readiness(ready=True)
         self.values = MetricValues()
         self.metrics_asked = 0
-        self.names: list[str] = []
+        self.version = "1.2.3"
+        self.dev = True
         self.broken = False
+        self.topics = FakeTopics()
+        self.messages = FakeMessages()
+        self.numbers = FakeNumbers()
+        self.connections = FakeConnections()
+        self.log = FakeLog()
         self.queues = FakeQueues()
         self.letters = FakeLetters(self.queues)
         self.cursors = FakeCursors()
@@ -154,14 +368,14 @@ class FakeSource:
     def principal(self, key: str) -> Principal | None:
         return self.principals.get(key)
 
-    def overview(self) -> dict[str, object]:
+    def overview(self) -> BrokerFacts:
         if self.broken:
             raise RuntimeError("a secret inside")
-        return {"topics": len(self.names)}
+        return some_facts(len(self.topics.names))
 
-    def topics(self, *, after: str, limit: int, visible: Callable[[str], bool]) -> TopicsPage:
-        names = sorted(name for name in self.names if name > after and visible(name))
-        rows = [
-            TopicSnapshot(name, messages=1, last_offset=2, subscriptions=3) for name in names
+    def everybody(self) -> KeysList:
+        keys = [
+            KeyRow(who.name, who.publish, who.subscribe, who.admin)
+            for who in self.principals.values()
         ]
-        return TopicsPage(rows[:limit], more=len(rows) > limit)
+        return KeysList(keys, [UserRow("ada", "1970-01-01T00:00:00Z", [])])

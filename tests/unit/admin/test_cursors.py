@@ -32,6 +32,20 @@ def test_an_administrator_sees_every_cursor(source: FakeSource) -> None:
     assert ["nightly", "orders"] == [cursor["name"] for cursor in listed(source, ADMIN_KEY)]
 
 
+def test_a_cursor_is_removed_by_its_owner_or_an_administrator(source: FakeSource) -> None:
+    """Nobody else; one that is not there is 404."""
+    client = TestClient(build_app(source, loopback=True), base_url="http://127.0.0.1:9100")
+    asked = [(ORDERS_KEY, "nightly"), (ADMIN_KEY, "nightly"), (ORDERS_KEY, "orders")]
+    asked.append((ADMIN_KEY, "orders"))
+    answers = [
+        client.delete(f"/api/cursors/{name}", headers={"Authorization": f"Bearer {key}"})
+        for key, name in asked
+    ]
+
+    assert [403, 200, 200, 404] == [answer.status_code for answer in answers]
+    assert ({"name": "nightly"}, []) == (answers[1].json(), source.cursors.rows)
+
+
 def test_others_see_their_own_with_place_and_lag(source: FakeSource) -> None:
     """A name may say something about who has it."""
     assert [AS_JSON] == listed(source, ORDERS_KEY)

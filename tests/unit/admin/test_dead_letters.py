@@ -45,7 +45,7 @@ def test_queues_of_dead_letters_are_listed_with_counts(
 
 
 def test_a_letter_says_what_became_of_it(client: TestClient, letters: FakeLetters) -> None:
-    """The names of the fields are the API; the payload is not among them."""
+    """The names of the fields are the API; the payload is shown as messages' are."""
     letters.add("dlq.a", 4)
     page = client.get(LETTERS, headers=ADMIN, params={"queue": "dlq.a"}).json()
 
@@ -56,7 +56,10 @@ def test_a_letter_says_what_became_of_it(client: TestClient, letters: FakeLetter
         "deathQueue": "a",
         "attempts": 3,
         "timestamp": "1970-01-01T00:00:02Z",
-        "size": 7,
+        "payload": {"n": 1},
+        "encoding": "json",
+        "size": 8,
+        "truncated": False,
         "headers": {"trace": "t"},
     }
     assert {"letters": [letter], "next": None} == page
@@ -126,7 +129,7 @@ BAD_REPLAYS: list[tuple[object, str]] = [
     ({"queue": "dlq.a", "count": True}, "count: must be a whole number"),
     ({"queue": "dlq.a", "count": "2"}, "count: must be a whole number"),
     ({"queue": "dlq.a", "count": 2**31}, "count: must be a whole number"),
-    ({"queue": "dlq.a", "n": 1}, "n: unknown; known are count, queue"),
+    ({"queue": "dlq.a", "n": 1}, "n: unknown; known are count, offset, queue"),
 ]
 
 
@@ -164,3 +167,22 @@ def test_what_holds_no_letters_is_404(client: TestClient, source: FakeSource) ->
     assert [(404, {"error": "no such queue of dead letters"})] * 2 == [
         (answer.status_code, answer.json()) for answer in answers
     ]
+
+
+def test_one_letter_is_sent_back_by_its_offset(
+    client: TestClient, letters: FakeLetters
+) -> None:
+    """Only that one; what is not there is 404, and a count beside it is a contradiction."""
+    letters.add("dlq.a", 4)
+    bodies: list[dict[str, object]] = [
+        {"queue": "dlq.a", "offset": 4},
+        {"queue": "dlq.a", "offset": 5},
+        {"queue": "dlq.a", "offset": 4, "count": 1},
+        {"queue": "dlq.a", "offset": 0},
+    ]
+    answers = [client.post(f"{LETTERS}/replay", headers=ADMIN, json=body) for body in bodies]
+
+    assert [200, 404, 400, 400] == [answer.status_code for answer in answers]
+    assert {"queue": "dlq.a", "replayed": 1} == answers[0].json()
+    assert [("dlq.a", 4)] == letters.replayed_alone
+    assert [] == letters.replays

@@ -4,7 +4,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from braidmq.admin.health import Readiness, health_routes
+from braidmq.admin.endpoints import routes_of
+from braidmq.admin.health import Readiness, health_endpoints
 
 
 class Source:
@@ -16,7 +17,7 @@ class Source:
 
 
 def client(readiness: Readiness) -> TestClient:
-    return TestClient(Starlette(routes=health_routes(Source(readiness))))
+    return TestClient(Starlette(routes=routes_of(health_endpoints(Source(readiness)))))
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez"])

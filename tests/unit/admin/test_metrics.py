@@ -1,12 +1,17 @@
 """Metrics in Prometheus text."""
 
+import json
 import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from braidmq.admin.metrics import MetricsPage, MetricValues
+from braidmq.base.histogram import Histogram
+
+DASHBOARD = Path(__file__).parents[3] / "ops" / "grafana" / "braidmq.json"
 
 BLIPMQ = {
     "topics": 1.0,
@@ -70,12 +75,52 @@ def test_every_other_name_is_ours() -> None:
 def test_every_value_of_the_snapshot_is_shown(field: str) -> None:
     """A number that the broker keeps and nobody can see is worth nothing."""
     plain = MetricValues()
-    value = {"a": 41} if isinstance(getattr(plain, field), dict) else 41
+    value = values_like(getattr(plain, field))
     changed = MetricValues()
     setattr(changed, field, value)
     shown = samples(changed)
 
     assert 41.0 in {shown[name] for name in shown if shown[name] != samples(plain).get(name)}
+
+
+def values_like(value: object) -> object:
+    """Return 41, in the form that *value* has."""
+    if isinstance(value, Histogram):
+        histogram = Histogram((1, 50))
+        histogram.add(41)
+        return histogram
+    return {"a": 41} if isinstance(value, dict) else 41
+
+
+def test_a_histogram_has_buckets_a_count_and_a_sum() -> None:
+    """Each bucket holds what is at most its bound."""
+    histogram = Histogram((0.001, 0.5))
+    for value in (0.001, 0.2, 0.3, 7):
+        histogram.add(value)
+    found = samples(MetricValues(wal_fsync_duration=histogram))
+    name = "braidmq_wal_fsync_duration_seconds"
+
+    assert [1.0, 3.0, 4.0, 4.0, 7.501] == [
+        found[f"{name}_bucket{{le=0.001}}"],
+        found[f"{name}_bucket{{le=0.5}}"],
+        found[f"{name}_bucket{{le=+Inf}}"],
+        found[f"{name}_count"],
+        found[f"{name}_sum"],
+    ]
+
+
+def test_the_grafana_dashboard_asks_for_what_there_is() -> None:
+    """Every name in its queries is on the page, in this form."""
+    full = MetricValues()
+    for field in fields(MetricValues):
+        setattr(full, field.name, values_like(getattr(full, field.name)))
+    known = {name.partition("{")[0] for name in samples(full)}
+    text = DASHBOARD.read_text()
+    asked = set(re.findall(r"\bbraidmq_[a-z_]+", text)) - {"braidmq_"}
+
+    assert len(asked) > 20
+    assert set() == asked - known
+    assert "BraidMQ" == json.loads(text)["title"]
 
 
 def test_values_by_reason_have_a_label_each() -> None:
@@ -93,9 +138,12 @@ def test_every_metric_has_help_and_a_type() -> None:
     """Whoever meets a number can read what it is."""
     text = MetricsPage(Source(MetricValues(connections={"blip": 1}))).render().decode()
     named = set(re.findall(r"^([a-z_]+)[ {]", text, re.MULTILINE))
+    named -= {name for name in named if name.endswith(("_bucket", "_count", "_sum"))}
 
     assert named <= set(re.findall(r"^# HELP (\S+) \S.*$", text, re.MULTILINE))
-    assert named <= set(re.findall(r"^# TYPE (\S+) (?:counter|gauge)$", text, re.MULTILINE))
+    assert named <= set(
+        re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.MULTILINE)
+    )
 
 
 def test_one_scrape_is_one_snapshot() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import to_builtins
 from starlette.testclient import TestClient
 
 from braidmq.admin.app import build_app
@@ -33,7 +34,7 @@ def client(source: FakeSource) -> TestClient:
 
 def test_a_queue_is_shown_in_the_words_that_declare_it() -> None:
     """The names of the fields are the API; null is no limit."""
-    shown = as_json(facts("orders", waiting=5))
+    shown = to_builtins(as_json(facts("orders", waiting=5)))
 
     assert {
         "name": "orders",
@@ -57,9 +58,11 @@ def test_limits_are_shown_as_numbers() -> None:
     """A time to live in ms, a size in messages; 0 attempts are no limit."""
     shown = as_json(replace(facts("q"), ttl_ms=1500, max_size=9, max_attempts=0))
 
-    assert [1500, 9, None] == [
-        shown[key] for key in ("messageTtl", "maxQueueSize", "maxRetryAttempts")
-    ]
+    assert (1500, 9, None) == (
+        shown.message_ttl,
+        shown.max_queue_size,
+        shown.max_retry_attempts,
+    )
 
 
 def test_queues_come_in_pages(client: TestClient, queues: FakeQueues) -> None:

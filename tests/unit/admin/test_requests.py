@@ -13,10 +13,9 @@ from braidmq.admin.requests import (
     BODY_BYTES_MAX,
     allow,
     body_of,
-    limit_of,
+    is_small,
     name_in,
     object_of,
-    offset_of,
     principal_of,
     shown,
 )
@@ -68,21 +67,17 @@ def test_what_a_key_may_not_do_is_403() -> None:
     )
 
 
-def test_a_page_has_its_default_and_its_bounds() -> None:
-    """1 to 1,000 rows, from the first offset on."""
-    assert [100, 1, 1000] == [limit_of(asked(q)) for q in ("", "limit=1", "limit=1000")]
-    assert [1, 7, 2**64 - 1] == [
-        offset_of(asked(q)) for q in ("", "from=7", f"from={2**64 - 1}")
-    ]
+@pytest.mark.parametrize(
+    ("announced", "small"),
+    [("1", True), ("65536", True), ("65537", False), ("", False), ("x", False), (None, False)],
+)
+def test_a_small_body_announces_itself(announced: str | None, small: bool) -> None:
+    """One that does not say how long it is may be of any length."""
+    request = asked()
+    if announced is not None:
+        request.scope["headers"] = [(b"content-length", announced.encode())]
 
-
-@pytest.mark.parametrize("text", ["0", "-1", "x", "", "1.5", "\u0663", "1e3", 5000 * "9"])
-def test_what_is_no_number_is_refused(text: str) -> None:
-    """400, and what would be good."""
-    with pytest.raises(HTTPException, match="limit must be a whole number from 1 to 1000"):
-        limit_of(asked(f"limit={text}"))
-    with pytest.raises(HTTPException, match="from must be an offset"):
-        offset_of(asked(f"from={text}"))
+    assert small == is_small(request)
 
 
 @pytest.mark.asyncio

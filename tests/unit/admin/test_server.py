@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 import trustme
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from braidmq.admin import server
 from braidmq.admin.app import build_app
 from braidmq.admin.server import CONNECTIONS_MAX, HEADER_BYTES_MAX, AdminServer
 from braidmq.base.errors import AddressInUseError, ConfigError
@@ -222,3 +223,35 @@ async def test_a_certificate_that_is_none_is_a_configuration_error(tmp_path: Pat
         await server.start()
 
     assert "secret" not in str(caught.value)
+
+
+async def test_a_peer_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has asked for is not kept for it; one that reads gets all of it."""
+    monkeypatch.setattr(server, "HEAD_S_MAX", 0.2)
+    gone = asyncio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        piece = {"type": "http.response.body", "body": bytes(2**20), "more_body": True}
+        sending = asyncio.ensure_future(_for_ever(send, piece))
+        await receive()  # the request's end
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        sending.cancel()
+        gone.set()
+
+    listener = AdminServer(endless, host="127.0.0.1", port=0)
+    address = await listener.start()
+    _, writer = await asyncio.open_connection(*address, limit=1)
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    async with asyncio.timeout(20):
+        await gone.wait()
+    writer.close()
+    await listener.stop()
+
+    assert gone.is_set()
+
+
+async def _for_ever(send: Send, piece: Message) -> None:
+    while True:
+        await send(piece)

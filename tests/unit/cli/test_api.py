@@ -74,8 +74,8 @@ def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) 
     """Where it was looked for, and what the system says."""
     assert 1 == main(["topics", "--url", "http://secret-one@127.0.0.1:1"])
     assert (
-        "error: cannot reach HTTP on 127.0.0.1:1: Connection refused\n"
-        == capsys.readouterr().err
+        "error: cannot reach HTTP on 127.0.0.1:1: Connection refused; "
+        "`braidmq serve --dev` starts a broker\n" == capsys.readouterr().err
     )
 
 

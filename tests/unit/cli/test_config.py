@@ -1,5 +1,6 @@
 """`braidmq config show`."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -52,3 +53,11 @@ def test_a_bad_configuration_is_exit_2(
     """The line is the same as that of serve."""
     assert 2 == main(["config", "show", "--config", str(tmp_path / "nope.toml")])
     assert capsys.readouterr().err.startswith("error: config: cannot read ")
+
+
+def test_as_json_it_is_the_same(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a program; what is masked stays masked."""
+    assert 0 == main(["config", "show", "--config", str(config_file)])
+    text = capsys.readouterr().out
+    assert 0 == main(["config", "show", "--config", str(config_file), "--json"])
+    assert tomllib.loads(text) == json.loads(capsys.readouterr().out)

@@ -46,7 +46,7 @@ def test_the_letters_of_one_are_listed(
     letters.add("dlq.a/ ?", 7)
     assert 0 == main(["dlq", "list", "dlq.a/ ?", "--url", url(port)])
     columns = "offset\tid\treason\tdeathQueue\tattempts\ttimestamp\tsize"
-    row = "7\tm7\trejected\ta/ ?\t3\t1970-01-01T00:00:02Z\t7"
+    row = "7\tm7\trejected\ta/ ?\t3\t1970-01-01T00:00:02Z\t8"
     assert [columns, row] == capsys.readouterr().out.splitlines()
     assert 0 == main(["dlq", "list", "dlq.a/ ?", "--json", "--url", url(port)])
 

@@ -38,9 +38,10 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
 
 
 USAGE_ERRORS = {
-    "--nope": "error: No such option: --nope\n",
-    "nope": "error: No such command 'nope'.\n",
-    "publish": "error: Missing argument 'TOPIC'.\n",
+    "--nope": "error: No such option: --nope; see `braidmq --help`\n",
+    "nope": "error: No such command 'nope'; see `braidmq --help`\n",
+    "publish": "error: Missing argument 'TOPIC'; see `braidmq publish --help`\n",
+    "queue crate": "error: No such command 'crate'. Did you mean 'create'?\n",
     "publish t --qos 2": "qos",
 }
 
@@ -49,7 +50,7 @@ USAGE_ERRORS = {
 def test_a_usage_error_is_one_line_and_exit_2(
     capsys: pytest.CaptureFixture[str], arguments: str, line: str
 ) -> None:
-    """Plain, without frames, colours or advice."""
+    """Plain, without frames or colours, and with where to look."""
     assert 2 == main(arguments.split())
     captured = capsys.readouterr()
     assert "" == captured.out

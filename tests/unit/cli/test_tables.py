@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from braidmq.cli.tables import print_done, print_json, print_rows, printable
+from braidmq.cli.tables import print_done, print_json, print_rows, printable, styled
 
 ROWS: list[dict[str, object]] = [
     {"name": "a\tb\x1b[2J", "count": 3, "patterns": ["x.*", "y"], "on": True},
@@ -69,3 +69,15 @@ def test_what_was_done_is_told_in_words_or_as_the_answer(
         print_done({"purged": 3}, "purged 3 messages", as_json=as_json)
 
     assert 'purged 3 messages\n{"purged": 3}\n' == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("no_color", "styled_so"), [("", True), ("1", False)])
+def test_colours_are_for_terminals_and_for_who_wants_them(
+    monkeypatch: pytest.MonkeyPatch, no_color: str, styled_so: bool
+) -> None:
+    """NO_COLOR, whatever it says, is a no."""
+    monkeypatch.setenv("NO_COLOR", no_color)
+    plain = styled("x", fg="red")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    assert ("x", styled_so) == (plain, "\x1b[" in styled("x", fg="red"))

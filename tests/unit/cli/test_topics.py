@@ -25,11 +25,11 @@ def test_all_pages_are_listed(
     source: FakeSource, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """However many there are, and whatever their names are."""
-    source.names = [f"t&{number:03}" for number in range(450)] + ["ü/ ?#"]
+    source.topics.names = [f"t&{number:03}" for number in range(450)] + ["ü/ ?#"]
 
     assert 0 == main(["topics", "--url", f"http://{ADMIN_KEY}@127.0.0.1:{port}", "--json"])
     rows = json.loads(capsys.readouterr().out)
-    assert sorted(source.names) == [row["name"] for row in rows]
+    assert sorted(source.topics.names) == [row["name"] for row in rows]
     assert {"name": "t&000", "messages": 1, "last_offset": 2, "subscriptions": 3} == rows[0]
 
 
@@ -40,7 +40,7 @@ def test_the_url_may_come_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Out of sight of other users, and out of the shell's history."""
-    source.names = ["a"]
+    source.topics.names = ["a"]
     monkeypatch.setenv("BRAIDMQ_URL", f"http://{ADMIN_KEY}@127.0.0.1:{port}")
 
     assert 0 == main(["topics"])

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.admin.dead_letters import LettersPage
-from braidmq.admin.refusals import FanOutError, UnavailableError, UnknownQueueError
+from braidmq.admin.refusals import (
+    FanOutError,
+    LetterStaysError,
+    UnavailableError,
+    UnknownQueueError,
+    UnknownThingError,
+)
 from braidmq.base.errors import LogFullError
 from braidmq.server import dead_letters
 from braidmq.server.dead_letters import open_ranges
@@ -61,7 +67,7 @@ async def test_a_letter_says_what_became_of_it() -> None:
             letter.reason,
             letter.death_queue,
             letter.attempts,
-            letter.size,
+            len(letter.payload),
             letter.headers,
         )
         assert (2, broker.clock.now_us()) == (letter.offset, letter.timestamp_us)
@@ -80,7 +86,7 @@ async def test_a_letter_that_says_nothing_is_shown_as_it_is() -> None:
             letter.reason,
             letter.death_queue,
             letter.attempts,
-            letter.size,
+            len(letter.payload),
             letter.headers,
         )
 
@@ -299,3 +305,48 @@ def test_open_is_what_is_not_settled(found: list[tuple[int, int]], up_to: int) -
 
     assert [number for number in range(1, up_to + 1) if number not in closed] == flat
     assert all(after < last for after, last in opened)
+
+
+@pytest.mark.asyncio
+async def test_one_letter_is_sent_back_and_the_others_stay(tmp_path: Path) -> None:
+    """Wherever it stands among those that are held, and after a restart it stays sent."""
+    payloads = numbered(4)
+    async with running_broker(data_dir=tmp_path) as broker:
+        status = status_of(broker)
+        await status.queues.create("orders", QueueOptions())
+        await bury(broker, "orders", *payloads)
+        offsets = [letter.offset for letter in (await letters(broker, "dlq.orders")).letters]
+        await status.letters.replay_one("dlq.orders", offsets[2])
+        clock = broker.clock
+    async with running_broker(data_dir=tmp_path, clock=clock) as broker:
+        status = status_of(broker)
+        assert named([payloads[0], payloads[1], payloads[3]]) == await ids(broker, "dlq.orders")
+        await status.letters.replay_one("dlq.orders", offsets[0])
+
+        assert (2, 2) == (
+            status.queues.facts("orders").waiting,
+            status.queues.facts("dlq.orders").waiting,
+        )
+
+
+@pytest.mark.asyncio
+async def test_a_letter_that_cannot_go_alone_is_named() -> None:
+    """It is not there, says nothing of where it came from, or too many wait before it."""
+    async with running_broker(config=SMALL_WINDOW) as broker:
+        status = status_of(broker)
+        await bury(broker, "orders", *numbered(20))
+        await publish(broker, "dlq.bills", b"x")
+        await bury(broker, "bills")
+        await publish(broker, "dlq.bills", b"y")
+        last = (await letters(broker, "dlq.orders")).letters[-1].offset
+        (strange,) = (await letters(broker, "dlq.bills")).letters
+        with pytest.raises(UnknownThingError, match="no such letter"):
+            await status.letters.replay_one("dlq.orders", last + 1)
+        with pytest.raises(LetterStaysError, match="too many letters wait before it"):
+            await status.letters.replay_one("dlq.orders", last)
+        with pytest.raises(LetterStaysError, match="does not say where it came from"):
+            await status.letters.replay_one("dlq.bills", strange.offset)
+        with pytest.raises(UnknownQueueError):
+            await status.letters.replay_one("orders", last)
+
+        assert named(numbered(20)) == await ids(broker, "dlq.orders")

@@ -143,3 +143,12 @@ def test_no_key_of_ours_comes_out_wherever_it_stands(before: int, after: str) ->
 
     assert key[:12] not in text
     assert text.isprintable()
+
+
+def test_who_wants_no_colours_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR is for log lines on a terminal, too."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    for terminal in configured(Terminal()):
+        structlog.get_logger("x").info("connected", peer="a")
+
+        assert "\x1b[" not in terminal.getvalue()

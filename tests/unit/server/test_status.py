@@ -20,10 +20,11 @@ from tests.unit.server.by_hand import Hand
 
 def status_of(hand: Hand | None) -> Status:
     config = Config(dev=True)
-    status = Status(config, KeyRing([], dev=True))
+    disk = FakeDisk()
+    status = Status(config, KeyRing([], dev=True), disk, now_us=lambda: 1)
     if hand is not None:
         status.engine = hand.engine
-        status.wal = recover(FakeDisk(), config, now_us=1, clock=lambda: 0.0).wal
+        status.wal = recover(disk, config, now_us=1, clock=lambda: 0.0).wal
     return status
 
 
@@ -33,7 +34,6 @@ def test_before_recovery_it_is_not_ready() -> None:
 
     assert (False, "recovering the log") == _readiness(status)
     assert 0 == status.metrics().topics
-    assert [] == status.topics(after="", limit=10, visible=lambda _: True).topics
     with pytest.raises(UnavailableError, match="recovering the log"):
         status.queues.page(after="", limit=10, visible=lambda _: True)
     with pytest.raises(UnavailableError, match="recovering the log"):
@@ -108,18 +108,6 @@ def test_refusals_are_those_of_all_strands() -> None:
 
 
 @pytest.mark.asyncio
-async def test_topics_come_by_name_in_pages() -> None:
-    """Only those that may be seen, and whether there are more."""
-    async with broker_at() as broker, connected(broker) as peer:
-        for topic in ("c", "a", "secret", "b"):
-            await peer.publish(topic, b"x")
-        page = broker.daemon.status.topics(after="a", limit=1, visible=lambda t: t != "secret")
-
-        assert ["b"] == [topic.name for topic in page.topics]
-        assert page.more
-
-
-@pytest.mark.asyncio
 async def test_the_overview_is_the_metrics(tmp_path: Path) -> None:
     """The same numbers, for a person."""
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
@@ -128,15 +116,33 @@ async def test_the_overview_is_the_metrics(tmp_path: Path) -> None:
         overview = broker.daemon.status.overview()
 
         assert (True, 1, 1, 2, 3) == (
-            overview["ready"],
-            overview["topics"],
-            overview["subscriptions"],
-            overview["messages_published"],
-            overview["committed_id"],
+            overview.ready,
+            overview.topics,
+            overview.subscriptions,
+            overview.messages_published,
+            overview.committed_id,
         )
-        assert {"blip": 1, "vibe": 0, "qumbed": 0} == overview["connections"]
+        assert {"blip": 1, "vibe": 0, "qumbed": 0} == overview.connections
 
 
 def _readiness(status: Status) -> tuple[bool, str]:
     readiness = status.readiness()
     return readiness.ready, readiness.reason
+
+
+@pytest.mark.asyncio
+async def test_everybody_is_shown_without_a_secret() -> None:
+    """Keys by name with their patterns; the development key's principal is among them."""
+    async with broker_at() as broker:
+        everybody = broker.daemon.status.everybody()
+
+        assert [("dev", ["*"], ["*"], True)] == [
+            (key.name, key.publish, key.subscribe, key.admin) for key in everybody.keys
+        ]
+        assert [] == everybody.users
+
+
+def test_before_recovery_nobody_is_shown() -> None:
+    """The users are in a file that is not read yet."""
+    with pytest.raises(UnavailableError, match="recovering the log"):
+        status_of(None).everybody()

@@ -1,22 +1,40 @@
 """Progress of a query in plain lines: what each micro-batch had, how fast, how far behind."""
 
 import json
-from typing import Any
+from typing import Any, Self
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from braidmq.spark.offsets import KEY
 
 
-def line(name: str, progress: StreamingQueryProgress, rows: int | None = None) -> str:
+class BatchLine(str):
+    """A line about one batch that also says, for a bar, how much was done and is left."""
+
+    __slots__ = ("lag", "name", "rows")
+
+    def __new__(cls, text: str, *, name: str, rows: int, lag: int) -> Self:
+        """Return the line *text*, of the pipeline *name*."""
+        made = super().__new__(cls, text)
+        made.name, made.rows, made.lag = name, rows, lag
+        return made
+
+    name: str
+    rows: int
+    lag: int
+
+
+def line(name: str, progress: StreamingQueryProgress, rows: int | None = None) -> BatchLine:
     """Return one micro-batch as a line; *rows* are those of the log, where they are known."""
     count = progress.numInputRows if rows is None else rows
     seconds = progress.batchDuration / 1000
     rate = round(count / seconds) if seconds else 0
-    return (
+    behind = lag(progress)
+    text = (
         f"{name}: batch {progress.batchId}, {count} rows in {seconds:.1f} s, "
-        f"{rate} rows/s, lag {lag(progress)}"
+        f"{rate} rows/s, lag {behind}"
     )
+    return BatchLine(text, name=name, rows=count, lag=behind)
 
 
 def lag(progress: StreamingQueryProgress) -> int:

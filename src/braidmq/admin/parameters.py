@@ -1,0 +1,203 @@
+"""Query parameters: each knows how it is read, how it is refused and how it is described.
+
+It holds no state and answers nothing itself: what cannot be used is an HTTPException.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from braidmq.base.ids import ID_MAX
+
+PAGE_DEFAULT: Final = 100
+PAGE_MAX: Final = 1_000
+"""Rows in one answer; the rest is asked for with `after` or `from`."""
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_MOMENT_CHARS_MAX: Final = 64
+_US: Final = timedelta(microseconds=1)
+
+
+class Parameter(Protocol):
+    """What a description says of a parameter."""
+
+    @property
+    def name(self) -> str:
+        """How the query calls it."""
+        ...
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a few words."""
+        ...
+
+    def schema(self) -> Mapping[str, object]:
+        """Return the JSON Schema of its values."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A part of a path that is filled in: a name of any characters, or a whole number."""
+
+    name: str
+    summary: str
+    whole: bool = False
+
+    def schema(self) -> Mapping[str, object]:
+        """Return the JSON Schema of its values."""
+        if self.whole:
+            return {"type": "integer", "minimum": 1, "maximum": ID_MAX}
+        return {"type": "string", "minLength": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text; empty when it is not given."""
+
+    name: str
+    summary: str
+
+    def of(self, request: Request) -> str:
+        """Return what the request says."""
+        return request.query_params.get(self.name, "")
+
+    def given(self, request: Request) -> str | None:
+        """Return what the request says, or None when it says nothing."""
+        return request.query_params.get(self.name)
+
+    def schema(self) -> Mapping[str, object]:
+        """Return the JSON Schema of its values."""
+        return {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number between two bounds, with a default (None: there need not be one)."""
+
+    name: str
+    summary: str
+    least: int
+    most: int
+    default: int | None
+    rule: str  # the end of the sentence that refuses
+
+    def of(self, request: Request) -> int:
+        """Return the number, or the default, which there is.
+
+        Raises:
+            HTTPException: 400, it is not such a number.
+        """
+        number = self.given(request)
+        assert number is not None
+        return number
+
+    def given(self, request: Request) -> int | None:
+        """Return the number or the default.
+
+        Raises:
+            HTTPException: 400, it is not such a number.
+        """
+        text = request.query_params.get(self.name)
+        if text is None:
+            return self.default
+        # Long digits are refused before they become a number.
+        if text.isascii() and text.isdigit() and len(text) <= len(str(self.most)):
+            number = int(text)
+            if self.least <= number <= self.most:
+                return number
+        raise HTTPException(400, f"{self.name} must be {self.rule}")
+
+    def schema(self) -> Mapping[str, object]:
+        """Return the JSON Schema of its values."""
+        schema: dict[str, object] = {
+            "type": "integer",
+            "minimum": self.least,
+            "maximum": self.most,
+        }
+        return schema if self.default is None else {**schema, "default": self.default}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words; the first is the default."""
+
+    name: str
+    summary: str
+    words: tuple[str, ...]
+
+    def of(self, request: Request) -> str:
+        """Return the word.
+
+        Raises:
+            HTTPException: 400, it is none of them.
+        """
+        word = request.query_params.get(self.name, self.words[0])
+        if word not in self.words:
+            raise HTTPException(400, f"{self.name} must be one of {', '.join(self.words)}")
+        return word
+
+    def schema(self) -> Mapping[str, object]:
+        """Return the JSON Schema of its values."""
+        return {"type": "string", "enum": list(self.words), "default": self.words[0]}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time in ISO 8601; UTC when it names no zone."""
+
+    name: str
+    summary: str
+
+    def given(self, request: Request) -> int | None:
+        """Return the microseconds since 1970, or None when there is none.
+
+        Raises:
+            HTTPException: 400, it is no time.
+        """
+        text = request.query_params.get(self.name)
+        if text is None:
+            return None
+        try:
+            # A plus sign that was not encoded arrives as a space.
+            moment = datetime.fromisoformat(text[:_MOMENT_CHARS_MAX].replace(" 0", "+0"))
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            return max(0, (moment - EPOCH) // _US)
+        except (ValueError, OverflowError):
+            raise HTTPException(
+                400, f"{self.name} must be a time such as 2026-01-31T12:00:00Z"
+            ) from None
+
+    def schema(self) -> Mapping[str, object]:
+        """Return the JSON Schema of its values."""
+        return {"type": "string", "format": "date-time"}
+
+
+AFTER: Final = Text("after", "Show what comes behind this; the `next` of the page before.")
+SEARCH: Final = Text("search", "Show only names that have this in them, in any case.")
+LIMIT: Final = Whole(
+    "limit",
+    "How many rows at most.",
+    1,
+    PAGE_MAX,
+    PAGE_DEFAULT,
+    f"a whole number from 1 to {PAGE_MAX}",
+)
+FROM: Final = Whole(
+    "from",
+    "The offset to begin with.",
+    1,
+    ID_MAX,
+    1,
+    "an offset, a whole number from 1 on",
+)
+
+
+def iso(moment_us: int) -> str:
+    """Return a time as ISO 8601 in UTC."""
+    return (EPOCH + _US * moment_us).isoformat().replace("+00:00", "Z")

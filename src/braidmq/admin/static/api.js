@@ -1,0 +1,124 @@
+// The HTTP API of the broker, and the key that opens it.
+//
+// Every refusal is an ApiError with the one line that the broker said. A 401 is also told to
+// `onRefused`, because whoever asked can do nothing about it: the key is no longer good.
+
+import { inAddress } from "./names.js";
+
+const PLACE = "braidmq.key";
+const SIGNED_OUT = "braidmq.signed-out";
+const PATIENCE_MS = 30_000;
+export const DEV_KEY = "dev-key";
+
+/** What the broker, or the network, answered instead of what was asked for. */
+export class ApiError extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+let key = sessionStorage.getItem(PLACE);
+let refused = () => {};
+
+/** Call *listener* when a key that was good is so no more. */
+export function onRefused(listener) {
+  refused = listener;
+}
+
+/** Keep *newKey* until the tab is closed, or forget the one there is (null). */
+export function keepKey(newKey) {
+  key = newKey;
+  if (newKey === null) {
+    sessionStorage.removeItem(PLACE);
+    sessionStorage.setItem(SIGNED_OUT, "yes"); // else a development broker would sign in again
+  } else {
+    sessionStorage.setItem(PLACE, newKey);
+    sessionStorage.removeItem(SIGNED_OUT);
+  }
+}
+
+/** Say whether there is a key, and whether somebody has signed out in this tab. */
+export function keyState() {
+  return { present: key !== null, signedOut: sessionStorage.getItem(SIGNED_OUT) !== null };
+}
+
+/** Return the address of something: `path("topics", name, "messages")`. */
+export function path(...parts) {
+  return `/api/${parts.map(inAddress).join("/")}`;
+}
+
+/** Send a request with the key and return the Response, whatever its status. */
+export function send(address, { headers = {}, trial, ...options } = {}) {
+  const used = trial === undefined ? key : trial; // null: without any
+  return fetch(address, {
+    ...options,
+    cache: "no-store",
+    credentials: "omit",
+    redirect: "error",
+    headers: used === null ? headers : { ...headers, Authorization: `Bearer ${used}` },
+  });
+}
+
+/** Look: return what the API answers. *query* is without what is empty; *exact* keeps numbers. */
+export function get(address, { query = {}, signal, exact = false, trial } = {}) {
+  const wanted = Object.entries(query).filter(([, value]) => value !== "" && value != null);
+  const search = new URLSearchParams(wanted.map(([name, value]) => [name, String(value)]));
+  return answer(wanted.length ? `${address}?${search}` : address, { trial, signal }, exact ? exactly : JSON.parse);
+}
+
+/** Look: return the answer as the text that it is. */
+export function getText(address) {
+  return answer(address, {}, (text) => text);
+}
+
+/** Change something. */
+export function post(address, body) {
+  const headers = { "Content-Type": "application/json" };
+  return answer(address, { method: "POST", headers, body: JSON.stringify(body ?? {}) });
+}
+
+/** Remove something. */
+export function remove(address) {
+  return answer(address, { method: "DELETE" });
+}
+
+async function answer(address, options, read = JSON.parse) {
+  const patience = AbortSignal.timeout(PATIENCE_MS);
+  const signal = options.signal ? AbortSignal.any([options.signal, patience]) : patience;
+  let response;
+  let text;
+  try {
+    response = await send(address, { ...options, signal });
+    text = await response.text();
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new ApiError(0, patience.aborted ? "the broker did not answer in time" : "the broker cannot be reached");
+  }
+  if (!response.ok) {
+    const error = new ApiError(response.status, reason(text, response.status));
+    if (response.status === 401 && options.trial === undefined) refused(error);
+    throw error;
+  }
+  return read(text);
+}
+
+function reason(text, status) {
+  try {
+    const said = JSON.parse(text).error;
+    if (typeof said === "string") return said;
+  } catch {
+    // Not ours: a proxy between us, perhaps.
+  }
+  return `the broker answered ${status}`;
+}
+
+// A payload's 12345678901234567890 or 1.10 must not change by being looked at. Where the
+// browser can, numbers that JavaScript would write otherwise keep their own digits.
+function exactly(text) {
+  if (typeof JSON.rawJSON !== "function") return JSON.parse(text);
+  return JSON.parse(text, (_name, value, context) =>
+    typeof value === "number" && String(value) !== context.source
+      ? JSON.rawJSON(context.source)
+      : value);
+}

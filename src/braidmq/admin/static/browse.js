@@ -1,0 +1,176 @@
+// Browsing a topic: from the newest, the oldest, an offset or a moment; page by page, or live.
+
+import { get, path } from "./api.js";
+import { busy, every, fill, h } from "./dom.js";
+import { count, localInput } from "./format.js";
+import { messageRow } from "./messages.js";
+import { sentence } from "./notices.js";
+import { command } from "./pieces.js";
+
+const PAGE_MESSAGES = 50;
+const SHOWN_MAX = 500;
+const FOLLOW_MS = 1_000;
+
+/** Return `{element, showNewest()}` for the messages of *topic*. */
+export function browser({ topic, query, signal }) {
+  const rows = h("div", { class: "messages", role: "list" });
+  const told = h("div", { class: "messages-told", role: "status" });
+  const more = h("button", { type: "button", hidden: true, onclick: () => busy(more, turn) }, "More");
+  const controls = browseControls(query, { go, follow });
+  let state = { order: "desc" };
+  let next = null;
+  let last = 0; // the newest offset that is shown: following goes on behind it
+  let following = false;
+
+  async function page(wanted) {
+    return get(path("topics", topic, "messages"), { query: { ...wanted, limit: PAGE_MESSAGES }, signal, exact: true });
+  }
+
+  function item(message) {
+    last = Math.max(last, message.offset);
+    return h("div", { role: "listitem" }, messageRow(topic, message));
+  }
+
+  async function go(wanted, { remember = true } = {}) {
+    state = wanted;
+    last = 0;
+    if (remember) keep(wanted);
+    fill(told, "Loading…");
+    try {
+      const found = await page(wanted);
+      fill(rows, found.messages.map(item));
+      settle(found);
+      fill(told, found.messages.length === 0 && nothing(topic, wanted));
+    } catch (error) {
+      fail(error);
+    }
+  }
+
+  async function turn() {
+    try {
+      const found = await page({ order: state.order, from: next });
+      rows.append(...found.messages.map(item));
+      settle(found);
+    } catch (error) {
+      fail(error);
+    }
+  }
+
+  function settle(found) {
+    next = found.next;
+    more.hidden = next === null;
+    fill(more, state.order === "desc" ? "Older messages" : "Newer messages");
+  }
+
+  function fail(error) {
+    if (signal.aborted) return;
+    more.hidden = true;
+    const refused = error.status === 403 ? "This key may not read the topic: it has no subscribe permission for it." : sentence(error);
+    fill(told, h("div", { class: "problem-box", role: "alert" }, error.status === 404 ? "Nothing here yet." : refused));
+  }
+
+  function follow(on) {
+    following = on;
+    if (on) go({ order: "desc" });
+  }
+
+  async function lookForNew() {
+    if (!following || state.order !== "desc") return;
+    try {
+      const found = await page({ order: "asc", from: last + 1 });
+      if (!following || found.messages.length === 0) return;
+      fill(told);
+      rows.prepend(...found.messages.map(item).reverse());
+      while (rows.childElementCount > SHOWN_MAX) rows.lastElementChild.remove();
+    } catch {
+      // The header says when the broker is away; the next look may find it back.
+    }
+  }
+
+  async function showNewest() {
+    controls.set({ order: "desc" });
+    await go({ order: "desc" });
+  }
+
+  go(controls.wanted(), { remember: false });
+  every(FOLLOW_MS, lookForNew, signal);
+  return {
+    element: h("section", { class: "panel messages-panel", "aria-label": "Messages" },
+      h("h2", {}, "Messages"), controls.element, told, rows, h("div", { class: "actions" }, more)),
+    showNewest,
+  };
+}
+
+/** Keep in the address where was looked. */
+function keep(wanted) {
+  const kept = new URLSearchParams(Object.entries(wanted).filter(([name, value]) => value !== "" && !(name === "order" && value === "desc")));
+  history.replaceState(null, "", location.hash.split("?")[0] + (kept.size ? `?${kept}` : ""));
+}
+
+function nothing(topic, wanted) {
+  if (wanted.from || wanted.time) return h("p", { class: "muted nothing" }, "No messages from there on.");
+  // A name that a shell would take apart is not offered as a command.
+  const word = /^[\w.-]{1,64}$/.test(topic) ? topic : "TOPIC";
+  return h("div", { class: "empty" }, h("p", { class: "empty-title" }, "No messages in the log"),
+    h("p", { class: "muted" }, "Publish one with the form, or:"), command(`braidmq publish ${word} '{"n": 1}'`));
+}
+
+function browseControls(query, { go, follow }) {
+  const start = h("select", { id: "browse-start", onchange: changed },
+    h("option", { value: "newest" }, "Newest first"), h("option", { value: "oldest" }, "Oldest first"),
+    h("option", { value: "offset" }, "From offset"), h("option", { value: "time" }, "From time"));
+  const offset = h("input", { id: "browse-offset", inputmode: "numeric", "aria-label": "Offset", placeholder: "offset" });
+  const time = h("input", { id: "browse-time", type: "datetime-local", step: "1", "aria-label": "Local time" });
+  const button = h("button", { type: "submit" }, "Show");
+  const live = h("input", { type: "checkbox", id: "follow", onchange: () => follow(live.checked) });
+  const liveLabel = h("label", { class: "check" }, live, "Follow");
+  const problem = h("span", { class: "problem", role: "alert" });
+
+  function changed() {
+    offset.hidden = start.value !== "offset";
+    time.hidden = start.value !== "time";
+    liveLabel.hidden = start.value !== "newest";
+    if (live.checked && start.value !== "newest") {
+      live.checked = false;
+      follow(false);
+    }
+    if (start.value === "time" && !time.value) time.value = localInput(new Date(Date.now() - 3_600_000));
+    if (start.value === "newest" || start.value === "oldest") go(wanted());
+    else (start.value === "offset" ? offset : time).focus();
+  }
+
+  function wanted() {
+    if (start.value === "oldest") return { order: "asc" };
+    if (start.value === "offset") return { order: "asc", from: offset.value.replace(/[,\s]/g, "") };
+    if (start.value === "time") return { order: "asc", time: new Date(time.value).toISOString() };
+    return { order: "desc" };
+  }
+
+  function onsubmit(event) {
+    event.preventDefault();
+    fill(problem);
+    if (start.value === "offset" && !/^\d+$/.test(offset.value.replace(/[,\s]/g, ""))) fill(problem, "An offset is a whole number.");
+    else if (start.value === "time" && Number.isNaN(Date.parse(time.value))) fill(problem, "Choose a date and a time.");
+    else go(wanted());
+  }
+
+  function set(to) {
+    start.value = to.from ? "offset" : to.time ? "time" : to.order === "asc" ? "oldest" : "newest";
+    if (to.from) offset.value = count(Number(to.from));
+    if (to.time) time.value = localInput(new Date(to.time));
+    offset.hidden = start.value !== "offset";
+    time.hidden = start.value !== "time";
+    liveLabel.hidden = start.value !== "newest";
+  }
+
+  const given = { from: query.get("from"), time: query.get("time"), order: query.get("order") ?? "desc" };
+  if (given.from && !/^\d+$/.test(given.from)) given.from = null; // typed by hand into the address
+  if (given.time && Number.isNaN(Date.parse(given.time))) given.time = null;
+  set(given);
+  return {
+    element: h("form", { class: "toolbar", onsubmit, novalidate: true },
+      h("label", { class: "unseen-text", for: "browse-start" }, "Start at"), start, offset, time, button, liveLabel, problem),
+    wanted,
+    set,
+  };
+}

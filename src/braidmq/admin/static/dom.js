@@ -1,0 +1,98 @@
+// Elements without markup: a tag, attributes, children; whatever is a string becomes text.
+//
+// This is the only module that makes elements. Nothing here reads HTML, so no name, header or
+// payload can become any, whatever it holds. Styles are classes; the few that depend on a
+// number are set on `element.style`, which the content security policy allows.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+// Set as properties: as attributes they would only be defaults.
+const PROPERTIES = new Set(["checked", "disabled", "hidden", "open", "value"]);
+
+/** Return an HTML element; functions among *attributes* are listeners (`onclick`). */
+export function h(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+/** Return an SVG element. */
+export function svg(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined) continue;
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (PROPERTIES.has(name)) element[name] = value;
+    else if (value !== false) element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...nodes(children));
+  return element;
+}
+
+/** Return *children* without the lists they came in and without what is not there. */
+function nodes(children) {
+  return children
+    .flat(Infinity)
+    .filter((child) => child !== null && child !== undefined && child !== false)
+    .map((child) => (child instanceof Node ? child : String(child)));
+}
+
+/** Put *children* in the place of all that *element* holds. */
+export function fill(element, ...children) {
+  element.replaceChildren(...nodes(children));
+  return element;
+}
+
+const ICONS = {
+  auto: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2zM8 2v12M8 5h3.8M8 8h6M8 11h3.8",
+  light: "M8 5a3 3 0 1 0 0 6 3 3 0 0 0 0-6zM8 1v1.5M8 13.5V15M1 8h1.5M13.5 8H15M3 3l1 1M12 12l1 1M3 13l1-1M12 4l1-1",
+  dark: "M13.5 9.5A6 6 0 0 1 6.5 2.5a6 6 0 1 0 7 7z",
+  copy: "M5.5 5.5h8v8h-8zM10.5 5.5v-3h-8v8h3",
+  done: "M3 8.5l3.5 3.5L13 4.5",
+  close: "M4 4l8 8M12 4l-8 8",
+  up: "M4 10l4-4 4 4",
+  down: "M4 6l4 4 4-4",
+};
+
+/** Return one of our few pictures; it says nothing by itself, so it needs words beside it. */
+export function icon(name) {
+  return svg("svg", { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true" },
+    svg("path", { d: ICONS[name] }));
+}
+
+/** Return words that only screen readers get. */
+export function unseen(text) {
+  return h("span", { class: "unseen-text" }, text);
+}
+
+/** Call *run* now and every *ms* while the page is seen, until *signal* says stop. */
+export async function every(ms, run, signal) {
+  while (!signal.aborted) {
+    if (!document.hidden) await run();
+    await pause(ms, signal);
+  }
+}
+
+/** Wait; return early, without complaint, when *signal* says stop. */
+export function pause(ms, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal?.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+  });
+}
+
+/**
+ * Run *work* for a button, once at a time.
+ *
+ * It is not disabled meanwhile: that would take the focus away from whoever pressed it.
+ */
+export async function busy(button, work) {
+  if (button.getAttribute("aria-disabled") === "true") return;
+  button.setAttribute("aria-disabled", "true");
+  try {
+    await work();
+  } finally {
+    button.removeAttribute("aria-disabled");
+  }
+}

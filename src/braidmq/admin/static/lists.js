@@ -1,0 +1,131 @@
+// Lists that the broker searches, sorts and pages, and that keep themselves fresh.
+//
+// What is looked at is in the address, so that a page can be sent to a colleague, and the
+// browser's Back comes back to it.
+
+import { every, fill, h } from "./dom.js";
+import { count } from "./format.js";
+import { sentence } from "./notices.js";
+import { table } from "./table.js";
+
+export const PAGE_ROWS = 50;
+const REFRESH_MS = 5_000;
+const TYPING_MS = 200;
+
+/**
+ * Return `{element, reload()}`.
+ *
+ * *load* takes `{search, sort, after, limit, signal}` and returns `{rows, next, total}`;
+ * *empty* is what to show when there is nothing at all; *search* and *sorts* are the labels of
+ * what can be searched and `[[word, label], …]` of what it can be sorted by.
+ */
+export function list({ context, caption, columns, key, load, empty, search = null, sorts = null }) {
+  const { query, signal } = context;
+  const state = {
+    search: query.get("search") ?? "",
+    sort: query.get("sort") ?? (sorts ? sorts[0][0] : ""),
+    after: query.get("after") ?? "",
+  };
+  const before = []; // where earlier pages began: cursors only know the way forward
+  const shown = table({ caption, columns, key, sorting: state.sort, onSort: sorts && sortBy });
+  const place = h("div", { class: "list-place" }, h("p", { class: "muted" }, "Loading…"));
+  const summary = h("span", { class: "muted list-summary", role: "status" });
+  const previous = h("button", { type: "button", onclick: back }, "Previous");
+  const following = h("button", { type: "button", onclick: forward }, "Next");
+  const pager = h("nav", { class: "pager", hidden: true, "aria-label": `Pages of ${caption}` }, previous, following);
+  let next = null;
+  let asked = 0;
+
+  async function reload() {
+    const mine = ++asked;
+    const wanted = { ...state, limit: PAGE_ROWS, signal };
+    try {
+      const page = await load(wanted);
+      if (mine === asked && !signal.aborted) draw(page);
+    } catch (error) {
+      if (mine === asked && !signal.aborted) fail(error);
+    }
+  }
+
+  function draw({ rows, next: cursor, total }) {
+    next = cursor;
+    const nothing = rows.length === 0 && !state.search && !state.after;
+    if (nothing) fill(place, empty);
+    else if (rows.length === 0) fill(place, h("p", { class: "muted nothing" }, state.search ? "Nothing matches." : "No more rows."));
+    else {
+      shown.render(rows, state.sort);
+      if (!place.contains(shown.element)) fill(place, shown.element);
+    }
+    const paged = Boolean(next) || Boolean(state.after);
+    fill(summary, nothing ? "" : told(rows.length, total, paged));
+    previous.disabled = !state.after;
+    following.disabled = !next;
+    pager.hidden = !paged;
+  }
+
+  function told(rows, total, paged) {
+    if (typeof total === "number" && paged) return `${count(rows)} of ${count(total)} ${caption}`;
+    return paged ? `${count(rows)} shown` : `${count(total ?? rows)} ${caption}`;
+  }
+
+  function fail(error) {
+    pager.hidden = true;
+    fill(summary, "");
+    fill(place, h("div", { class: "problem-box", role: "alert" },
+      h("span", {}, sentence(error)),
+      h("button", { type: "button", onclick: reload }, "Try again")));
+  }
+
+  function go(change) {
+    Object.assign(state, change);
+    const kept = new URLSearchParams(Object.entries(state)
+      .filter(([name, value]) => value && !(name === "sort" && value === sorts?.[0][0])));
+    const base = location.hash.split("?")[0];
+    history.replaceState(null, "", kept.size ? `${base}?${kept}` : base);
+    return reload();
+  }
+
+  function sortBy(word) {
+    before.length = 0;
+    go({ sort: word, after: "" });
+  }
+
+  async function forward() {
+    before.push(state.after);
+    await go({ after: next });
+    afterPaging();
+  }
+
+  async function back() {
+    await go({ after: before.pop() ?? "" });
+    afterPaging();
+  }
+
+  function afterPaging() {
+    place.scrollIntoView({ block: "nearest" });
+    if (document.activeElement?.disabled) (following.disabled ? previous : following).focus();
+  }
+
+  const tools = toolbar({ search, sorts, state, summary, sortBy, find(text) {
+    before.length = 0;
+    go({ search: text, after: "" });
+  } });
+  every(REFRESH_MS, reload, signal);
+  return { element: h("section", { class: "list" }, tools, place, pager), reload };
+}
+
+function toolbar({ search, sorts, state, summary, find, sortBy }) {
+  let timer = 0;
+  const input = search && h("input", {
+    type: "search", id: "list-search", placeholder: search, "aria-label": search, value: state.search,
+    autocomplete: "off", spellcheck: "false",
+    oninput() {
+      clearTimeout(timer);
+      timer = setTimeout(() => find(input.value), TYPING_MS);
+    },
+  });
+  const choose = sorts && h("label", { class: "choose" }, "Sort by ",
+    h("select", { onchange: (event) => sortBy(event.target.value) },
+      sorts.map(([word, label]) => h("option", { value: word, selected: word === state.sort }, label))));
+  return h("div", { class: "toolbar", role: search ? "search" : null }, input, choose, h("span", { class: "grow" }), summary);
+}

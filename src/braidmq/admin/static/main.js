@@ -1,0 +1,177 @@
+// The page: who is signed in, what the address asks for, and what stands around the views.
+
+import { DEV_KEY, get, keepKey, keyState, onRefused, path } from "./api.js";
+import { fill, h, icon, unseen } from "./dom.js";
+import { count } from "./format.js";
+import { newest, startLive, stopLive, watch } from "./live.js";
+import { named } from "./names.js";
+import { clear, sentence } from "./notices.js";
+import { heading } from "./pieces.js";
+import { load, match } from "./router.js";
+import { me } from "./session.js";
+
+const LIVE_WORDS = { idle: "", connecting: "Connecting…", live: "Live", reconnecting: "Reconnecting…" };
+const RETRY_MS = 2_000;
+
+const byId = (id) => document.getElementById(id);
+const main = byId("main");
+let leaving = new AbortController();
+let first = true;
+
+// --- signing in and out -----------------------------------------------------------------------
+
+/** Find out who we are: by the key of this tab, by the one of development, or by asking. */
+async function begin() {
+  let session;
+  try {
+    session = await get(path("session"), { trial: null });
+  } catch (error) {
+    cannotStart(error);
+    return;
+  }
+  me.dev = session.dev === true;
+  fill(byId("version"), session.version ?? "");
+  const { present, signedOut } = keyState();
+  if (!present && me.dev && !signedOut) keepKey(DEV_KEY);
+  if (!keyState().present) {
+    askForKey();
+    return;
+  }
+  try {
+    enter(await get(path("session")));
+  } catch (error) {
+    if (error.status !== 401) cannotStart(error);
+  }
+}
+
+function cannotStart(error) {
+  document.body.dataset.state = "signed-out";
+  fill(main, heading("The broker does not answer", { about: sentence(error) }),
+    h("p", {}, "This page tries again by itself."));
+  setTimeout(begin, RETRY_MS);
+}
+
+function enter(session) {
+  me.name = session.principal ?? "";
+  me.admin = session.admin === true;
+  document.body.dataset.state = "signed-in";
+  fill(byId("who"), me.name && [unseen("Signed in as "), named(me.name, { max: 24 })]);
+  byId("sign-out").hidden = false;
+  startLive();
+  show();
+}
+
+async function askForKey(problem = "") {
+  leaving.abort();
+  stopLive();
+  document.body.dataset.state = "signed-out";
+  byId("sign-out").hidden = true;
+  fill(byId("who"));
+  document.title = "Sign in – BraidMQ";
+  const { signIn } = await import("./view_sign_in.js");
+  fill(main, signIn({ dev: me.dev, problem, enter }));
+  main.dataset.view = "sign_in";
+  main.querySelector("input").focus();
+}
+
+onRefused((error) => {
+  keepKey(null);
+  askForKey(sentence(error));
+});
+
+byId("sign-out").addEventListener("click", () => {
+  keepKey(null);
+  clear();
+  askForKey();
+});
+
+// --- views ------------------------------------------------------------------------------------
+
+async function show() {
+  if (document.body.dataset.state !== "signed-in") return;
+  leaving.abort();
+  leaving = new AbortController();
+  const { signal } = leaving;
+  const route = match(location.hash);
+  closeMenu();
+  mark(route?.section);
+  if (!route) {
+    put("nowhere", { title: "Not found", element: nowhere() });
+    return;
+  }
+  try {
+    const module = await load(route.module);
+    if (!signal.aborted) put(route.module, module.view({ ...route, signal }));
+  } catch (error) {
+    if (!signal.aborted) put("error", { title: "Error", element: heading("This page could not be shown", { about: sentence(error) }) });
+  }
+}
+
+function put(name, { title, element }) {
+  document.title = `${title} – BraidMQ`;
+  fill(main, element);
+  main.dataset.view = name;
+  scrollTo(0, 0);
+  // The title is where a screen reader goes on reading; at the start the page begins at its top.
+  if (!first) main.querySelector("h1")?.focus({ preventScroll: true });
+  first = false;
+}
+
+function nowhere() {
+  return h("div", {}, heading("There is no such page"), h("p", {}, h("a", { href: "#/overview" }, "To the overview")));
+}
+
+function mark(section) {
+  for (const link of document.querySelectorAll(".side a")) {
+    if (link.hash === `#/${section}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+addEventListener("hashchange", () => {
+  if (location.hash !== "#main") show();
+});
+
+byId("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address is the view's
+  main.focus();
+});
+
+// --- around the views ---------------------------------------------------------------------------
+
+function closeMenu() {
+  document.body.classList.remove("menu-open");
+  byId("menu").setAttribute("aria-expanded", "false");
+}
+
+byId("menu").addEventListener("click", () => {
+  const open = document.body.classList.toggle("menu-open");
+  byId("menu").setAttribute("aria-expanded", String(open));
+});
+
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && document.body.classList.contains("menu-open")) {
+    closeMenu();
+    byId("menu").focus();
+  }
+});
+
+function drawTheme(theme) {
+  fill(byId("theme"), icon(theme), unseen(`Theme: ${theme}`));
+  byId("theme").title = `Theme: ${theme}`;
+}
+
+byId("theme").addEventListener("click", () => drawTheme(globalThis.braidmqTheme.next()));
+drawTheme(document.documentElement.dataset.theme);
+
+watch(({ state }) => {
+  const place = byId("live");
+  if (place.dataset.state !== state) {
+    place.dataset.state = state;
+    place.lastElementChild.textContent = LIVE_WORDS[state];
+  }
+  const dead = newest()?.dead_letters ?? 0;
+  fill(byId("dead-letter-tally"), dead > 0 && [count(dead), unseen(" waiting")]);
+});
+
+begin();

@@ -1,0 +1,50 @@
+// Names as people may see them: of topics, queues, keys, headers, whoever chose them.
+//
+// A name may be 64 KiB of anything. So it is isolated from the direction of the text around
+// it, cut where it would flood a list, and its invisible characters (controls, marks that turn
+// the direction of writing, zero-width ones) are spelt out: two names that look the same are.
+
+import { h } from "./dom.js";
+
+const LISTED_CHARS_MAX = 120;
+const TITLE_CHARS_MAX = 60;
+
+// Controls, soft hyphen, zero-width and direction marks, separators, byte order mark.
+const UNSEEN = /([\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\ufff9-\ufffb])/u;
+
+/** Return *name* as an element, cut to *max* characters. */
+export function named(name, { max = LISTED_CHARS_MAX } = {}) {
+  const whole = [...name.slice(0, 2 * max)];
+  const cut = name.length > max && (whole.length > max || name.length > 2 * max);
+  const text = cut ? whole.slice(0, max).join("") : name;
+  return h("bdi", { class: "name" }, spelt(text),
+    cut && h("span", { class: "cut" }, `… ${name.length.toLocaleString("en")} characters`));
+}
+
+/** Return *text* in pieces, the invisible characters as their numbers; *lines* keeps its own. */
+export function spelt(text, { lines = false } = {}) {
+  return text.split(UNSEEN).map((piece, index) =>
+    index % 2 && !(lines && (piece === "\n" || piece === "\t"))
+      ? h("span", { class: "unseen" }, number(piece))
+      : piece);
+}
+
+function number(character) {
+  return `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+}
+
+/** Return *name* as plain text for titles and labels. */
+export function plain(name) {
+  const text = name.split(UNSEEN).map((piece, i) => (i % 2 ? number(piece) : piece)).join("");
+  return text.length > TITLE_CHARS_MAX ? `${text.slice(0, TITLE_CHARS_MAX)}…` : text;
+}
+
+/** Return *name* as part of an address; what UTF-8 cannot say is replaced. */
+export function inAddress(name) {
+  return encodeURIComponent(String(name).toWellFormed());
+}
+
+/** Return a link to a topic's page. */
+export function topicLink(name) {
+  return h("a", { href: `#/topics/${inAddress(name)}` }, named(name));
+}

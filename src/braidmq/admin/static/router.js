@@ -1,0 +1,52 @@
+// Which view an address asks for. Views are loaded when they are first seen.
+//
+// A view module has `view(context)`, which returns `{title, element}`; the context is
+// `{params, query, signal}`, and what a view starts ends with its signal.
+
+const ROUTES = [
+  ["overview", "overview"],
+  ["topics", "topics"],
+  ["topics/:name", "topic"],
+  ["queues", "queues"],
+  ["dead-letters", "dead_letters"],
+  ["dead-letters/:name", "letters"],
+  ["subscriptions", "subscriptions"],
+  ["connections", "connections"],
+  ["cursors", "cursors"],
+  ["log", "log"],
+  ["keys", "keys"],
+];
+
+/** Return `{module, section, params, query}` of a hash, or null when it leads nowhere. */
+export function match(hash) {
+  const [address, search = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
+  const parts = (address || "overview").split("/").map(decoded);
+  for (const [pattern, module] of ROUTES) {
+    const params = fits(pattern.split("/"), parts);
+    if (params) return { module, section: parts[0], params, query: new URLSearchParams(search) };
+  }
+  return null;
+}
+
+function fits(pattern, parts) {
+  if (pattern.length !== parts.length) return null;
+  const params = {};
+  for (const [index, word] of pattern.entries()) {
+    if (word.startsWith(":") && parts[index]) params[word.slice(1)] = parts[index];
+    else if (word !== parts[index]) return null;
+  }
+  return params;
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // typed by hand, with a % that means nothing
+  }
+}
+
+/** Load the module of a view. */
+export function load(module) {
+  return import(`./view_${module}.js`);
+}

@@ -1,0 +1,37 @@
+// The theme: what the system prefers, unless somebody has chosen otherwise here.
+//
+// A classic script, run before the first paint; main.js finds it as `braidmqTheme`.
+
+"use strict";
+
+globalThis.braidmqTheme = (() => {
+  const PLACE = "braidmq.theme";
+  const THEMES = ["auto", "light", "dark"];
+
+  function chosen() {
+    try {
+      const theme = localStorage.getItem(PLACE);
+      return THEMES.includes(theme) ? theme : "auto";
+    } catch {
+      return "auto"; // storage may be forbidden; then nothing is remembered
+    }
+  }
+
+  function choose(theme) {
+    document.documentElement.dataset.theme = theme;
+    try {
+      localStorage.setItem(PLACE, theme);
+    } catch {
+      // As above.
+    }
+  }
+
+  function next() {
+    const theme = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length];
+    choose(theme);
+    return theme;
+  }
+
+  document.documentElement.dataset.theme = chosen();
+  return { next };
+})();

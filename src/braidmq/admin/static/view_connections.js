@@ -1,0 +1,55 @@
+// Open connections of all strands, and how to close one.
+
+import { get, path, remove } from "./api.js";
+import { confirm } from "./dialogs.js";
+import { h } from "./dom.js";
+import { ago, bytes, count } from "./format.js";
+import { list } from "./lists.js";
+import { named } from "./names.js";
+import { say } from "./notices.js";
+import { emptyState, heading, strandBadge } from "./pieces.js";
+import { me } from "./session.js";
+
+export function view(context) {
+  const connections = list({
+    context,
+    caption: "connections",
+    key: (row) => String(row.id),
+    columns: [
+      { title: "Peer", wide: true, cell: (row) => h("code", {}, row.peer ?? "–") },
+      { title: "Strand", cell: (row) => strandBadge(row.strand) },
+      { title: "Principal", cell: (row) => row.principal ? named(row.principal) : "–" },
+      { title: "Since", cell: (row) => h("time", { datetime: row.since, title: row.since }, ago(row.since)) },
+      { title: "Reads", numeric: true, cell: (row) => count(row.subscriptions) },
+      { title: "In / out", numeric: true, cell: (row) => `${bytes(row.in_bytes)} / ${bytes(row.out_bytes)}` },
+      ...(me.admin ? [{ title: "Actions", actions: true, cell: closeButton }] : []),
+    ],
+    async load({ after, limit, signal }) {
+      const page = await get(path("connections"), { query: { after, limit }, signal });
+      return { rows: page.connections, next: page.next, total: page.total };
+    },
+    empty: emptyState("Nobody is connected", "Publishers and consumers appear here while they are connected.",
+      ["braidmq subscribe hello"]),
+  });
+
+  function closeButton(row) {
+    return h("button", { type: "button", class: "small", onclick: () => close(row) }, "Close");
+  }
+
+  async function close(row) {
+    const done = await confirm({
+      title: "Close this connection?",
+      text: `${row.peer ?? "The peer"} is cut off; what it holds unacknowledged goes back to its subscriptions. Clients usually come back by themselves.`,
+      action: "Close connection",
+      act: () => remove(path("connections", row.id)),
+    });
+    if (!done) return;
+    say("The connection is closed.");
+    connections.reload();
+  }
+
+  return {
+    title: "Connections",
+    element: h("div", {}, heading("Connections", { about: "Peers of Blip, Vibe and Qumbed; requests to this page are not among them." }), connections.element),
+  };
+}

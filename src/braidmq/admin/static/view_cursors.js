@@ -1,0 +1,51 @@
+// Spark cursors: how far readers outside the broker have come; retention waits for them.
+
+import { get, path, remove } from "./api.js";
+import { confirm } from "./dialogs.js";
+import { h } from "./dom.js";
+import { count } from "./format.js";
+import { list } from "./lists.js";
+import { named } from "./names.js";
+import { say } from "./notices.js";
+import { emptyState, heading, lag } from "./pieces.js";
+
+export function view(context) {
+  const cursors = list({
+    context,
+    caption: "cursors",
+    key: (row) => row.name,
+    columns: [
+      { title: "Cursor", wide: true, cell: (row) => named(row.name) },
+      { title: "Principal", cell: (row) => named(row.principal) },
+      { title: "Began at", numeric: true, cell: (row) => count(row.initial) },
+      { title: "Position", numeric: true, cell: (row) => count(row.position) },
+      { title: "Lag", numeric: true, cell: (row) => lag(row.lag) },
+      { title: "Actions", actions: true, cell: (row) => h("button", { type: "button", class: "small", onclick: () => drop(row) }, "Remove") },
+    ],
+    async load({ signal }) {
+      const page = await get(path("cursors"), { signal });
+      return { rows: page.cursors, next: null };
+    },
+    empty: emptyState("No Spark cursors",
+      "A streaming query that reads through the Flight endpoint keeps its place here, so that retention waits for it.",
+      ["braidmq pipeline archive --endpoint grpc://127.0.0.1:8815 --out tables"]),
+  });
+
+  async function drop(row) {
+    const done = await confirm({
+      title: "Remove this cursor?",
+      text: "Retention no longer waits for its reader, which may then find a gap.",
+      action: "Remove cursor",
+      typed: row.name,
+      act: () => remove(path("cursors", row.name)),
+    });
+    if (!done) return;
+    say("The cursor is removed.");
+    cursors.reload();
+  }
+
+  return {
+    title: "Spark cursors",
+    element: h("div", {}, heading("Spark cursors", { about: "Lag is in ids of the log: messages of all topics, and the records between them." }), cursors.element),
+  };
+}

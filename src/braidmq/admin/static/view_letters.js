@@ -1,0 +1,104 @@
+// The dead letters of one queue: why each died, what it holds, and how to send it back.
+
+import { get, path, post } from "./api.js";
+import { confirm } from "./dialogs.js";
+import { busy, fill, h } from "./dom.js";
+import { plural } from "./format.js";
+import { messageRow } from "./messages.js";
+import { named, plain, topicLink } from "./names.js";
+import { complain, say, sentence } from "./notices.js";
+import { badge, emptyState, facts, heading } from "./pieces.js";
+import { purge } from "./view_queues.js";
+
+const PAGE_LETTERS = 50;
+const REASONS = {
+  maxRetries: "deliveries used up",
+  expired: "expired",
+  overflow: "queue was full",
+  rejected: "rejected",
+  tooLarge: "too large",
+};
+
+export function view({ params, signal }) {
+  const queue = params.name;
+  const rows = h("div", { class: "messages", role: "list" });
+  const told = h("div", { class: "messages-told", role: "status" });
+  const more = h("button", { type: "button", hidden: true, onclick: () => load(next) }, "More letters");
+  let next = null;
+
+  async function load(from = null) {
+    try {
+      const page = await get(path("dead-letters"), { query: { queue, from, limit: PAGE_LETTERS }, signal, exact: true });
+      const items = page.letters.map((letter) => h("div", { role: "listitem" }, row(letter)));
+      if (from === null) fill(rows, items);
+      else rows.append(...items);
+      next = page.next;
+      more.hidden = next === null;
+      fill(told, !rows.hasChildNodes() && next === null && emptyState("No letters here", "They were replayed, purged or consumed."));
+    } catch (error) {
+      if (signal.aborted) return;
+      fill(rows);
+      fill(told, error.status === 404
+        ? emptyState("No letters here", "There is no such queue of dead letters, or not any more.")
+        : h("div", { class: "problem-box", role: "alert" }, sentence(error)));
+    }
+  }
+
+  function row(letter) {
+    const replay = h("button", { type: "button", onclick: () => busy(replay, () => replayOne(letter)) }, "Replay this letter");
+    return messageRow(queue, letter, {
+      marks: [badge(REASONS[letter.reason] ?? letter.reason, "warn")],
+      about: h("section", {}, h("h3", {}, "Its end"), facts([
+        ["Reason", REASONS[letter.reason] ?? named(letter.reason)],
+        ["Died in", topicLink(letter.deathQueue)],
+        ["After", plural(letter.attempts, "delivery", "deliveries")],
+        ["Id", named(letter.id)],
+      ])),
+      actions: [replay],
+    });
+  }
+
+  async function replayOne(letter) {
+    try {
+      const { replayed } = await post(path("dead-letters", "replay"), { queue, offset: letter.offset });
+      if (replayed === 0) throw new Error("That letter is no longer here");
+      say("The letter was sent back.", topicLink(letter.deathQueue));
+    } catch (error) {
+      complain(error);
+    }
+    await load();
+  }
+
+  async function replayAll() {
+    let sent = 0;
+    const done = await confirm({
+      title: "Replay all letters?",
+      text: "Each goes back to where it died, to be delivered again from the first attempt on.",
+      action: "Replay all",
+      danger: false,
+      act: async () => { sent = (await post(path("dead-letters", "replay"), { queue })).replayed; },
+    });
+    if (!done) return;
+    say(`${plural(sent, "letter")} sent back.`);
+    await load();
+  }
+
+  async function purgeAll() {
+    if (await purge(queue, { what: "dead letters" })) await load();
+  }
+
+  load();
+  return {
+    title: `Dead letters of ${plain(queue)}`,
+    element: h("div", {},
+      heading(named(queue), {
+        above: h("p", { class: "crumbs" }, h("a", { href: "#/dead-letters" }, "Dead letters")),
+        actions: [
+          h("button", { type: "button", onclick: () => load() }, "Refresh"),
+          h("button", { type: "button", onclick: replayAll }, "Replay all…"),
+          h("button", { type: "button", class: "danger", onclick: purgeAll }, "Purge…"),
+        ],
+      }),
+      h("section", { class: "panel messages-panel letters", "aria-label": "Letters" }, told, rows, h("div", { class: "actions" }, more))),
+  };
+}

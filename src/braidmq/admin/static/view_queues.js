@@ -1,0 +1,139 @@
+// Queues: topics with a declared delivery policy. Made, emptied and deleted here.
+
+import { get, path, post, remove } from "./api.js";
+import { ask, confirm } from "./dialogs.js";
+import { h } from "./dom.js";
+import { count, plural } from "./format.js";
+import { list } from "./lists.js";
+import { topicLink } from "./names.js";
+import { say } from "./notices.js";
+import { emptyState, heading } from "./pieces.js";
+import { me } from "./session.js";
+
+const MODES = [
+  ["RoundRobin", "Round robin: each message to one consumer"],
+  ["FanOutWithAck", "Fan-out: to every consumer, acknowledged"],
+  ["FanOutWithoutAck", "Fan-out: to every consumer, not acknowledged"],
+  ["PriorityBased", "By priority: the most urgent first"],
+];
+const OVERFLOWS = [
+  ["DropOldest", "Drop the oldest"],
+  ["DropNewest", "Drop the newest"],
+  ["BlockPublisher", "Make publishers wait"],
+  ["RedirectToDlq", "Send to the dead letters"],
+];
+
+export function view(context) {
+  const queues = list({
+    context,
+    caption: "queues",
+    search: "Search queues",
+    key: (queue) => queue.name,
+    columns: [
+      { title: "Queue", wide: true, cell: (queue) => topicLink(queue.name) },
+      { title: "Mode", cell: (queue) => queue.deliveryMode },
+      { title: "Waiting", numeric: true, cell: waiting },
+      { title: "In flight", numeric: true, cell: (queue) => count(queue.inFlight) },
+      { title: "Consumers", numeric: true, cell: (queue) => count(queue.subscriberCount) },
+      ...(me.admin ? [{ title: "Actions", actions: true, cell: buttons }] : []),
+    ],
+    async load({ search, after, limit, signal }) {
+      const page = await get(path("queues"), { query: { search, after, limit }, signal });
+      return { rows: page.queues, next: page.next, total: page.total };
+    },
+    empty: emptyState("No queues yet", "A queue is a topic with rules: who gets a message, how many may wait, when it is given up on.",
+      ["braidmq queue create orders --delivery-mode RoundRobin"]),
+  });
+
+  function buttons(queue) {
+    return [
+      h("button", { type: "button", class: "small", onclick: () => purge(queue.name).then(reloadIf) }, "Purge…"),
+      h("button", { type: "button", class: "small", onclick: () => drop(queue).then(reloadIf) }, "Delete…"),
+    ];
+  }
+
+  function reloadIf(done) {
+    if (done) queues.reload();
+  }
+
+  return {
+    title: "Queues",
+    element: h("div", {}, heading("Queues", {
+      about: "Topics with declared rules of delivery.",
+      actions: me.admin ? [h("button", { type: "button", class: "primary", onclick: () => create().then(reloadIf) }, "New queue…")] : [],
+    }), queues.element),
+  };
+}
+
+function waiting(queue) {
+  return queue.maxQueueSize ? `${count(queue.messageCount)} of ${count(queue.maxQueueSize)}` : count(queue.messageCount);
+}
+
+/** Empty a queue, once its name was typed; dead letters are purged the same way. */
+export async function purge(name, { what = "messages" } = {}) {
+  let purged = 0;
+  const done = await confirm({
+    title: `Purge ${what}?`,
+    text: `Everything that waits in this queue is given up for good. ${what === "messages" ? "The log still has it for Spark, until retention removes it." : "It cannot be replayed any more."}`,
+    action: "Purge",
+    typed: name,
+    act: async () => { ({ purged } = await post(path("queues", name, "purge"))); },
+  });
+  if (done) say(`${plural(purged, "message")} purged.`);
+  return done;
+}
+
+async function drop(queue) {
+  const done = await confirm({
+    title: "Delete this queue?",
+    text: `Its rules end, and ${plural(queue.messageCount, "waiting message")} with them.`,
+    action: "Delete queue",
+    typed: queue.name,
+    act: () => remove(path("queues", queue.name)),
+  });
+  if (done) say("The queue is deleted.");
+  return done;
+}
+
+function create() {
+  const fields = {
+    name: h("input", { id: "queue-name", autocomplete: "off", spellcheck: "false", maxlength: "256" }),
+    deliveryMode: select("queue-mode", MODES),
+    maxQueueSize: h("input", { id: "queue-size", type: "number", min: "1", placeholder: "no bound" }),
+    overflowStrategy: select("queue-overflow", OVERFLOWS),
+    messageTtl: h("input", { id: "queue-ttl", type: "number", min: "1", placeholder: "for ever" }),
+    maxRetryAttempts: h("input", { id: "queue-attempts", type: "number", min: "1", placeholder: "as configured" }),
+    enableDeadLetterQueue: h("input", { id: "queue-dead", type: "checkbox", checked: true }),
+  };
+  const field = (input, label) => h("div", { class: "field" }, h("label", { for: input.id }, label), input);
+  return ask({
+    title: "New queue",
+    body: [
+      field(fields.name, "Name"),
+      field(fields.deliveryMode, "Delivery"),
+      h("div", { class: "field-pair" }, field(fields.maxQueueSize, "At most waiting"), field(fields.overflowStrategy, "When full")),
+      h("div", { class: "field-pair" }, field(fields.messageTtl, "Messages live, ms"), field(fields.maxRetryAttempts, "Deliveries of one message")),
+      h("label", { class: "check" }, fields.enableDeadLetterQueue, "Keep what is given up on as dead letters"),
+    ],
+    action: "Create queue",
+    async submit() {
+      if (!fields.name.value) throw new Error("A queue has a name.");
+      await post(path("queues"), described(fields));
+      say("The queue is there.");
+    },
+  });
+}
+
+function described(fields) {
+  const body = { name: fields.name.value, deliveryMode: fields.deliveryMode.value };
+  for (const name of ["maxQueueSize", "messageTtl", "maxRetryAttempts"]) {
+    if (fields[name].value) body[name] = Number(fields[name].value);
+  }
+  if (body.maxQueueSize) body.overflowStrategy = fields.overflowStrategy.value;
+  body.enableDeadLetterQueue = fields.enableDeadLetterQueue.checked;
+  return body;
+}
+
+function select(id, options) {
+  return h("select", { id }, options.map(([value, label]) => h("option", { value }, label)));
+}

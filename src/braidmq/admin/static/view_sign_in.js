@@ -1,0 +1,52 @@
+// Signing in: an API key, tried before it is kept, and kept by this tab only.
+
+import { DEV_KEY, get, keepKey, path } from "./api.js";
+import { busy, fill, h } from "./dom.js";
+import { sentence } from "./notices.js";
+import { command } from "./pieces.js";
+
+/** Return the form; *enter* is called with the session once a key was good. */
+export function signIn({ dev, problem, enter }) {
+  const told = h("p", { class: "problem", id: "sign-in-problem", role: "alert" }, problem);
+  const input = h("input", {
+    type: "password", id: "key", autocomplete: "current-password", spellcheck: "false", required: true,
+    "aria-describedby": "sign-in-problem",
+  });
+  const button = h("button", { type: "submit", class: "primary" }, "Sign in");
+
+  const attempt = (key) => busy(button, () => tried(key));
+
+  async function tried(key) {
+    fill(told);
+    try {
+      const session = await get(path("session"), { trial: key });
+      keepKey(key);
+      enter(session);
+    } catch (error) {
+      fill(told, error.status === 401 ? "That key is not known here." : sentence(error));
+      input.setAttribute("aria-invalid", "true");
+      input.select();
+    }
+  }
+
+  function onsubmit(event) {
+    event.preventDefault();
+    const key = input.value.trim();
+    // What cannot be in a header is nobody's key; fetch would throw on it.
+    if (/^[\x21-\x7e]+$/.test(key)) attempt(key);
+    else fill(told, key ? "A key has no spaces and no other letters than ASCII." : "An API key is needed.");
+  }
+
+  return h("div", { class: "sign-in" },
+    h("form", { class: "panel", onsubmit, novalidate: true },
+      h("h1", { tabindex: "-1" }, "Sign in"),
+      h("p", { class: "muted" }, "With an API key of this broker. It is kept until this tab is closed."),
+      h("div", { class: "field" }, h("label", { for: "key" }, "API key"), input),
+      told,
+      h("div", { class: "actions" }, button,
+        dev && h("button", { type: "button", onclick: () => attempt(DEV_KEY) }, "Use the development key"))),
+    h("details", { class: "hint" },
+      h("summary", {}, "No key yet?"),
+      h("p", { class: "muted" }, "Make one on the broker's machine, put the block that it prints into the configuration, and start the broker again:"),
+      command("braidmq keys new --name me --publish '*' --subscribe '*' --admin")));
+}

@@ -1,0 +1,44 @@
+// Subscriptions and their consumers: who reads what, and how far behind.
+
+import { get, path } from "./api.js";
+import { h } from "./dom.js";
+import { count } from "./format.js";
+import { list } from "./lists.js";
+import { named, topicLink } from "./names.js";
+import { emptyState, heading, lag, strandBadge } from "./pieces.js";
+
+export function view(context) {
+  const subscriptions = list({
+    context,
+    caption: "subscriptions",
+    search: "Search by topic",
+    key: (row) => `${row.id} ${row.connection}`,
+    columns: [
+      { title: "Topic", wide: true, cell: (row) => topicLink(row.topic) },
+      { title: "Strand", cell: (row) => strandBadge(row.strand) },
+      { title: "Principal", cell: (row) => row.principal ? named(row.principal) : "–" },
+      { title: "QoS", numeric: true, cell: (row) => row.qos ?? "–" },
+      { title: "Lag", numeric: true, cell: (row) => lag(row.lag) },
+      { title: "In flight", numeric: true, cell: (row) => count(row.in_flight) },
+      { title: "Connection", numeric: true, cell: (row) => connection(row.connection) },
+    ],
+    async load({ search, after, limit, signal }) {
+      const page = await get(path("subscriptions"), { query: { search, after, limit }, signal });
+      return { rows: page.subscriptions, next: page.next, total: page.total };
+    },
+    empty: emptyState("Nobody subscribes", "Subscriptions of all strands appear here, with what still waits for each.",
+      ["braidmq subscribe hello"]),
+  });
+  return {
+    title: "Subscriptions",
+    element: h("div", {}, heading("Subscriptions", {
+      about: "Lag is what waits for a subscription; in flight is handed out and not acknowledged.",
+    }), subscriptions.element),
+  };
+}
+
+function connection(id) {
+  return id === null || id === undefined
+    ? h("span", { class: "muted" }, "away")
+    : h("a", { href: "#/connections" }, String(id));
+}

@@ -1,0 +1,102 @@
+// One topic: its numbers, its messages from any place, and a form to publish another.
+
+import { get, path } from "./api.js";
+import { every, fill, h } from "./dom.js";
+import { ago, count, duration } from "./format.js";
+import { browser } from "./browse.js";
+import { named, plain } from "./names.js";
+import { sentence } from "./notices.js";
+import { badge, copyButton, facts, heading, panel, tiles, when } from "./pieces.js";
+import { publishForm } from "./publish.js";
+
+const REFRESH_MS = 5_000;
+const HEADING_CHARS_MAX = 160;
+
+export function view({ params, query, signal }) {
+  const { name } = params;
+  const numbers = h("div", {});
+  const queue = h("div", {});
+  const marks = h("span", { class: "marks" });
+  const messages = browser({ topic: name, query, signal });
+  let wasQueue = false;
+
+  async function refresh() {
+    try {
+      const topic = await get(path("topics", name), { signal });
+      fill(numbers, topicTiles(topic));
+      fill(marks, topic.is_queue && badge("queue"), topic.schema && badge(`schema ${topic.schema}`));
+      if (topic.is_queue || wasQueue) fill(queue, await queuePanel(name, signal));
+      wasQueue = Boolean(topic.is_queue);
+    } catch (error) {
+      if (signal.aborted) return;
+      fill(numbers, error.status === 404
+        ? h("p", { class: "muted nothing" }, "This topic does not exist yet. Its first message makes it.")
+        : h("div", { class: "problem-box", role: "alert" }, sentence(error)));
+    }
+  }
+
+  every(REFRESH_MS, refresh, signal);
+  const form = publishForm(name, async () => {
+    await refresh();
+    await messages.showNewest();
+  });
+  return {
+    title: plain(name),
+    element: h("div", {},
+      heading(title(name, marks), {
+        above: h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics")),
+        actions: [h("button", { type: "button", class: "to-publish", onclick: () => form.querySelector("textarea").focus() }, "Publish…")],
+      }),
+      numbers,
+      h("div", { class: "beside" },
+        messages.element,
+        h("aside", { "aria-label": "About this topic" }, panel("Publish", form), queue))),
+  };
+}
+
+function title(name, marks) {
+  const place = h("span", {}, named(name, { max: HEADING_CHARS_MAX }));
+  const whole = name.length > HEADING_CHARS_MAX && h("button", {
+    type: "button", class: "small", onclick(event) {
+      fill(place, named(name, { max: name.length }));
+      event.target.remove();
+    },
+  }, "Whole name");
+  return [place, " ", copyButton(name, "Copy the name"), whole, marks];
+}
+
+function topicTiles(topic) {
+  return tiles([
+    { id: "messages", label: "Messages", value: count(topic.messages), note: "over all restarts" },
+    { label: "First offset", value: topic.first_offset ? count(topic.first_offset) : "–", note: "still in the log" },
+    { label: "Last offset", value: topic.last_offset ? count(topic.last_offset) : "–" },
+    { label: "Last message", value: topic.last_timestamp ? ago(topic.last_timestamp) : "–", note: topic.last_timestamp && when(topic.last_timestamp) },
+    { label: "Subscriptions", value: count(topic.subscriptions), href: `#/subscriptions?${new URLSearchParams({ search: topic.name.slice(0, 200) })}` },
+  ]);
+}
+
+async function queuePanel(name, signal) {
+  let queue;
+  try {
+    queue = await get(path("queues", name), { signal });
+  } catch {
+    return []; // not a queue any more, or not ours to see
+  }
+  return panel("Queue", facts([
+    ["Delivery", queue.deliveryMode],
+    ["Waiting", queue.maxQueueSize ? `${count(queue.messageCount)} of ${count(queue.maxQueueSize)}` : count(queue.messageCount)],
+    ["In flight", count(queue.inFlight)],
+    ["Consumers", count(queue.subscriberCount)],
+    ["When full", queue.maxQueueSize ? queue.overflowStrategy : null],
+    ["Messages live", queue.messageTtl ? duration(queue.messageTtl / 1000) : "for ever"],
+    ["Deliveries", queue.maxRetryAttempts ? count(queue.maxRetryAttempts) : "as configured"],
+    ["Dead letters", queue.enableDeadLetterQueue ? deadLetterLink(queue) : "not kept"],
+    ["Durable", queue.durable ? "yes" : "no, memory only"],
+    ["Made", when(queue.createdAt)],
+  ]));
+}
+
+function deadLetterLink(queue) {
+  const place = queue.deadLetterQueueName ?? `dlq.${queue.name}`;
+  return h("a", { href: `#/dead-letters/${encodeURIComponent(place)}` }, named(place));
+}

@@ -1,0 +1,277 @@
+"""The load of `braidmq bench`: publishers and subscribers on the client library, and a clock.
+
+A message says when it was due and which one it is:
+
+    0   1                    21             33
+    +---+--------------------+--------------+-------------+---+
+    | " | due, ns, 20 digits | no, 12 digits| filling ... | " |    a JSON string
+    +---+--------------------+--------------+-------------+---+
+
+Its latency runs from the moment at which it was due, not from the one at which it was sent: a
+load generator that waits for a slow broker would otherwise not count the waiting.
+"""
+
+import asyncio
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from braidmq.base.errors import BraidError
+
+if TYPE_CHECKING:  # the client library is not needed to print --help
+    from braidmq.client import Client, Subscription
+
+SIZE_MIN: Final = 34
+"""Bytes of a message that says nothing but its moment and its number."""
+
+MESSAGES_MAX: Final = 10_000_000
+"""Of one run: each costs eight bytes for its latency and one for having been seen."""
+
+BATCH_COUNT: Final = 500
+"""Messages that a publisher has confirmed together; at a rate, those that are due."""
+
+TAKE_COUNT: Final = 256
+SILENCE_S_MAX: Final = 10.0
+"""How long nothing may arrive, behind the last confirmation, before a run is given up on."""
+
+LOOK_S: Final = 0.02
+BUCKET_S: Final = 0.1
+"""The grain of the rates over time."""
+
+_NS: Final = 1_000_000_000
+_STAMP: Final = slice(1, 21)
+_NUMBER: Final = slice(21, 33)
+
+
+class BenchError(BraidError):
+    """A run did not do what it measures; its figures would mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of a run; one of `messages` and `seconds` ends it."""
+
+    strand: str
+    topic: str
+    publishers: int
+    subscribers: int
+    size: int
+    qos: int
+    messages: int | None
+    seconds: float | None
+    rate: float  # messages a second over all publishers; 0: as fast as they are confirmed
+
+    @property
+    def shares(self) -> bool:
+        """Whether subscribers share the messages, as those of a queue do."""
+        return self.strand == "vibe"
+
+
+@dataclass(slots=True)
+class Measured:
+    """What a run has counted; times are seconds."""
+
+    published: int = 0
+    refused: int = 0
+    delivered: int = 0
+    repeated: int = 0
+    lost: int = 0
+    publish_s: float = 0.0
+    deliver_s: float = 0.0
+    latencies: "array[float]" = field(default_factory=lambda: array("d"))
+    confirmations: "array[float]" = field(default_factory=lambda: array("d"))
+    published_at: "Counter[int]" = field(default_factory=Counter)  # by bucket of time
+    delivered_at: "Counter[int]" = field(default_factory=Counter)
+
+
+def payload(due_ns: int, number: int, size: int) -> bytes:
+    """Return a message of *size* bytes."""
+    return b'"%020d%012d%b"' % (due_ns, number, b"x" * (size - SIZE_MIN))
+
+
+class Run:
+    """One run on one broker; *progress* is told how much of it is done, from 0 to 1."""
+
+    def __init__(self, load: Load, progress: Callable[[float], None]) -> None:
+        self._load = load
+        self._progress = progress
+        self._measured = Measured()
+        self._seen: list[bytearray] = []  # by subscriber: a byte for each number
+        self._next_number = 0
+        self._started_ns = 0
+        self._last_delivery_ns = 0
+
+    async def go(self, url: str) -> Measured:
+        """Publish, receive, count.
+
+        Raises:
+            BenchError: Something that must arrive did not.
+            ClientError: The broker cannot be reached, or refuses.
+        """
+        import braidmq
+
+        load = self._load
+        async with AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(braidmq.connect(url))
+                for _ in range(load.publishers + load.subscribers)
+            ]
+            publishers, readers = clients[: load.publishers], clients[load.publishers :]
+            async with AsyncExitStack() as subscribed:
+                tasks = [
+                    asyncio.create_task(
+                        self._receive(
+                            await subscribed.enter_async_context(
+                                reader.subscribe(load.topic, qos=load.qos)
+                            )
+                        )
+                    )
+                    for reader in readers
+                ]
+                try:
+                    await self._publish_all(publishers)
+                    await self._wait_for_rest(tasks)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+            if load.strand == "vibe":
+                await clients[0].delete_queue(load.topic)
+        self._finish()
+        return self._measured
+
+    async def _publish_all(self, publishers: "list[Client]") -> None:
+        self._started_ns = self._last_delivery_ns = time.monotonic_ns()
+        tasks = [asyncio.create_task(self._publish(client)) for client in publishers]
+        try:
+            # The first that fails ends the others: half a load measures nothing.
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        self._measured.publish_s = self._elapsed_s()
+
+    async def _publish(self, client: "Client") -> None:
+        from braidmq.client import PublishError
+
+        load, measured = self._load, self._measured
+        rate = load.rate / load.publishers
+        pause_s = min(LOOK_S, 0.5 / rate) if rate else 0.0
+        due = self._due(rate)
+        while True:
+            batch = next(due)
+            if batch is None:
+                return
+            if not batch:
+                await asyncio.sleep(pause_s)
+                continue
+            began_ns = time.monotonic_ns()
+            results = await client.publish_many(load.topic, batch, qos=load.qos)
+            refused = sum(isinstance(result, PublishError) for result in results)
+            measured.refused += refused
+            measured.published += len(results) - refused
+            measured.confirmations.append((time.monotonic_ns() - began_ns) / _NS)
+            measured.published_at[self._bucket()] += len(results) - refused
+            self._tell()
+
+    def _due(self, rate: float) -> Iterator[list[bytes] | None]:
+        """Yield what one publisher shall send now, perhaps nothing yet; None at the end."""
+        load, sent = self._load, 0
+        while not self._is_over():
+            now_ns = time.monotonic_ns()
+            count = BATCH_COUNT
+            if rate:
+                due = int((now_ns - self._started_ns) / _NS * rate) + 1
+                count = min(count, due - sent)
+            left = (
+                MESSAGES_MAX if load.messages is None else load.messages
+            ) - self._next_number
+            numbers = range(self._next_number, self._next_number + min(count, left))
+            self._next_number = numbers.stop
+            if rate:
+                gap = _NS / rate
+                stamps = (
+                    self._started_ns + int((sent + at) * gap) for at in range(len(numbers))
+                )
+                batch = [
+                    payload(*both, load.size) for both in zip(stamps, numbers, strict=True)
+                ]
+            else:
+                batch = [payload(now_ns, number, load.size) for number in numbers]
+            sent += len(numbers)
+            yield batch
+        yield None
+
+    def _is_over(self) -> bool:
+        load = self._load
+        if load.seconds is not None and self._elapsed_s() >= load.seconds:
+            return True
+        return self._next_number >= (MESSAGES_MAX if load.messages is None else load.messages)
+
+    async def _receive(self, messages: "Subscription") -> None:
+        seen = bytearray()
+        self._seen.append(seen)
+        measured = self._measured
+        while True:
+            taken = await messages.take(TAKE_COUNT)
+            now_ns = time.monotonic_ns()
+            for message in taken:
+                number = int(message.payload[_NUMBER])
+                if number >= len(seen):
+                    seen.extend(bytes(number + BATCH_COUNT - len(seen)))
+                if seen[number]:
+                    measured.repeated += 1
+                else:
+                    seen[number] = 1
+                    measured.delivered += 1
+                    measured.latencies.append((now_ns - int(message.payload[_STAMP])) / _NS)
+                await message.ack()
+            self._last_delivery_ns = now_ns
+            measured.delivered_at[self._bucket()] += len(taken)
+
+    async def _wait_for_rest(self, tasks: "list[asyncio.Task[None]]") -> None:
+        expected = self._expected()
+        deadline = time.monotonic() + SILENCE_S_MAX
+        delivered = self._measured.delivered
+        while self._measured.delivered < expected and time.monotonic() < deadline:
+            for task in tasks:
+                if task.done():
+                    task.result()  # it never ends by itself, so this raises
+            await asyncio.sleep(LOOK_S)
+            if self._measured.delivered != delivered:
+                delivered = self._measured.delivered
+                deadline = time.monotonic() + SILENCE_S_MAX
+        self._progress(1.0)
+
+    def _expected(self) -> int:
+        load = self._load
+        readers = min(load.subscribers, 1) if load.shares else load.subscribers
+        return self._measured.published * readers
+
+    def _finish(self) -> None:
+        measured = self._measured
+        measured.deliver_s = (self._last_delivery_ns - self._started_ns) / _NS
+        measured.lost = max(0, self._expected() - measured.delivered)
+        # Qumbed delivers at most once, and QoS 0 stays in memory: there a loss is a figure.
+        if measured.lost and self._load.qos and self._load.strand != "qumbed":
+            raise BenchError(
+                f"{measured.lost:,} of {self._expected():,} deliveries did not come in "
+                f"{SILENCE_S_MAX:.0f} s of silence; look at the broker's log"
+            )
+
+    def _elapsed_s(self) -> float:
+        return (time.monotonic_ns() - self._started_ns) / _NS
+
+    def _bucket(self) -> int:
+        return int(self._elapsed_s() / BUCKET_S)
+
+    def _tell(self) -> None:
+        load = self._load
+        if load.messages is not None:
+            self._progress(min(1.0, self._next_number / load.messages))
+        elif load.seconds is not None:
+            self._progress(min(1.0, self._elapsed_s() / load.seconds))

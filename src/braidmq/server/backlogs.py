@@ -1,0 +1,75 @@
+"""Backlogs: how many messages wait for their consumers, in all and for each subscription.
+
+What a queue has waiting is counted. Of a subscription that is behind, the broker knows only its
+place in the log: its backlog is then an upper bound, the ids up to the topic's newest message.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from braidmq.broker import dead_letters
+from braidmq.broker.broker import Broker
+from braidmq.broker.queues import Queue
+from braidmq.broker.subscriptions import Subscription
+
+ROWS_PER_S = 5_000
+"""Queues and subscriptions that are walked for each second: with more of them, less often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Messages that wait, and the dead letters among them."""
+
+    waiting: int = 0
+    dead_letters: int = 0
+
+
+class Backlogs:
+    """The broker's backlog, not older than a second, or a little more where it is large."""
+
+    def __init__(self) -> None:
+        self._backlog = Backlog()
+        self._due_us = 0
+
+    def now(self, broker: Broker, now_us: int) -> Backlog:
+        """Return the backlog."""
+        if now_us >= self._due_us:
+            self._backlog = walk(broker)
+            rows = len(broker.deliverer.queues) + broker.subscription_count()
+            self._due_us = now_us + 1_000_000 * (rows // ROWS_PER_S)
+        return self._backlog
+
+
+def walk(broker: Broker) -> Backlog:
+    """Return the backlog as it is."""
+    queues = broker.deliverer.queues
+    letter_names = set(letter_queues(queues))
+    waiting = letters = 0
+    for name, queue in queues.items():
+        count = queue.waiting()
+        waiting += count
+        if name in letter_names:
+            letters += count
+    for subscriptions in (broker.subscriptions, broker.deliverer.followers):
+        for subscription in subscriptions.values():
+            waiting += lag_of(subscription)
+    return Backlog(waiting, letters)
+
+
+def lag_of(subscription: Subscription) -> int:
+    """Return how many messages wait in a subscription; an upper bound when it is behind."""
+    waiting = len(subscription.ready) + len(subscription.volatile)
+    waiting += len(subscription.in_flight.open) - subscription.in_flight.count
+    if subscription.behind:
+        topic = subscription.topic
+        waiting += min(topic.message_count, max(0, topic.last_id - subscription.cursor))
+    return waiting
+
+
+def letter_queues(queues: dict[str, Queue]) -> Iterator[str]:
+    """Yield the names of the queues of dead letters, some perhaps twice."""
+    for name, queue in queues.items():
+        if dead_letters.is_dead_letter_topic(name):
+            yield name
+        if queue.policy.dead_letter_name in queues:
+            yield queue.policy.dead_letter_name

@@ -1,0 +1,143 @@
+"""Browsing: finding records backwards and by time, in the index alone; it reads no record.
+
+It works on a view, as every reader does, for any thread. Times in the log never decrease, and
+rows of records that are no messages have none.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from braidmq.wal.format import ROW_BYTES
+from braidmq.wal.reading import Reader, View
+from braidmq.wal.segment import SegmentInfo
+from braidmq.wal.tables import BLOCK_ROWS
+
+_WORDS: Final = ROW_BYTES // 4
+_LENGTH_WORD: Final = 5
+_TOPIC_WORD: Final = 6
+_LONGS: Final = ROW_BYTES // 8
+_TIME_LONG: Final = 1
+
+
+@dataclass(slots=True)
+class Found:
+    """Ids of one topic, newest first; all of them down to `reached_id` are there."""
+
+    ids: list[int] = field(default_factory=list)
+    payload_bytes: int = 0
+    rows: int = 0
+    reached_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """When a search ends: ids found, bytes of their payloads (one may be more), rows seen."""
+
+    count_max: int
+    bytes_max: int
+    rows_max: int
+
+
+class Browser:
+    """Searches views of one log."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def before(self, view: View, before_id: int, topic: bytes, bounds: Bounds) -> Found:
+        """Return the newest ids of *topic* below *before_id*, within *bounds*.
+
+        Raises:
+            DamagedLogError: An index and its segment do not agree.
+            LogFullError, LogPoisonedError: An index cannot be rebuilt.
+            FileNotFoundError: A segment was deleted meanwhile: take a new view.
+        """
+        found = Found(reached_id=min(before_id, view.committed_id + 1))
+        for segment in reversed((*view.sealed, view.active)):
+            if segment.first_id < found.reached_id and self._in_segment(
+                view, segment, topic, bounds, found
+            ):
+                break
+        return found
+
+    def first_at(self, view: View, time_us: int) -> int:
+        """Return the lowest id from which on no message is older than *time_us*.
+
+        Raises:
+            as `before`.
+        """
+        low, high = view.first_id, view.committed_id + 1
+        while low < high:
+            middle = (low + high) // 2
+            at_us, at_id = self._time_from(view, middle, high)
+            if at_us >= time_us:
+                high = middle
+            else:
+                low = at_id + 1
+        return low
+
+    def _in_segment(
+        self, view: View, segment: SegmentInfo, topic: bytes, bounds: Bounds, found: Found
+    ) -> bool:
+        """Add what *segment* has to *found*; return whether the bounds are reached."""
+        _, index = self._reader.opened(view, segment)
+        number = index.topics.get(topic)
+        row = index.row_after(found.reached_id - 1) if number is not None else 0
+        while row > 0:
+            block = (row - 1) // BLOCK_ROWS
+            rows = self._rows(view, segment, block)[: (row - block * BLOCK_ROWS) * ROW_BYTES]
+            if _choose(rows, number, bounds, found):
+                return True
+            row = block * BLOCK_ROWS
+        found.reached_id = segment.first_id
+        return found.rows >= bounds.rows_max
+
+    def _time_from(self, view: View, from_id: int, end_id: int) -> tuple[int, int]:
+        """Return time and id of the first message from *from_id* on.
+
+        When there is none before *end_id*, it is as if one were there of the end of time.
+        """
+        for segment in (*view.sealed, view.active):
+            if segment.last_id < from_id:
+                continue
+            _, index = self._reader.opened(view, segment)
+            row = index.row_after(max(from_id, segment.first_id) - 1)
+            while row < index.rows:
+                block, skipped = divmod(row, BLOCK_ROWS)
+                longs = memoryview(self._rows(view, segment, block)).cast("Q")
+                times = longs[_TIME_LONG::_LONGS].tolist()
+                for at in range(skipped, len(times)):
+                    if times[at]:
+                        return times[at], longs[at * _LONGS]
+                row = (block + 1) * BLOCK_ROWS
+            if segment.last_id + 1 >= end_id:
+                break
+        return 2**64, end_id
+
+    def _rows(self, view: View, segment: SegmentInfo, block: int) -> bytes:
+        for attempt in range(2):
+            _, index = self._reader.opened(view, segment)
+            rows = index.block(block)
+            if rows is not None:
+                return rows
+            self._reader.settle_doubt(view, segment, again=attempt > 0)
+        raise AssertionError(segment)
+
+
+def _choose(rows: bytes, number: int | None, bounds: Bounds, found: Found) -> bool:
+    words = memoryview(rows).cast("I")
+    topics = words[_TOPIC_WORD::_WORDS].tolist()
+    lengths = words[_LENGTH_WORD::_WORDS].tolist()
+    ids = memoryview(rows).cast("Q")[::_LONGS].tolist()
+    for at in range(len(topics) - 1, -1, -1):
+        if topics[at] != number or ids[at] >= found.reached_id:
+            continue
+        is_full = len(found.ids) >= bounds.count_max
+        if is_full or (found.ids and found.payload_bytes + lengths[at] > bounds.bytes_max):
+            found.reached_id = ids[at] + 1
+            return True
+        found.ids.append(ids[at])
+        found.payload_bytes += lengths[at]
+    found.rows += len(topics)
+    found.reached_id = min(found.reached_id, ids[0])
+    return found.rows >= bounds.rows_max

@@ -1,0 +1,59 @@
+"""One browser and one broker for each module of browser tests, and a fresh tab for each test.
+
+Not longer than a module: Playwright's loop stays in the thread, and asynchronous tests need it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser.stage import Stage, Tab, launched, staged
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator["Browser"]:
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def stage(chromium: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("broker")) as stage:
+        yield stage
+
+
+@pytest.fixture
+def new_tab(chromium: "Browser") -> Iterator[Callable[..., Tab]]:
+    """Return a function that opens tabs; at the end nothing may have gone wrong in any."""
+    tabs: list[Tab] = []
+
+    def opened(origin: str, **options: Any) -> Tab:  # noqa: ANN401 - as Playwright takes them
+        context = chromium.new_context(**{"locale": "en-GB", "timezone_id": "UTC", **options})
+        tabs.append(Tab(context.new_page(), origin))
+        return tabs[-1]
+
+    yield opened
+    for tab in tabs:
+        tab.page.context.close()
+    assert [] == [complaint for tab in tabs for complaint in tab.complaints]
+
+
+@pytest.fixture(scope="module")
+def shared_tab(chromium: "Browser", stage: Stage) -> Iterator[Tab]:
+    options: Any = {"viewport": {"width": 1280, "height": 900}}
+    context = chromium.new_context(locale="en-GB", timezone_id="UTC", **options)
+    yield Tab(context.new_page(), stage.origin)
+    context.close()
+
+
+@pytest.fixture
+def tab(shared_tab: Tab) -> Iterator[Tab]:
+    """Return the module's tab, which stays open from test to test, as people's do."""
+    yield shared_tab
+    complaints, shared_tab.complaints = shared_tab.complaints, []
+    shared_tab.page.evaluate("() => document.querySelector('dialog')?.close()")
+    assert [] == complaints

@@ -1,0 +1,344 @@
+"""The dashboard in a real browser: what an operator sees and does, against a real broker."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final
+
+import nacl.public
+import pytest
+
+from tests.browser.stage import Stage, Tab, skip_without_browser
+
+skip_without_browser()
+
+pytestmark = pytest.mark.slow
+
+ROW: Final = "details.message"
+
+
+@contextmanager
+def publishing(stage: Stage, topic: str) -> Iterator[None]:
+    """Publish over Blip, again and again, while the block runs."""
+    enough = threading.Event()
+
+    def publish() -> None:
+        with stage.client("blip") as client:
+            while not enough.is_set():
+                client.publish(topic, b'{"meter": 1}')
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def test_a_development_broker_signs_in_by_itself_and_is_live(tab: Tab) -> None:
+    """Whoever opens the page sees the broker, without a question."""
+    tab.open()
+    tab.until("document.getElementById('live').textContent === 'Live'")
+
+    assert "Overview" == tab.text("h1")
+    assert "dev" == tab.text("#who bdi")
+
+
+def test_numbers_and_charts_move_while_messages_are_published(stage: Stage, tab: Tab) -> None:
+    """What is published over Blip is seen as it happens, in the numbers and in the charts."""
+    tab.open()
+    tab.until("document.querySelector('[data-number=in]')")
+    assert 0 == tab.page.locator(".plot .area.of-blip").count()
+
+    with publishing(stage, "meters"):
+        tab.until("parseFloat(document.querySelector('[data-number=in]').textContent) > 0")
+        tab.page.locator(".plot .area.of-blip").first.wait_for(state="attached")
+        label = tab.page.locator(".plot").first.get_attribute("aria-label")
+
+    assert label is not None
+    assert label.startswith("Messages in, last two minutes. Now: Blip ")
+
+
+def test_a_message_published_on_the_page_is_found_there(stage: Stage, tab: Tab) -> None:
+    """Form, log and list agree, to the byte: nobody rewrites what was typed."""
+    typed = '{ "n": 12345678901234567890,\n  "price": 1.10 }'
+    tab.goto_topic("from.the.page")
+    tab.sees("This topic does not exist yet")
+    tab.page.get_by_label("Payload", exact=True).fill(typed)
+    tab.button("Add header")
+    tab.page.get_by_label("Header name").fill("trace")
+    tab.page.get_by_label("Header value").fill("abc")
+    tab.button("Publish")
+    tab.sees("Published at offset")
+    tab.page.locator(f"{ROW} > summary").first.click()
+
+    pretty = tab.text(".payload-view pre")
+    tab.button("Text")
+    tab.until("document.querySelector('.payload-view pre').textContent.length > 1")
+    as_sent = tab.page.locator(".payload-view pre").text_content()
+    headers = tab.text(".message-about .facts")
+    with stage.client("blip") as client, client.subscribe("from.the.page") as messages:
+        client.publish("from.the.page", b"end")
+        (end,) = messages.fetch(max=1)
+    assert b"end" == end.payload
+    assert '{\n  "n": 12345678901234567890,\n  "price": 1.10\n}' == pretty
+    assert typed == as_sent
+    assert ["trace", "abc"] == headers.split("\n")
+
+
+def test_what_is_no_json_is_told_before_it_is_sent(stage: Stage, tab: Tab) -> None:
+    """The form says why, and nothing is published."""
+    tab.goto_topic("not.json")
+    tab.page.get_by_label("Payload", exact=True).fill("{oops")
+    tab.button("Publish")
+    tab.sees("That is not JSON")
+
+    assert [] == stage.api("GET", "/api/topics?search=not.json")["topics"]
+
+
+def test_messages_are_browsed_from_any_offset_and_time(stage: Stage, tab: Tab) -> None:
+    """From an offset, from a moment, oldest first and newest first, page by page."""
+    with stage.client("blip") as client:
+        for n in range(60):
+            client.publish("browsed", b"%d" % n)
+    page = stage.api("GET", "/api/topics/browsed/messages?limit=1000")
+    offsets = [message["offset"] for message in page["messages"]]
+
+    def first() -> str:
+        return str(tab.page.locator(ROW).first.get_attribute("data-offset"))
+
+    tab.goto_topic("browsed")
+    tab.page.locator(ROW).first.wait_for()
+    assert str(offsets[-1]) == first()
+    tab.button("Older messages")
+    tab.until(f"document.querySelectorAll('{ROW}').length === 60")
+
+    tab.page.get_by_label("Start at").select_option("oldest")
+    tab.until(f"document.querySelector('{ROW}').dataset.offset === '{offsets[0]}'")
+
+    tab.page.get_by_label("Start at").select_option("offset")
+    tab.page.get_by_label("Offset").fill(str(offsets[40]))
+    tab.button("Show")
+    tab.until(f"document.querySelector('{ROW}').dataset.offset === '{offsets[40]}'")
+    assert 20 == tab.page.locator(ROW).count()
+    assert f"from={offsets[40]}" in tab.page.url
+
+    tab.page.get_by_label("Start at").select_option("time")
+    tab.page.get_by_label("Local time").fill("2020-01-01T00:00:00")
+    tab.button("Show")
+    tab.until(f"document.querySelector('{ROW}').dataset.offset === '{offsets[0]}'")
+    tomorrow = datetime.now(UTC).year + 1
+    tab.page.get_by_label("Local time").fill(f"{tomorrow}-01-01T00:00:00")
+    tab.button("Show")
+    tab.sees("No messages from there on.")
+
+
+def test_new_messages_are_followed(stage: Stage, tab: Tab) -> None:
+    """With Follow, what is published appears on top without a click."""
+    stage.post("followed", "first")
+    tab.goto_topic("followed")
+    tab.page.get_by_label("Follow").check()
+    tab.page.locator(ROW).first.wait_for()
+    offset = stage.post("followed", "second")
+    tab.until(f"document.querySelector('{ROW}').dataset.offset === '{offset}'")
+
+    assert "second" in tab.text(ROW)
+
+
+def test_payloads_are_shown_in_every_way_they_allow(stage: Stage, tab: Tab) -> None:
+    """Bytes as hex, text with its lines, and what is sealed as sealed, by whom and for whom."""
+    recipient = nacl.public.PrivateKey.generate().public_key.encode()
+    with stage.client("blip") as client:
+        client.publish("views", b"\x00\xff\x10A")
+        client.publish("views", b"two\nlines")
+    with stage.client("qumbed") as client:
+        client.publish("views", b'{"t": 21.5}', recipient=recipient)
+    tab.goto_topic("views")
+    rows = tab.page.locator(ROW)
+    rows.nth(2).wait_for()
+    for n in range(3):
+        rows.nth(n).locator("summary").click()
+        rows.nth(n).locator(".payload-view > *").first.wait_for()
+
+    def ways(n: int) -> list[str]:
+        return rows.nth(n).locator(".segmented button").all_inner_texts()
+
+    assert [["Sealed", "Hex"], ["Text", "Hex"], ["Hex"]] == [ways(n) for n in range(3)]
+    assert "sealed from end to end" in rows.nth(0).locator(".sealed").inner_text()
+    assert "senderPublicKey" in rows.nth(0).locator(".sealed").inner_text()
+    tab.until(f"document.querySelectorAll('{ROW} pre')[1].textContent.startsWith('000000')")
+    assert "two\nlines" == rows.nth(1).locator("pre").inner_text()
+    assert "00 ff 10 41" in rows.nth(2).locator("pre").inner_text()
+
+
+def test_topics_are_searched_sorted_and_paged(stage: Stage, tab: Tab) -> None:
+    """The broker does it, and the address remembers it."""
+    with stage.client("blip") as client:
+        for n in range(60):
+            client.publish(f"bulk.{n:02}", b"x")
+        client.publish("bulk.37", b"y")
+    tab.open("#/topics")
+    tab.page.get_by_label("Search topics").fill("BULK.")
+    tab.sees("50 of 60 topics")
+    tab.button("Next")
+    tab.until("document.querySelectorAll('tbody tr').length === 10")
+    assert "bulk.50" in tab.text("tbody tr")
+    tab.button("Previous")
+    tab.until("document.querySelectorAll('tbody tr').length === 50")
+    tab.page.locator("th button", has_text="Messages").click()
+    tab.until("document.querySelector('tbody tr').textContent.includes('bulk.37')")
+    assert "descending" == tab.page.locator("th", has_text="Messages").get_attribute(
+        "aria-sort"
+    )
+    assert "sort=messages" in tab.page.url
+    tab.page.get_by_label("Search topics").fill("nothing is called this")
+    tab.sees("Nothing matches.")
+
+
+def test_dead_letters_say_why_and_are_replayed(stage: Stage, tab: Tab) -> None:
+    """One by one, or all at once, they go back to where they died."""
+    stage.overfill("mail", waiting=1, dead=3)
+    tab.open("#/dead-letters")
+    tab.page.get_by_role("link", name="dlq.mail").click()
+    tab.page.locator(ROW).nth(2).wait_for()
+    assert "queue was full" in tab.text(f"{ROW} > summary")
+
+    stage.api("POST", "/api/queues/mail/purge")  # so that there is room again
+    tab.page.locator(f"{ROW} > summary").nth(1).click()
+    replayed = tab.page.locator(ROW).nth(1).get_attribute("data-offset")
+    tab.button("Replay this letter")
+    tab.sees("The letter was sent back.")
+    tab.until(f"document.querySelectorAll('{ROW}').length === 2")
+
+    assert 0 == tab.page.locator(f'{ROW}[data-offset="{replayed}"]').count()
+    assert (1, 2) == (
+        stage.queue("mail")["messageCount"],
+        stage.queue("dlq.mail")["messageCount"],
+    )
+
+    stage.api("DELETE", "/api/queues/mail")
+    stage.api("POST", "/api/queues", {"name": "mail"})
+    tab.button("Replay all…")
+    tab.button("Replay all")
+    tab.sees("2 letters sent back.")
+    tab.sees("No letters here")
+    assert 2 == stage.queue("mail")["messageCount"]
+
+
+def test_a_purge_is_confirmed_by_the_name_and_by_nothing_else(stage: Stage, tab: Tab) -> None:
+    """A wrong name is refused, and nothing is lost by it."""
+    stage.overfill("parcels", waiting=1, dead=2)
+    tab.open("#/dead-letters/dlq.parcels")
+    tab.page.locator(ROW).first.wait_for()
+    tab.button("Purge…")
+    dialog = tab.page.get_by_role("dialog")
+    dialog.get_by_label("Type the name to confirm").fill("dlq.parcel")
+    dialog.get_by_role("button", name="Purge").click()
+    tab.sees("That is not the name. Nothing was changed.")
+    assert 2 == stage.queue("dlq.parcels")["messageCount"]
+
+    dialog.get_by_label("Type the name to confirm").fill("dlq.parcels")
+    dialog.get_by_role("button", name="Purge").click()
+    tab.sees("2 messages purged.")
+    assert 0 == stage.queue("dlq.parcels")["messageCount"]
+
+
+def test_a_queue_is_made_and_deleted_on_the_page(stage: Stage, tab: Tab) -> None:
+    """What the broker refuses is told in the form; what it accepts is in the list."""
+    tab.open("#/queues")
+    tab.button("New queue…")
+    dialog = tab.page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Create queue").click()
+    tab.sees("A queue has a name.")
+    dialog.get_by_label("Name").fill("invoices")
+    dialog.get_by_label("Delivery").select_option("FanOutWithAck")
+    dialog.get_by_label("At most waiting").fill("10")
+    dialog.get_by_role("button", name="Create queue").click()
+    tab.page.get_by_role("link", name="invoices", exact=True).wait_for()
+    made = stage.queue("invoices")
+    assert ("FanOutWithAck", 10) == (made["deliveryMode"], made["maxQueueSize"])
+
+    row = tab.page.locator('tr[data-key="invoices"]')
+    row.get_by_role("button", name="Delete…").click()
+    dialog.get_by_label("Type the name to confirm").fill("invoices")
+    dialog.get_by_role("button", name="Delete queue").click()
+    tab.sees("The queue is deleted.")
+    row.wait_for(state="detached")
+
+
+def test_readers_and_their_connections_are_seen_and_closed(stage: Stage, tab: Tab) -> None:
+    """A consumer that takes nothing shows its lag; an administrator may cut it off."""
+    with stage.client("blip") as client, client.subscribe("watched") as messages:
+        for n in range(5):
+            client.publish("watched", b"%d" % n)
+        tab.open("#/subscriptions?search=watched")
+        tab.page.locator("tbody tr").wait_for()
+        cells = tab.page.locator("tbody td").all_inner_texts()
+        assert ["watched", "Blip", "dev"] == cells[:3]
+
+        tab.open("#/connections")
+        tab.page.locator("tbody tr").first.wait_for()
+        before = tab.page.locator("tbody tr").count()
+        newest = tab.page.locator("tbody tr").last.get_attribute("data-key")
+        tab.page.locator("tbody tr").last.get_by_role("button", name="Close").click()
+        tab.button("Close connection")
+        tab.sees("The connection is closed.")
+        tab.until(f"!document.querySelector('tr[data-key=\"{newest}\"]')")
+        assert before >= 1
+        assert messages.topic == "watched"
+
+
+def test_the_log_shows_its_segments_and_is_verified(tab: Tab) -> None:
+    """Sizes, ids and, when asked for, integrity."""
+    tab.open("#/log")
+    tab.page.locator("tbody tr").first.wait_for()
+    assert "00000000000000000001.wal" in tab.text("tbody tr")
+    tab.button("Verify sealed segments")
+    tab.sees("no damage")
+
+
+def test_keys_are_listed_without_secrets(tab: Tab) -> None:
+    """Names and patterns, and no more."""
+    tab.open("#/keys")
+    tab.page.locator("tbody tr").first.wait_for()
+
+    assert "sha256" not in tab.text("main")
+    assert "dev" in tab.text("tbody tr")
+
+
+def test_an_empty_place_says_what_to_do_next(tab: Tab) -> None:
+    """With a command, and a button that copies it."""
+    tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab.open("#/cursors")
+    tab.sees("No Spark cursors")
+    tab.page.get_by_role("button", name="Copy the command").click()
+    tab.page.get_by_role("button", name="Copied").wait_for()
+
+    copied = tab.page.evaluate("() => navigator.clipboard.readText()")
+    assert str(copied).startswith("braidmq pipeline archive")
+
+
+def test_an_address_that_leads_nowhere_says_so(tab: Tab) -> None:
+    """A wrong link ends on a page with a way back, never on a blank one."""
+    tab.open("#/nonsense/1")
+    assert "There is no such page" == tab.text("h1")
+    tab.page.get_by_role("link", name="To the overview").click()
+    tab.until("document.querySelector('h1').textContent === 'Overview'")
+
+
+def test_an_api_refusal_is_one_line_on_the_page(tab: Tab) -> None:
+    """The broker's own words, where they are needed."""
+    tab.page.route(
+        "**/api/topics?*",
+        lambda route: route.fulfill(
+            status=503, body=json.dumps({"error": "recovering the log"})
+        ),
+    )
+    tab.open("#/topics")
+    tab.sees("Recovering the log.")
+    tab.page.unroute("**/api/topics?*")
+    tab.button("Try again")
+    tab.page.locator("table").wait_for()

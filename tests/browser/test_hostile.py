@@ -1,0 +1,116 @@
+"""Names, headers and payloads that want to be something else: all of it is text."""
+
+from typing import Final
+from urllib.parse import quote
+
+import pytest
+
+from tests.browser.stage import Stage, Tab, skip_without_browser
+
+skip_without_browser()
+
+pytestmark = pytest.mark.slow
+
+ROW: Final = "details.message"
+
+HOSTILE: Final = {
+    "a script": "<script>globalThis.hacked = 1; alert(1)</script>",
+    "an image": '"><img src=x onerror="globalThis.hacked = 1">',
+    "an svg": "<svg/onload=globalThis.hacked=1>",
+    "an address": "javascript:globalThis.hacked=1",
+    "a template": "${globalThis.hacked=1}{{globalThis.hacked=1}}",
+    "right to left": "invoice\u202etxt.exe\u2066\u200f",
+    "nothing to see": "a\u200bb\ufeffc",
+    "a path": "../../api/keys?x=1#/keys",
+    "per cent": "100%/%2F%00",
+    "controls": "tab\tline\nbell\x07",
+    "10 KB": "n" * 10_240,
+    "10 KB of markup": "<b>" * 3_413,
+}
+
+
+def seen(text: str) -> str:
+    """Return *text* as the page spells it: what cannot be seen as its number."""
+    unseen = "\t\n\x07\u200b\u200f\u202e\u2066\ufeff"
+    return "".join(f"U+{ord(c):04X}" if c in unseen else c for c in text)
+
+
+def is_unharmed(tab: Tab) -> bool:
+    """Say whether nothing of what was shown has become an element or has run."""
+    found = tab.page.evaluate(
+        """() => [
+          globalThis.hacked ?? null,
+          document.querySelectorAll("main script, main img, main iframe, main b > b").length,
+          document.querySelectorAll("main [onerror], main [onload]").length,
+        ]"""
+    )
+    return bool([None, 0, 0] == found)
+
+
+def test_hostile_topics_are_text_and_work(stage: Stage, tab: Tab) -> None:
+    """In the list, as a heading, in headers and payloads; and their messages are found."""
+    with stage.client("blip") as client:
+        for name in HOSTILE.values():
+            stage.post(name, name, headers={name[:200]: name, "plain": name})
+            client.publish(name, name.encode())
+    for kind, name in HOSTILE.items():
+        tab.open("#/topics?search=" + quote(name[:64], safe=""))
+        link = tab.page.locator("tbody a").first
+        assert (kind, seen(name)[:100]) == (kind, (link.text_content() or "")[:100])
+
+        tab.goto_topic(name)
+        tab.page.locator(ROW).nth(1).wait_for()
+        heading = tab.page.locator("h1").text_content() or ""
+        assert (kind, seen(name)[:100]) == (kind, heading[: len(seen(name)[:100])])
+
+        tab.page.locator(f"{ROW} > summary").nth(1).click()
+        tab.until("document.querySelector('.payload-view pre')?.textContent.length > 1")
+        payload = tab.page.locator(".payload-view pre").text_content()
+        with_lines = seen(name).replace("U+0009", "\t").replace("U+000A", "\n")
+        assert (kind, with_lines) == (kind, payload)
+        about = tab.page.locator(".message-about").text_content() or ""
+        assert (kind, True) == (kind, seen(name)[:100] in about)
+        assert (kind, True) == (kind, is_unharmed(tab))
+
+
+def test_a_name_is_confirmed_letter_by_letter(stage: Stage, tab: Tab) -> None:
+    """One that only looks the same, with a Cyrillic o, or that lacks a word, is not it."""
+    name = "orders.\u05ea\u05d5\u05e8.eu"
+    stage.overfill(name, waiting=1, dead=1)
+    tab.open("#/dead-letters/" + quote(f"dlq.{name}", safe=""))
+    tab.page.locator(f"{ROW} > summary").click()
+    tab.button("Purge…")
+    dialog = tab.page.get_by_role("dialog")
+    for typed in (f"dlq.{name}".replace("o", "\u043e"), "dlq.orders..eu", name):
+        dialog.get_by_label("Type the name to confirm").fill(typed)
+        dialog.get_by_role("button", name="Purge").click()
+        tab.sees("That is not the name.")
+    dialog.get_by_label("Type the name to confirm").fill(f"dlq.{name}")
+    dialog.get_by_role("button", name="Purge").click()
+    tab.sees("1 message purged.")
+
+
+def test_hostile_consumers_are_text(stage: Stage, tab: Tab) -> None:
+    """Subscriptions to hostile topics, in their list."""
+    name = HOSTILE["an image"]
+    with stage.client("blip") as client, client.subscribe(name):
+        tab.open("#/subscriptions")
+        tab.page.locator("tbody tr").first.wait_for()
+        assert name == tab.page.locator("tbody td.wide").first.text_content()
+
+    assert is_unharmed(tab)
+
+
+def test_hostile_addresses_do_no_harm(tab: Tab) -> None:
+    """Whatever a link to the page says, it ends on a page of ours."""
+    for route in (
+        "#/topics/%",
+        "#/topics/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E",
+        "#/topics/a?from=<script>&time=never&order=sideways",
+        "#/topics?search=%22%3E%3Cscript%3Ealert(1)%3C/script%3E&sort=nothing&after=%00",
+        "#/__proto__",
+        "#//evil.example/",
+    ):
+        tab.open(route)
+
+        assert (route, True) == (route, is_unharmed(tab))

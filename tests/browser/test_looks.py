@@ -1,0 +1,313 @@
+"""How the page looks and is reached: every width, both themes, the keyboard alone, its weight.
+
+The screenshots stay in build/screenshots, for people to look at.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.browser.stage import SCREENSHOTS, Stage, Tab, skip_without_browser, staged
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+skip_without_browser()
+
+pytestmark = pytest.mark.slow
+
+FIRST_PAGE_BYTES_MAX: Final = 150 * 1000
+CONTRAST_MIN: Final = 4.5
+"""What WCAG 2 asks of text, level AA."""
+
+VIEWS: Final = {
+    "overview": "#/overview",
+    "topics": "#/topics",
+    "topic": "#/topics/orders",
+    "queues": "#/queues",
+    "dead-letters": "#/dead-letters",
+    "letters": "#/dead-letters/dlq.orders",
+    "subscriptions": "#/subscriptions",
+    "connections": "#/connections",
+    "cursors": "#/cursors",
+    "log": "#/log",
+    "keys": "#/keys",
+}
+
+# Every text that can be seen, with too little contrast to what is behind it.
+PALE: Final = """(least) => {
+  const parse = (color) => color.match(/[\\d.]+/g).map(Number);
+  const shine = (rgb) => {
+    const [r, g, b] = rgb.slice(0, 3).map((c) => c / 255)
+      .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const color = parse(getComputedStyle(at).backgroundColor);
+      if (color.length === 3 || color[3] === 1) return color;
+    }
+    return [255, 255, 255];
+  };
+  const pale = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const element = node.parentElement;
+    const left = "option, :disabled, svg, noscript";
+    if (!node.data.trim() || !element.checkVisibility() || element.closest(left)) continue;
+    const [a, b] = [shine(parse(getComputedStyle(element).color)), shine(behind(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < least) pale.push(`${node.data.trim().slice(0, 40)}: ${ratio.toFixed(2)}`);
+  }
+  return pale;
+}"""
+
+# Everything that can be used and has no name to be called by.
+NAMELESS: Final = """() => {
+  const used = "a, button, input, select, textarea, dialog, svg[role], table";
+  const called = (element) =>
+    element.getAttribute("aria-label") || element.getAttribute("aria-labelledby")
+    || element.labels?.length
+    || (element.textContent.trim() && !element.matches("select, textarea, dialog"));
+  return [...document.querySelectorAll(used)]
+    .filter((element) => element.checkVisibility() && !called(element))
+    .map((element) => element.outerHTML.slice(0, 120));
+}"""
+
+
+@pytest.fixture(scope="module")
+def furnished(chromium: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Run a broker with something to see on every page."""
+    config = "[wal]\nsegment_bytes = 65536\n"
+    with staged(tmp_path_factory.mktemp("furnished"), config=config) as stage:
+        stage.overfill("orders", waiting=3, dead=4)
+        with stage.client("blip") as blip, stage.client("vibe") as vibe:
+            for n in range(70):
+                reading = {"meter": n, "kwh": n / 7, "at": [{"site": "north", "ok": True}]}
+                blip.publish(f"plant.{n % 7}.line.{n:02}", json.dumps(reading).encode())
+            for n in range(40):
+                blip.publish("archive", bytes(range(256)) * 16)
+                vibe.publish("meters", b'{"kwh": %d}' % n)
+            with blip.subscribe("meters"), vibe.subscribe("plant.0.line.00"):
+                yield stage
+
+
+def shown(tab: Tab, view: str) -> None:
+    """Open a view and wait until its data is there."""
+    tab.open(VIEWS[view])
+    tab.until("document.getElementById('live').textContent === 'Live'")
+    tab.until("!document.querySelector('main').textContent.includes('Loading…')")
+    tab.until(
+        "document.querySelector('main :is(tbody tr, details.message, .empty, .tiles, .chart)')"
+    )
+    if view in {"topic", "letters"}:
+        tab.page.locator("details.message > summary").first.click()
+        tab.page.locator(".payload-view pre").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [(360, "light"), (360, "dark"), (900, "light"), (1600, "light"), (1600, "dark")],
+)
+def test_every_view_fits_every_width_in_both_themes(
+    furnished: Stage, new_tab: Callable[..., Tab], width: int, theme: str
+) -> None:
+    """No sideways scrolling, no text too pale to read, nothing nameless; and a picture."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    tab = new_tab(
+        furnished.origin,
+        viewport={"width": width, "height": 740 if width == 360 else 900},
+        color_scheme=theme,
+    )
+    for view in VIEWS:
+        shown(tab, view)
+        tab.page.screenshot(path=SCREENSHOTS / f"{view}-{width}-{theme}.png", full_page=True)
+
+        assert (view, width) == (view, tab.width())
+        assert (view, []) == (view, tab.page.evaluate(PALE, CONTRAST_MIN))
+        assert (view, []) == (view, tab.page.evaluate(NAMELESS))
+
+
+def test_the_theme_can_be_chosen_and_stays(
+    furnished: Stage, new_tab: Callable[..., Tab]
+) -> None:
+    """By itself it is the system's; the button goes through light and dark, and it stays."""
+    tab = new_tab(furnished.origin, color_scheme="light")
+
+    def ground() -> str:
+        return str(
+            tab.page.evaluate(
+                "() => getComputedStyle(document.documentElement).backgroundColor"
+            )
+        )
+
+    shown(tab, "overview")
+    light = ground()
+    tab.page.emulate_media(color_scheme="dark")
+    dark = ground()
+    assert light != dark
+
+    tab.page.get_by_role("button", name="Theme: auto").click()
+    assert light == ground()
+    tab.page.get_by_role("button", name="Theme: light").click()
+    tab.page.emulate_media(color_scheme="light")
+    tab.page.reload()
+    assert dark == ground()
+    tab.page.get_by_role("button", name="Theme: dark").wait_for()
+
+
+def test_the_first_page_is_light(furnished: Stage, new_tab: Callable[..., Tab]) -> None:
+    """All that the first page needs, unpacked, is below 150 KB, and from this broker alone."""
+    tab = new_tab(furnished.origin)
+    shown(tab, "overview")
+    sizes = {
+        answer.url.removeprefix(furnished.origin): len(answer.body())
+        for answer in tab.answers
+        if not answer.url.endswith("/api/events")
+    }
+
+    assert {"/static/main.js", "/static/view_overview.js"} <= set(sizes)
+    assert FIRST_PAGE_BYTES_MAX > sum(sizes.values()), sizes
+
+
+def test_the_menu_opens_where_the_screen_is_small(
+    furnished: Stage, new_tab: Callable[..., Tab]
+) -> None:
+    """A button with a state that screen readers hear; Escape closes it, a choice too."""
+    tab = new_tab(furnished.origin, viewport={"width": 360, "height": 740})
+    shown(tab, "overview")
+    menu = tab.page.get_by_role("button", name="Menu")
+    nav = tab.page.locator("nav.side")
+    assert ("false", False) == (menu.get_attribute("aria-expanded"), nav.is_visible())
+    menu.click()
+    assert ("true", True) == (menu.get_attribute("aria-expanded"), nav.is_visible())
+    tab.page.keyboard.press("Escape")
+    assert not nav.is_visible()
+    menu.click()
+    tab.page.get_by_role("link", name="Queues").click()
+    tab.until("document.querySelector('h1').textContent === 'Queues'")
+    assert not nav.is_visible()
+
+
+class Walker:
+    """Somebody without a mouse."""
+
+    def __init__(self, tab: Tab) -> None:
+        self._tab = tab
+        self._keys = tab.page.keyboard
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self._keys.press(key)
+
+    def type(self, text: str) -> None:
+        self._keys.type(text)
+
+    def at(self) -> str:
+        """Return where the focus is; it must be seen there."""
+        name, outline = self._tab.page.evaluate(
+            """() => {
+              const at = document.activeElement;
+              if (at === document.body) return ["the end", "of the page"];
+              const name = at.getAttribute("aria-label") || at.id || at.textContent.trim();
+              return [name, getComputedStyle(at).outlineStyle];
+            }"""
+        )
+        assert outline != "none", f"the focus on {name!r} cannot be seen"
+        return str(name)
+
+    def tab_to(self, name: str) -> None:
+        """Press Tab until the focus is on *name*."""
+        passed = []
+        for _ in range(60):
+            self.press("Tab")
+            passed.append(self.at())
+            if passed[-1] == name:
+                return
+        pytest.fail(f"Tab never came to {name!r}, but to {passed}")
+
+
+def test_everything_is_done_with_the_keyboard_alone(
+    furnished: Stage, new_tab: Callable[..., Tab]
+) -> None:
+    """Skip the menu, go to a topic, publish, read it, open a dialog and leave it."""
+    tab = new_tab(furnished.origin, viewport={"width": 1280, "height": 900})
+    shown(tab, "overview")
+    walker = Walker(tab)
+    walker.press("Tab")
+    assert "skip" == walker.at()
+    walker.press("Enter")
+    assert "main" == tab.page.evaluate("() => document.activeElement.id")
+
+    shown(tab, "overview")
+    walker.tab_to("Topics")
+    walker.press("Enter")
+    tab.until("document.activeElement.matches('h1') && document.title.startsWith('Topics')")
+    walker.tab_to("Search topics")
+    walker.type("archive")
+    tab.until("document.querySelectorAll('tbody tr').length === 1")
+    walker.tab_to("archive")
+    walker.press("Enter")
+    tab.until("document.activeElement.matches('h1') && document.title.startsWith('archive')")
+    walker.tab_to("payload")
+    walker.type('{"typed": true}')
+    walker.tab_to("Publish")
+    walker.press("Enter")
+    tab.sees("Published at offset")
+    tab.until("document.querySelector('.message-preview').textContent.includes('typed')")
+    assert "Publish" == walker.at()
+    walker.tab_to("skip")
+    walker.tab_to("follow")
+    walker.press("Tab", "Enter")
+    tab.page.locator(".payload-view pre").wait_for()
+
+    shown(tab, "queues")
+    walker.tab_to("New queue…")
+    walker.press("Enter")
+    assert "queue-name" == walker.at()
+    walker.press("Escape")
+    assert "New queue…" == walker.at()
+
+
+def test_little_pieces_of_text_are_right(furnished: Stage, new_tab: Callable[..., Tab]) -> None:
+    """Numbers, sizes, times and streams of events: values in, text out."""
+    tab = new_tab(furnished.origin)
+    shown(tab, "keys")
+    found = tab.page.evaluate(
+        """async () => {
+          const format = await import("/static/format.js");
+          const { parser } = await import("/static/live.js");
+          const { match } = await import("/static/router.js");
+          const events = [];
+          const take = parser((event, data) => events.push([event, data]));
+          const unix = "event: a\\ndata: 1\\n\\n: a comment\\n";
+          const dos = "data: 2\\r\\ndata: 3\\r\\n\\r\\ndata: 4";
+          for (const piece of unix + dos) take(piece);
+          return {
+            counts: [0, 1234567, null].map(format.count),
+            compact: [0, 0.25, 12, 9999, 12345, undefined].map(format.compact),
+            bytes: [0, 1023, 1536, 150 * 1024, 2 ** 40].map(format.bytes),
+            durations: [0, 0.5, 59, 61, 90061].map(format.duration),
+            milliseconds: [0.1234, 5, 250.4, 2500].map(format.milliseconds),
+            plurals: [format.plural(1, "letter"), format.plural(2, "letter")],
+            events,
+            routes: ["", "#/topics/a%2Fb?from=3", "#/topics/", "#/x"]
+              .map((hash) => match(hash)?.module ?? null),
+            name: match("#/topics/a%2Fb").params.name,
+          };
+        }"""
+    )
+
+    assert found == {
+        "counts": ["0", "1,234,567", "\N{EN DASH}"],
+        "compact": ["0", "0.25", "12", "9,999", "12.3K", "\N{EN DASH}"],
+        "bytes": ["0 B", "1023 B", "1.5 KiB", "150 KiB", "1 TiB"],
+        "durations": ["0 s", "0.5 s", "59 s", "1 min 1 s", "1 d 1 h"],
+        "milliseconds": ["0.12 ms", "5 ms", "250 ms", "2.5 s"],
+        "plurals": ["1 letter", "2 letters"],
+        "events": [["a", "1"], ["message", "2\n3"]],
+        "routes": ["overview", "topic", None, None],
+        "name": "a/b",
+    }

@@ -1,0 +1,183 @@
+"""Pages that are followed from their first block to their last, as a reader would.
+
+Each page gets an empty directory and ports of its own. `python` and `sh` blocks are run one
+after the other, a `toml` block is what stands in `braidmq.toml` from then on, and a `sh` block
+that begins with `# one terminal` is a broker that runs until the page ends. `make run` is what
+it does, other lines with make are left out. Whatever starts Spark waits for the campaigns.
+"""
+
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+from tests.docs.test_snippets import BACKGROUND, BIN, ROOT, Block, blocks
+
+FOLLOWED: Final = (
+    "docs/start.md",
+    "docs/howto/backup.md",
+    "docs/howto/dead-letters.md",
+    "docs/howto/keys.md",
+    "docs/howto/tls.md",
+    "docs/tutorials/sensors.md",
+    "docs/tutorials/service.md",
+)
+USUAL_PORTS: Final = ("5555", "2925", "6121", "9100")
+SECONDS_MAX: Final = 100
+SPARK: Final = re.compile(r"^braidmq pipeline ", re.MULTILINE)
+CAMPAIGNS: Final = os.environ.get("BRAIDMQ_CAMPAIGNS") == "all"
+
+
+def runs(block: Block) -> bool:
+    """Say whether a block is run now."""
+    return CAMPAIGNS or not (block.label == "sh" and SPARK.search(block.text))
+
+
+class Reader:
+    """Somebody who does what a page says, in one directory."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self._directory = directory
+        self._stack = stack
+        self._ports = dict(
+            zip(USUAL_PORTS, map(str, _free_ports(len(USUAL_PORTS))), strict=True)
+        )
+        self._is_tls = False
+        self._broker: subprocess.Popen[str] | None = None
+        paths = [str(BIN), os.environ["PATH"]]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("BRAIDMQ_")}
+        if "BRAIDMQ_PURE" in os.environ:
+            kept["BRAIDMQ_PURE"] = os.environ["BRAIDMQ_PURE"]
+        sources = os.pathsep.join(filter(None, [str(ROOT / "src"), kept.get("PYTHONPATH")]))
+        http = f"http://dev-key@127.0.0.1:{self._ports['9100']}"
+        self._environment = {
+            **kept,
+            "PATH": os.pathsep.join(paths),
+            "PYTHONPATH": sources,
+            "READER_HTTP": http,
+        }
+
+    def follow(self, block: Block) -> None:
+        """Do what a block says, and see that it goes well."""
+        text = self._here(block.text)
+        if block.label == "toml":
+            self._is_tls = "tls_cert" in text
+            (self._directory / "braidmq.toml").write_text(text, "utf-8")
+        elif text.startswith(BACKGROUND):
+            self._serve(text)
+        elif block.label == "python":
+            self._run([sys.executable, "-W", "error", "-c", text], block)
+        else:
+            self._run(["bash", "-euo", "pipefail", "-c", _typed(text, self._urls())], block)
+
+    def _here(self, text: str) -> str:
+        for usual, own in self._ports.items():
+            text = re.sub(rf"(?<=[:= ]){usual}\b", own, text)
+        return text
+
+    def _urls(self) -> tuple[str, str]:
+        return (
+            f"blip://dev-key@127.0.0.1:{self._ports['5555']}",
+            self._environment["READER_HTTP"],
+        )
+
+    def _serve(self, text: str) -> None:
+        script = _typed(text.replace("make run", "braidmq serve --dev"), self._urls())
+        if "--config" not in script:
+            listeners = zip(
+                ("blip", "vibe", "qumbed", "http"), self._ports.values(), strict=True
+            )
+            flags = " ".join(f"--{name}=127.0.0.1:{port}" for name, port in listeners)
+            script = script.replace("serve --dev", f"serve --dev --flight=off {flags}")
+        log = self._stack.enter_context((self._directory / "broker.log").open("w"))
+        self._broker = subprocess.Popen(
+            ["bash", "-euc", f"exec {script.splitlines()[-1]}"],
+            cwd=self._directory,
+            env=self._environment,
+            stderr=log,
+            text=True,
+        )
+        self._stack.callback(self._stop)
+        self._wait_until_ready()
+
+    def _stop(self) -> None:
+        assert self._broker is not None
+        with suppress(ProcessLookupError):
+            self._broker.send_signal(signal.SIGKILL)
+        self._broker.wait()
+
+    def _wait_until_ready(self) -> None:
+        scheme = "https" if self._is_tls else "http"
+        url = f"{scheme}://127.0.0.1:{self._ports['9100']}/readyz"
+        deadline = time.monotonic() + SECONDS_MAX
+        while True:
+            assert self._broker is not None
+            said = (self._directory / "broker.log").read_text("utf-8")
+            assert self._broker.poll() is None, said
+            assert time.monotonic() < deadline, said
+            with suppress(urllib.error.URLError, ConnectionError):
+                context = _trusting(self._directory) if self._is_tls else None
+                with urllib.request.urlopen(url, timeout=5, context=context):  # noqa: S310 - our own broker
+                    return
+            time.sleep(0.05)  # the condition is in another process
+
+    def _run(self, command: list[str], block: Block) -> None:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=False,
+            cwd=self._directory,
+            env=self._environment,
+            text=True,
+            timeout=SECONDS_MAX if not SPARK.search(block.text) else 3 * SECONDS_MAX,
+        )
+        assert 0 == done.returncode, (block.name, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr, (block.name, done.stderr)
+
+
+def _typed(text: str, urls: tuple[str, str]) -> str:
+    """Return a block as typed here: commands without an address find this run's broker."""
+    lines = [line for line in text.splitlines() if not line.startswith("make ")]
+    blip, http = urls
+    shell = f"""
+braidmq() {{
+    url={http}
+    case " $* " in
+        *" publish "*|*" subscribe "*) url={blip} ;;
+    esac
+    case " $* " in
+        *" --url "*|*" bench "*) command braidmq "$@" ;;
+        *) BRAIDMQ_URL=${{BRAIDMQ_URL:-$url}} command braidmq "$@" ;;
+    esac
+}}
+"""
+    if any("serve" in line for line in lines):
+        return "\n".join(lines)
+    return shell + "\n".join(lines)
+
+
+def _trusting(directory: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=directory / "cert.pem")
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def followed(document: str) -> list[Block]:
+    """Return the blocks of a page that a reader does something with."""
+    found = [block for block in blocks() if block.document == document]
+    return [block for block in found if block.label in {"python", "sh", "toml"} and runs(block)]

@@ -1,0 +1,49 @@
+"""Tutorials, how-tos and the five-minute start can be followed, block by block."""
+
+import re
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import FOLLOWED, Reader, followed
+from tests.docs.test_snippets import ROOT, blocks, read
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("document", FOLLOWED)
+def test_a_page_can_be_followed(document: str, tmp_path: Path) -> None:
+    """Each block ends well, with what those before it have left in the directory."""
+    if "openssl" in read(document) and shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    done = followed(document)
+    with ExitStack() as stack:
+        reader = Reader(tmp_path, stack)
+        for block in done:
+            reader.follow(block)
+
+    assert len(done) >= 4
+
+
+def test_every_page_that_starts_something_is_followed() -> None:
+    """A block that waits for a broker makes sense only within its page."""
+    starting = {
+        b.document
+        for b in blocks("sh")
+        if re.search(r"^(make run|braidmq serve)", b.text, re.MULTILINE)
+    }
+
+    assert starting - {"README.md", "docs/spark.md"} <= set(FOLLOWED)
+
+
+def test_no_page_is_left_out_of_the_site() -> None:
+    """Each is in a table of contents of the first page."""
+    listed = set(re.findall(r"^([\w/-]+)$", read("docs/index.md"), re.MULTILINE))
+    pages = {
+        path.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        for path in (ROOT / "docs").rglob("*.md")
+    }
+
+    assert pages - {"index"} == listed

@@ -1,0 +1,33 @@
+"""The HTTP page names every request that there is, with its parameters, and no other."""
+
+import re
+from typing import Final
+
+from braidmq.admin.app import endpoints_of
+from tests.docs.test_snippets import read
+from tests.unit.admin.sources import FakeSource
+
+REQUEST: Final = re.compile(r"`(GET|POST|DELETE) (/[^`\s?]*)(?:\?([^`\s]*))?`")
+
+
+def told() -> dict[tuple[str, str], set[str]]:
+    """Return the requests of the pages, with the names in their queries."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for document in ("docs/reference/http.md", "docs/operations.md"):
+        for method, path, query in REQUEST.findall(read(document)):
+            plain = re.sub(r"\{\w+\}|(?<=/)NAME", "{}", path)
+            names = {part.partition("=")[0] for part in query.split("&") if part}
+            found.setdefault((method, plain), set()).update(names)
+    return found
+
+
+def test_every_request_is_told_with_its_parameters() -> None:
+    """As the endpoints declare them, from which the OpenAPI description is made, too."""
+    known = {
+        (endpoint.method, re.sub(r"\{\w+\}", "{}", endpoint.path)): {
+            parameter.name for parameter in endpoint.query
+        }
+        for endpoint in endpoints_of(FakeSource(), loopback=True)
+    }
+
+    assert known == told()

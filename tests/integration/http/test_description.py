@@ -1,0 +1,66 @@
+"""HTTP against its own description: whatever is sent, the answer is one that was described."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.specs.openapi import checks
+
+import braidmq
+from braidmq.admin.app import endpoints_of
+from braidmq.admin.openapi import describe
+from tests.integration.http.served import Served, served
+from tests.unit.admin.sources import FakeSource
+
+ENDLESS = "/api/events"
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.unsupported_method,
+    checks.ignored_auth,
+    checks.negative_data_rejection,
+]
+BOUNDED = settings(
+    max_examples=15,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Served]:
+    with served() as broker:
+        for number in range(3):
+            broker.publish("orders", {"n": number})
+        broker.ask("POST", "/api/queues", {"name": "mail", "maxQueueSize": 2})
+        yield broker
+
+
+# The description depends on nothing that runs, so that there is a test for each operation.
+DESCRIBED = describe(endpoints_of(FakeSource(), loopback=True), braidmq.__version__)
+schema = schemathesis.openapi.from_dict(DESCRIBED).exclude(path=ENDLESS)
+
+
+def test_what_is_served_is_what_is_tested(broker: Served) -> None:
+    """The description of a running broker is that of the code."""
+    answer = broker.ask("GET", "/api/openapi.json", key=None)
+
+    assert (200, DESCRIBED) == (answer.status, answer.json())
+
+
+@pytest.mark.slow
+@schema.parametrize()
+@BOUNDED
+def test_every_answer_is_one_that_was_described(
+    case: schemathesis.Case[Any], broker: Served
+) -> None:
+    """Statuses, media types and bodies, for what fits the description and what does not."""
+    headers = {"Authorization": "Bearer dev-key"}
+    case.call_and_validate(base_url=broker.url, headers=headers, checks=CHECKS)

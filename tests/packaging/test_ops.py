@@ -1,0 +1,295 @@
+"""The files by which a broker is run: container, compose, systemd, example configuration.
+
+There is no container engine in these tests: Dockerfile and compose.yaml are read and judged by
+what they say, and the script that runs inside the container is run here. That an image can be
+built from them is not proven.
+"""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from braidmq.server.config import load
+from braidmq.server.keys import hash_key
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+OPS: Final = ROOT / "ops"
+PORTS: Final = {"blip": 5555, "vibe": 2925, "qumbed": 6121, "http": 9100, "flight": 8815}
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """Return the instructions: each word and what follows it, joined lines as one."""
+    text = (ROOT / "Dockerfile").read_text("utf-8")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    pairs = (line.partition(" ") for line in joined.splitlines() if line.strip())
+    return [(word, rest.strip()) for word, _, rest in pairs]
+
+
+def said(word: str) -> list[str]:
+    return [rest for name, rest in dockerfile() if name == word]
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))
+    return found
+
+
+# The image.
+
+
+def test_every_instruction_is_one() -> None:
+    """A line that was broken in the wrong place would be another word."""
+    known = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "RUN"}
+    known |= {"STOPSIGNAL", "USER", "VOLUME", "WORKDIR"}
+
+    assert set() == {word for word, _ in dockerfile()} - known
+
+
+def test_it_is_built_in_one_stage_and_run_in_another() -> None:
+    """Both are Python's small image; compiler and pip stay behind."""
+    assert ["python:${PYTHON}-slim AS build", "python:${PYTHON}-slim"] == said("FROM")
+    last = dockerfile()[max(n for n, (word, _) in enumerate(dockerfile()) if word == "FROM") :]
+    assert [] == [rest for word, rest in last if word == "RUN" and "apt-get" in rest]
+    assert ["--from=build /opt/braidmq /opt/braidmq"] == [
+        rest for word, rest in last if word == "COPY" and "--from" in rest
+    ]
+
+
+def test_what_is_copied_is_there_and_let_through() -> None:
+    """Each source is a file of the tree that .dockerignore does not keep out."""
+    allowed = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+        if line.startswith("!")
+    }
+    for rest in said("COPY"):
+        if "--from" in rest:
+            continue
+        *sources, _ = [word for word in rest.split() if not word.startswith("--")]
+        for source in sources:
+            assert (ROOT / source).exists(), source
+            assert source.split("/")[0] in allowed, source
+
+
+def test_it_runs_as_nobody_special_and_is_asked_whether_it_is_ready() -> None:
+    """Before the entry point, and by what the image has: there is no curl in it."""
+    words = [word for word, _ in dockerfile()]
+    (health,) = said("HEALTHCHECK")
+    probe = json.loads(health[health.index("CMD ") + 4 :])
+
+    assert ["braidmq"] == said("USER")
+    assert words.index("USER") < words.index("ENTRYPOINT")
+    assert "python" == probe[0]
+    assert "/readyz" in probe[-1]
+    compile(probe[-1], "probe", "exec")
+
+
+def test_its_ports_are_the_brokers() -> None:
+    """Those of the configuration's defaults."""
+    exposed = {int(port.partition("/")[0]) for port in said("EXPOSE")[0].split()}
+    config = load(None, {}, {"dev": True})
+
+    assert PORTS == {name: listener.port for name, listener in config.listeners()}
+    assert set(PORTS.values()) == exposed
+
+
+def test_the_versions_come_from_the_lock(tmp_path: Path) -> None:
+    """The Dockerfile's own line makes constraints that pip understands, for each package."""
+    (line,) = [rest for rest in said("RUN") if "constraints.txt" in rest and "sed" in rest]
+    text = (ROOT / "Dockerfile").read_text("utf-8")
+    (command,) = re.findall(r"^RUN (sed .*constraints\.txt)$", text, re.MULTILINE)
+    shutil.copy(ROOT / "requirements.lock", tmp_path)
+    subprocess.run(["sh", "-euc", command], check=True, cwd=tmp_path)
+    made = (tmp_path / "constraints.txt").read_text("utf-8").splitlines()
+    locked = re.findall(
+        r"^[A-Za-z0-9].*?==[^ \\]+",
+        (ROOT / "requirements.lock").read_text("utf-8"),
+        re.MULTILINE,
+    )
+
+    assert line
+    assert locked == [re.split(r"[ ;]", entry)[0] for entry in made]
+    assert not any("\\" in entry or "--hash" in entry for entry in made)
+
+
+# The first start.
+
+
+@pytest.fixture
+def first_start(tmp_path: Path) -> Path:
+    """Return the directory in which the container's script has made a configuration."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program = programs / "braidmq"
+    program.write_text(
+        f"#!{sys.executable}\nfrom braidmq.cli.main import run\nrun()\n", "utf-8"
+    )
+    program.chmod(0o755)
+    place = tmp_path / "etc"
+    place.mkdir()
+    run_first_start(place)
+    return place
+
+
+def run_first_start(place: Path) -> str:
+    surroundings = {
+        **os.environ,
+        "PATH": f"{place.parent / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "BRAIDMQ_BASE": str(OPS / "container.toml"),
+        "BRAIDMQ_CONFIG": str(place / "braidmq.toml"),
+    }
+    return subprocess.check_output(
+        [OPS / "first-start.sh", str(place)], env=surroundings, text=True
+    )
+
+
+def test_the_first_start_writes_a_configuration_that_loads(first_start: Path) -> None:
+    """Reachable from outside, with two keys, of which the file has hashes only."""
+    text = (first_start / "braidmq.toml").read_text("utf-8")
+    config = load(first_start / "braidmq.toml", {}, {}, keys_needed=True)
+    keys = {key.name: key for key in config.auth.keys}
+
+    assert {"0.0.0.0"} == {listener.host for _, listener in config.listeners()}  # noqa: S104 - that it listens everywhere is the fact
+    for name, key in keys.items():
+        secret = (first_start / f"{name}.key").read_text("utf-8")
+        assert hash_key(secret) == key.hash
+        assert secret not in text
+    assert (True, False) == (keys["admin"].admin, keys["metrics"].admin)
+    assert [] == [*keys["metrics"].publish, *keys["metrics"].subscribe]
+
+
+def test_who_else_is_in_the_volume_reads_only_the_key_for_numbers(first_start: Path) -> None:
+    """Prometheus is another user."""
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in first_start.iterdir()}
+
+    assert {"admin.key": 0o600, "braidmq.toml": 0o600, "metrics.key": 0o644} == modes
+
+
+def test_the_second_start_changes_nothing(first_start: Path) -> None:
+    """Keys that are in use stay."""
+    before = {path.name: path.read_bytes() for path in first_start.iterdir()}
+    assert "" == run_first_start(first_start)
+
+    assert before == {path.name: path.read_bytes() for path in first_start.iterdir()}
+
+
+# Compose.
+
+
+def test_files_that_compose_mounts_are_in_the_tree() -> None:
+    """A missing one would become an empty directory, silently."""
+    for name, service in compose()["services"].items():
+        for mount in service.get("volumes", []):
+            source = mount.split(":")[0]
+            if source.startswith("."):
+                assert (ROOT / source).exists(), (name, source)
+            else:
+                assert source in compose()["volumes"], (name, source)
+
+
+def test_every_published_port_is_on_loopback() -> None:
+    """Without TLS a key travels in the clear."""
+    ports = [p for service in compose()["services"].values() for p in service.get("ports", [])]
+
+    assert len(ports) > 4
+    assert [] == [port for port in ports if not port.startswith("127.0.0.1:")]
+
+
+def test_prometheus_asks_the_broker_by_the_name_and_key_that_compose_gives() -> None:
+    """And Grafana asks Prometheus, and has the dashboard's directory."""
+    services = compose()["services"]
+    (job,) = yaml.safe_load((OPS / "prometheus.yml").read_text("utf-8"))["scrape_configs"]
+    provisioning = OPS / "grafana" / "provisioning"
+    (source,) = yaml.safe_load(
+        (provisioning / "datasources/prometheus.yml").read_text("utf-8")
+    )["datasources"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards/braidmq.yml").read_text("utf-8"))[
+        "providers"
+    ]
+    mounts = [mount.split(":")[1] for mount in services["grafana"]["volumes"]]
+
+    assert ["braidmq:9100"] == job["static_configs"][0]["targets"]
+    assert "braidmq" in services
+    assert "/etc/braidmq/metrics.key" == job["authorization"]["credentials_file"]
+    assert "config:/etc/braidmq:ro" in services["prometheus"]["volumes"]
+    assert "http://prometheus:9090" == source["url"]
+    assert f"{provider['options']['path']}/braidmq.json" in mounts
+
+
+# systemd.
+
+
+def unit() -> str:
+    return (OPS / "braidmq.service").read_text("utf-8")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    """Without a word, once the program that it names is one that is here."""
+    place = tmp_path / "braidmq.service"
+    place.write_text(unit().replace("/opt/braidmq/bin/braidmq", "/bin/true"), "utf-8")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(place)],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_the_unit_starts_what_there_is() -> None:
+    """Its flags are those of `serve`; exit codes that a restart cannot heal end it."""
+    (start,) = re.findall(r"^ExecStart=(.*)$", unit(), re.MULTILINE)
+    shown = subprocess.check_output(
+        [sys.executable, "-c", "from braidmq.cli.main import run; run()", "serve", "--help"],
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        text=True,
+    )
+
+    assert "RestartPreventExitStatus=2 65 75\n" in unit()
+    assert [] == [flag for flag in re.findall(r"--[a-z-]+", start) if flag not in shown]
+
+
+# The example configuration.
+
+
+def test_the_example_configuration_loads() -> None:
+    """By the loader of the program, as it stands; it lacks only the keys."""
+    config = load(OPS / "braidmq.toml", {}, {}, keys_needed=False)
+    assert Path("/var/lib/braidmq") == config.data_dir
+    assert [] == config.auth.keys
+
+    assert "StateDirectory=braidmq\n" in unit()
+
+
+def test_what_is_commented_out_loads_too(tmp_path: Path) -> None:
+    """The three lines for TLS, and a key."""
+    text = (OPS / "braidmq.toml").read_text("utf-8")
+    for name in ("cert.pem", "key.pem"):
+        (tmp_path / name).touch()
+    tls = re.findall(r"^#   ((?:host|tls_\w+) = .*)$", text, re.MULTILINE)
+    assert 3 == len(tls)
+    block = "\n".join(tls).replace("/etc/braidmq", str(tmp_path))
+    text = text.replace('[blip]\nhost = "127.0.0.1"', f"[blip]\n{block}")
+    key = text[text.index("# [[auth.keys]]") :].replace("# ", "")
+    text = text[: text.index("# [[auth.keys]]")] + key.replace("...", 64 * "a")
+    (tmp_path / "braidmq.toml").write_text(text, "utf-8")
+    config = load(tmp_path / "braidmq.toml", {}, {}, keys_needed=True)
+
+    assert ("0.0.0.0", ["billing"]) == (  # noqa: S104 - as above
+        config.blip.host,
+        [key.name for key in config.auth.keys],
+    )
+    assert tomllib.loads(text)["blip"]["tls_cert"] == str(config.blip.tls_cert)

@@ -1,0 +1,199 @@
+"""The built wheel, installed into an environment that has nothing else of ours, serves.
+
+What this proves: the wheel holds everything that the program needs of itself (modules, the
+page's files, the command, `py.typed`), and nothing is found in the source tree by accident.
+What it does not: that its dependencies can be fetched. They are taken from the environment that
+runs the tests, because tests do not use the network; their names are compared with the list in
+pyproject.toml instead.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+import tomllib
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email import message_from_string
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SECONDS_MAX: Final = 100
+START_S_MAX: Final = 60
+
+pytestmark = pytest.mark.slow
+
+
+def without_ours() -> dict[str, str]:
+    """Return the environment without what would lead back to the source tree."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("BRAIDMQ_", "PYTHON"))}
+    return {**kept, "BRAIDMQ_PURE": "1"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as a user's pip would, from a copy: a build leaves things beside the sources."""
+    place = tmp_path_factory.mktemp("build")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, place)
+    unwanted = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "src", place / "src", ignore=unwanted)
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", "dist", "."],
+        check=True,
+        cwd=place,
+        env=without_ours(),
+        timeout=SECONDS_MAX,
+    )
+    (built,) = (place / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the programs of an empty environment into which the wheel was installed."""
+    place = tmp_path_factory.mktemp("empty") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    programs = place / "bin"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "--python", str(programs / "python")),
+            *("install", "--no-deps", "--no-index", "--quiet", str(wheel)),
+        ],
+        check=True,
+        env=without_ours(),
+        timeout=SECONDS_MAX,
+    )
+    # A line of a .pth is a place to import from; the .pth files in that place, by which an
+    # editable install would be found, are not read.
+    (site,) = place.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    return programs
+
+
+@contextmanager
+def serving(programs: Path, directory: Path) -> Iterator[dict[str, str]]:
+    ready = directory / "ready.json"
+    addresses = [f"--{name}=127.0.0.1:0" for name in ("blip", "vibe", "qumbed", "http")]
+    words = ["serve", "--dev", "--flight=off", *addresses, "--ready-file", str(ready)]
+    with subprocess.Popen(
+        [programs / "braidmq", *words],
+        cwd=directory,
+        env=without_ours(),
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            deadline = time.monotonic() + START_S_MAX
+            while not ready.exists():
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)  # the condition is in another process
+            yield json.loads(ready.read_text("utf-8"))
+            process.terminate()
+            assert 0 == process.wait(SECONDS_MAX)
+        finally:
+            process.kill()
+
+
+def get(url: str) -> tuple[int, bytes]:
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own broker
+        return answer.status, answer.read()
+
+
+def test_it_holds_what_the_program_needs_and_no_more(wheel: Path) -> None:
+    """Every module, the page's files, the marker for type checkers; no tests, no benchmarks."""
+    with zipfile.ZipFile(wheel) as file:
+        names = set(file.namelist())
+    package = ROOT / "src" / "braidmq"
+    wanted = {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in package.rglob("*")
+        if path.is_file() and (path.suffix == ".py" or "static" in path.parts)
+    }
+
+    assert "braidmq/py.typed" in names
+    assert {name for name in wanted if "/static/" in name}
+    assert set() == wanted - names
+    assert {"braidmq", "pyspark_braidmq"} == {
+        name.split("/")[0].split("-")[0] for name in names
+    }
+
+
+def test_it_asks_for_the_dependencies_that_it_imports(wheel: Path) -> None:
+    """As pyproject.toml lists them; the program below is run with those of the tests."""
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = [name for name in file.namelist() if name.endswith("METADATA")]
+        metadata = message_from_string(file.read(name).decode("utf-8"))
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        listed = tomllib.load(file)["project"]["dependencies"]
+    asked = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+
+    assert sorted(listed) == sorted(asked)
+
+
+def test_the_installed_program_is_the_wheels(environment: Path, tmp_path: Path) -> None:
+    """Not the source tree's, which is on nobody's way here."""
+    code = "import braidmq, braidmq.admin; print(braidmq.__file__)"
+    found = subprocess.check_output(
+        [environment / "python", "-c", code], cwd=tmp_path, env=without_ours(), text=True
+    )
+
+    assert environment.parent in Path(found).parents
+
+
+def test_it_serves_publishes_and_shows(environment: Path, tmp_path: Path) -> None:
+    """From nothing to a message that was sent, kept and received, and a page that shows it."""
+    with serving(environment, tmp_path) as addresses:
+        url = f"blip://dev-key@{addresses['blip']}"
+        web = f"http://{addresses['http']}"
+        run = {"cwd": tmp_path, "env": without_ours(), "timeout": SECONDS_MAX, "text": True}
+        reader = subprocess.Popen(
+            [environment / "braidmq", "subscribe", "orders", "--count", "2", "--url", url],
+            cwd=tmp_path,
+            env=without_ours(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        listing = [
+            environment / "braidmq",
+            "topics",
+            "--json",
+            "--url",
+            f"http://dev-key@{addresses['http']}",
+        ]
+        while not any(
+            row["subscriptions"]
+            for row in json.loads(subprocess.check_output(listing, **run))  # type: ignore[call-overload]  # one dict for all
+        ):
+            assert reader.poll() is None
+        sent = [
+            environment / "braidmq",
+            "publish",
+            "orders",
+            "hello",
+            "--count",
+            "2",
+            "--url",
+            url,
+        ]
+        said = subprocess.check_output(sent, **run)  # type: ignore[call-overload]  # as above
+        received, _ = reader.communicate(timeout=SECONDS_MAX)
+
+        assert ("published 2 to orders\n", "hello\nhello\n") == (said, received)
+        assert 200 == get(f"{web}/healthz")[0]
+        assert 200 == get(f"{web}/readyz")[0]
+        status, page = get(f"{web}/")
+        assert (200, True) == (status, b"<html" in page.lower())
+        for path in (ROOT / "src/braidmq/admin/static").rglob("*"):
+            name = path.relative_to(ROOT / "src/braidmq/admin/static").as_posix()
+            if path.is_file() and name != "index.html":
+                assert (200, path.read_bytes()) == get(f"{web}/static/{name}"), name

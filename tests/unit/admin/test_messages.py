@@ -1,0 +1,234 @@
+"""Messages over HTTP: how payloads are shown and taken, and what is refused."""
+
+import base64
+import json
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.testclient import TestClient
+
+from braidmq.admin.app import build_app
+from braidmq.admin.messages import (
+    PAYLOAD_BYTES_MAX,
+    SHOWN_BYTES_MAX,
+    Posted,
+    as_json,
+    payload_of,
+    read_posted,
+)
+from braidmq.admin.refusals import QueueFullError
+from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, message
+
+ORDERS = {"Authorization": f"Bearer {ORDERS_KEY}"}
+READING = "/api/topics/orders.a/messages"
+POSTING = "/api/topics/in.a/messages"
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def client(source: FakeSource) -> TestClient:
+    app = build_app(source, loopback=True)
+    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
+
+
+def shown(payload: bytes, bytes_max: int | None = SHOWN_BYTES_MAX) -> tuple[object, str, bool]:
+    """Return a payload as the API shows it: value, encoding, and whether it was cut."""
+    found = as_json(message(1, payload), bytes_max)
+    if found.encoding == "base64":
+        return found.payload_base64, found.encoding, found.truncated
+    assert isinstance(found.payload, bytes | bytearray | memoryview) or found.payload
+    return json.loads(bytes(found.payload)), found.encoding, found.truncated
+
+
+PAYLOADS = {
+    b'{"n": 1}': ({"n": 1}, "json", False),
+    b" [1, 2]\n": ([1, 2], "json", False),
+    b'"quoted"': ("quoted", "json", False),
+    b"null": (None, "json", False),
+    b"12345678901234567890123": (12345678901234567890123, "json", False),
+    b"hello": ("hello", "text", False),
+    b"": ("", "text", False),
+    b"<script>": ("<script>", "text", False),
+    "gr\u00fc\u00df".encode(): ("gr\u00fc\u00df", "text", False),
+    b"NaN": ("NaN", "text", False),
+    b"{": ("{", "text", False),
+    b"\x00\xff": ("AP8=", "base64", False),
+    b'"\xff"': ("Iv8i", "base64", False),
+}
+
+
+@pytest.mark.parametrize(("payload", "expected"), PAYLOADS.items())
+def test_a_payload_is_json_else_text_else_base64(
+    payload: bytes, expected: tuple[object, str, bool]
+) -> None:
+    """To the letter: no number is rounded, and nothing that is no JSON passes for it."""
+    assert expected == shown(payload)
+
+
+def test_a_long_payload_is_cut() -> None:
+    """In a page; asked for alone, it is shown whole. Cut JSON is text."""
+    payload = json.dumps("x" * SHOWN_BYTES_MAX).encode()
+    text, encoding, truncated = shown(payload)
+
+    assert (SHOWN_BYTES_MAX, "text", True) == (len(str(text)), encoding, truncated)
+    assert ("x" * SHOWN_BYTES_MAX, "json", False) == shown(payload, None)
+
+
+def test_a_cut_leaves_no_half_character() -> None:
+    """One that straddles the bound is left out, and the rest is still text."""
+    assert ("\u20ac", "text", True) == shown("\u20ac\u20ac".encode(), 5)
+    assert ("gqw=", "base64", True) == shown("\u20ac".encode()[1:] + b"x", 2)
+
+
+def test_a_message_is_shown_with_all_that_is_known(
+    client: TestClient, source: FakeSource
+) -> None:
+    """The names of the fields are the API."""
+    source.messages.kept = [message(7, b'{"n": 1}', k="v")]
+    source.messages.next_offset = 8
+    page = client.get(READING, headers=ORDERS).json()
+
+    expected = {
+        "offset": 7,
+        "timestamp": "1970-01-01T00:00:03Z",
+        "id": None,
+        "payload": {"n": 1},
+        "encoding": "json",
+        "size": 8,
+        "headers": {"k": "v"},
+        "qos": 1,
+        "priority": 1,
+        "origin": "blip",
+        "sealed": False,
+        "truncated": False,
+    }
+    assert {"messages": [expected], "next": 8} == page
+    assert expected == client.get(f"{READING}/7", headers=ORDERS).json()
+
+
+def test_a_page_is_asked_for_by_offset_time_and_order(
+    client: TestClient, source: FakeSource
+) -> None:
+    """Nothing said is everything from the beginning on."""
+    client.get(READING, headers=ORDERS)
+    client.get(f"{READING}?from=5&limit=9&order=desc", headers=ORDERS)
+    client.get(f"{READING}?time=1970-01-01T00:00:01Z", headers=ORDERS)
+
+    assert [
+        ("orders.a", None, None, 100, False),
+        ("orders.a", 5, None, 9, True),
+        ("orders.a", None, 1_000_000, 100, False),
+    ] == source.messages.asked
+
+
+@pytest.mark.parametrize("offset", ["0", "x", "-1", "9", "18446744073709551616"])
+def test_a_message_that_is_not_there_is_404(client: TestClient, offset: str) -> None:
+    """Also where no message can be."""
+    assert 404 == client.get(f"{READING}/{offset}", headers=ORDERS).status_code
+
+
+def test_reading_needs_subscribe_and_posting_publish(client: TestClient) -> None:
+    """To administer is neither."""
+    admin = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    answers = [
+        client.get(POSTING, headers=ORDERS),
+        client.get(READING, headers=admin),
+        client.get(f"{READING}/1", headers=admin),
+        client.post(READING, headers=ORDERS, json={"payload": 1}),
+        client.post(POSTING, headers=admin, json={"payload": 1}),
+    ]
+
+    assert 5 * [403] == [answer.status_code for answer in answers]
+
+
+BODIES = {
+    b'{"payload": "text"}': (b"text", {}, 1, 1),
+    b'{"payload": {"n":  1}}': (b'{"n":  1}', {}, 1, 1),
+    b'{"payload": 1e999}': (b"1e999", {}, 1, 1),
+    b'{"payload": null}': (b"null", {}, 1, 1),
+    b'{"payload_base64": "AP8="}': (b"\x00\xff", {}, 1, 1),
+    b'{"payload": "", "headers": {"k": "v"}, "qos": 0, "priority": 3}': (b"", {"k": "v"}, 0, 3),
+    '{"payload": "\u00fc\\n"}'.encode(): ("\u00fc\n".encode(), {}, 1, 1),
+}
+
+
+@pytest.mark.parametrize(("body", "expected"), BODIES.items())
+def test_what_is_posted_is_published(
+    client: TestClient,
+    source: FakeSource,
+    body: bytes,
+    expected: tuple[bytes, dict[str, str], int, int],
+) -> None:
+    """A string is its text, other JSON its own bytes; one in memory has no offset."""
+    answer = client.post(POSTING, headers=ORDERS, content=body)
+
+    assert (201, {"offset": 1 if expected[2] else None}) == (answer.status_code, answer.json())
+    assert [("in.a", *expected)] == source.messages.published
+
+
+BAD_BODIES = [
+    b"",
+    b"[]",
+    b"{}",
+    b'{"payload": 1, "payload_base64": ""}',
+    b'{"payload": 1, "offset": 7}',
+    b'{"payload_base64": "!"}',
+    b'{"payload_base64": 1}',
+    b'{"payload": 1, "qos": 2}',
+    b'{"payload": 1, "qos": true}',
+    b'{"payload": 1, "priority": 4}',
+    b'{"payload": 1, "headers": {"k": 1}}',
+    b'{"payload": 1, "headers": {"": "v"}}',
+    b'{"payload": "\\ud800"}',
+    b'{"payload": "\xff"}',
+    b'{"payload": NaN}',
+    b'{"payload": ' + 5000 * b"[" + 5000 * b"]" + b"}",
+    json.dumps({"payload": 1, "headers": {"k": 70_000 * "v"}}).encode(),
+]
+
+
+@pytest.mark.parametrize("body", BAD_BODIES, ids=range(len(BAD_BODIES)))
+def test_a_bad_message_is_refused_in_one_line(
+    client: TestClient, source: FakeSource, body: bytes
+) -> None:
+    """400, short, and nothing is published."""
+    answer = client.post(POSTING, headers=ORDERS, content=body)
+
+    assert 400 == answer.status_code
+    assert len(answer.json()["error"]) < 250
+    assert [] == source.messages.published
+
+
+def test_a_payload_of_the_largest_size_is_taken_and_no_larger() -> None:
+    """However it was encoded."""
+    largest = base64.b64encode(bytes(PAYLOAD_BYTES_MAX)).decode()
+    posted = read_posted(json.dumps({"payload_base64": largest}).encode())
+
+    assert PAYLOAD_BYTES_MAX == len(payload_of(posted))
+    with pytest.raises(HTTPException) as raised:
+        payload_of(
+            Posted(payload_base64=base64.b64encode(bytes(PAYLOAD_BYTES_MAX + 1)).decode())
+        )
+    assert 413 == raised.value.status_code
+
+
+def test_a_body_without_a_length_is_taken_as_well(
+    client: TestClient, source: FakeSource
+) -> None:
+    """It may be large, and waits for its turn among those."""
+    answer = client.post(POSTING, headers=ORDERS, content=iter([b'{"payload"', b": 1}"]))
+
+    assert 201 == answer.status_code
+    assert [b"1"] == [published[1] for published in source.messages.published]
+
+
+def test_a_full_queue_is_409(client: TestClient, source: FakeSource) -> None:
+    """The source says why."""
+    source.messages.refusal = QueueFullError()
+    answer = client.post(POSTING, headers=ORDERS, json={"payload": 1})
+
+    assert (409, {"error": "the queue is full"}) == (answer.status_code, answer.json())

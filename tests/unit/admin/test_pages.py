@@ -1,0 +1,84 @@
+"""The dashboard's files: served as they are, by strict rules."""
+
+import gzip
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+from braidmq.admin.app import build_app
+from braidmq.admin.pages import CONTENT_SECURITY_POLICY, INDEX, load_pages
+from tests.unit.admin.sources import FakeSource
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def client(source: FakeSource) -> TestClient:
+    app = build_app(source, loopback=True)
+    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
+
+
+def test_the_index_is_at_the_root(client: TestClient) -> None:
+    """Open to everybody: it holds no data."""
+    answer = client.get("/")
+
+    assert 200 == answer.status_code
+    assert "text/html; charset=utf-8" == answer.headers["content-type"]
+    assert load_pages()[INDEX].data == answer.content
+
+
+def test_every_file_is_served_with_its_type_and_policy(client: TestClient) -> None:
+    """Nothing inline, nothing from elsewhere."""
+    for name, page in load_pages().items():
+        answer = client.get(f"/static/{name}")
+
+        assert (200, page.data) == (answer.status_code, answer.content)
+        assert page.media_type == answer.headers["content-type"]
+        assert CONTENT_SECURITY_POLICY == answer.headers["content-security-policy"]
+        assert "nosniff" == answer.headers["x-content-type-options"]
+
+
+def test_the_policy_allows_nothing_unsafe() -> None:
+    """Everything is off but our own files."""
+    assert CONTENT_SECURITY_POLICY.startswith("default-src 'none'; ")
+    assert "unsafe" not in CONTENT_SECURITY_POLICY
+    sources = set(re.findall(r"'[^']+'|https?:\S+|data:|blob:|\*", CONTENT_SECURITY_POLICY))
+
+    assert {"'none'", "'self'"} == sources
+
+
+def test_a_file_that_is_known_is_not_sent_again(client: TestClient) -> None:
+    """By its tag, which changes with its bytes."""
+    first = client.get("/")
+    tag = first.headers["etag"]
+    again = client.get("/", headers={"If-None-Match": f'"other", W/{tag}'})
+    changed = client.get("/", headers={"If-None-Match": '"other"'})
+
+    assert (304, b"", tag) == (again.status_code, again.content, again.headers["etag"])
+    assert 200 == changed.status_code
+    assert "no-cache" == first.headers["cache-control"]
+
+
+def test_who_can_unpack_gets_it_packed(client: TestClient) -> None:
+    """The first page is small on the wire; others get it as it is."""
+    packed = client.get("/", headers={"Accept-Encoding": "gzip"})
+    plain = client.get("/", headers={"Accept-Encoding": "identity"})
+
+    assert packed.content == plain.content
+    assert "content-encoding" not in plain.headers
+    page = load_pages()[INDEX]
+    if page.packed:
+        assert "gzip" == packed.headers["content-encoding"]
+        assert page.data == gzip.decompress(page.packed)
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/", "/static/none.js", "/static/..%2Fapp.py", "/static/%2e%2e", "/app.py"]
+)
+def test_nothing_else_is_served(client: TestClient, path: str) -> None:
+    """A name is looked up among those that were loaded, never in the file system."""
+    assert 404 == client.get(path).status_code

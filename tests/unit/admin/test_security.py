@@ -1,0 +1,88 @@
+"""Whom requests come from: names of this machine, and pages of our own."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from braidmq.admin.app import build_app
+from tests.unit.admin.sources import ADMIN_KEY, FakeSource, facts
+
+ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
+PURGE = "/api/queues/q/purge"
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    source = FakeSource()
+    source.queues.rows = {"q": facts("q")}
+    return source
+
+
+@pytest.fixture
+def client(source: FakeSource) -> TestClient:
+    app = build_app(source, loopback=True)
+    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
+
+
+OWN_HOSTS = [
+    "127.0.0.1",
+    "127.0.0.1:9100",
+    "localhost:9100",
+    "LOCALHOST",
+    "[::1]:9100",
+    "[::1]",
+]
+OTHER_HOSTS = ["evil.example.com", "127.0.0.1.evil.com", "localhost.evil.com:9100", "10.0.0.1"]
+OTHER_HOSTS += ["evil.com:127.0.0.1", "", "[::1", "[::2]:9100", "localhost:x"]
+
+
+@pytest.mark.parametrize("host", OWN_HOSTS)
+def test_on_loopback_this_machines_own_names_are_answered(
+    client: TestClient, host: str
+) -> None:
+    """With and without a port, which a tunnel may have changed."""
+    assert 200 == client.get("/healthz", headers={"Host": host}).status_code
+
+
+@pytest.mark.parametrize("host", OTHER_HOSTS)
+@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/api/overview"])
+def test_on_loopback_other_names_are_refused(client: TestClient, host: str, path: str) -> None:
+    """A web page that points its own name at 127.0.0.1 reads nothing, with a key neither."""
+    response = client.get(path, headers={"Host": host, **ADMIN})
+
+    assert (421, {"error": "unknown Host"}) == (response.status_code, response.json())
+
+
+OWN_ORIGINS = ["http://127.0.0.1:9100", "https://127.0.0.1:9100", "HTTP://127.0.0.1:9100"]
+FOREIGN_ORIGINS = [
+    "http://evil.example.com",
+    "http://127.0.0.1:9101",
+    "http://127.0.0.1",
+    "http://127.0.0.1:9100.evil.com",
+    "null",
+    "",
+    "file://",
+]
+
+
+@pytest.mark.parametrize("origin", OWN_ORIGINS)
+def test_our_own_page_may_change_things(client: TestClient, origin: str) -> None:
+    """Whoever ends TLS before us changes the scheme, and nothing else."""
+    assert 200 == client.post(PURGE, headers={**ADMIN, "Origin": origin}).status_code
+
+
+@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_a_foreign_page_changes_nothing(
+    client: TestClient, source: FakeSource, method: str, origin: str
+) -> None:
+    """Even with a good key; and it is refused before anything is looked at."""
+    path = PURGE if method == "POST" else "/api/queues/q"
+    answer = client.request(method, path, headers={**ADMIN, "Origin": origin})
+
+    assert (403, {"error": "foreign Origin"}) == (answer.status_code, answer.json())
+    assert ["q"] == list(source.queues.rows)
+
+
+def test_a_program_says_no_origin(client: TestClient) -> None:
+    """It has the key, and that is enough."""
+    assert 200 == client.post(PURGE, headers=ADMIN).status_code

@@ -1,0 +1,66 @@
+"""Completion of names, as a shell asks for it, with a real broker and with none."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from braidmq.cli.main import main
+from tests.unit.cli.brokers import BRAIDMQ, Broker, running
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("completion")) as broker:
+        for name in ("orders.eu", "orders.us", "other", "orders with a blank", "orders.$(x)"):
+            assert 0 == main(["publish", name, "x", "--url", broker.url()])
+        assert 0 == main(["queue", "create", "jobs", "--url", broker.http_url()])
+        yield broker
+
+
+def asked(words: str, url: str) -> list[str]:
+    """Return what bash is offered behind *words*."""
+    told = {
+        "_BRAIDMQ_COMPLETE": "complete_bash",
+        "BRAIDMQ_URL": url,
+        "COMP_WORDS": f"braidmq {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    done = subprocess.run(
+        BRAIDMQ, capture_output=True, check=True, env=os.environ | told, text=True
+    )
+    assert "" == done.stderr
+    return sorted(done.stdout.split("\n")[:-1]) if done.stdout.strip() else []
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("publish ord", ["orders.eu", "orders.us"]),
+        ("subscribe oth", ["other"]),
+        ("queue info jo", ["jobs"]),
+        ("publish nothing", []),
+    ],
+)
+def test_names_are_those_that_the_broker_knows(
+    broker: Broker, words: str, offered: list[str]
+) -> None:
+    """Names that a shell would take apart are left to who types them."""
+    assert offered == asked(words, broker.http_url())
+
+
+@pytest.mark.parametrize("url", ["http://k@127.0.0.1:1", "http://wrong@{http}", "nonsense"])
+def test_without_an_answer_nothing_is_offered(broker: Broker, url: str) -> None:
+    """And nothing is said: a person is in the middle of a line."""
+    assert [] == asked("publish ord", url.format(http=broker.addresses["http"]))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_is_shown(shell: str) -> None:
+    """`--show-completion` prints what `--install-completion` would write."""
+    done = subprocess.run(
+        [*BRAIDMQ, "--show-completion", shell], capture_output=True, check=True, text=True
+    )
+
+    assert "_BRAIDMQ_COMPLETE" in done.stdout
