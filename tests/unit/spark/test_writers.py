@@ -106,6 +106,16 @@ def test_two_writes_of_one_foreach_batch_are_told_apart(broker: Running) -> None
     assert ["one", "two"] == on(broker, "both")
 
 
+def test_a_stream_that_has_a_sink_id_is_known_by_it_too(broker: Running) -> None:
+    """Then the same batch of the same query is another one in another sink."""
+    for sink_id in ("one", "two"):
+        with task("named", 7):
+            done = staged(stream_writer(broker, "named", sinkId=sink_id), sink_id)
+        stream_writer(broker, "named", sinkId=sink_id).commit([done], 7)
+
+    assert ["one", "two"] == on(broker, "named")
+
+
 def test_a_write_in_foreach_batch_needs_a_sink_id(broker: Running) -> None:
     """It could not be told from its sibling, nor from its own repeat."""
     writer = batch_writer(broker, "refused")

@@ -142,7 +142,9 @@ class Batches:
         )
         record = Record(query_id, batch_id, place, stage.name, moves)
         (self.root / self._records).mkdir(parents=True, exist_ok=True)
-        for directory in (f"{self._staging}/{stage.name}", self._staging, STAGING, RECORDS):
+        # What lies on the way to the record and to what it names, or it could be lost alone.
+        stages = (f"{self._staging}/{stage.name}", self._staging, STAGING)
+        for directory in (*stages, RECORDS, STATE, ""):
             self._disk.sync_dir(directory)
         replace_file(self._disk, self._path(batch_id, INTENT), msgspec.json.encode(record))
         return record

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -103,6 +104,36 @@ def test_whenever_it_is_killed_each_row_is_seen_once(
 
     assert {20, 40} < finals  # some of them in the middle of their renames
     assert steps > 12
+
+
+class NotingDisk(Disk):
+    """A disk that says what was made durable, and what got its name, in order."""
+
+    said: ClassVar[list[tuple[str, str]]] = []
+
+    def rename(self, old: str, new: str) -> None:
+        NotingDisk.said.append(("rename", new))
+        super().rename(old, new)
+
+    def sync_dir(self, path: str) -> None:
+        NotingDisk.said.append(("sync", path))
+        super().sync_dir(path)
+
+
+def test_all_ways_to_a_decision_are_durable_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut that took a directory would take the record and leave the files."""
+    monkeypatch.setattr(module, "Disk", NotingDisk)
+    monkeypatch.setattr(NotingDisk, "said", [])
+    write(tmp_path, 0, FIRST)
+    decided = NotingDisk.said.index(("rename", f"{module.RECORDS}/rows/0000000000.{INTENT}"))
+    durable = {path for what, path in NotingDisk.said[:decided] if what == "sync"}
+
+    ways = {"", module.STATE, module.RECORDS, module.STAGING, f"{module.STAGING}/rows"}
+    assert ways < durable
+    assert 1 == sum(path.startswith(f"{module.STAGING}/rows/") for path in durable)
+    assert ("sync", f"{module.RECORDS}/rows") == NotingDisk.said[decided + 1]
 
 
 def test_a_repeat_is_nothing_but_a_look(tmp_path: Path) -> None:
