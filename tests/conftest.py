@@ -6,6 +6,7 @@ path from the root: `from tests.integration.something import ...`.
 """
 
 import os
+import signal
 from typing import Final
 
 import hypothesis
@@ -35,6 +36,8 @@ hypothesis.settings.load_profile(os.environ.get("BRAIDMQ_HYPOTHESIS", "ci"))
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to test compiled modules that are not what the sources say."""
+    # Whoever starts us in the background lets us ignore Ctrl-C, and all that we start with us.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return  # the process that started this worker has looked already
     if os.environ.get("BRAIDMQ_PURE") == "1":
