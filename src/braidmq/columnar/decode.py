@@ -12,11 +12,13 @@ from operator import attrgetter
 from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from braidmq.base.errors import ConfigError
 from braidmq.columnar.columns import TYPES
 from braidmq.columnar.schemas import Field, TypedSchema
+from braidmq.columnar.shapes import Fitting, Shape
 from braidmq.columnar.unsealing import (
     SCHEMA_HEADER,
     SENDER_HEADER,
@@ -27,6 +29,12 @@ from braidmq.columnar.unsealing import (
 ERROR_COLUMN: Final = "_error"
 PROBLEM_CHARS_MAX: Final = 160
 NOT_UTF8: Final = "the payload is not UTF-8"
+SHAPES_MAX: Final = 4
+"""So many shapes are looked for in a batch; what fits none of them is decoded one by one."""
+
+SHAPED_ROWS_MIN: Final = 256
+"""Fewer rows are not worth the arrays."""
+
 LONE_SURROGATES: Final = "a text holds lone surrogates"
 
 
@@ -77,49 +85,86 @@ class Decoding:
         """Return *batch*, which was made of *columns*, with its payloads read."""
         names = batch.schema.names
         values = batch.column("value") if "value" in names else columns.value()
-        payloads: list[bytes] = values.to_pylist()
-        errors: list[str | None] = [None] * len(payloads)
+        opened = None if self._unsealing is None else self._unseal(columns, values)
         arrays = list(batch.columns)
-        opened = self._unsealing and self._unseal(self._unsealing, columns, payloads, errors)
-        if opened and "value" in names:
-            arrays[names.index("value")] = pa.array(payloads, pa.binary())
-        if self._schema is not None:
-            arrays += self._typed(self._schema, payloads, errors)
-        fine = not any(errors)
-        arrays.append(
-            pa.nulls(len(errors), pa.string()) if fine else pa.array(errors, pa.string())
-        )
+        if opened is None:
+            arrays += self.decode_array(values)
+        else:
+            payloads, errors = opened
+            if "value" in names:
+                arrays[names.index("value")] = pa.array(payloads, pa.binary())
+            arrays += self.decode_listed(payloads, errors)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema_behind(batch.schema))
 
-    @staticmethod
     def _unseal(
-        unsealing: Unsealing,
-        columns: Source,
-        payloads: list[bytes],
-        errors: list[str | None],
-    ) -> bool:
-        """Put plaintexts in the place of sealed payloads; return whether there were any."""
+        self, columns: Source, values: pa.Array
+    ) -> tuple[list[bytes], list[str | None]] | None:
+        """Return the payloads, opened, and what is wrong with them; None if none is sealed."""
+        assert self._unsealing is not None
         senders = columns.named_header(SENDER_HEADER)
         if senders.null_count == len(senders):
-            return False
+            return None
+        payloads: list[bytes] = values.to_pylist()
+        errors: list[str | None] = [None] * len(payloads)
         schema_ids = columns.named_header(SCHEMA_HEADER).to_pylist()
         topics = columns.topic().to_pylist()
         for row, sender in enumerate(senders.to_pylist()):
             if sender is None:
                 continue
             try:
-                payloads[row] = unsealing.open(
+                payloads[row] = self._unsealing.open(
                     payloads[row], sender, topic=topics[row], schema_id=schema_ids[row] or b""
                 )
             except NotUnsealedError as error:
                 errors[row] = str(error)
-        return True
+        return payloads, errors
 
-    def _typed(
-        self, schema: TypedSchema, payloads: Sequence[bytes], errors: list[str | None]
+    def decode_array(self, values: pa.Array) -> list[pa.Array]:
+        """Return the columns of the fields and the errors, of payloads that are not sealed.
+
+        Those of one shape are decoded together, the others one by one.
+        """
+        if self._schema is None:
+            return [pa.nulls(len(values), pa.string())]
+        found: list[Fitting] = []
+        left = np.arange(len(values))
+        for attempt in range(SHAPES_MAX):
+            if len(left) < SHAPED_ROWS_MIN:
+                break
+            # Not always the first one: it may be the only one of its kind.
+            shown = values[int(left[len(left) * attempt // SHAPES_MAX])].as_py()
+            shape = Shape.of(shown, self._schema)
+            if shape is not None:
+                rest = values if len(left) == len(values) else values.take(pa.array(left))
+                rows, columns = shape.fitting(rest, self._fields)
+                found.append(Fitting(left[rows], [*columns, pa.nulls(len(rows), pa.string())]))
+                left = np.delete(left, rows)
+        if len(left) or not found:
+            payloads = values.take(pa.array(left)).to_pylist()
+            found.append(Fitting(left, self.decode_listed(payloads, [None] * len(payloads))))
+        return _in_order(found)
+
+    def decode_listed(
+        self, payloads: Sequence[bytes], errors: list[str | None]
     ) -> list[pa.Array]:
-        rows = decode_rows(schema, payloads, errors)
-        return [_column(rows, number, field) for number, field in enumerate(schema.fields)]
+        """Return the columns of the fields and the errors, of payloads one by one."""
+        arrays: list[pa.Array] = []
+        if self._schema is not None:
+            rows = decode_rows(self._schema, payloads, errors)
+            arrays = [_column(rows, number, field) for number, field in enumerate(self._fields)]
+        return [*arrays, pa.array(errors, pa.string())]
+
+
+def _in_order(parts: Sequence[Fitting]) -> list[pa.Array]:
+    """Return the columns of all rows, which are in some part each."""
+    if len(parts) == 1:
+        return parts[0].columns
+    order = np.concatenate([part.rows for part in parts])
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    taken = pa.array(places)
+    columns = zip(*(part.columns for part in parts), strict=True)
+    return [pa.concat_arrays(pieces).take(taken) for pieces in columns]
 
 
 def decode_rows(

@@ -10,6 +10,7 @@ and of each, `["type", "null"]`. `required` and `additionalProperties: false` ar
 that says more is refused: rows would pass for valid that the broker refuses.
 """
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -50,7 +51,11 @@ _OPENS: Final = {"object": b"{", "array": b"["}
 
 
 class Field:
-    """One property: its name, its column, and how its values are judged."""
+    """One property: its name, its column, and how its values are judged.
+
+    It is plain if only its *bounds* judge it, by the names that msgspec has for them, and all
+    of these are numbers that a double holds exactly.
+    """
 
     def __init__(self, name: str, schema: object, *, required: bool) -> None:
         if not isinstance(schema, dict):
@@ -60,27 +65,54 @@ class Field:
         self.kind, self.nullable = _kind(name, schema)
         self.type: pa.DataType = _TYPES[self.kind][1]
         self.opens = _OPENS.get(self.kind, b"")
+        self.bounds: dict[str, Any] = {}
         self.python_type = self._judged(schema)
 
     def _judged(self, schema: dict[str, object]) -> Any:  # noqa: ANN401 - it is a type, made here
         keywords = _KEYWORDS.get(self.kind, {})
-        bounds: dict[str, Any] = dict(_INT64) if self.kind == "integer" else {}
         found: Any = _TYPES[self.kind][0]
+        given: dict[str, Any] = {}
         for keyword, value in schema.items():
             if keyword in keywords:
-                bounds[keywords[keyword]] = value
+                given[keywords[keyword]] = value
             elif keyword == "enum" and self.kind == "string" and (texts := _texts(value)):
                 found = Literal[texts]
             elif keyword != "type" and keyword not in _SAYS_NOTHING:
                 raise _refusal(f"{keyword!r} of {self.name!r} cannot be checked in columns")
-        if bounds and found in {str, int, float}:
-            try:
+        simple = found in {str, int, float}
+        if given and not simple:
+            raise _refusal(f"'enum' of {self.name!r} cannot be checked together with bounds")
+        try:
+            bounds = _of_integers(given) if found is int else given
+            if bounds:
                 found = Annotated[found, msgspec.Meta(**bounds)]
-            except (TypeError, ValueError) as error:
-                raise _refusal(f"{self.name!r}: {error}") from None
+            msgspec.json.Decoder(found)
+        except (TypeError, ValueError) as error:
+            raise _refusal(f"{self.name!r}: {error}") from None
+        self.bounds = {name: at for name, at in bounds.items() if at != _INT64.get(name)}
+        self.is_plain = simple and all(map(_is_plain, self.bounds.items()))
         if self.nullable:
             found = found | None
         return found if self.required else found | msgspec.UnsetType
+
+
+def _of_integers(given: dict[str, Any]) -> dict[str, Any]:
+    """Return bounds as integers have them, those of 64 bits among them: whole and inclusive."""
+    if any(isinstance(bound, bool) for bound in given.values()):
+        raise TypeError("a bound must be a number")
+    least, most = [_INT64["ge"]], [_INT64["le"]]
+    if "ge" in given:
+        least.append(math.ceil(given["ge"]))
+    if "gt" in given:
+        least.append(math.floor(given["gt"]) + 1)
+    if "le" in given:
+        most.append(math.floor(given["le"]))
+    if "lt" in given:
+        most.append(math.ceil(given["lt"]) - 1)
+    bounds = {"ge": max(least), "le": min(most)}
+    if "multiple_of" in given:
+        bounds["multiple_of"] = given["multiple_of"]
+    return bounds
 
 
 def _kind(name: str, schema: dict[str, object]) -> tuple[str, bool]:
@@ -90,6 +122,11 @@ def _kind(name: str, schema: dict[str, object]) -> tuple[str, bool]:
     if len(named) != 1 or named[0] not in _TYPES:
         raise _refusal(f"the type of {name!r} must be one of {', '.join(_TYPES)}")
     return str(named[0]), len(named) != len(kinds)
+
+
+def _is_plain(bound: tuple[str, Any]) -> bool:
+    name, value = bound
+    return name not in {"multiple_of", "pattern"} and -(2**53) <= value <= 2**53
 
 
 def _texts(value: object) -> tuple[str, ...]:
