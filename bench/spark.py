@@ -16,12 +16,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from bench import readings, report
 from bench.streams import BrokenRunError, Sample
 from braidmq import columnar
+from braidmq.columnar.loss import Losses
+from braidmq.columnar.segments import map_file
+from braidmq.columnar.selection import Selection
+from braidmq.columnar.views import View
 from braidmq.spark.java import JAVA_MIN, find_java
+from braidmq.wal.segment import segment_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,26 +66,52 @@ def rows(
     """Write a log, have it read, and give the rows; without Spark only the first of them."""
     log = directory / "log"
     readings.write(log, messages)
-    yield _one_topic(log, rounds)
+    yield from _one_topic(log, rounds)
     if with_spark and find_java() is None:
         yield report.Row("Spark", "", peer=f"there is no Java {JAVA_MIN} or newer")
     elif with_spark:
         yield from _spark_rows(_measured(directory, messages, rounds), messages)
 
 
-def _one_topic(log: Path, rounds: int) -> report.Row:
+def _one_topic(log: Path, rounds: int) -> Iterator[report.Row]:
     one: list[float] = []
+    touched: list[float] = []
     everything: list[float] = []
+    places = _places(log)
     for _ in range(rounds + 1):
         everything.append(_seconds(lambda: columnar.read(log)))
         one.append(_seconds(lambda: columnar.read(log, topics=[readings.ONE_TOPIC])))
-    return report.time_row(
-        f"one topic of {readings.TOPICS} as an Arrow table",
-        one[1:],
-        peer_name="all topics",
-        peer_samples=everything[1:],
-        bar=TOPIC_BAR,
-    )
+        touched.append(_seconds(lambda: _touch(places)))
+    for title, samples, bar in (
+        ("as an Arrow table", one, TOPIC_BAR),
+        ("only a byte of each payload", touched, None),
+    ):
+        yield report.time_row(
+            f"one topic of {readings.TOPICS} {title}",
+            samples[1:],
+            peer_name="all topics",
+            peer_samples=everything[1:],
+            bar=bar,
+        )
+
+
+def _places(log: Path) -> list[tuple[Path, NDArray[np.int64]]]:
+    """Return where the payloads of the one topic are, by the files that have them."""
+    view = View(log)
+    wanted = Selection([readings.ONE_TOPIC])
+    losses = Losses(str(log), fail=True)
+    found = []
+    for segment in view.segments(view.earliest, view.latest, losses):
+        rows = wanted.rows(segment, 0, len(segment.rows))
+        places = segment.rows["payload_at"][rows].astype(np.int64)
+        found.append((log / segment_path(segment.first_id), places))
+    return found
+
+
+def _touch(places: list[tuple[Path, NDArray[np.int64]]]) -> None:
+    """Map the files and read a byte at each place: what no reader of the topic can spare."""
+    for path, at in places:
+        np.frombuffer(map_file(path), np.uint8)[at].sum()
 
 
 def _seconds(run: Callable[[], object]) -> float:
