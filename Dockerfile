@@ -23,6 +23,7 @@ COPY src src
 RUN python -m venv /opt/braidmq \
  && BRAIDMQ_STRICT_BUILD=1 PIP_CONSTRAINT=constraints.txt \
     /opt/braidmq/bin/pip install --no-cache-dir ".${EXTRAS}" \
+ && /opt/braidmq/bin/python -c "from braidmq.base.build import is_compiled; is_compiled() or exit('the hot modules run interpreted')" \
  && /opt/braidmq/bin/pip uninstall --yes pip \
  && find /opt/braidmq -name __pycache__ -prune -exec rm -rf {} +
 
