@@ -32,6 +32,7 @@ HOT_MODULES: Final = (
     "braidmq.server.vibe_deliver",
     "braidmq.server.vibe_gate",
     "braidmq.server.vibe_given",
+    "braidmq.server.vibe_management",
 )
 """Patterns of the modules on the way of every message. A `*` may stand for one name."""
 

@@ -5,7 +5,6 @@ from tests.integration.vibe.peer import (
     CONNECT_ACK,
     CREATE_QUEUE,
     DELETE_QUEUE,
-    DELIVER,
     DISCONNECT,
     ERROR,
     PONG,
@@ -150,25 +149,6 @@ def test_a_repeat_is_refused_with_its_first_and_forgotten() -> None:
     assert 1 == hand.engine.broker.deliverer.queues["q"].waiting()
 
 
-def test_a_subscribe_to_a_queue_whose_declaration_was_refused_is_refused() -> None:
-    """The queue does not exist, nobody consumes it, and the next Subscribe makes it anew."""
-    hand = VibeHand()
-    one, one_wire = hand.vibe()
-    two, two_wire = hand.vibe()
-    one.receive(subscribe("1", "q"))
-    two.receive(subscribe("2", "q") + ping("3"))
-    hand.fail(full())
-
-    assert [("1", *FULL)] == errors(one_wire)
-    assert [(ERROR, "2"), (PONG, "3")] == kinds(two_wire)
-    assert {} == one.consumers
-    assert {} == hand.engine.broker.deliverer.queues
-    hand.engine.room_made()
-    two.receive(subscribe("4", "q") + publish("5", "q"))
-    hand.settle()
-    assert [(SUBSCRIBE_ACK, "4"), (DELIVER, "5"), (PUBLISH_ACK, "5")] == kinds(two_wire)
-
-
 def test_while_the_log_is_full_only_durable_requests_are_refused() -> None:
     """At once, with the reason; Acks go on from the reserve, and memory-only queues too."""
     hand = VibeHand()
@@ -285,20 +265,6 @@ def test_a_broken_connection_counts_as_an_attempt() -> None:
 
 
 # Requests that are not as they should be.
-
-
-def test_without_auto_create_a_queue_must_be_declared() -> None:
-    """Publish and Subscribe to an unknown name: QUEUE_NOT_FOUND, and no queue is made."""
-    hand = VibeHand(auto_create=False)
-    connection, wire = hand.vibe()
-    connection.receive(publish("1", "q") + subscribe("2", "q"))
-
-    assert ["QUEUE_NOT_FOUND"] * 2 == [code for _, code, _ in errors(wire)]
-    connection.receive(create("3", "q"))
-    hand.settle()
-    connection.receive(publish("4", "q"))
-    hand.settle()
-    assert [(CREATE_QUEUE, "3"), (PUBLISH_ACK, "4")] == kinds(wire)
 
 
 def test_a_wrong_version_is_refused_and_the_connection_stays() -> None:
