@@ -19,12 +19,20 @@ class Settled:
         """The id up to which every message is settled."""
         return self._ranges[0][1]
 
+    @property
+    def range_count(self) -> int:
+        """How many ranges there are."""
+        return len(self._ranges)
+
     def add(self, after: int, last: int) -> None:
         """Settle the messages in (after, last]."""
         assert after < last
         ranges = self._ranges
         if after == ranges[-1][1]:  # in order, the common case
             ranges[-1] = (ranges[-1][0], last)
+            return
+        if after > ranges[-1][1]:
+            ranges.append((after, last))
             return
         low = after
         high = last

@@ -75,7 +75,7 @@ class Backlog:
         if isinstance(subscription, Follower):
             self._deliverer.take_up(
                 subscription,
-                [_stored(subscription.topic, i, record) for i, record in found],
+                [stored(subscription.topic, i, record) for i, record in found],
                 after_id=request.after_id,
                 reached_id=reached_id,
                 now_us=now_us,
@@ -84,7 +84,7 @@ class Backlog:
         passed_id = subscription.cursor  # a purge may have gone past it meanwhile
         for message_id, record in found:
             if message_id > passed_id:
-                message = _stored(subscription.topic, message_id, record)
+                message = stored(subscription.topic, message_id, record)
                 self._deliverer.take_in_from_log(subscription, message, now_us)
         subscription.cursor = max(subscription.cursor, reached_id)
         self._end_reading(subscription)
@@ -142,7 +142,8 @@ def _newest_id(subscription: Subscription) -> int:
     return subscription.topic.last_id
 
 
-def _stored(topic: Topic, message_id: int, record: bytes) -> Message:
+def stored(topic: Topic, message_id: int, record: bytes) -> Message:
+    """Return the message that a record of *topic* holds."""
     head = records.Head(record)
     message = Message(topic, 1, record[head.body_at :])
     message.id = message_id

@@ -1,34 +1,41 @@
 """Replays: dead letters on their way back to where they came from.
 
 As many go at once as the log is given at a time; the rest follows when those are committed.
+A letter that is in the log only, behind the window, goes *ahead* of those before it: its lane
+notes that it is settled, as a restart does, and the log is read without it later.
 """
 
 from typing import Final
 
 from braidmq.broker import dead_letters, headers
+from braidmq.broker.acknowledgements import Settled
 from braidmq.broker.expiry import expires_us
 from braidmq.broker.followers import FollowerDeliverer
 from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
-from braidmq.broker.subscriptions import RETURNED, Entry
-from braidmq.broker.topics import Topics
+from braidmq.broker.subscriptions import RETURNED, Entry, Subscription
+from braidmq.broker.topics import Message, Topics
 
 REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Dead letters on their way back that are not committed; the rest waits for the log."""
 
+AHEAD_RANGES_MAX: Final = 10_000
+"""Ranges of letters that one lane has sent ahead: each costs memory, and a read on the way."""
 
 SENT: Final = 1
 READING: Final = 2
-"""The letter may be among those that are being read from the log: ask again."""
+"""More letters are being read from the log, and it may be one of them: ask again."""
 HELD: Final = 3
 """It is with a consumer, or a timer keeps it apart."""
 UNSENDABLE: Final = 4
 """It does not say where it came from."""
 FAR: Final = 5
-"""More letters wait before it than are held in memory."""
-GONE: Final = 6
+"""It may wait in the log only: read it there, and give it to `replay_ahead`."""
+CROWDED: Final = 6
+"""Too many letters were sent ahead of those before them."""
+GONE: Final = 7
 """It does not wait in this queue, or not any more."""
 
 
@@ -51,7 +58,7 @@ class Replayer(FollowerDeliverer):
         self.pump_queue(queue, now_us)
 
     def replay_one(self, queue: Queue, letter_id: int, now_us: int) -> int:
-        """Send one waiting dead letter back; say how that went, from SENT to GONE."""
+        """Send one dead letter back that is held; say how that went, from SENT to GONE."""
         for lane in queue.lanes:
             entry = lane.in_flight.open.get(letter_id)
             if entry is not None:
@@ -61,6 +68,7 @@ class Replayer(FollowerDeliverer):
                     return UNSENDABLE
                 lane.in_flight.remove(letter_id)
                 self._send_back_one(queue, entry, now_us)
+                self._catch_up(lane)
                 return SENT
             for entry in lane.ready:
                 if entry.id == letter_id:
@@ -68,18 +76,40 @@ class Replayer(FollowerDeliverer):
                         return UNSENDABLE
                     lane.ready.remove(entry)
                     self._send_back_one(queue, entry, now_us)
+                    self._catch_up(lane)
                     return SENT
-        return self._look_for(queue, letter_id)
-
-    def _look_for(self, queue: Queue, letter_id: int) -> int:
-        found = GONE
         for lane in queue.lanes:
-            if lane.behind and lane.cursor < letter_id <= queue.topic.last_id:
-                self.read_ahead(lane)
-                if lane.reading:
-                    return READING
-                found = FAR
-        return found
+            if _may_be_in_the_log(lane, letter_id):
+                return READING if lane.reading else FAR
+        return GONE
+
+    def replay_ahead(self, queue: Queue, letter: Message, previous: int, now_us: int) -> int:
+        """Send one dead letter back that was read from the log: SENT, or why it stays.
+
+        *previous* is the message before it, or any id between the two.
+        """
+        lane = queue.lane_of(letter.priority)
+        if not _may_be_in_the_log(lane, letter.id):
+            return GONE
+        if lane.reading:
+            return READING  # what is being read was asked for before this
+        entry = Entry(lane, letter, previous)
+        if not self._says_where_from(entry):
+            return UNSENDABLE
+        if lane.settled is None:
+            lane.settled = Settled(lane.cursor)
+        elif lane.settled.range_count >= AHEAD_RANGES_MAX:
+            return CROWDED
+        lane.settled.add(previous, letter.id)
+        self.windows.hold(lane, len(letter.body))  # until it is moved, as any other
+        self._send_back_one(queue, entry, now_us)
+        self._catch_up(lane)
+        return SENT
+
+    def _catch_up(self, lane: Subscription) -> None:
+        """Have a lane come to the log's end if nothing of it waits there: to free the log."""
+        if lane.unsettled <= len(lane.ready) + len(lane.in_flight.open):
+            self.read_ahead(lane)
 
     def _says_where_from(self, entry: Entry) -> bool:
         name = headers.decode(entry.message.headers).get(dead_letters.QUEUE_HEADER, "")
@@ -148,6 +178,13 @@ class Replayer(FollowerDeliverer):
         entry.state = RETURNED
         entry.subscription.in_flight.open[entry.id] = entry
         queue.unsendable.append(entry)
+
+
+def _may_be_in_the_log(lane: Subscription, letter_id: int) -> bool:
+    """Say whether a lane has still to come to a letter, if it is one of its priority."""
+    if lane.ended or not (lane.behind and lane.cursor < letter_id <= lane.topic.last_id):
+        return False
+    return lane.settled is None or not lane.settled.contains(letter_id)
 
 
 def _is_behind(queue: Queue) -> bool:

@@ -269,10 +269,17 @@ class Settler:
             self._reopen_in_lane(entry, now_us)
         if entry.subscription.ended:
             return
+        subscription = entry.subscription
+        if subscription.queue is not None:
+            subscription.unsettled += 1
+        if entry.id > subscription.cursor:
+            # It had gone ahead, and waits in the log again. Were it at hand, all that the log
+            # has before it would count as settled.
+            assert subscription.settled is not None
+            subscription.settled.reopen(entry.id)
+            return
         entry.message = buried.message
-        if entry.subscription.queue is not None:
-            entry.subscription.unsettled += 1
-        self.windows.hold(entry.subscription, len(entry.message.body))
+        self.windows.hold(subscription, len(entry.message.body))
         self.give_back(entry, now_us)
 
     def _reopen_in_lane(self, entry: Entry, now_us: int) -> None:

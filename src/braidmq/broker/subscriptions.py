@@ -141,7 +141,8 @@ class Subscription:
         self.handed_id: int = 0  # the newest message ever handed out
         self.progress: Progress | None = None  # since the last progress record
         self.is_unsure: bool = False  # some of what has happened could not be recorded yet
-        # What a restart knows of messages that were not taken in again yet.
+        # What is known of messages that were not taken in yet: since a restart, or because they
+        # went ahead.
         self.settled: Settled | None = None
         self.known_attempts: dict[int, int] = {}
         # Who wants messages.

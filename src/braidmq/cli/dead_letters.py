@@ -58,11 +58,14 @@ def replay(
     count: Annotated[
         int | None, typer.Option(min=1, help="So many of the oldest; default: all.")
     ] = None,
+    offset: Annotated[
+        int | None, typer.Option(min=1, help="Only the letter at this offset.")
+    ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters back to the queues that they came from."""
-    asked = {"queue": queue} if count is None else {"queue": queue, "count": count}
+    asked = {"queue": queue, "count": count, "offset": offset}
     with waiting("sending letters back"):
         answer = api_at(url).ask(
             "POST", f"{LETTERS}/replay", asked, listed_by=LIST, timeout_s=REPLAY_TIMEOUT_S

@@ -20,13 +20,15 @@ from braidmq.admin.refusals import (
     UnknownQueueError,
     UnknownThingError,
 )
-from braidmq.base.errors import LogError
 from braidmq.base.limits import MIB
 from braidmq.broker import dead_letters, headers, replays
+from braidmq.broker.backlog import stored
 from braidmq.broker.queues import Queue
 from braidmq.broker.records import Head
+from braidmq.broker.topics import Message, Topic
 from braidmq.server.backlogs import letter_queues
 from braidmq.server.engine import Engine
+from braidmq.server.log_reading import read_log
 from braidmq.server.queue_administration import (
     FindEngine,
     changing,
@@ -34,6 +36,7 @@ from braidmq.server.queue_administration import (
     page_of,
     running,
 )
+from braidmq.wal.browse import Bounds
 from braidmq.wal.wal import Wal
 
 READ_BYTES_MAX: Final = 8 * MIB
@@ -46,6 +49,10 @@ LOOK_S: Final = 0.01
 """How often a replay that waits for the log's reader is looked at."""
 
 LOOKS_MAX: Final = 1_000
+"""How often that is, for a letter that is sent back by itself."""
+
+PREVIOUS_ROWS_MAX: Final = 100_000
+"""Ids that are searched for the message before a letter: further back, it need not be known."""
 
 _ATTEMPTS_DIGITS_MAX: Final = 10
 
@@ -53,7 +60,7 @@ _STAYS: Final = {
     replays.READING: "the log's reader does not come to it",
     replays.HELD: "a consumer has the letter now",
     replays.UNSENDABLE: "the letter does not say where it came from",
-    replays.FAR: "too many letters wait before it: send those back or purge them first",
+    replays.CROWDED: "too many letters went ahead of the oldest: send those back first",
 }
 
 Ranges = list[tuple[int, int]]
@@ -89,16 +96,10 @@ class DeadLetters:
         """
         async with self._reading:
             engine = running(self._find_engine())
-            wal = self._find_wal()
-            assert wal is not None  # it is there as long as the engine is
-            found = _found(engine, queue)
-            waiting = Waiting(found, engine.broker.committed_id)
-            try:
-                return await asyncio.to_thread(
-                    read_letters, wal, waiting, from_offset=from_offset, limit=limit
-                )
-            except LogError as error:
-                raise UnavailableError(str(error)) from None
+            waiting = Waiting(_found(engine, queue), engine.broker.committed_id)
+            return await read_log(
+                self._find_wal(), read_letters, waiting, from_offset=from_offset, limit=limit
+            )
 
     async def replay(self, queue: str, count: int | None) -> int:
         """Send the oldest letters back, all when *count* is None; return how many went.
@@ -143,22 +144,36 @@ class DeadLetters:
             found = _found(engine, queue)
             if found.is_fan_out:
                 raise FanOutError
-            if engine.broker.refusal:
-                raise UnavailableError(engine.broker.refusal)
-            outcome = replays.READING
-            looks = 0
-            while outcome == replays.READING and looks < LOOKS_MAX:
-                looks += 1
-                changing(engine)
-                outcome = engine.broker.deliverer.replay_one(found, offset, engine.now_us())
-                if outcome == replays.READING:
-                    engine.end_turn()
-                    await asyncio.sleep(LOOK_S)
+            outcome = await self._sent(engine, found, offset)
             if outcome == replays.GONE:
                 raise UnknownThingError("no such letter")
             if outcome != replays.SENT:
                 raise LetterStaysError(_STAYS[outcome])
             await committed(engine, engine.broker.outgoing.last_id)
+
+    async def _sent(self, engine: Engine, queue: Queue, offset: int) -> int:
+        """Give a letter's way back to the log, as soon as it can be; say how that went."""
+        deliverer = engine.broker.deliverer
+        read: tuple[Message, int] | None = None
+        for _ in range(LOOKS_MAX):
+            changing(engine)
+            if engine.broker.refusal:
+                raise UnavailableError(engine.broker.refusal)
+            # What happened while it was read decides: it may be held by now, or settled.
+            outcome = deliverer.replay_one(queue, offset, engine.now_us())
+            if outcome == replays.FAR and read is None:
+                async with self._reading:
+                    read = await read_log(self._find_wal(), read_letter, queue.topic, offset)
+                if read is None:
+                    return replays.GONE
+                continue
+            if outcome == replays.FAR and read is not None:
+                outcome = deliverer.replay_ahead(queue, *read, engine.now_us())
+            if outcome != replays.READING:
+                return outcome
+            engine.end_turn()
+            await asyncio.sleep(LOOK_S)
+        return replays.READING
 
 
 class Waiting:
@@ -232,6 +247,20 @@ def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) ->
         assert reached_id > position
         position = waiting.after(reached_id)
     return LettersPage(letters, None if position is None else position + 1)
+
+
+def read_letter(wal: Wal, topic: Topic, offset: int) -> tuple[Message, int] | None:
+    """Read one letter, and find the message before it or an id between; on any thread.
+
+    Raises:
+        LogError: The log cannot be read.
+    """
+    found = wal.read(offset - 1, topic=topic.raw, up_to=offset, count_max=1, bytes_max=1)
+    if not found.records:
+        return None
+    before = wal.browse_before(offset, topic.raw, Bounds(1, 1, PREVIOUS_ROWS_MAX))
+    previous = before.ids[0] if before.ids else before.reached_id - 1
+    return stored(topic, *found.records[0]), previous
 
 
 def _letter(letter_id: int, record: bytes, head: Head, topic: bytes) -> Letter:

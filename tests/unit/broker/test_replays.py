@@ -4,44 +4,10 @@ import pytest
 
 from braidmq.broker import dead_letters, headers
 from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED, Policy
-from braidmq.broker.queues import Queue
-from braidmq.broker.replays import (
-    FAR,
-    GONE,
-    HELD,
-    READING,
-    REPLAY_BYTES_MAX,
-    SENT,
-    UNSENDABLE,
-)
+from braidmq.broker.replays import REPLAY_BYTES_MAX
 from braidmq.broker.settings import Settings
+from tests.unit.broker.buried import buried, replay
 from tests.unit.broker.drive import Drive, S
-
-
-def buried(drive: Drive, count: int, *, size: int = 1, **given: int | str) -> Queue:
-    """Return the queue of *count* committed dead letters of queue `q`."""
-    policy = Policy()
-    for name, value in given.items():
-        setattr(policy, name, value)
-    queue = drive.declare("q", policy)
-    for number in range(count):
-        message = drive.message("q", b"%d" % number + bytes(size - 1))
-        message.headers = headers.encode({"": f"m{number}", "k": "v"})
-        drive.broker.publish(message, drive.now_us)
-    drive.commit()
-    consumer = drive.join(queue)
-    while entries := drive.taken(consumer):
-        for entry in entries:
-            drive.broker.deliverer.reject(entry, dead_letters.REJECTED, drive.now_us)
-    drive.leave(consumer)
-    drive.commit()
-    return drive.queue(policy.dead_letter_name or "dlq.q")
-
-
-def replay(drive: Drive, letters: Queue, count: int) -> None:
-    drive.broker.deliverer.replay(letters, count, drive.now_us)
-    drive.serve_reads()
-    drive.commit()
 
 
 def test_letters_go_back_as_they_were() -> None:
@@ -238,71 +204,3 @@ def test_a_letter_that_goes_back_has_its_time_again() -> None:
     (delivery,) = drive.pushed(drive.join(drive.queue("q")))
 
     assert drive.now_us + 5 * S == delivery.message.expires_us
-
-
-def letter_ids(drive: Drive, letters: Queue) -> list[int]:
-    """Return the ids of the letters that are held, oldest first."""
-    drive.broker.deliverer.replay_one(letters, letters.topic.last_id, drive.now_us)
-    drive.serve_reads()
-    return [entry.id for lane in letters.lanes for entry in lane.ready]
-
-
-def test_one_letter_goes_back_from_the_middle() -> None:
-    """It is read from the log first, where nobody consumes; the others keep their order."""
-    drive = Drive()
-    letters = buried(drive, 3)
-    first_look = drive.broker.deliverer.replay_one(letters, letters.topic.last_id, drive.now_us)
-    drive.serve_reads()
-    ids = [entry.id for entry in letters.lanes[0].ready]
-    outcome = drive.broker.deliverer.replay_one(letters, ids[1], drive.now_us)
-    drive.commit()
-    drive.restart()
-
-    assert (READING, SENT) == (first_look, outcome)
-    assert (2, 1) == (drive.queue("dlq.q").waiting(), drive.queue("q").waiting())
-
-
-def test_a_letter_that_is_held_or_gone_does_not_go_back() -> None:
-    """With a consumer it is the consumer's; sent back, it is no letter any more."""
-    drive = Drive()
-    letters = buried(drive, 2)
-    first, second = letter_ids(drive, letters)
-    deliverer = drive.broker.deliverer
-    sent = deliverer.replay_one(letters, first, drive.now_us)
-    drive.commit()
-    again = deliverer.replay_one(letters, first, drive.now_us)
-    consumer = drive.join(letters)
-    (entry,) = drive.taken(consumer)
-    held = deliverer.replay_one(letters, second, drive.now_us)
-    drive.leave(consumer)
-    returned = deliverer.replay_one(letters, second, drive.now_us)
-
-    assert (SENT, GONE, HELD, SENT) == (sent, again, held, returned)
-    assert second == entry.id
-
-
-def test_a_letter_of_unknown_origin_stays_by_itself_too() -> None:
-    """Wherever it waits: ready, or returned by a consumer."""
-    drive = Drive()
-    letters = buried(drive, 1)
-    drive.publish_many("dlq.q", 1)
-    deliverer = drive.broker.deliverer
-    _, strange = letter_ids(drive, letters)
-    ready = deliverer.replay_one(letters, strange, drive.now_us)
-    consumer = drive.join(letters)
-    drive.taken(consumer)
-    drive.leave(consumer)
-    returned = deliverer.replay_one(letters, strange, drive.now_us)
-
-    assert (UNSENDABLE, UNSENDABLE) == (ready, returned)
-
-
-def test_a_letter_behind_a_full_window_is_far() -> None:
-    """Those before it go first."""
-    drive = Drive(Settings(window=2))
-    letters = buried(drive, 8)
-    letter_ids(drive, letters)
-
-    assert FAR == drive.broker.deliverer.replay_one(
-        letters, letters.topic.last_id, drive.now_us
-    )

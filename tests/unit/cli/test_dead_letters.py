@@ -75,16 +75,19 @@ def test_no_more_letters_are_listed_than_wanted(
 def test_letters_are_sent_back(
     letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All, or the oldest of them."""
+    """All, the oldest of them, or one."""
     for offset in (1, 2, 3):
         letters.add("dlq.a", offset)
 
     assert 0 == main(["dlq", "replay", "dlq.a", "--url", url(port)])
     assert 0 == main(["dlq", "replay", "dlq.a", "--count", "2", "--json", "--url", url(port)])
-    everything, some = capsys.readouterr().out.splitlines()
+    assert 0 == main(["dlq", "replay", "dlq.a", "--offset", "3", "--url", url(port)])
+    everything, some, one = capsys.readouterr().out.splitlines()
     assert "sent 3 letters back from dlq.a" == everything
     assert {"queue": "dlq.a", "replayed": 2} == json.loads(some)
+    assert "sent 1 letters back from dlq.a" == one
     assert [("dlq.a", None), ("dlq.a", 2)] == letters.replays
+    assert [("dlq.a", 3)] == letters.replayed_alone
 
 
 @pytest.mark.parametrize(

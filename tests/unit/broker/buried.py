@@ -1,0 +1,36 @@
+"""What tests of replays share: a queue of dead letters, and how many of them are sent back."""
+
+from braidmq.broker import dead_letters, headers
+from braidmq.broker.policy import Policy
+from braidmq.broker.queues import Queue
+from tests.unit.broker.drive import Drive
+
+
+def buried(
+    drive: Drive, count: int, *, size: int = 1, priorities: int = 0, **given: int | str
+) -> Queue:
+    """Return the queue of *count* committed dead letters of queue `q`."""
+    policy = Policy()
+    for name, value in given.items():
+        setattr(policy, name, value)
+    queue = drive.declare("q", policy)
+    for number in range(count):
+        message = drive.message("q", b"%d" % number + bytes(size - 1))
+        message.headers = headers.encode({"": f"m{number}", "k": "v"})
+        if priorities:
+            message.priority = number % priorities
+        drive.broker.publish(message, drive.now_us)
+    drive.commit()
+    consumer = drive.join(queue)
+    while entries := drive.taken(consumer):
+        for entry in entries:
+            drive.broker.deliverer.reject(entry, dead_letters.REJECTED, drive.now_us)
+    drive.leave(consumer)
+    drive.commit()
+    return drive.queue(policy.dead_letter_name or "dlq.q")
+
+
+def replay(drive: Drive, letters: Queue, count: int) -> None:
+    drive.broker.deliverer.replay(letters, count, drive.now_us)
+    drive.serve_reads()
+    drive.commit()
