@@ -226,7 +226,7 @@ def _queues_as_json(page: QueuesPage) -> LetterQueuesList:
         )
         for facts in page.queues
     ]
-    return LetterQueuesList(rows, page.queues[-1].name if page.more and rows else None)
+    return LetterQueuesList(rows, page.following)
 
 
 def _as_json(letter: Letter) -> ShownLetter:

@@ -116,6 +116,11 @@ class QueuesPage:
     queues: list[QueueFacts]
     more: bool
 
+    @property
+    def following(self) -> str | None:
+        """The name to ask for the next page after."""
+        return self.queues[-1].name if self.more and self.queues else None
+
 
 class QueueSource(Protocol):
     """Who has the queues. What changes something returns once it is committed.
@@ -160,8 +165,7 @@ def _looking(keys: KeySource, source: QueueSource) -> list[Endpoint]:
                 wanted in name.casefold() and authorize(principal, LIST_QUEUES, name)
             ),
         )
-        following = page.queues[-1].name if page.more and page.queues else None
-        return answered(QueuesList([as_json(q) for q in page.queues], following))
+        return answered(QueuesList([as_json(q) for q in page.queues], page.following))
 
     async def show(request: Request) -> Response:
         name = request.path_params["queue"]

@@ -8,6 +8,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from braidmq.admin.messages import StoredMessage, StoredPage
@@ -66,6 +67,17 @@ ORIGINS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A page of a topic: from where on, by offset and time, and how many messages at most."""
+
+    topic: bytes
+    last_id: int
+    from_id: int | None
+    time_us: int | None
+    limit: int
+
+
 class Messages:
     """What `admin` asks about messages."""
 
@@ -90,17 +102,10 @@ class Messages:
             UnavailableError: The log cannot be read now.
         """
         found = self._topic(topic)
+        wanted = Wanted(found.raw, found.last_id, from_offset, time_us, limit)
         read = newest_before if newest_first else oldest_from
         async with self._reading:
-            return await read_log(
-                self._find_wal(),
-                read,
-                found.raw,
-                found.last_id,
-                from_id=from_offset,
-                time_us=time_us,
-                limit=limit,
-            )
+            return await read_log(self._find_wal(), read, wanted)
 
     async def one(self, topic: str, offset: int) -> StoredMessage:
         """Return one message.
@@ -189,48 +194,43 @@ async def _told(engine: Engine, given: int) -> int | None:
     return given
 
 
-def oldest_from(
-    wal: Wal,
-    topic: bytes,
-    last_id: int,
-    *,
-    from_id: int | None,
-    time_us: int | None,
-    limit: int,
-) -> StoredPage:
+def oldest_from(wal: Wal, wanted: Wanted) -> StoredPage:
     """Read a page forwards; on any thread.
 
     Raises:
         LogError: The log cannot be read.
     """
-    after = max(from_id or 1, wal.first_at(time_us) if time_us is not None else 1) - 1
-    after = max(after, wal.first_id - 1)
-    up_to = min(last_id, after + READ_ROWS_MAX)
+    first_id = max(wanted.from_id or 1, wal.first_id)
+    if wanted.time_us is not None:
+        first_id = max(first_id, wal.first_at(wanted.time_us))
+    after = first_id - 1
+    up_to = min(wanted.last_id, after + READ_ROWS_MAX)
     if after >= up_to:
         return StoredPage([], None)
-    found = wal.read(after, topic=topic, up_to=up_to, count_max=limit, bytes_max=READ_BYTES_MAX)
+    topic = wanted.topic
+    found = wal.read(
+        after, topic=topic, up_to=up_to, count_max=wanted.limit, bytes_max=READ_BYTES_MAX
+    )
     messages = [stored(one, record, topic) for one, record in found.records]
-    return StoredPage(messages, found.reached_id + 1 if found.reached_id < last_id else None)
+    is_last = found.reached_id >= wanted.last_id
+    return StoredPage(messages, None if is_last else found.reached_id + 1)
 
 
-def newest_before(
-    wal: Wal,
-    topic: bytes,
-    last_id: int,
-    *,
-    from_id: int | None,
-    time_us: int | None,
-    limit: int,
-) -> StoredPage:
+def newest_before(wal: Wal, wanted: Wanted) -> StoredPage:
     """Read a page backwards: what is before an offset and no newer than a time; on any thread.
 
     Raises:
         LogError: The log cannot be read.
     """
-    before = min(last_id + 1, last_id + 1 if from_id is None else from_id)
-    if time_us is not None:
-        before = min(before, wal.first_at(time_us + 1))
-    found = wal.browse_before(before, topic, Bounds(limit, READ_BYTES_MAX, READ_ROWS_MAX))
+    before = wanted.last_id + 1
+    if wanted.from_id is not None:
+        before = min(before, wanted.from_id)
+    if wanted.time_us is not None:
+        before = min(before, wal.first_at(wanted.time_us + 1))
+    topic = wanted.topic
+    found = wal.browse_before(
+        before, topic, Bounds(wanted.limit, READ_BYTES_MAX, READ_ROWS_MAX)
+    )
     messages: list[StoredMessage] = []
     reached_id = found.reached_id
     left_bytes = READ_BYTES_MAX

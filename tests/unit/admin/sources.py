@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+from starlette.testclient import TestClient
+
 from braidmq.admin.connections import ConnectionsPage, SubscriptionsPage
 from braidmq.admin.cursors import CursorSnapshot
 from braidmq.admin.dead_letters import Letter, LettersPage
@@ -31,6 +33,15 @@ ADMIN_KEY = "admin-key"
 ORDERS_KEY = "orders-key"
 
 
+def bearer(key: str) -> dict[str, str]:
+    """Return the headers of whoever has *key*."""
+    return {"Authorization": f"Bearer {key}"}
+
+
+ADMIN = bearer(ADMIN_KEY)
+ORDERS = bearer(ORDERS_KEY)
+
+
 def facts(name: str, *, waiting: int = 0, max_size: int | None = None) -> QueueFacts:
     """Return a queue as it is when little is said about it."""
     return QueueFacts(
@@ -48,6 +59,18 @@ def facts(name: str, *, waiting: int = 0, max_size: int | None = None) -> QueueF
         max_attempts=3,
         durable=True,
     )
+
+
+def names_by_page(client: TestClient, path: str, row: str, limit: int) -> list[list[str]]:
+    """Return the names on each page of a list, from the first page to the last."""
+    pages: list[list[str]] = []
+    after: str | None = ""
+    while after is not None:
+        params: dict[str, str | int] = {"limit": limit, "after": after}
+        page = client.get(path, headers=ADMIN, params=params).json()
+        pages.append([one["name"] for one in page[row]])
+        after = page["next"]
+    return pages
 
 
 class FakeQueues:

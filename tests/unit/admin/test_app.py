@@ -5,10 +5,8 @@ from starlette.testclient import TestClient
 
 from braidmq.admin.app import build_app
 from braidmq.admin.health import Readiness
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
+from tests.unit.admin.sources import ADMIN, ADMIN_KEY, ORDERS, FakeSource, bearer
 
-ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
-ORDERS = {"Authorization": f"Bearer {ORDERS_KEY}"}
 OPEN_PATHS = ["/healthz", "/livez", "/readyz"]
 KEYED_PATHS = [
     "/api/overview",
@@ -26,17 +24,6 @@ KEYED_PATHS = [
     "/api/keys",
     "/api/log",
 ]
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def client(source: FakeSource) -> TestClient:
-    app = build_app(source, loopback=True)
-    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
 
 
 @pytest.fixture
@@ -152,7 +139,7 @@ def test_no_answer_repeats_a_key(client: TestClient, source: FakeSource) -> None
     """Wherever the key stood in the request."""
     key = "a-wrong-key"
     for path in ("/metrics", "/api/overview", f"/{key}", f"/api/topics?limit={key}"):
-        response = client.get(path, headers={"Authorization": f"Bearer {key}"})
+        response = client.get(path, headers=bearer(key))
 
         assert key not in response.text
         assert key not in str(response.headers)

@@ -3,22 +3,7 @@
 import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
-
-ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
-ORDERS = {"Authorization": f"Bearer {ORDERS_KEY}"}
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def client(source: FakeSource) -> TestClient:
-    app = build_app(source, loopback=True)
-    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
+from tests.unit.admin.sources import ADMIN, ORDERS, FakeSource
 
 
 @pytest.mark.parametrize("path", ["/api/connections", "/api/subscriptions"])

@@ -5,7 +5,7 @@ from starlette.testclient import TestClient
 
 from braidmq.admin.app import build_app
 from braidmq.admin.cursors import CursorSnapshot
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
+from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, bearer
 
 NIGHTLY = CursorSnapshot(name="nightly", principal="ops", initial=1, position=40, lag=60)
 ORDERS = CursorSnapshot(name="orders", principal="orders", initial=7, position=100, lag=0)
@@ -21,7 +21,7 @@ def source() -> FakeSource:
 
 def listed(source: FakeSource, key: str) -> list[dict[str, object]]:
     client = TestClient(build_app(source, loopback=True), base_url="http://127.0.0.1:9100")
-    answer = client.get("/api/cursors", headers={"Authorization": f"Bearer {key}"})
+    answer = client.get("/api/cursors", headers=bearer(key))
     assert 200 == answer.status_code
     cursors: list[dict[str, object]] = answer.json()["cursors"]
     return cursors
@@ -38,8 +38,7 @@ def test_a_cursor_is_removed_by_its_owner_or_an_administrator(source: FakeSource
     asked = [(ORDERS_KEY, "nightly"), (ADMIN_KEY, "nightly"), (ORDERS_KEY, "orders")]
     asked.append((ADMIN_KEY, "orders"))
     answers = [
-        client.delete(f"/api/cursors/{name}", headers={"Authorization": f"Bearer {key}"})
-        for key, name in asked
+        client.delete(f"/api/cursors/{name}", headers=bearer(key)) for key, name in asked
     ]
 
     assert [403, 200, 200, 404] == [answer.status_code for answer in answers]

@@ -3,30 +3,23 @@
 import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
 from braidmq.broker.authorize import Principal
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeLetters, FakeSource, facts
+from tests.unit.admin.sources import (
+    ADMIN,
+    ORDERS,
+    ORDERS_KEY,
+    FakeLetters,
+    FakeSource,
+    facts,
+)
 
-ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
-ORDERS = {"Authorization": f"Bearer {ORDERS_KEY}"}
 LETTERS = "/api/dead-letters"
 REPLAY = "/api/dead-letters/replay"
 
 
 @pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
 def letters(source: FakeSource) -> FakeLetters:
     return source.letters
-
-
-@pytest.fixture
-def client(source: FakeSource) -> TestClient:
-    app = build_app(source, loopback=True)
-    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
 
 
 def test_queues_of_dead_letters_are_listed_with_counts(

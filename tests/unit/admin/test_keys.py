@@ -1,28 +1,14 @@
 """Who may come in, over HTTP: for administrators, and never a secret."""
 
-import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def client(source: FakeSource) -> TestClient:
-    app = build_app(source, loopback=True)
-    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
+from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, bearer
 
 
 def test_only_an_administrator_sees_who_may_come_in(client: TestClient) -> None:
     """Names and permissions, and nothing that lets anybody in."""
     refused, shown = (
-        client.get("/api/keys", headers={"Authorization": f"Bearer {key}"})
-        for key in (ORDERS_KEY, ADMIN_KEY)
+        client.get("/api/keys", headers=bearer(key)) for key in (ORDERS_KEY, ADMIN_KEY)
     )
 
     assert 403 == refused.status_code

@@ -1,24 +1,8 @@
 """The log over HTTP: anybody with a key looks, administrators have it checked."""
 
-import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
-
-ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
-ORDERS = {"Authorization": f"Bearer {ORDERS_KEY}"}
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def client(source: FakeSource) -> TestClient:
-    app = build_app(source, loopback=True)
-    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
+from tests.unit.admin.sources import ADMIN, ORDERS, FakeSource
 
 
 def test_any_key_sees_the_log(client: TestClient) -> None:

@@ -7,7 +7,6 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
 from braidmq.admin.messages import (
     PAYLOAD_BYTES_MAX,
     SHOWN_BYTES_MAX,
@@ -17,22 +16,10 @@ from braidmq.admin.messages import (
     read_posted,
 )
 from braidmq.admin.refusals import QueueFullError
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, message
+from tests.unit.admin.sources import ADMIN, ORDERS, FakeSource, message
 
-ORDERS = {"Authorization": f"Bearer {ORDERS_KEY}"}
 READING = "/api/topics/orders.a/messages"
 POSTING = "/api/topics/in.a/messages"
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def client(source: FakeSource) -> TestClient:
-    app = build_app(source, loopback=True)
-    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
 
 
 def shown(payload: bytes, bytes_max: int | None = SHOWN_BYTES_MAX) -> tuple[object, str, bool]:
@@ -133,13 +120,12 @@ def test_a_message_that_is_not_there_is_404(client: TestClient, offset: str) -> 
 
 def test_reading_needs_subscribe_and_posting_publish(client: TestClient) -> None:
     """To administer is neither."""
-    admin = {"Authorization": f"Bearer {ADMIN_KEY}"}
     answers = [
         client.get(POSTING, headers=ORDERS),
-        client.get(READING, headers=admin),
-        client.get(f"{READING}/1", headers=admin),
+        client.get(READING, headers=ADMIN),
+        client.get(f"{READING}/1", headers=ADMIN),
         client.post(READING, headers=ORDERS, json={"payload": 1}),
-        client.post(POSTING, headers=admin, json={"payload": 1}),
+        client.post(POSTING, headers=ADMIN, json={"payload": 1}),
     ]
 
     assert 5 * [403] == [answer.status_code for answer in answers]

@@ -3,12 +3,12 @@
 from starlette.testclient import TestClient
 
 from braidmq.admin.app import build_app
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
+from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, bearer
 
 
 def overview(key: str) -> dict[str, object]:
     client = TestClient(build_app(FakeSource(), loopback=True), base_url="http://127.0.0.1:1")
-    answer = client.get("/api/overview", headers={"Authorization": f"Bearer {key}"})
+    answer = client.get("/api/overview", headers=bearer(key))
     found: dict[str, object] = answer.json()
     return found
 

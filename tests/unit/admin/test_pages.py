@@ -6,20 +6,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
 from braidmq.admin.pages import CONTENT_SECURITY_POLICY, INDEX, load_pages
-from tests.unit.admin.sources import FakeSource
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def client(source: FakeSource) -> TestClient:
-    app = build_app(source, loopback=True)
-    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
 
 
 def test_the_index_is_at_the_root(client: TestClient) -> None:

@@ -6,30 +6,23 @@ import pytest
 from msgspec import to_builtins
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
 from braidmq.admin.queues import DECLARING, as_json
 from braidmq.admin.refusals import UnavailableError
 from braidmq.wire.vibe.queue_options import OptionError, QueueOptions
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeQueues, FakeSource, facts
-
-ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
-ORDERS = {"Authorization": f"Bearer {ORDERS_KEY}"}
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
+from tests.unit.admin.sources import (
+    ADMIN,
+    ADMIN_KEY,
+    ORDERS,
+    FakeQueues,
+    FakeSource,
+    facts,
+    names_by_page,
+)
 
 
 @pytest.fixture
 def queues(source: FakeSource) -> FakeQueues:
     return source.queues
-
-
-@pytest.fixture
-def client(source: FakeSource) -> TestClient:
-    app = build_app(source, loopback=True)
-    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
 
 
 def test_a_queue_is_shown_in_the_words_that_declare_it() -> None:
@@ -68,13 +61,7 @@ def test_limits_are_shown_as_numbers() -> None:
 def test_queues_come_in_pages(client: TestClient, queues: FakeQueues) -> None:
     """`next` is what to ask for after, and null at the end."""
     queues.rows = {name: facts(name) for name in ("c", "a", "b/?&", "d")}
-    pages = []
-    after: str | None = ""
-    while after is not None:
-        params: dict[str, str | int] = {"limit": 3, "after": after}
-        page = client.get("/api/queues", headers=ADMIN, params=params).json()
-        pages.append([queue["name"] for queue in page["queues"]])
-        after = page["next"]
+    pages = names_by_page(client, "/api/queues", "queues", 3)
 
     assert [["a", "b/?&", "c"], ["d"]] == pages
 

@@ -3,10 +3,8 @@
 import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
-from tests.unit.admin.sources import ADMIN_KEY, FakeSource, facts
+from tests.unit.admin.sources import ADMIN, FakeSource, facts
 
-ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
 PURGE = "/api/queues/q/purge"
 
 
@@ -15,12 +13,6 @@ def source() -> FakeSource:
     source = FakeSource()
     source.queues.rows = {"q": facts("q")}
     return source
-
-
-@pytest.fixture
-def client(source: FakeSource) -> TestClient:
-    app = build_app(source, loopback=True)
-    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
 
 
 OWN_HOSTS = [

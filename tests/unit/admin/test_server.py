@@ -19,7 +19,7 @@ from braidmq.admin import server
 from braidmq.admin.app import build_app
 from braidmq.admin.server import CONNECTIONS_MAX, HEADER_BYTES_MAX, AdminServer
 from braidmq.base.errors import AddressInUseError, ConfigError
-from tests.unit.admin.sources import ADMIN_KEY, FakeSource
+from tests.unit.admin.sources import ADMIN, FakeSource
 
 pytestmark = pytest.mark.asyncio
 
@@ -122,7 +122,7 @@ async def test_nothing_is_logged_about_requests() -> None:
     root.setLevel(logging.INFO)
     try:
         async with listening() as address:
-            headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+            headers = ADMIN
             assert 200 == await asyncio.to_thread(asked, address, "/api/overview", headers)
             reader, writer = await asyncio.open_connection(*address)
             writer.write(b"noise\r\n\r\n")
@@ -137,7 +137,7 @@ async def test_nothing_is_logged_about_requests() -> None:
 
 async def test_a_name_of_the_longest_topic_fits_into_a_request() -> None:
     """65,535 bytes, each percent-encoded."""
-    headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    headers = ADMIN
     path = "/api/topics?after=" + 65_535 * "%00"
     async with listening() as address:
         assert 200 == await asyncio.to_thread(asked, address, path, headers)

@@ -4,7 +4,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from braidmq.admin.app import build_app
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
+from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, bearer
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_without_a_key_it_says_what_runs(client: TestClient) -> None:
 )
 def test_with_a_key_it_says_whose(client: TestClient, key: str, name: str, admin: bool) -> None:
     """So that signing in can say who one is."""
-    answer = client.get("/api/session", headers={"Authorization": f"Bearer {key}"})
+    answer = client.get("/api/session", headers=bearer(key))
 
     assert {"version": "1.2.3", "dev": True, "principal": name, "admin": admin} == answer.json()
 

@@ -5,34 +5,18 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
-
-ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
-ORDERS = {"Authorization": f"Bearer {ORDERS_KEY}"}
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def client(source: FakeSource) -> TestClient:
-    app = build_app(source, loopback=True)
-    return TestClient(app, base_url="http://127.0.0.1:9100", raise_server_exceptions=False)
+from tests.unit.admin.sources import (
+    ADMIN,
+    ORDERS,
+    FakeSource,
+    names_by_page,
+)
 
 
 def test_topics_come_in_pages(client: TestClient, source: FakeSource) -> None:
     """`next` is what to ask for after, and null at the end."""
     source.topics.names = ["c", "a", "b/ü?&", "d"]
-    pages = []
-    after: str | None = ""
-    while after is not None:
-        params: dict[str, str | int] = {"limit": 3, "after": after}
-        page = client.get("/api/topics", headers=ADMIN, params=params).json()
-        pages.append([topic["name"] for topic in page["topics"]])
-        after = page["next"]
+    pages = names_by_page(client, "/api/topics", "topics", 3)
 
     assert [["a", "b/ü?&", "c"], ["d"]] == pages
 

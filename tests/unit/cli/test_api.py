@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,18 +9,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.cli.api import Api, HttpError, api_at, path_of
 from braidmq.cli.main import main
 from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, facts
-from tests.unit.cli.serving import serving, url
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def port(source: FakeSource) -> Iterator[int]:
-    with serving(source) as port:
-        yield port
+from tests.unit.cli.serving import url
 
 
 def test_a_wrong_key_is_told_without_the_key(

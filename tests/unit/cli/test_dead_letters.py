@@ -2,29 +2,17 @@
 
 import io
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from braidmq.cli.main import main
 from tests.unit.admin.sources import FakeLetters, FakeSource, facts
-from tests.unit.cli.serving import serving, url
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
+from tests.unit.cli.serving import url
 
 
 @pytest.fixture
 def letters(source: FakeSource) -> FakeLetters:
     return source.letters
-
-
-@pytest.fixture
-def port(source: FakeSource) -> Iterator[int]:
-    with serving(source) as port:
-        yield port
 
 
 def test_queues_of_dead_letters_are_listed(

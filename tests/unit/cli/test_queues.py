@@ -2,30 +2,18 @@
 
 import io
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from braidmq.cli.main import main
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.unit.admin.sources import ORDERS_KEY, FakeQueues, FakeSource, facts
-from tests.unit.cli.serving import serving, url
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
+from tests.unit.cli.serving import url
 
 
 @pytest.fixture
 def queues(source: FakeSource) -> FakeQueues:
     return source.queues
-
-
-@pytest.fixture
-def port(source: FakeSource) -> Iterator[int]:
-    with serving(source) as port:
-        yield port
 
 
 def test_a_queue_is_created_with_all_its_options(

@@ -1,24 +1,11 @@
 """`braidmq topics`, against the real HTTP side on a real socket."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from braidmq.cli.main import main
 from tests.unit.admin.sources import ADMIN_KEY, FakeSource
-from tests.unit.cli.serving import serving
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def port(source: FakeSource) -> Iterator[int]:
-    with serving(source) as port:
-        yield port
 
 
 def test_all_pages_are_listed(
