@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from braidmq.cli.main import main
-from braidmq.cli.pipelines import place_of, range_of, unsealing_options
 
 SCHEMA = "--schema-id=sensor.Temperature"
 REFUSED = {
@@ -69,22 +68,3 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert problem in told
     assert 1 == told.count("\n")
     assert [] == list(tmp_path.iterdir())
-
-
-def test_the_sink_finds_the_broker_as_the_source_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its directory or its address; the key may be out of sight."""
-    monkeypatch.setenv("BRAIDMQ_API_KEY", "hidden")
-
-    assert {"path": "data", "apiKey": "hidden"} == place_of(Path("data"), None, None)
-    assert {"endpoint": "grpc://a:1", "apiKey": "k"} == place_of(None, "grpc://a:1", "k")
-
-
-def test_options_are_passed_on_as_the_source_reads_them(tmp_path: Path) -> None:
-    """What is not said is left out."""
-    assert {} == range_of(None, None) == unsealing_options(None, None)
-    assert {"startingTimestamp": "86400000", "endingTimestamp": "5"} == range_of(
-        "1970-01-02", "5"
-    )
-    assert {"privateKeyFile": str(tmp_path), "trustedKeys": "a,b"} == unsealing_options(
-        tmp_path, ["a", "b"]
-    )
