@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -11,11 +11,50 @@ from braidmq.columnar import cuts, reading
 from braidmq.columnar.cuts import Part
 from braidmq.columnar.decode import Decoding
 from braidmq.columnar.loss import Loss
-from braidmq.columnar.reading import BATCH_ROWS, Batches, Offsets, TopicCount
+from braidmq.columnar.reading import Batches, Offsets, TopicCount
 from braidmq.columnar.times import offset_at
 from braidmq.columnar.views import View
 
-_NO_LIMIT: Final = 2**63 - 1
+
+class OfTopics(TypedDict, total=False):
+    """What every question may say: which topics, and what is done about what is gone."""
+
+    topics: Iterable[str] | None
+    pattern: str | None
+    fail_on_data_loss: bool
+
+
+class OfRange(TypedDict, total=False):
+    """What `topic_counts` may be asked."""
+
+    start: int | None
+    end: int | None
+    fail_on_data_loss: bool
+
+
+class OfCut(OfTopics, total=False):
+    """What `cut` may be asked, beside its range."""
+
+    target_bytes: int | None
+    parts: int | None
+
+
+class OfAdvance(OfTopics, total=False):
+    """What `advance` may be asked, beside its start."""
+
+    messages: int
+    payload_bytes: int
+
+
+class OfBatches(OfRange, OfTopics, total=False):
+    """What `batches` may be asked."""
+
+    columns: Sequence[str] | None
+    headers: bool
+    qos: int | None
+    decoding: Decoding | None
+    losses: list[Loss] | None
+    batch_rows: int
 
 
 class LogBatches(Protocol):
@@ -45,55 +84,18 @@ class Log(Protocol):
     def offset_at(self, time_us: int) -> int:
         """Return the id of the first durable message that was accepted then or later."""
 
-    def topic_counts(
-        self,
-        *,
-        start: int | None = None,
-        end: int | None = None,
-        fail_on_data_loss: bool = True,
-    ) -> dict[str, TopicCount]:
+    def topic_counts(self, **wanted: Unpack[OfRange]) -> dict[str, TopicCount]:
         """Return what each topic has in a range of ids."""
 
     def cut(
-        self,
-        start: int | None = None,
-        end: int | None = None,
-        *,
-        topics: Iterable[str] | None = None,
-        pattern: str | None = None,
-        target_bytes: int | None = None,
-        parts: int | None = None,
-        fail_on_data_loss: bool = True,
+        self, start: int | None = None, end: int | None = None, **wanted: Unpack[OfCut]
     ) -> list[Part]:
         """Return parts of a range."""
 
-    def advance(
-        self,
-        start: int,
-        *,
-        topics: Iterable[str] | None = None,
-        pattern: str | None = None,
-        messages: int = _NO_LIMIT,
-        payload_bytes: int = _NO_LIMIT,
-        fail_on_data_loss: bool = True,
-    ) -> int:
+    def advance(self, start: int, **wanted: Unpack[OfAdvance]) -> int:
         """Return the id behind so many wanted messages, or payload bytes."""
 
-    def batches(
-        self,
-        *,
-        start: int | None = None,
-        end: int | None = None,
-        topics: Iterable[str] | None = None,
-        pattern: str | None = None,
-        columns: Sequence[str] | None = None,
-        headers: bool = False,
-        qos: int | None = None,
-        decoding: Decoding | None = None,
-        fail_on_data_loss: bool = True,
-        losses: list[Loss] | None = None,
-        batch_rows: int = BATCH_ROWS,
-    ) -> LogBatches:
+    def batches(self, **wanted: Unpack[OfBatches]) -> LogBatches:
         """Return the messages of a range in batches."""
 
 
@@ -119,92 +121,23 @@ class DirectoryLog:
         """Return the id of the first durable message that was accepted then or later."""
         return offset_at(View(self.path), time_us)
 
-    def topic_counts(
-        self,
-        *,
-        start: int | None = None,
-        end: int | None = None,
-        fail_on_data_loss: bool = True,
-    ) -> dict[str, TopicCount]:
+    def topic_counts(self, **wanted: Unpack[OfRange]) -> dict[str, TopicCount]:
         """Return what each topic has in a range of ids."""
-        return reading.topic_counts(
-            self.path, start=start, end=end, fail_on_data_loss=fail_on_data_loss
-        )
+        return reading.topic_counts(self.path, **wanted)
 
     def cut(
-        self,
-        start: int | None = None,
-        end: int | None = None,
-        *,
-        topics: Iterable[str] | None = None,
-        pattern: str | None = None,
-        target_bytes: int | None = None,
-        parts: int | None = None,
-        fail_on_data_loss: bool = True,
+        self, start: int | None = None, end: int | None = None, **wanted: Unpack[OfCut]
     ) -> list[Part]:
         """Return parts of a range."""
-        return cuts.cut(
-            self.path,
-            start,
-            end,
-            topics=topics,
-            pattern=pattern,
-            target_bytes=target_bytes,
-            parts=parts,
-            fail_on_data_loss=fail_on_data_loss,
-        )
+        return cuts.cut(self.path, start, end, **wanted)
 
-    def advance(
-        self,
-        start: int,
-        *,
-        topics: Iterable[str] | None = None,
-        pattern: str | None = None,
-        messages: int = _NO_LIMIT,
-        payload_bytes: int = _NO_LIMIT,
-        fail_on_data_loss: bool = True,
-    ) -> int:
+    def advance(self, start: int, **wanted: Unpack[OfAdvance]) -> int:
         """Return the id behind so many wanted messages, or payload bytes."""
-        return cuts.advance(
-            self.path,
-            start,
-            topics=topics,
-            pattern=pattern,
-            messages=messages,
-            payload_bytes=payload_bytes,
-            fail_on_data_loss=fail_on_data_loss,
-        )
+        return cuts.advance(self.path, start, **wanted)
 
-    def batches(
-        self,
-        *,
-        start: int | None = None,
-        end: int | None = None,
-        topics: Iterable[str] | None = None,
-        pattern: str | None = None,
-        columns: Sequence[str] | None = None,
-        headers: bool = False,
-        qos: int | None = None,
-        decoding: Decoding | None = None,
-        fail_on_data_loss: bool = True,
-        losses: list[Loss] | None = None,
-        batch_rows: int = BATCH_ROWS,
-    ) -> Batches:
+    def batches(self, **wanted: Unpack[OfBatches]) -> Batches:
         """Return the messages of a range in batches."""
-        return reading.batches(
-            self.path,
-            start=start,
-            end=end,
-            topics=topics,
-            pattern=pattern,
-            columns=columns,
-            headers=headers,
-            qos=qos,
-            decoding=decoding,
-            fail_on_data_loss=fail_on_data_loss,
-            losses=losses,
-            batch_rows=batch_rows,
-        )
+        return reading.batches(self.path, **wanted)
 
 
 def open_log(
