@@ -73,6 +73,23 @@ def test_hostile_topics_are_text_and_work(stage: Stage, tab: Tab) -> None:
         assert (kind, True) == (kind, is_unharmed(tab))
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_topic_of_dots_is_opened_like_any_other(stage: Stage, tab: Tab, name: str) -> None:
+    """By its link in the list; its messages are found, and one is published."""
+    with stage.client("blip") as client:
+        client.publish(name, b"from elsewhere")
+    tab.open("#/topics?search=" + quote(name, safe=""))
+    tab.page.get_by_role("link", name=name, exact=True).click()
+    tab.page.locator(ROW).first.wait_for()
+    assert name == (tab.page.locator("h1 bdi").text_content() or "")
+
+    tab.page.get_by_label("Payload", exact=True).fill('"from the page"')
+    tab.button("Publish")
+    tab.sees("Published at offset")
+    tab.page.locator(ROW).nth(1).wait_for()
+    assert 2 == stage.api("GET", f"/api/topics/%FF{name}")["messages"]
+
+
 def test_a_name_is_confirmed_letter_by_letter(stage: Stage, tab: Tab) -> None:
     """One that only looks the same, with a Cyrillic o, or that lacks a word, is not it."""
     name = "orders.\u05ea\u05d5\u05e8.eu"

@@ -1,8 +1,9 @@
 """Endpoints: one declaration each, from which the route and its description are both made.
 
 A path is matched as it was sent, before anything in it is decoded: a name is one part of the
-path, and what is percent-encoded in it, slashes too, belongs to the name. What a handler
-answers is a typed structure, and that structure is what the description shows.
+path, and what is percent-encoded in it, slashes too, belongs to the name. A name that is `.` or
+`..` does not come through a browser, encoded or not: it is sent as `%FF.` or `%FF..`. What a
+handler answers is a typed structure, and that structure is what the description shows.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,6 +23,9 @@ from braidmq.admin.parameters import Name, Parameter
 Handler = Callable[[Request], Awaitable[Response]]
 
 JSON: Final = "application/json"
+
+_DOTS: Final = {b"\xff.": ".", b"\xff..": ".."}
+"""Names that addresses cannot hold, and what stands for them: no other name has the byte FF."""
 
 NO_KEY: Final = "none"
 ANY_KEY: Final = "key"
@@ -125,7 +129,10 @@ def _method(scope: Scope) -> str:
 
 
 def _decoded(raw: bytes) -> str:
+    name = unquote_to_bytes(raw)
+    if name in _DOTS:
+        return _DOTS[name]
     try:
-        return unquote_to_bytes(raw).decode()
+        return name.decode()
     except UnicodeDecodeError:
         return ""  # no name of ours: they are UTF-8

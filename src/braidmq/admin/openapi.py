@@ -149,7 +149,9 @@ def _parameter(parameter: Parameter | Name, place: str) -> dict[str, object]:
         "name": parameter.name,
         "in": place,
         "required": place == "path",
-        "description": parameter.summary,
+        "description": parameter.description
+        if isinstance(parameter, Name)
+        else parameter.summary,
         "schema": dict(parameter.schema()),
     }
 

@@ -49,6 +49,13 @@ class Name:
     summary: str
     whole: bool = False
 
+    @property
+    def description(self) -> str:
+        """What it is, and how it is sent."""
+        if self.whole:
+            return self.summary
+        return f"{self.summary} Of the names `.` and `..`, send `%FF.` and `%FF..`."
+
     def schema(self) -> Mapping[str, object]:
         """Return the JSON Schema of its values."""
         if self.whole:

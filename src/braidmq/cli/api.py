@@ -217,4 +217,7 @@ def api_at(url: str | None) -> Api:
 
 def path_of(*parts: str) -> str:
     """Return the path of these parts; a name is one part, whatever characters it has."""
-    return "".join(f"/{quote(part, safe='')}" for part in parts)
+    # What is between us and the broker may take a part away that is only dots.
+    return "".join(
+        f"/%FF{part}" if part in {".", ".."} else f"/{quote(part, safe='')}" for part in parts
+    )

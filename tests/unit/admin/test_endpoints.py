@@ -39,6 +39,8 @@ PATHS = {
     "/t/%E2%82%AC?a=b": {"a": "\u20ac"},
     "/t/%3F%23%25": {"a": "?#%"},
     "/t/%252F": {"a": "%2F"},
+    "/t/%FF.": {"a": "."},
+    "/t/%FF../m/%ff%2E": {"a": "..", "b": "."},
 }
 
 
@@ -53,7 +55,8 @@ def test_names_are_found_as_they_were_sent(
 
 
 @pytest.mark.parametrize(
-    "path", ["/t", "/t/", "/t/x/", "/t//m/y", "/t/%FF", "/t/x/n/y", "//t/x"]
+    "path",
+    ["/t", "/t/", "/t/x/", "/t//m/y", "/t/%FF", "/t/%FF...", "/t/%FFx", "/t/x/n/y", "//t/x"],
 )
 def test_other_paths_are_404(client: TestClient, path: str) -> None:
     """A name is never empty, and always UTF-8."""

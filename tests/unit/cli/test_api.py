@@ -54,8 +54,10 @@ def test_all_pages_are_asked_for(source: FakeSource, port: int) -> None:
 
 
 def test_a_name_is_one_part_of_a_path() -> None:
-    """Slashes and question marks do not end it."""
+    """Slashes and question marks do not end it, and dots do not lead elsewhere."""
     assert "/api/queues/a%2Fb%3F%C3%BC" == path_of("api", "queues", "a/b?\u00fc")
+    assert "/api/queues/%FF.." == path_of("api", "queues", "..")
+    assert "/api/queues/..." == path_of("api", "queues", "...")
 
 
 def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:

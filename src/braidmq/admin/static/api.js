@@ -45,7 +45,12 @@ export function keyState() {
 
 /** Return the address of something: `path("topics", name, "messages")`. */
 export function path(...parts) {
-  return `/api/${parts.map(inAddress).join("/")}`;
+  return `/api/${parts.map(inPath).join("/")}`;
+}
+
+// A part that is `.` or `..`, encoded or not, is taken away by the browser; %FF is in no name.
+function inPath(name) {
+  return name === "." || name === ".." ? `%FF${name}` : inAddress(name);
 }
 
 /** Send a request with the key and return the Response, whatever its status. */
