@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -36,32 +36,75 @@ DRAIN_S_MAX: Final = 1
 _BACKLOG: Final = 128
 
 
-class _Protocol(H11Protocol):
+class Uptake:
+    """Whether a peer takes what it has asked for: judged by what has left, from look to look.
+
+    What still waits says nothing by itself: with a stream it is there at every look, also for
+    a peer that reads all the time.
+    """
+
+    def __init__(self) -> None:
+        self._unsent = 0
+        self._taken = 0
+
+    def is_stuck(self, *, given: int, unsent: int) -> bool:
+        """Say whether bytes have waited since the last look, and none has left.
+
+        *given* are all bytes so far that were for the peer, *unsent* those that wait now.
+        """
+        taken = given - unsent
+        stuck = unsent > 0 and self._unsent > 0 and taken <= self._taken
+        self._unsent, self._taken = unsent, taken
+        return stuck
+
+
+class _Counted:
+    """A transport that knows how many bytes it was given."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.given = 0
+
+    def write(self, data: bytes) -> None:
+        self.given += len(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
+
+
+class PatientProtocol(H11Protocol):
     """HTTP that does not wait for ever for a request to arrive or an answer to be taken."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class has it
-        super().connection_made(transport)
+        """Begin to look."""
+        self._counted = _Counted(transport)
+        self._uptake = Uptake()
         self._last_seen: RequestResponseCycle | None = None
-        self._unsent = 0  # when it was looked at last
-        self._timer = self.loop.call_later(HEAD_S_MAX, self._look)
+        super().connection_made(cast("asyncio.Transport", self._counted))
+        self._timer = self.loop.call_later(HEAD_S_MAX, self._look_on)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Look no more."""
         self._timer.cancel()
         super().connection_lost(exc)
 
-    def _look(self) -> None:
+    def _look_on(self) -> None:
+        # Also after a close: what still waits then must leave as well.
+        self._timer = self.loop.call_later(HEAD_S_MAX, self._look_on)
+        self.look()
+
+    def look(self) -> None:
+        """End the connection if its peer neither takes an answer nor asks for one."""
+        unsent = self.transport.get_write_buffer_size()
+        if self._uptake.is_stuck(given=self._counted.given, unsent=unsent):
+            self.transport.abort()
+            return
         cycle: RequestResponseCycle | None = self.cycle
         answering = cycle is not None and not cycle.response_complete
-        unsent = self.transport.get_write_buffer_size()
-        if unsent and unsent >= self._unsent > 0:
-            self.transport.abort()  # it takes nothing of what it has asked for
-            return
-        self._unsent = unsent
-        if not answering and cycle is self._last_seen:
+        if not unsent and not answering and cycle is self._last_seen:
             self.transport.close()
-            return
         self._last_seen = cycle
-        self._timer = self.loop.call_later(HEAD_S_MAX, self._look)
 
 
 class _Server(uvicorn.Server):
@@ -130,7 +173,7 @@ class AdminServer:
         config = uvicorn.Config(
             self._app,
             loop="none",
-            http=_Protocol,
+            http=PatientProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -1,6 +1,7 @@
 """The HTTP listener, with real sockets."""
 
 import asyncio
+import contextlib
 import http.client
 import io
 import logging
@@ -17,8 +18,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from braidmq.admin import server
 from braidmq.admin.app import build_app
-from braidmq.admin.server import CONNECTIONS_MAX, HEADER_BYTES_MAX, AdminServer
+from braidmq.admin.server import (
+    CONNECTIONS_MAX,
+    HEADER_BYTES_MAX,
+    AdminServer,
+    PatientProtocol,
+    Uptake,
+)
 from braidmq.base.errors import AddressInUseError, ConfigError
+from braidmq.base.limits import KIB, MIB
 from tests.unit.admin.sources import ADMIN, FakeSource
 
 pytestmark = pytest.mark.asyncio
@@ -133,6 +141,78 @@ async def test_nothing_is_logged_about_requests() -> None:
         root.setLevel(level)
 
     assert "" == stream.getvalue()
+
+
+async def answer_to(address: tuple[str, int], *lines: str) -> bytes:
+    """Return all that comes back for a request of these lines, without its last."""
+    reader, writer = await asyncio.open_connection(*address)
+    request = [*lines, "Host: localhost", "Connection: close", "", ""]
+    writer.write("\r\n".join(request).encode())
+    answer = await asyncio.wait_for(reader.read(), timeout=10)
+    writer.close()
+    return answer
+
+
+async def test_an_answer_does_not_say_what_serves_it() -> None:
+    """Its name and version would only help those who look for a hole in it."""
+    async with listening() as address:
+        answer = await answer_to(address, "GET /healthz HTTP/1.1")
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nserver:" not in answer.lower()
+
+
+async def test_nobody_says_for_somebody_else_who_asks() -> None:
+    """What a peer claims to forward is its own word: there is no proxy that we know of."""
+    seen: list[Scope] = []
+
+    async def note(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body"})
+
+    listener = AdminServer(note, host="127.0.0.1", port=0)
+    address = await listener.start()
+    claims = ("X-Forwarded-For: 192.0.2.1", "X-Forwarded-Proto: https")
+    await answer_to(address, "GET / HTTP/1.1", *claims)
+    await listener.stop()
+
+    assert [("127.0.0.1", "http")] == [(scope["client"][0], scope["scheme"]) for scope in seen]
+
+
+async def test_a_websocket_is_not_opened() -> None:
+    """Who asks for one is answered as if it had not: there is one way in, and it is HTTP."""
+    upgrade = (
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    )
+    async with listening() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        lines = ["GET /healthz HTTP/1.1", "Host: localhost", "Connection: Upgrade", *upgrade]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+
+        assert b"HTTP/1.1 200 OK\r\n" == await reader.readline()
+        writer.close()
+
+
+async def test_stop_does_not_wait_for_an_answer_without_an_end() -> None:
+    """A dashboard that is open does not keep the broker alive."""
+    asked_for = asyncio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        asked_for.set()
+        await asyncio.Event().wait()
+
+    listener = AdminServer(endless, host="127.0.0.1", port=0)
+    reader, writer = await asyncio.open_connection(*await listener.start())
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    async with asyncio.timeout(20):
+        await asked_for.wait()
+        await listener.stop()
+
+        assert b"200 OK" not in await reader.read()
+    writer.close()
 
 
 async def test_a_name_of_the_longest_topic_fits_into_a_request() -> None:
@@ -255,3 +335,134 @@ async def test_a_peer_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPa
 async def _for_ever(send: Send, piece: Message) -> None:
     while True:
         await send(piece)
+
+
+# What was given in all and what waits, look by look; and whether the peer is stuck then.
+LOOKS = {
+    "nothing was ever asked": [(0, 0, False), (0, 0, False)],
+    "it takes nothing": [(9, 9, False), (9, 9, True)],
+    "it takes nothing while more comes": [(9, 9, False), (20, 20, True)],
+    "it takes a byte, and no more": [(9, 9, False), (9, 8, False), (9, 8, True)],
+    "it reads, and as much waits at every look": [
+        (9, 9, False),
+        (15, 9, False),
+        (20, 9, False),
+    ],
+    "it reads, and ever more waits": [(9, 9, False), (20, 19, False), (40, 38, False)],
+    "it has taken all, and the next waits": [(9, 0, False), (18, 9, False), (18, 9, True)],
+    "it was slow, and has taken all": [(9, 9, False), (9, 0, False), (9, 0, False)],
+}
+
+
+@pytest.mark.parametrize("looks", LOOKS.values(), ids=LOOKS.keys())
+async def test_a_peer_is_stuck_when_nothing_leaves(looks: list[tuple[int, int, bool]]) -> None:
+    """What waits says nothing: a stream always has something that waits."""
+    uptake = Uptake()
+
+    assert [stuck for *_, stuck in looks] == [
+        uptake.is_stuck(given=given, unsent=unsent) for given, unsent, _ in looks
+    ]
+
+
+class Pieces:
+    """An application whose answer comes as it is told to, and its one connection."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, head_s: float = 3600.0) -> None:
+        self.seen: list[PatientProtocol] = []
+        self.looked = asyncio.Semaphore(0)
+        self.lost = asyncio.Event()
+        self._told: asyncio.Queue[Message] = asyncio.Queue()
+        self._given = asyncio.Semaphore(0)
+        pieces = self
+
+        class Seen(PatientProtocol):
+            """As it is, and it says what happens to it."""
+
+            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class has it
+                super().connection_made(transport)
+                pieces.seen.append(self)
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                super().connection_lost(exc)
+                pieces.lost.set()
+                pieces.looked.release()
+
+            def look(self) -> None:
+                super().look()
+                pieces.looked.release()
+
+        monkeypatch.setattr(server, "HEAD_S_MAX", head_s)
+        monkeypatch.setattr(server, "PatientProtocol", Seen)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        more = True
+        while more:
+            piece = await self._told.get()
+            more = piece["more_body"]
+            asyncio.get_running_loop().call_soon(self._given.release)
+            await send(piece)
+
+    async def tell(self, size: int, *, more: bool = True) -> None:
+        """Have so much sent, and wait until it was given to the connection."""
+        piece = {"type": "http.response.body", "body": bytes(size), "more_body": more}
+        self._told.put_nowait(piece)
+        await self._given.acquire()
+
+    @asynccontextmanager
+    async def asked(self) -> AsyncIterator[socket.socket]:
+        """Ask, and return the peer's end, which takes nothing much by itself."""
+        listener = AdminServer(self, host="127.0.0.1", port=0)
+        address = await listener.start()
+        loop = asyncio.get_running_loop()
+        try:
+            with socket.socket() as peer:
+                peer.setblocking(False)
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * KIB)
+                async with asyncio.timeout(20):
+                    await loop.sock_connect(peer, address)
+                    await loop.sock_sendall(peer, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    yield peer
+        finally:
+            await listener.stop()
+
+
+async def taken(peer: socket.socket, size: int) -> int:
+    """Take so many bytes, or what there is until the end; return how many that were."""
+    loop = asyncio.get_running_loop()
+    left = size
+    with contextlib.suppress(ConnectionResetError):
+        while left and (data := await loop.sock_recv(peer, left)):
+            left -= len(data)
+    return size - left
+
+
+async def test_a_peer_that_reads_steadily_is_not_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However much of a stream waits for it, at every look more than at the last."""
+    pieces = Pieces(monkeypatch)
+    async with pieces.asked() as peer:
+        for size in (8 * MIB, 10 * MIB, 12 * MIB):
+            await pieces.tell(size)
+            (connection,) = pieces.seen
+            assert connection.transport.get_write_buffer_size() > 0
+            connection.look()
+            assert size == await taken(peer, size)
+        await pieces.tell(0, more=False)
+
+
+@pytest.mark.slow
+async def test_a_peer_that_stops_in_the_middle_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also when all was said long ago: what waits for it would be kept for ever."""
+    pieces = Pieces(monkeypatch, head_s=0.2)
+    async with pieces.asked() as peer:
+        await pieces.tell(64 * MIB, more=False)
+        for _ in range(2):
+            await pieces.looked.acquire()
+            await taken(peer, 16 * MIB)
+        await pieces.lost.wait()
+
+        assert 32 * MIB > await taken(peer, 32 * MIB)
