@@ -118,6 +118,36 @@ def test_hostile_consumers_are_text(stage: Stage, tab: Tab) -> None:
     assert is_unharmed(tab)
 
 
+def test_text_cannot_become_markup_or_script(tab: Tab) -> None:
+    """Whatever a later change of the page does with it, the browser refuses."""
+    tab.open("#/topics")
+    refused = tab.page.evaluate(
+        """async () => {
+          let told = 0;
+          addEventListener("securitypolicyviolation", () => { told += 1; });
+          const ways = {
+            innerHTML: () => { document.querySelector("main").innerHTML = "<b>x</b>"; },
+            insertAdjacentHTML: () => document.body.insertAdjacentHTML("beforeend", "<b>x</b>"),
+            write: () => document.write("<b>x</b>"),
+            srcdoc: () => { document.createElement("iframe").srcdoc = "<b>x</b>"; },
+            script: () => { document.createElement("script").text = "hacked = 1"; },
+            policy: () => globalThis.trustedTypes.createPolicy("mine", {}),
+          };
+          const refused = Object.entries(ways).map(([name, way]) => {
+            try { way(); return `${name} works`; } catch { return name; }
+          });
+          while (told < refused.length) await new Promise((resolve) => setTimeout(resolve));
+          return refused;
+        }"""
+    )
+    told = [complaint for complaint in tab.complaints if "policy violated" in complaint]
+    tab.complaints.clear()
+
+    expected = ["innerHTML", "insertAdjacentHTML", "write", "srcdoc", "script", "policy"]
+    assert expected == refused
+    assert len(expected) == len(told)
+
+
 def test_hostile_addresses_do_no_harm(tab: Tab) -> None:
     """Whatever a link to the page says, it ends on a page of ours."""
     for route in (

@@ -23,9 +23,11 @@ from braidmq.admin.parameters import Name
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "font-src 'self'; connect-src 'self'; manifest-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""What a page may load and do: its own files and this API, nothing inline, no other place."""
+"""What a page may load and do: its own files and this API, nothing inline, no other place.
+And no text becomes markup or script: the browser refuses whatever would make it so."""
 
 MEDIA_TYPES: Final = {
     ".css": "text/css; charset=utf-8",
