@@ -393,6 +393,15 @@ async def test_no_secret_of_the_configuration_is_told(tmp_path: Path) -> None:
     assert CANARY_KEY not in line
 
 
+async def test_metrics_need_a_key_where_others_can_ask(tmp_path: Path) -> None:
+    """Everywhere but on loopback; a name that only turns out to be that is not known to be."""
+    config = key_section("ada", "ada-key")
+    async with served(tmp_path, "--http", "127.1:0", config=config, dev=False) as broker:
+        await broker.ready()
+
+        assert [401, 200] == [(await broker.get(path))[0] for path in ("/metrics", "/healthz")]
+
+
 async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
     """/healthz, /livez and /readyz are open; /metrics counts what was done."""
     async with served(tmp_path) as broker:

@@ -118,7 +118,7 @@ class FakeLetters:
         self.replays: list[tuple[str, int | None]] = []
         self.replayed_alone: list[tuple[str, int]] = []
 
-    def add(self, queue: str, offset: int) -> None:
+    def add(self, queue: str, offset: int, payload: bytes = b'{"n": 1}') -> None:
         letters = self.kept.setdefault(queue, [])
         letters.append(
             Letter(
@@ -128,7 +128,7 @@ class FakeLetters:
                 death_queue=queue.removeprefix("dlq."),
                 attempts=3,
                 timestamp_us=2_000_000,
-                payload=b'{"n": 1}',
+                payload=payload,
                 headers={"trace": "t"},
             )
         )
@@ -279,22 +279,22 @@ class FakeNumbers:
 
 
 class FakeConnections:
-    """No connection but number 7; whose are asked for is kept."""
+    """No connection but number 7; whose are asked for, and how many, is kept."""
 
     def __init__(self) -> None:
-        self.asked: list[str | None] = []
+        self.asked: list[tuple[str | None, int]] = []
         self.closed: list[int] = []
 
     async def connections(
         self, *, after: str, limit: int, of: Principal | None
     ) -> ConnectionsPage:
-        self.asked.append(None if of is None else of.name)
+        self.asked.append((None if of is None else of.name, limit))
         return ConnectionsPage([], None)
 
     async def subscriptions(
         self, *, after: str, limit: int, search: str, of: Principal | None
     ) -> SubscriptionsPage:
-        self.asked.append(None if of is None else of.name)
+        self.asked.append((None if of is None else of.name, limit))
         return SubscriptionsPage([], None)
 
     def close(self, connection_id: str) -> int:

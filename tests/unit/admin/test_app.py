@@ -2,6 +2,8 @@
 
 import pytest
 from starlette.testclient import TestClient
+from starlette.types import Message
+from structlog.testing import capture_logs
 
 from braidmq.admin.app import build_app
 from braidmq.admin.health import Readiness
@@ -103,6 +105,30 @@ def test_a_failure_of_ours_tells_nothing(client: TestClient, source: FakeSource)
     assert (500, {"error": "internal error"}) == (response.status_code, response.json())
 
 
+SECURITY_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+def test_a_failure_of_ours_is_logged_without_what_was_sent(
+    client: TestClient, source: FakeSource
+) -> None:
+    """Where, and of which kind; keys may be in the query, and anything in the exception."""
+    source.broken = True
+    with capture_logs() as logs:
+        client.get("/api/overview?key=a-key", headers=ADMIN)
+
+    expected = {"event": "http_request_failed", "log_level": "error"}
+    expected |= {"path": "/api/overview", "error": "RuntimeError"}
+    assert [expected] == logs
+
+
 @pytest.mark.parametrize("path", ["/healthz", "/metrics", "/api/overview", "/nope"])
 @pytest.mark.parametrize("host", ["localhost", "evil.example.com"])
 def test_every_answer_carries_the_security_headers(
@@ -111,13 +137,7 @@ def test_every_answer_carries_the_security_headers(
     """Refusals included."""
     headers = client.get(path, headers={"Host": host}).headers
 
-    assert ("nosniff", "DENY", "no-store", "no-referrer") == (
-        headers["x-content-type-options"],
-        headers["x-frame-options"],
-        headers["cache-control"],
-        headers["referrer-policy"],
-    )
-    assert "default-src 'none'" in headers["content-security-policy"]
+    assert SECURITY_HEADERS == {name: headers.get(name) for name in SECURITY_HEADERS}
 
 
 def test_a_failure_carries_the_security_headers(client: TestClient, source: FakeSource) -> None:
@@ -133,6 +153,32 @@ def test_a_failure_carries_the_security_headers(client: TestClient, source: Fake
 def test_a_slash_at_the_end_is_no_redirect(client: TestClient) -> None:
     """It would be another name, and a redirect would send the key on."""
     assert 404 == client.get("/api/topics/", headers=ADMIN).status_code
+
+
+@pytest.mark.asyncio
+async def test_a_slash_at_the_end_is_no_redirect_for_other_servers_either(
+    source: FakeSource,
+) -> None:
+    """Those that do not say how a path was sent."""
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "scheme": "http",
+        "path": "/api/topics/",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }
+    await build_app(source, loopback=True)(scope, receive, send)
+
+    assert [404] == statuses
 
 
 def test_no_answer_repeats_a_key(client: TestClient, source: FakeSource) -> None:

@@ -14,8 +14,19 @@ def test_others_than_administrators_see_their_own(
     answers = [client.get(path, headers=headers) for headers in (ADMIN, ORDERS)]
 
     assert [200, 200] == [answer.status_code for answer in answers]
-    assert [None, "orders"] == source.connections.asked
+    assert [(None, 100), ("orders", 100)] == source.connections.asked
     assert {path.rpartition("/")[2]: [], "next": None} == answers[0].json()
+
+
+@pytest.mark.parametrize("path", ["/api/connections", "/api/subscriptions"])
+def test_a_page_is_as_long_as_it_was_asked_for(
+    client: TestClient, source: FakeSource, path: str
+) -> None:
+    """And no longer than any page is."""
+    answers = [client.get(f"{path}?limit={n}", headers=ADMIN) for n in (7, 1001)]
+
+    assert [200, 400] == [answer.status_code for answer in answers]
+    assert [(None, 7)] == source.connections.asked
 
 
 def test_an_administrator_closes_a_connection(client: TestClient, source: FakeSource) -> None:

@@ -3,6 +3,7 @@
 import pytest
 from starlette.testclient import TestClient
 
+from braidmq.admin.messages import SHOWN_BYTES_MAX
 from braidmq.broker.authorize import Principal
 from tests.unit.admin.sources import (
     ADMIN,
@@ -56,6 +57,18 @@ def test_a_letter_says_what_became_of_it(client: TestClient, letters: FakeLetter
         "headers": {"trace": "t"},
     }
     assert {"letters": [letter], "next": None} == page
+
+
+def test_a_long_letter_is_cut(client: TestClient, letters: FakeLetters) -> None:
+    """As a long message is, and it says so."""
+    letters.add("dlq.a", 4, (SHOWN_BYTES_MAX + 1) * b"x")
+    (letter,) = client.get(LETTERS, headers=ADMIN, params={"queue": "dlq.a"}).json()["letters"]
+
+    assert (SHOWN_BYTES_MAX, SHOWN_BYTES_MAX + 1, True) == (
+        len(letter["payload"]),
+        letter["size"],
+        letter["truncated"],
+    )
 
 
 def test_letters_come_in_pages(client: TestClient, letters: FakeLetters) -> None:

@@ -1,13 +1,18 @@
 """Messages over HTTP: how payloads are shown and taken, and what is refused."""
 
+import asyncio
 import base64
 import json
 
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Message, Scope
 
+from braidmq.admin import messages
+from braidmq.admin.app import build_app
 from braidmq.admin.messages import (
+    LARGE_AT_ONCE_MAX,
     PAYLOAD_BYTES_MAX,
     SHOWN_BYTES_MAX,
     Posted,
@@ -112,10 +117,20 @@ def test_a_page_is_asked_for_by_offset_time_and_order(
     ] == source.messages.asked
 
 
-@pytest.mark.parametrize("offset", ["0", "x", "-1", "9", "18446744073709551616"])
-def test_a_message_that_is_not_there_is_404(client: TestClient, offset: str) -> None:
-    """Also where no message can be."""
-    assert 404 == client.get(f"{READING}/{offset}", headers=ORDERS).status_code
+def test_a_message_that_is_not_there_is_404(client: TestClient) -> None:
+    """The source knows which are."""
+    assert 404 == client.get(f"{READING}/9", headers=ORDERS).status_code
+
+
+@pytest.mark.parametrize("offset", ["0", "x", "-1", "1.5", str(2**64), 5000 * "9"])
+def test_where_no_message_can_be_none_is_looked_for(client: TestClient, offset: str) -> None:
+    """404, in words that say what an offset is."""
+    answer = client.get(f"{READING}/{offset}", headers=ORDERS)
+
+    assert (404, {"error": "no such message: offsets are whole numbers from 1 on"}) == (
+        answer.status_code,
+        answer.json(),
+    )
 
 
 def test_reading_needs_subscribe_and_posting_publish(client: TestClient) -> None:
@@ -171,6 +186,8 @@ BAD_BODIES = [
     b'{"payload": 1, "headers": {"": "v"}}',
     b'{"payload": "\\ud800"}',
     b'{"payload": "\xff"}',
+    b'{"payload": {"k": "\xff"}}',
+    b'{"payload": 1, "' + 9_999 * b"k" + b'": 1}',
     b'{"payload": NaN}',
     b'{"payload": ' + 5000 * b"[" + 5000 * b"]" + b"}",
     json.dumps({"payload": 1, "headers": {"k": 70_000 * "v"}}).encode(),
@@ -210,6 +227,68 @@ def test_a_body_without_a_length_is_taken_as_well(
 
     assert 201 == answer.status_code
     assert [b"1"] == [published[1] for published in source.messages.published]
+
+
+def test_a_body_beyond_its_bound_is_413(
+    client: TestClient, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it says its length or not, it is not held."""
+    monkeypatch.setattr(messages, "POST_BYTES_MAX", 99)
+    body = json.dumps({"payload": 100 * "x"}).encode()
+    answers = [
+        client.post(POSTING, headers=ORDERS, content=content)
+        for content in (body, iter([body]))
+    ]
+
+    assert [413, 413] == [answer.status_code for answer in answers]
+    assert [] == source.messages.published
+
+
+class Poster:
+    """A peer that posts a message without saying how long it is, when it is told to."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.asked = asyncio.Event()  # the application waits for the body
+        self.send = asyncio.Event()
+        self.status = 0
+        scope: Scope = {
+            "type": "http",
+            "method": "POST",
+            "path": POSTING,
+            "raw_path": POSTING.encode(),
+            "query_string": b"",
+            "headers": [
+                (b"authorization", ORDERS["Authorization"].encode()),
+                (b"host", b"localhost"),
+            ],
+        }
+        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> Message:
+        self.asked.set()
+        await self.send.wait()
+        return {"type": "http.request", "body": b'{"payload": 1}', "more_body": False}
+
+    async def _send(self, message: Message) -> None:
+        self.status = message.get("status", self.status)
+
+
+@pytest.mark.asyncio
+async def test_so_many_large_bodies_are_read_at_once(source: FakeSource) -> None:
+    """The others wait, unread, until one is through: that bounds the memory."""
+    app = build_app(source, loopback=True)
+    posters = [Poster(app) for _ in range(LARGE_AT_ONCE_MAX + 1)]
+    async with asyncio.timeout(20):
+        for poster in posters[:LARGE_AT_ONCE_MAX]:
+            await poster.asked.wait()
+        for _ in range(100):  # turns of the loop, in which the last one could begin
+            await asyncio.sleep(0)
+        assert not posters[-1].asked.is_set()
+        for poster in posters:
+            poster.send.set()
+            await poster.task
+
+    assert [201] * len(posters) == [poster.status for poster in posters]
 
 
 def test_a_full_queue_is_409(client: TestClient, source: FakeSource) -> None:

@@ -1,5 +1,7 @@
 """Query parameters: read, refused, described."""
 
+from urllib.parse import quote
+
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,13 +22,25 @@ def test_a_page_has_its_default_and_its_bounds() -> None:
     assert [1, 7, 2**64 - 1] == [FROM.of(asked(q)) for q in ("", "from=7", f"from={2**64 - 1}")]
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "x", "", "1.5", "\u0663", "1e3", 5000 * "9"])
+NO_NUMBERS = ["0", "-1", "x", "", "1.5", "\u0663", "\u00b2", "1e3", "+1", " 1", 5000 * "9"]
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
 def test_what_is_no_number_is_refused(text: str) -> None:
     """400, and what would be good."""
     with pytest.raises(HTTPException, match="limit must be a whole number from 1 to 1000"):
-        LIMIT.of(asked(f"limit={text}"))
+        LIMIT.of(asked(f"limit={quote(text)}"))
     with pytest.raises(HTTPException, match="from must be an offset"):
-        FROM.of(asked(f"from={text}"))
+        FROM.of(asked(f"from={quote(text)}"))
+
+
+def test_a_number_beyond_its_bound_is_refused() -> None:
+    """By one, too, and with as many digits as the bound has."""
+    for text in ("1001", "9999"):
+        with pytest.raises(HTTPException, match="limit must be a whole number from 1 to 1000"):
+            LIMIT.of(asked(f"limit={text}"))
+    with pytest.raises(HTTPException, match="from must be an offset"):
+        FROM.of(asked(f"from={2**64}"))
 
 
 def test_a_choice_is_one_of_its_words() -> None:
@@ -44,6 +58,8 @@ def test_a_choice_is_one_of_its_words() -> None:
         ("1970-01-01T01:00:00+01:00", 0),  # the plus sign arrives as a space
         ("1970-01-02", 86_400_000_000),
         ("1969-01-01T00:00:00Z", 0),
+        ("0001-01-01T00:00:00%2B23:59", 0),
+        ("9999-12-31T23:59:59-23:59", 253_402_387_139_000_000),
     ],
 )
 def test_a_time_is_iso_8601(text: str, moment_us: int) -> None:
@@ -51,7 +67,11 @@ def test_a_time_is_iso_8601(text: str, moment_us: int) -> None:
     assert moment_us == TIME.given(asked(f"time={text}"))
 
 
-@pytest.mark.parametrize("text", ["", "noon", "1", "2026-13-01", "9999-12-31T23:59:59-23:59x"])
+NO_TIMES = ["", "noon", "1", "2026-13-01", "9999-12-31T23:59:59-23:59x"]
+NO_TIMES += ["1970-01-01T00:00:00." + 60 * "0"]  # longer than any time needs
+
+
+@pytest.mark.parametrize("text", NO_TIMES)
 def test_what_is_no_time_is_refused(text: str) -> None:
     """400, with an example."""
     with pytest.raises(HTTPException, match="time must be a time such as"):

@@ -75,6 +75,13 @@ def test_a_foreign_page_changes_nothing(
     assert ["q"] == list(source.queues.rows)
 
 
+def test_one_good_origin_does_not_excuse_another(client: TestClient) -> None:
+    """A browser says one; whoever says two is none."""
+    origins = [("Origin", OWN_ORIGINS[0]), ("Origin", FOREIGN_ORIGINS[0])]
+
+    assert 403 == client.post(PURGE, headers=[*ADMIN.items(), *origins]).status_code
+
+
 def test_a_program_says_no_origin(client: TestClient) -> None:
     """It has the key, and that is enough."""
     assert 200 == client.post(PURGE, headers=ADMIN).status_code

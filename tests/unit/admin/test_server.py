@@ -410,7 +410,7 @@ class Pieces:
         await self._given.acquire()
 
     @asynccontextmanager
-    async def asked(self) -> AsyncIterator[socket.socket]:
+    async def asked(self, then: str = "keep-alive") -> AsyncIterator[socket.socket]:
         """Ask, and return the peer's end, which takes nothing much by itself."""
         listener = AdminServer(self, host="127.0.0.1", port=0)
         address = await listener.start()
@@ -421,7 +421,8 @@ class Pieces:
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * KIB)
                 async with asyncio.timeout(20):
                     await loop.sock_connect(peer, address)
-                    await loop.sock_sendall(peer, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    lines = ["GET / HTTP/1.1", "Host: localhost", f"Connection: {then}", "", ""]
+                    await loop.sock_sendall(peer, "\r\n".join(lines).encode())
                     yield peer
         finally:
             await listener.stop()
@@ -452,13 +453,27 @@ async def test_a_peer_that_reads_steadily_is_not_cut_off(
         await pieces.tell(0, more=False)
 
 
+async def test_a_slow_answer_is_not_an_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a part of it waits, all of it said or not, its connection stays open."""
+    pieces = Pieces(monkeypatch)
+    async with pieces.asked() as peer:
+        await pieces.tell(32 * MIB, more=False)
+        (connection,) = pieces.seen
+        for _ in range(3):
+            await taken(peer, 8 * MIB)
+            connection.look()
+            assert not connection.transport.is_closing()
+        await taken(peer, 8 * MIB)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("then", ["keep-alive", "close"])
 async def test_a_peer_that_stops_in_the_middle_is_cut_off(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     """Also when all was said long ago: what waits for it would be kept for ever."""
     pieces = Pieces(monkeypatch, head_s=0.2)
-    async with pieces.asked() as peer:
+    async with pieces.asked(then) as peer:
         await pieces.tell(64 * MIB, more=False)
         for _ in range(2):
             await pieces.looked.acquire()

@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from braidmq.admin.refusals import UnavailableError
+from braidmq.server import log_facts
 from braidmq.server.config import WalConfig
-from braidmq.server.log_facts import LogAdministration, quarantined
+from braidmq.server.log_facts import LogAdministration, is_intact, quarantined
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.disk import Disk
+from braidmq.wal.segment import SegmentInfo
+from braidmq.wal.wal import Wal
 from tests.unit.server.queue_broker import publish, status_of
 
 pytestmark = pytest.mark.asyncio
@@ -55,6 +58,40 @@ async def test_a_check_finds_the_damaged_segment(tmp_path: Path) -> None:
         assert [True, False, True, None] == [one.verified for one in found.segments]
         assert found.segments == again.segments
         assert found.segments == (await log.facts()).segments
+
+
+async def test_one_check_runs_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the whole log once is enough work."""
+    read: list[int] = []
+
+    def counted(wal: Wal, segment: SegmentInfo) -> bool:
+        read.append(segment.first_id)
+        return is_intact(wal, segment)
+
+    monkeypatch.setattr(log_facts, "is_intact", counted)
+    async with running_broker(config=SMALL) as broker:
+        await fill(broker)
+        log = status_of(broker).log
+        await asyncio.gather(log.verify(), log.verify(), log.verify())
+
+        assert [1, 2, 3] == read
+
+
+async def test_of_very_many_segments_and_files_the_last_are_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An answer is bounded; the total says that there are more."""
+    monkeypatch.setattr(log_facts, "SEGMENTS_SHOWN_MAX", 2)
+    monkeypatch.setattr(log_facts, "QUARANTINE_SHOWN_MAX", 2)
+    async with running_broker(config=SMALL, data_dir=tmp_path) as broker:
+        await fill(broker)
+        (tmp_path / "quarantine").mkdir()
+        for name in ("a", "b", "c"):
+            (tmp_path / "quarantine" / name).touch()
+        facts = await status_of(broker).log.facts()
+
+        assert ([3, 4], 4) == ([one.first_id for one in facts.segments], facts.segments_total)
+        assert ["b", "c"] == [one.name for one in facts.quarantine]
 
 
 async def test_an_index_that_is_wrong_is_no_damage(tmp_path: Path) -> None:

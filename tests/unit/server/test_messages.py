@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from braidmq.admin.refusals import (
     UnknownTopicError,
 )
 from braidmq.server import messages
+from braidmq.server.log_reading import read_log
 from braidmq.server.messages import is_sealed
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.wire.vibe.queue_options import QueueOptions
@@ -87,8 +89,38 @@ async def test_a_page_ends_when_enough_was_read(
         for bound in ("READ_BYTES_MAX", "READ_ROWS_MAX", "GROUP_MESSAGES"):
             with monkeypatch.context() as patch:
                 patch.setattr(messages, bound, 2)
+                first = await page(broker, newest_first=newest_first)
+                if bound == "READ_BYTES_MAX":
+                    assert 1 == len(first.messages)
                 found = await payloads(broker, limit=100, newest_first=newest_first)
                 assert (expected[::-1] if newest_first else expected) == found
+
+
+async def test_one_page_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one message: what is read is held until it is answered, and that is the bound."""
+    began = 0
+    may_end = asyncio.Event()
+
+    async def slowly(*given: Any, **named: Any) -> object:  # noqa: ANN401 - handed on as they come
+        nonlocal began
+        began += 1
+        await may_end.wait()
+        return await read_log(*given, **named)
+
+    async with running_broker() as broker:
+        await publish(broker, "t", b"x")
+        monkeypatch.setattr(messages, "read_log", slowly)
+        asked = [
+            asyncio.ensure_future(asking)
+            for asking in (page(broker), status_of(broker).messages.one("t", 1), page(broker))
+        ]
+        for _ in range(100):  # turns of the loop, in which the others could begin
+            await asyncio.sleep(0)
+        assert 1 == began
+        may_end.set()
+        await asyncio.gather(*asked)
+
+        assert 3 == began
 
 
 async def test_a_page_begins_at_a_time() -> None:
