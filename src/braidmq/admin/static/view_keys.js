@@ -4,7 +4,7 @@ import { get, path } from "./api.js";
 import { fill, h } from "./dom.js";
 import { named } from "./names.js";
 import { sentence } from "./notices.js";
-import { badge, command, emptyState, heading, panel } from "./pieces.js";
+import { badge, command, emptyState, heading, panel, when } from "./pieces.js";
 import { table } from "./table.js";
 
 export function view({ signal }) {
@@ -52,8 +52,8 @@ function userTable(users) {
     key: (row) => row.name,
     columns: [
       { title: "Name", cell: (row) => named(row.name) },
-      { title: "Grants", wide: true, cell: (row) => grants(row.grants ?? []) },
-      { title: "Role", cell: (row) => row.admin || row.superuser ? badge("admin", "good") : h("span", { class: "muted" }, "–") },
+      { title: "Grants", wide: true, cell: (row) => grants(row.grants) },
+      { title: "Since", cell: (row) => when(row.created) },
     ],
   });
   shown.render(users);
