@@ -116,7 +116,10 @@ def quarantined(files: Files) -> list[QuarantineRow]:
     rows: list[QuarantineRow] = []
     if files.exists(QUARANTINE_DIR):
         for name in sorted(files.list_dir(QUARANTINE_DIR))[-QUARANTINE_SHOWN_MAX:]:
-            file = files.open(f"{QUARANTINE_DIR}/{name}", write=False, create=False)
+            try:
+                file = files.open(f"{QUARANTINE_DIR}/{name}", write=False, create=False)
+            except FileNotFoundError:
+                continue  # somebody has taken it away meanwhile
             try:
                 rows.append(QuarantineRow(name, file.size()))
             finally:

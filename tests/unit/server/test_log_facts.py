@@ -109,6 +109,8 @@ async def test_what_is_in_quarantine_is_shown(tmp_path: Path) -> None:
     assert [] == quarantined(Disk(tmp_path))
     (tmp_path / "quarantine").mkdir()
     (tmp_path / "quarantine" / "a.wal.at7.1").write_bytes(b"torn")
+    # Listed, and gone when it is opened.
+    (tmp_path / "quarantine" / "b.wal.at7.1").symlink_to(tmp_path / "nowhere")
 
     assert [("a.wal.at7.1", 4)] == [
         (row.name, row.bytes) for row in quarantined(Disk(tmp_path))
