@@ -1,8 +1,8 @@
 """Connections and what is subscribed to, over HTTP.
 
-    GET    /api/connections?after=&limit=             {"connections": [...], "next"}
+    GET    /api/connections?after=&limit=             {"connections": [...], "next", "total"}
     DELETE /api/connections/{id}                      {"id"}
-    GET    /api/subscriptions?after=&limit=&search=   {"subscriptions": [...], "next"}
+    GET    /api/subscriptions?after=&limit=&search=   {"subscriptions": [...], "next", "total"}
 
 Whoever asks sees its own, and an administrator all. What cannot be known is null.
 """
@@ -35,10 +35,11 @@ class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionsPage(msgspec.Struct, frozen=True):
-    """Connections by their ids, and the one to go on behind."""
+    """Connections by their ids, the one to go on behind, and how many there are."""
 
     connections: list[ConnectionRow]
     next: str | None
+    total: int
 
 
 class ClosedConnection(msgspec.Struct, frozen=True):
@@ -65,10 +66,11 @@ class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionsPage(msgspec.Struct, frozen=True):
-    """Subscriptions by their ids, and the one to go on behind."""
+    """Subscriptions by their ids, the one to go on behind, and how many fit the search."""
 
     subscriptions: list[SubscriptionRow]
     next: str | None
+    total: int
 
 
 class ConnectionSource(Protocol):

@@ -1,7 +1,7 @@
 """Dead letters over HTTP: where they are, what each says of its end, and how to send them back.
 
-    GET  /api/dead-letters?after=&limit=           {"queues": [...], "next": name or null}
-    GET  /api/dead-letters?queue=&from=&limit=     {"letters": [...], "next": offset or null}
+    GET  /api/dead-letters?after=&limit=        {"queues": [...], "next": name or null, "total"}
+    GET  /api/dead-letters?queue=&from=&limit=  {"letters": [...], "next": offset or null}
     POST /api/dead-letters/replay     {"queue", "count" or "offset"}: {"queue", "replayed"}
 
 Letters are shown while they wait or are with a consumer, oldest first, payloads as messages';
@@ -52,6 +52,7 @@ class Letter:
     timestamp_us: int
     payload: bytes
     headers: dict[str, str]
+    sealed: bool
 
 
 class LetterQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -64,10 +65,11 @@ class LetterQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LetterQueuesList(msgspec.Struct, frozen=True):
-    """Queues of dead letters by name, and the name to go on behind."""
+    """Queues of dead letters by name, the name to go on behind, and how many there are."""
 
     queues: list[LetterQueue]
     next: str | None
+    total: int
 
 
 class ShownLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -85,6 +87,7 @@ class ShownLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     )
     encoding: str
     size: int
+    sealed: bool
     truncated: bool
     headers: dict[str, str]
 
@@ -226,7 +229,7 @@ def _queues_as_json(page: QueuesPage) -> LetterQueuesList:
         )
         for facts in page.queues
     ]
-    return LetterQueuesList(rows, page.following)
+    return LetterQueuesList(rows, page.following, page.total)
 
 
 def _as_json(letter: Letter) -> ShownLetter:
@@ -242,6 +245,7 @@ def _as_json(letter: Letter) -> ShownLetter:
         payload_base64=encoded,
         encoding=encoding,
         size=len(letter.payload),
+        sealed=letter.sealed,
         truncated=len(letter.payload) > SHOWN_BYTES_MAX,
         headers=letter.headers,
     )

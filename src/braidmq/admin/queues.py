@@ -90,10 +90,11 @@ class ShownQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueuesList(msgspec.Struct, frozen=True):
-    """Queues by name, and the name to go on behind."""
+    """Queues by name, the name to go on behind, and how many fit the search."""
 
     queues: list[ShownQueue]
     next: str | None
+    total: int
 
 
 class DeletedQueue(msgspec.Struct, frozen=True):
@@ -111,10 +112,11 @@ class PurgedQueue(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class QueuesPage:
-    """Queues in the order of their names, and whether there are more behind them."""
+    """Queues in the order of their names, whether there are more behind them, and how many."""
 
     queues: list[QueueFacts]
     more: bool
+    total: int
 
     @property
     def following(self) -> str | None:
@@ -165,7 +167,8 @@ def _looking(keys: KeySource, source: QueueSource) -> list[Endpoint]:
                 wanted in name.casefold() and authorize(principal, LIST_QUEUES, name)
             ),
         )
-        return answered(QueuesList([as_json(q) for q in page.queues], page.following))
+        rows = [as_json(queue) for queue in page.queues]
+        return answered(QueuesList(rows, page.following, page.total))
 
     async def show(request: Request) -> Response:
         name = request.path_params["queue"]

@@ -60,8 +60,7 @@ class ConnectionList:
             for line in lines
             if of is None or line.principal == of.name
         )
-        found, following = await asyncio.to_thread(_page, rows, place, limit)
-        return ConnectionsPage(found, following)
+        return ConnectionsPage(*await asyncio.to_thread(_page, rows, place, limit))
 
     async def subscriptions(
         self, *, after: str, limit: int, search: str, of: Principal | None
@@ -94,8 +93,7 @@ class ConnectionList:
                     if is_wanted(row.topic, row.principal):
                         yield (queue.id, row.connection or 0), row
 
-        found, following = await asyncio.to_thread(_page, rows(), place, limit)
-        return SubscriptionsPage(found, following)
+        return SubscriptionsPage(*await asyncio.to_thread(_page, rows(), place, limit))
 
     def close(self, connection_id: str) -> int:
         """Close a connection; return its id.
@@ -113,15 +111,23 @@ class ConnectionList:
 
 def _page(
     rows: Iterable[tuple[Place, Row]], after: Place, limit: int
-) -> tuple[list[Row], str | None]:
-    first = heapq.nsmallest(
-        limit + 1, (pair for pair in rows if pair[0] > after), key=lambda pair: pair[0]
-    )
+) -> tuple[list[Row], str | None, int]:
+    """Return the rows behind *after*, where to go on, and how many there are in all."""
+    total = 0
+
+    def behind() -> Iterator[tuple[Place, Row]]:
+        nonlocal total
+        for pair in rows:
+            total += 1
+            if pair[0] > after:
+                yield pair
+
+    first = heapq.nsmallest(limit + 1, behind(), key=lambda pair: pair[0])
     following = None
     if len(first) > limit:
         number, connection = first[limit - 1][0]
         following = f"{number}.{connection}" if connection else str(number)
-    return [row for _, row in first[:limit]], following
+    return [row for _, row in first[:limit]], following, total
 
 
 def _place(after: str) -> Place:

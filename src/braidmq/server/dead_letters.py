@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from braidmq.admin.dead_letters import Letter, LettersPage
-from braidmq.admin.messages import SHOWN_BYTES_MAX
+from braidmq.admin.messages import SHOWN_BYTES_MAX, StoredMessage
 from braidmq.admin.queues import QueuesPage
 from braidmq.admin.refusals import (
     FanOutError,
@@ -21,7 +21,7 @@ from braidmq.admin.refusals import (
     UnknownThingError,
 )
 from braidmq.base.limits import MIB
-from braidmq.broker import dead_letters, headers, replays
+from braidmq.broker import dead_letters, replays
 from braidmq.broker.backlog import stored
 from braidmq.broker.queues import Queue
 from braidmq.broker.records import Head
@@ -29,6 +29,7 @@ from braidmq.broker.topics import Message, Topic
 from braidmq.server.backlogs import letter_queues
 from braidmq.server.engine import Engine
 from braidmq.server.log_reading import read_log
+from braidmq.server.messages import stored as as_stored
 from braidmq.server.queue_administration import (
     FindEngine,
     changing,
@@ -238,7 +239,7 @@ def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) ->
         for letter_id, record in found.records:
             head = Head(record)
             if waiting.has(letter_id, head.priority):
-                letters.append(_letter(letter_id, record, head, waiting.topic))
+                letters.append(_letter(as_stored(letter_id, record, waiting.topic)))
                 page_bytes += min(len(record) - head.headers_at, 2 * SHOWN_BYTES_MAX)
                 if page_bytes >= PAGE_BYTES_MAX:
                     reached_id = letter_id
@@ -263,19 +264,20 @@ def read_letter(wal: Wal, topic: Topic, offset: int) -> tuple[Message, int] | No
     return stored(topic, *found.records[0]), previous
 
 
-def _letter(letter_id: int, record: bytes, head: Head, topic: bytes) -> Letter:
-    kept = headers.decode(record[head.headers_at : head.body_at])
+def _letter(message: StoredMessage) -> Letter:
+    kept = message.headers
     attempts = kept.pop(dead_letters.ATTEMPTS_HEADER, "")
     is_number = attempts.isascii() and attempts.isdigit()
     return Letter(
-        offset=letter_id,
-        message_id=kept.pop(headers.MESSAGE_ID, str(letter_id)),
+        offset=message.offset,
+        message_id=message.message_id or str(message.offset),
         reason=kept.pop(dead_letters.REASON_HEADER, ""),
         death_queue=kept.pop(dead_letters.QUEUE_HEADER, ""),
         attempts=int(attempts) if is_number and len(attempts) <= _ATTEMPTS_DIGITS_MAX else 0,
-        timestamp_us=head.timestamp_us,
-        payload=record[head.body_at + 2 + len(topic) :],  # behind the topic and its length
+        timestamp_us=message.timestamp_us,
+        payload=message.payload,
         headers=kept,
+        sealed=message.sealed,
     )
 
 

@@ -149,9 +149,10 @@ def page_of(
     visible: Callable[[str], bool],
 ) -> QueuesPage:
     """Return the first *limit* visible queues among *names* that sort behind *after*."""
-    wanted = (name for name in names if name > after and visible(name))
-    first = heapq.nsmallest(limit + 1, wanted)
-    return QueuesPage([facts_of(queues[name]) for name in first[:limit]], len(first) > limit)
+    wanted = [name for name in names if visible(name)]
+    first = heapq.nsmallest(limit + 1, (name for name in wanted if name > after))
+    shown = [facts_of(queues[name]) for name in first[:limit]]
+    return QueuesPage(shown, len(first) > limit, len(wanted))
 
 
 def _found(engine: Engine, name: str) -> Queue:

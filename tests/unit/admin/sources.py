@@ -82,8 +82,10 @@ class FakeQueues:
         self.refusal: RefusedError | None = None
 
     def page(self, *, after: str, limit: int, visible: Callable[[str], bool]) -> QueuesPage:
-        names = sorted(name for name in self.rows if name > after and visible(name))
-        return QueuesPage([self.rows[name] for name in names[:limit]], len(names) > limit)
+        all_names = sorted(name for name in self.rows if visible(name))
+        names = [name for name in all_names if name > after]
+        shown = [self.rows[name] for name in names[:limit]]
+        return QueuesPage(shown, len(names) > limit, len(all_names))
 
     def facts(self, name: str) -> QueueFacts:
         if name not in self.rows:
@@ -130,6 +132,7 @@ class FakeLetters:
                 timestamp_us=2_000_000,
                 payload=payload,
                 headers={"trace": "t"},
+                sealed=False,
             )
         )
         self._queues.rows[queue] = facts(queue, waiting=len(letters))
@@ -289,13 +292,13 @@ class FakeConnections:
         self, *, after: str, limit: int, of: Principal | None
     ) -> ConnectionsPage:
         self.asked.append((None if of is None else of.name, limit))
-        return ConnectionsPage([], None)
+        return ConnectionsPage([], None, 0)
 
     async def subscriptions(
         self, *, after: str, limit: int, search: str, of: Principal | None
     ) -> SubscriptionsPage:
         self.asked.append((None if of is None else of.name, limit))
-        return SubscriptionsPage([], None)
+        return SubscriptionsPage([], None, 0)
 
     def close(self, connection_id: str) -> int:
         if connection_id != "7":

@@ -34,8 +34,12 @@ def test_queues_of_dead_letters_are_listed_with_counts(
     rest = client.get(LETTERS, headers=ADMIN, params={"after": first["next"]}).json()
 
     row = {"queue": "dlq.a", "messageCount": 2, "inFlight": 2, "subscriberCount": 1}
-    assert {"queues": [row], "next": "dlq.a"} == first
-    assert (["dlq.b"], None) == ([row["queue"] for row in rest["queues"]], rest["next"])
+    assert {"queues": [row], "next": "dlq.a", "total": 2} == first
+    assert (["dlq.b"], None, 2) == (
+        [row["queue"] for row in rest["queues"]],
+        rest["next"],
+        rest["total"],
+    )
 
 
 def test_a_letter_says_what_became_of_it(client: TestClient, letters: FakeLetters) -> None:
@@ -53,6 +57,7 @@ def test_a_letter_says_what_became_of_it(client: TestClient, letters: FakeLetter
         "payload": {"n": 1},
         "encoding": "json",
         "size": 8,
+        "sealed": False,
         "truncated": False,
         "headers": {"trace": "t"},
     }

@@ -62,8 +62,9 @@ def test_queues_come_in_pages(client: TestClient, queues: FakeQueues) -> None:
     """`next` is what to ask for after, and null at the end."""
     queues.rows = {name: facts(name) for name in ("c", "a", "b/?&", "d")}
     pages = names_by_page(client, "/api/queues", "queues", 3)
+    total = client.get("/api/queues", headers=ADMIN, params={"limit": 1}).json()["total"]
 
-    assert [["a", "b/?&", "c"], ["d"]] == pages
+    assert ([["a", "b/?&", "c"], ["d"]], 4) == (pages, total)
 
 
 def test_a_key_sees_the_queues_that_it_may_use(client: TestClient, queues: FakeQueues) -> None:
@@ -73,6 +74,7 @@ def test_a_key_sees_the_queues_that_it_may_use(client: TestClient, queues: FakeQ
     paths = ("/api/queues/orders.b", "/api/queues/secret.c", "/api/queues/secret.none")
 
     assert ["in.a", "orders.b"] == [queue["name"] for queue in page["queues"]]
+    assert 2 == page["total"]
     assert [200, 403, 403] == [client.get(p, headers=ORDERS).status_code for p in paths]
 
 

@@ -57,15 +57,20 @@ async def test_pages_go_on_where_the_last_one_ended() -> None:
     async with running_broker() as broker, braidmq.connect(broker.url("vibe")) as client:
         source = listing(broker)
         async with client.subscribe("a"), client.subscribe("b"), client.subscribe("ab"):
-            found = []
+            found, totals = [], set()
             after: str | None = ""
             while after is not None:
                 page = await source.subscriptions(after=after, limit=1, search="", of=None)
                 found += [row.topic for row in page.subscriptions]
+                totals.add(page.total)
                 after = page.next
             stranger = Principal("x", publish=[], subscribe=[])
 
-            assert ["a", "b", "ab"] == found
+            assert (["a", "b", "ab"], {3}) == (found, totals)
+            searched = await source.subscriptions(after="", limit=1, search="A", of=None)
+            assert 2 == searched.total
+            assert 0 == (await source.connections(after="", limit=9, of=stranger)).total
+            assert 0 < (await source.connections(after="", limit=1, of=None)).total
             assert {"a", "ab"} == {row[0] for row in await rows(source, search="A")}
             assert [] == await rows(source, of=stranger)
             assert [] == (await source.connections(after="", limit=9, of=stranger)).connections

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import braidmq
 from braidmq.admin.dead_letters import LettersPage
 from braidmq.admin.refusals import (
     FanOutError,
@@ -16,6 +17,7 @@ from braidmq.admin.refusals import (
     UnknownThingError,
 )
 from braidmq.base.errors import LogFullError
+from braidmq.client.qumbed import KeyPair
 from braidmq.server import daemon, dead_letters
 from braidmq.server.dead_letters import open_ranges
 from braidmq.testing.broker import RunningBroker, running_broker
@@ -28,6 +30,7 @@ from tests.unit.server.queue_broker import bury, engine_of, publish, status_of
 SMALL_WINDOW: dict[str, object] = {"delivery": {"window": 4}}
 PRIORITY_BASED = 3
 FAN_OUT_WITH_ACK = 1
+REDIRECT_TO_DLQ = 3
 
 
 async def ids(broker: RunningBroker, queue: str, limit: int = 100) -> list[str]:
@@ -174,6 +177,25 @@ async def test_the_log_is_read_on_a_thread_of_its_own(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.asyncio
+async def test_a_letter_that_is_sealed_says_so() -> None:
+    """As it was when it was a message: nobody takes it for noise, or tries to read it."""
+    recipient = KeyPair.generate().public_key
+    rules = QueueOptions(max_size=1, overflow=REDIRECT_TO_DLQ)
+    async with (
+        running_broker() as broker,
+        braidmq.connect(broker.url("qumbed")) as qumbed,
+        braidmq.connect(broker.url("blip")) as blip,
+    ):
+        await status_of(broker).queues.create("mail", rules)
+        await blip.publish("mail", b"waits")
+        await blip.publish("mail", b"plain")
+        await qumbed.publish("mail", b"secret", recipient=recipient)
+        page = await letters(broker, "dlq.mail")
+
+        assert [False, True] == [letter.sealed for letter in page.letters]
+
+
+@pytest.mark.asyncio
 async def test_queues_of_dead_letters_are_listed() -> None:
     """Those below `dlq.`, those that others declare as theirs, and no other."""
     async with running_broker() as broker:
@@ -186,9 +208,10 @@ async def test_queues_of_dead_letters_are_listed() -> None:
         first = status.letters.page(after="", limit=1, visible=lambda _: True)
         rest = status.letters.page(after="dlq.bills", limit=9, visible=lambda _: True)
 
-        assert ([("dlq.bills", 2)], True) == (
+        assert ([("dlq.bills", 2)], True, 2) == (
             [(facts.name, facts.waiting) for facts in first.queues],
             first.more,
+            first.total,
         )
         assert ([("mine", 1)], False) == (
             [(facts.name, facts.waiting) for facts in rest.queues],
