@@ -62,6 +62,44 @@ def test_numbers_and_charts_move_while_messages_are_published(stage: Stage, tab:
     assert label.startswith("Messages in, last two minutes. Now: Blip ")
 
 
+def test_numbers_that_move_leave_the_focus_where_it_is(stage: Stage, tab: Tab) -> None:
+    """A keyboard is not thrown off the page each second, nor a click lost with its link."""
+    tab.open()
+    tab.until("document.querySelector('[data-number=log] a')")
+    tab.page.evaluate(
+        """() => {
+          globalThis.link = document.querySelector("[data-number=log] a");
+          globalThis.said = document.querySelector("main").innerText;
+          link.focus();
+        }"""
+    )
+    with publishing(stage, "focus"):
+        tab.until("document.querySelector('main').innerText !== said")
+        tab.until("parseFloat(document.querySelector('[data-number=in]').textContent) > 0")
+
+    assert tab.page.evaluate("() => document.activeElement === link && link.isConnected")
+
+
+def test_what_is_waited_for_again_and_again_leaves_nothing_behind(tab: Tab) -> None:
+    """A page is open for days: what it does each second must not pile up in it."""
+    tab.open()
+    left = tab.page.evaluate(
+        """async () => {
+          const { pause } = await import("/static/dom.js");
+          const { signal } = new AbortController();
+          let left = 0;
+          for (const [name, change] of [["addEventListener", 1], ["removeEventListener", -1]]) {
+            const act = signal[name];
+            signal[name] = (...given) => { left += change; act.apply(signal, given); };
+          }
+          for (let n = 0; n < 5; n += 1) await pause(1, signal);
+          return left;
+        }"""
+    )
+
+    assert 0 == left
+
+
 def test_a_message_published_on_the_page_is_found_there(stage: Stage, tab: Tab) -> None:
     """Form, log and list agree, to the byte: nobody rewrites what was typed."""
     typed = '{ "n": 12345678901234567890,\n  "price": 1.10 }'
@@ -146,6 +184,21 @@ def test_new_messages_are_followed(stage: Stage, tab: Tab) -> None:
     tab.until(f"document.querySelector('{ROW}').dataset.offset === '{offset}'")
 
     assert "second" in tab.text(ROW)
+
+
+def test_a_flood_is_followed_at_its_front(stage: Stage, tab: Tab) -> None:
+    """What comes faster than pages are asked for is left out, and that is said."""
+    stage.post("flooded", "first")
+    tab.goto_topic("flooded")
+    tab.page.get_by_label("Follow").check()
+    tab.page.locator(ROW).first.wait_for()
+    with stage.client("blip") as client:
+        client.publish_many("flooded", [b"%d" % n for n in range(400)])
+    offset = stage.post("flooded", "last")
+    tab.until(f"document.querySelector('{ROW}').dataset.offset === '{offset}'")
+
+    assert tab.page.locator(".messages-gap").count() == 1
+    assert tab.page.locator(ROW).count() < 400
 
 
 def test_payloads_are_shown_in_every_way_they_allow(stage: Stage, tab: Tab) -> None:
@@ -327,6 +380,22 @@ def test_an_address_that_leads_nowhere_says_so(tab: Tab) -> None:
     assert "There is no such page" == tab.text("h1")
     tab.page.get_by_role("link", name="To the overview").click()
     tab.until("document.querySelector('h1').textContent === 'Overview'")
+
+
+def test_a_list_outlasts_a_broker_that_does_not_answer(stage: Stage, tab: Tab) -> None:
+    """What was read stays, with a word about it, and is fresh again afterwards."""
+    stage.post("outlasting", 1)
+    tab.open("#/topics?search=outlasting")
+    tab.page.locator("tbody tr").wait_for()
+    tab.page.route("**/api/topics?*", lambda route: route.abort())
+    tab.sees("The broker cannot be reached.")
+    assert "outlasting" in tab.text("tbody tr")
+
+    tab.page.unroute("**/api/topics?*")
+    tab.button("Try again")
+    tab.page.locator(".list .problem-box").wait_for(state="detached")
+    assert "outlasting" in tab.text("tbody tr")
+    tab.complaints = [c for c in tab.complaints if "net::ERR_FAILED" not in c]
 
 
 def test_an_api_refusal_is_one_line_on_the_page(tab: Tab) -> None:

@@ -107,6 +107,39 @@ def test_a_name_is_confirmed_letter_by_letter(stage: Stage, tab: Tab) -> None:
     tab.sees("1 message purged.")
 
 
+def test_names_that_differ_only_in_blanks_look_different(stage: Stage, tab: Tab) -> None:
+    """In how many there are, and in which; a payload's blanks are its own."""
+    names = ["blank a b", "blank a  b", "blank a\u00a0b", "blank a\u3000b"]
+    for name in names:
+        stage.post(name, "\u3053\u3000")
+    tab.open("#/topics?search=blank")
+    tab.page.locator("tbody tr").nth(3).wait_for()
+
+    shown = tab.page.locator("tbody td.wide").all_inner_texts()
+    assert {"blank a b", "blank a  b", "blank aU+00A0b", "blank aU+3000b"} == set(shown)
+    tab.goto_topic(names[3])
+    assert "U+3000" not in tab.text(".message-preview")
+
+
+def test_a_name_of_several_lines_can_be_confirmed(tab: Tab) -> None:
+    """A line's end cannot be typed into the field; the rest can, and is asked for."""
+    tab.open()
+    tab.page.evaluate(
+        """async () => {
+          const { confirm } = await import("/static/dialogs.js");
+          const question = { title: "Purge?", text: "", action: "Purge", act() {} };
+          confirm({ ...question, typed: "two\\nlines" })
+            .then((done) => { globalThis.confirmed = done; });
+        }"""
+    )
+    dialog = tab.page.get_by_role("dialog")
+    for typed in ("two", "two lines", "twolines"):
+        assert tab.page.evaluate("() => globalThis.confirmed ?? null") is None
+        dialog.get_by_label("Type the name to confirm").fill(typed)
+        dialog.get_by_role("button", name="Purge").click()
+    tab.until("globalThis.confirmed === true")
+
+
 def test_hostile_consumers_are_text(stage: Stage, tab: Tab) -> None:
     """Subscriptions to hostile topics, in their list."""
     name = HOSTILE["an image"]

@@ -1,6 +1,7 @@
 """Who gets in, what the page offers them, and what it says while the broker is away."""
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -117,6 +118,56 @@ def test_a_key_sees_and_is_offered_what_it_may(
     tab.sees("For administrators")
     tab.goto_topic("closed.news")
     tab.sees("This key may not read the topic")
+
+
+def test_a_key_that_is_taken_back_ends_the_visit(
+    keyed: Stage, new_tab: Callable[..., Tab]
+) -> None:
+    """Also on a page that asks for nothing by itself: the live numbers are refused."""
+    tab = new_tab(keyed.origin)
+    tab.open("#/keys")
+    sign_in(tab, ADMIN)
+    tab.until("document.querySelector('h1').textContent === 'Users and keys'")
+    refusal = json.dumps({"error": "an API key is needed"})
+    for path in ("session", "events"):
+        tab.page.route(f"**/api/{path}", lambda route: route.fulfill(status=401, body=refusal))
+    # As if the broker had come back with other keys: the stream breaks and is asked for again.
+    tab.page.evaluate(
+        """async () => {
+          const live = await import("/static/live.js");
+          live.stopLive();
+          live.startLive();
+        }"""
+    )
+    tab.until("document.querySelector('h1').textContent === 'Sign in'")
+
+    assert tab.page.evaluate("() => sessionStorage.getItem('braidmq.key')") is None
+
+
+def test_without_its_broker_the_page_says_so_and_comes_back(
+    tmp_path: Path, new_tab: Callable[..., Tab]
+) -> None:
+    """A view that was never seen waits for it; whoever signs out sees nothing any more."""
+    with staged(tmp_path) as first:
+        tab, other = new_tab(first.origin), new_tab(first.origin)
+        for one in (tab, other):
+            one.open()
+            one.until("document.querySelector('[data-number=in]')")
+        first.stop()
+        tab.page.get_by_role("link", name="Queues").click()
+        tab.sees("The broker cannot be reached.")
+        tab.sees("This page tries again by itself.")
+        other.button("Sign out")
+        other.page.get_by_label("API key").wait_for()
+        assert 0 == other.page.locator(".tiles").count()
+    with staged(tmp_path, "--http", first.facts["http"]):
+        tab.sees("No queues yet")
+        other.button("Use the development key")
+        other.until("document.getElementById('live').textContent === 'Live'")
+        for one in (tab, other):
+            one.page.close()
+            assert [] == [c for c in one.complaints if "net::ERR_" not in c]
+            one.complaints.clear()
 
 
 def test_a_development_broker_is_left_and_found_again(

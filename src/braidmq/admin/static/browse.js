@@ -21,6 +21,7 @@ export function browser({ topic, query, signal }) {
   let next = null;
   let last = 0; // the newest offset that is shown: following goes on behind it
   let following = false;
+  let looks = 0; // an answer to an older look comes too late
 
   async function page(wanted) {
     return get(path("topics", topic, "messages"), { query: { ...wanted, limit: PAGE_MESSAGES }, signal, exact: true });
@@ -32,23 +33,27 @@ export function browser({ topic, query, signal }) {
   }
 
   async function go(wanted, { remember = true } = {}) {
+    const mine = ++looks;
     state = wanted;
     last = 0;
-    if (remember) keep(wanted);
+    if (remember && !signal.aborted) keep(wanted);
     fill(told, "Loading…");
     try {
       const found = await page(wanted);
+      if (mine !== looks) return;
       fill(rows, found.messages.map(item));
       settle(found);
       fill(told, found.messages.length === 0 && nothing(topic, wanted));
     } catch (error) {
-      fail(error);
+      if (mine === looks) fail(error);
     }
   }
 
   async function turn() {
+    const mine = looks;
     try {
       const found = await page({ order: state.order, from: next });
+      if (mine !== looks) return;
       rows.append(...found.messages.map(item));
       settle(found);
     } catch (error) {
@@ -76,11 +81,16 @@ export function browser({ topic, query, signal }) {
 
   async function lookForNew() {
     if (!following || state.order !== "desc") return;
+    const mine = looks;
     try {
       const found = await page({ order: "asc", from: last + 1 });
-      if (!following || found.messages.length === 0) return;
+      const tooMany = found.next !== null && found.messages.length > 0;
+      const newest = tooMany ? (await page({ order: "desc" })).messages.reverse() : found.messages;
+      const fresh = newest.filter((message) => message.offset > last);
+      if (!following || mine !== looks || fresh.length === 0) return;
       fill(told);
-      rows.prepend(...found.messages.map(item).reverse());
+      if (tooMany) rows.prepend(gap());
+      rows.prepend(...fresh.map(item).reverse());
       while (rows.childElementCount > SHOWN_MAX) rows.lastElementChild.remove();
     } catch {
       // The header says when the broker is away; the next look may find it back.
@@ -99,6 +109,11 @@ export function browser({ topic, query, signal }) {
       h("h2", {}, "Messages"), controls.element, told, rows, h("div", { class: "actions" }, more)),
     showNewest,
   };
+}
+
+function gap() {
+  return h("div", { role: "listitem", class: "muted messages-gap" },
+    "They come faster than a page can show: what is between is left out here.");
 }
 
 /** Keep in the address where was looked. */

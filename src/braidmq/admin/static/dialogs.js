@@ -26,7 +26,8 @@ export function confirm({ title, text, action, act, typed = null, danger = true 
     action,
     danger,
     async submit() {
-      if (typed !== null && input.value !== typed) {
+      // An input has one line; a name may have more, and is pasted without their ends.
+      if (typed !== null && input.value !== typed.replace(/[\r\n]/g, "")) {
         input.setAttribute("aria-invalid", "true");
         input.select();
         throw new Error("That is not the name. Nothing was changed.");

@@ -44,6 +44,41 @@ export function fill(element, ...children) {
   return element;
 }
 
+/**
+ * Put *children* in the place of all that *element* holds, but touch only what is different.
+ *
+ * For what is drawn again and again: the focus, a selection, a click that is half made and a
+ * screen reader's place are lost with the node that they are on. Listeners cannot be compared,
+ * so a button goes with what it stands in: kept when all of that is equal, else replaced.
+ */
+export function redraw(element, ...children) {
+  adapt(element, nodes(children).map((child) => (child instanceof Node ? child : new Text(child))));
+}
+
+function adapt(element, wanted) {
+  const there = [...element.childNodes];
+  wanted.forEach((node, index) => {
+    const old = there[index];
+    if (!old) element.append(node);
+    else if (!old.isEqualNode(node)) change(old, node);
+  });
+  for (const extra of there.slice(wanted.length)) extra.remove();
+}
+
+function change(old, node) {
+  if (old.nodeType === Node.TEXT_NODE && node.nodeType === Node.TEXT_NODE) old.data = node.data;
+  else if (old.nodeName !== node.nodeName || holdsButton(old) || holdsButton(node)) old.replaceWith(node);
+  else {
+    for (const { name } of [...old.attributes]) if (!node.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of node.attributes) old.setAttribute(name, value);
+    adapt(old, [...node.childNodes]);
+  }
+}
+
+function holdsButton(element) {
+  return [element, ...element.children].some((one) => one.localName === "button");
+}
+
 const ICONS = {
   auto: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2zM8 2v12M8 5h3.8M8 8h6M8 11h3.8",
   light: "M8 5a3 3 0 1 0 0 6 3 3 0 0 0 0-6zM8 1v1.5M8 13.5V15M1 8h1.5M13.5 8H15M3 3l1 1M12 12l1 1M3 13l1-1M12 4l1-1",
@@ -77,8 +112,15 @@ export async function every(ms, run, signal) {
 /** Wait; return early, without complaint, when *signal* says stop. */
 export function pause(ms, signal) {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal?.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+    const timer = setTimeout(end, ms);
+
+    function end() {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", end); // a page stays open for days, and so does its signal
+      resolve();
+    }
+
+    signal?.addEventListener("abort", end);
   });
 }
 

@@ -3,7 +3,7 @@
 // What is looked at is in the address, so that a page can be sent to a colleague, and the
 // browser's Back comes back to it.
 
-import { every, fill, h } from "./dom.js";
+import { every, fill, h, redraw } from "./dom.js";
 import { count } from "./format.js";
 import { sentence } from "./notices.js";
 import { table } from "./table.js";
@@ -29,38 +29,49 @@ export function list({ context, caption, columns, key, load, empty, search = nul
   const before = []; // where earlier pages began: cursors only know the way forward
   const shown = table({ caption, columns, key, sorting: state.sort, onSort: sorts && sortBy });
   const place = h("div", { class: "list-place" }, h("p", { class: "muted" }, "Loading…"));
+  const trouble = h("div", { role: "alert" });
   const summary = h("span", { class: "muted list-summary", role: "status" });
   const previous = h("button", { type: "button", onclick: back }, "Previous");
   const following = h("button", { type: "button", onclick: forward }, "Next");
   const pager = h("nav", { class: "pager", hidden: true, "aria-label": `Pages of ${caption}` }, previous, following);
   let next = null;
   let asked = 0;
+  let answered = null; // the question whose answer is shown
 
   async function reload() {
     const mine = ++asked;
-    const wanted = { ...state, limit: PAGE_ROWS, signal };
+    const question = JSON.stringify(state);
     try {
-      const page = await load(wanted);
-      if (mine === asked && !signal.aborted) draw(page);
+      const page = await load({ ...state, limit: PAGE_ROWS, signal });
+      if (mine !== asked || signal.aborted) return;
+      answered = question;
+      draw(page);
     } catch (error) {
-      if (mine === asked && !signal.aborted) fail(error);
+      // While the broker is away, what it said last is still worth reading.
+      if (mine === asked && !signal.aborted) fail(error, error.status === 0 && answered === question);
     }
   }
 
   function draw({ rows, next: cursor, total }) {
     next = cursor;
+    redraw(trouble);
+    place.hidden = false;
     const nothing = rows.length === 0 && !state.search && !state.after;
-    if (nothing) fill(place, empty);
+    if (nothing) show(empty);
     else if (rows.length === 0) fill(place, h("p", { class: "muted nothing" }, state.search ? "Nothing matches." : "No more rows."));
     else {
       shown.render(rows, state.sort);
-      if (!place.contains(shown.element)) fill(place, shown.element);
+      show(shown.element);
     }
     const paged = Boolean(next) || Boolean(state.after);
-    fill(summary, nothing ? "" : told(rows.length, total, paged));
+    redraw(summary, nothing ? "" : told(rows.length, total, paged));
     previous.disabled = !state.after;
     following.disabled = !next;
     pager.hidden = !paged;
+  }
+
+  function show(element) {
+    if (!place.contains(element)) fill(place, element);
   }
 
   function told(rows, total, paged) {
@@ -68,15 +79,19 @@ export function list({ context, caption, columns, key, load, empty, search = nul
     return paged ? `${count(rows)} shown` : `${count(total ?? rows)} ${caption}`;
   }
 
-  function fail(error) {
-    pager.hidden = true;
-    fill(summary, "");
-    fill(place, h("div", { class: "problem-box", role: "alert" },
+  function fail(error, keep) {
+    redraw(trouble, h("div", { class: "problem-box" },
       h("span", {}, sentence(error)),
       h("button", { type: "button", onclick: reload }, "Try again")));
+    if (keep) return;
+    pager.hidden = true;
+    redraw(summary, "");
+    fill(place);
+    place.hidden = true;
   }
 
   function go(change) {
+    if (signal.aborted) return null; // typed in the last moment; the address is another view's now
     Object.assign(state, change);
     const kept = new URLSearchParams(Object.entries(state)
       .filter(([name, value]) => value && !(name === "sort" && value === sorts?.[0][0])));
@@ -111,7 +126,7 @@ export function list({ context, caption, columns, key, load, empty, search = nul
     go({ search: text, after: "" });
   } });
   every(REFRESH_MS, reload, signal);
-  return { element: h("section", { class: "list" }, tools, place, pager), reload };
+  return { element: h("section", { class: "list" }, tools, trouble, place, pager), reload };
 }
 
 function toolbar({ search, sorts, state, summary, find, sortBy }) {

@@ -3,7 +3,7 @@
 // Read with fetch, because an EventSource cannot bring a key. When the stream ends or falls
 // silent it is opened again, later each time; `state` always says how it stands.
 
-import { path, send } from "./api.js";
+import { get, path, send } from "./api.js";
 import { pause } from "./dom.js";
 
 const POINTS_MAX = 120;
@@ -64,6 +64,7 @@ async function readOnce(signal) {
   let heard = false;
   try {
     const response = await send(path("events"), { signal: stop, headers: { Accept: "text/event-stream" } });
+    if (response.status === 401) await get(path("session")); // which tells that the key is no longer good
     if (!response.ok) return false;
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     const take = parser((event, data) => {

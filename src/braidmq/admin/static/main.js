@@ -1,7 +1,7 @@
 // The page: who is signed in, what the address asks for, and what stands around the views.
 
 import { DEV_KEY, get, keepKey, keyState, onRefused, path } from "./api.js";
-import { fill, h, icon, unseen } from "./dom.js";
+import { fill, h, icon, pause, unseen } from "./dom.js";
 import { count } from "./format.js";
 import { newest, startLive, stopLive, watch } from "./live.js";
 import { named } from "./names.js";
@@ -9,6 +9,7 @@ import { clear, sentence } from "./notices.js";
 import { heading } from "./pieces.js";
 import { load, match } from "./router.js";
 import { me } from "./session.js";
+import { signIn } from "./view_sign_in.js"; // not when it is needed: the broker may be away then
 
 const LIVE_WORDS = { idle: "", connecting: "Connecting…", live: "Live", reconnecting: "Reconnecting…" };
 const RETRY_MS = 2_000;
@@ -61,14 +62,13 @@ function enter(session) {
   show();
 }
 
-async function askForKey(problem = "") {
+function askForKey(problem = "") {
   leaving.abort();
   stopLive();
   document.body.dataset.state = "signed-out";
   byId("sign-out").hidden = true;
   fill(byId("who"));
   document.title = "Sign in – BraidMQ";
-  const { signIn } = await import("./view_sign_in.js");
   fill(main, signIn({ dev: me.dev, problem, enter }));
   main.dataset.view = "sign_in";
   main.querySelector("input").focus();
@@ -99,12 +99,38 @@ async function show() {
     put("nowhere", { title: "Not found", element: nowhere() });
     return;
   }
+  let module;
   try {
-    const module = await load(route.module);
+    module = await load(route.module);
+  } catch (error) {
+    if (!signal.aborted) await waitForBroker(error, signal);
+    return;
+  }
+  try {
     if (!signal.aborted) put(route.module, module.view({ ...route, signal }));
   } catch (error) {
-    if (!signal.aborted) put("error", { title: "Error", element: heading("This page could not be shown", { about: sentence(error) }) });
+    cannotShow(error);
   }
+}
+
+function cannotShow(error, ...more) {
+  put("error", { title: "Error", element: h("div", {}, heading("This page could not be shown", { about: sentence(error) }), more) });
+}
+
+/** Say that a view could not be loaded, and load the page again once the broker is back. */
+async function waitForBroker(error, signal) {
+  const answers = () => get(path("session"), { trial: null, signal }).then(() => null, (reason) => reason);
+  let reason = await answers();
+  if (signal.aborted) return;
+  // A broker that answers does not have the view: loading again and again would not help.
+  if (reason === null) return cannotShow(error, h("button", { type: "button", onclick: () => location.reload() }, "Reload"));
+  cannotShow(reason, h("p", {}, "This page tries again by itself."));
+  while (reason !== null && !signal.aborted) {
+    await pause(RETRY_MS, signal);
+    reason = await answers();
+  }
+  // Browsers may remember that a module could not be had, until the page is loaded again.
+  if (!signal.aborted) location.reload();
 }
 
 function put(name, { title, element }) {

@@ -2,7 +2,8 @@
 //
 // A name may be 64 KiB of anything. So it is isolated from the direction of the text around
 // it, cut where it would flood a list, and its invisible characters (controls, marks that turn
-// the direction of writing, zero-width ones) are spelt out: two names that look the same are.
+// the direction of writing, zero-width ones, blanks that are not the common one) are spelt out,
+// so that no two names differ only by what cannot be seen.
 
 import { h } from "./dom.js";
 
@@ -12,12 +13,17 @@ const TITLE_CHARS_MAX = 60;
 // Controls, soft hyphen, zero-width and direction marks, separators, byte order mark.
 const UNSEEN = /([\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\ufff9-\ufffb])/u;
 
+// Blanks of other widths, and what changes or follows a letter unseen. In a payload they are
+// part of a language, and stay what they are.
+const BLANK = /([\u00a0\u034f\u1680\u180b-\u180f\u2000-\u200a\u202f\u205f\u2800\u3000\ufe00-\ufe0f\u{e0000}-\u{e0fff}])/u;
+
 /** Return *name* as an element, cut to *max* characters. */
 export function named(name, { max = LISTED_CHARS_MAX } = {}) {
   const whole = [...name.slice(0, 2 * max)];
   const cut = name.length > max && (whole.length > max || name.length > 2 * max);
   const text = cut ? whole.slice(0, max).join("") : name;
-  return h("bdi", { class: "name" }, spelt(text),
+  return h("bdi", { class: "name" }, text.split(BLANK).map((piece, index) =>
+    index % 2 ? h("span", { class: "unseen" }, number(piece)) : spelt(piece)),
     cut && h("span", { class: "cut" }, `… ${name.length.toLocaleString("en")} characters`));
 }
 
@@ -35,7 +41,8 @@ function number(character) {
 
 /** Return *name* as plain text for titles and labels. */
 export function plain(name) {
-  const text = name.split(UNSEEN).map((piece, i) => (i % 2 ? number(piece) : piece)).join("");
+  const marked = (text, pattern) => text.split(pattern).map((piece, i) => (i % 2 ? number(piece) : piece)).join("");
+  const text = marked(marked(name, UNSEEN), BLANK);
   return text.length > TITLE_CHARS_MAX ? `${text.slice(0, TITLE_CHARS_MAX)}…` : text;
 }
 

@@ -23,7 +23,7 @@ export function view({ params, signal }) {
   const queue = params.name;
   const rows = h("div", { class: "messages", role: "list" });
   const told = h("div", { class: "messages-told", role: "status" });
-  const more = h("button", { type: "button", hidden: true, onclick: () => load(next) }, "More letters");
+  const more = h("button", { type: "button", hidden: true, onclick: () => busy(more, () => load(next)) }, "More letters");
   let next = null;
 
   async function load(from = null) {

@@ -1,7 +1,7 @@
 // The log: its segments, their sizes and whether they are whole; what was set aside.
 
 import { get, path, post } from "./api.js";
-import { busy, every, fill, h } from "./dom.js";
+import { busy, every, fill, h, redraw } from "./dom.js";
 import { bytes, count, duration, plural } from "./format.js";
 import { complain, say, sentence } from "./notices.js";
 import { badge, emptyState, heading, panel, tiles } from "./pieces.js";
@@ -19,7 +19,7 @@ export function view({ signal }) {
     try {
       draw(place, merged(await get(path("log"), { signal }), checked));
     } catch (error) {
-      if (!signal.aborted) fill(place, h("div", { class: "problem-box", role: "alert" }, sentence(error)));
+      if (!signal.aborted) redraw(place, h("div", { class: "problem-box", role: "alert" }, sentence(error)));
     }
   }
 
@@ -68,7 +68,7 @@ function draw(place, log) {
     ],
   });
   shown.render(log.segments);
-  fill(place,
+  redraw(place,
     log.poisoned && h("div", { class: "problem-box", role: "alert" }, "A write to the log has failed, and the broker takes nothing more. Look at the disk, then start it again."),
     log.full && h("div", { class: "problem-box", role: "alert" }, "The disk is full: publishers are refused until there is room. Consumers go on."),
     tiles([

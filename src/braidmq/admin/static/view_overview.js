@@ -2,7 +2,7 @@
 
 import { get, path } from "./api.js";
 import { chart } from "./chart.js";
-import { every, fill, h } from "./dom.js";
+import { every, h, redraw } from "./dom.js";
 import { bytes, compact, count, duration, milliseconds, plural } from "./format.js";
 import { newest, total, watch } from "./live.js";
 import { sentence } from "./notices.js";
@@ -19,18 +19,18 @@ export function view({ signal }) {
   let facts = null;
 
   function drawNumbers() {
-    if (facts) fill(numbers, numberTiles(facts, newest()));
+    if (facts) redraw(numbers, numberTiles(facts, newest()));
   }
 
   async function refresh() {
     try {
       facts = await get(path("overview"), { signal });
-      fill(problem, !facts.ready && h("div", { class: "problem-box" }, h("span", {}, sentence(facts.reason || "not ready"))));
-      fill(broker, brokerPanels(facts));
-      fill(start, facts.messages_published === 0 && facts.topics === 0 && firstSteps(facts));
+      redraw(problem, !facts.ready && h("div", { class: "problem-box" }, h("span", {}, sentence(facts.reason || "not ready"))));
+      redraw(broker, brokerPanels(facts));
+      redraw(start, facts.messages_published === 0 && facts.topics === 0 && firstSteps(facts));
       drawNumbers();
     } catch (error) {
-      if (!signal.aborted) fill(problem, h("div", { class: "problem-box" }, h("span", {}, sentence(error))));
+      if (!signal.aborted) redraw(problem, h("div", { class: "problem-box" }, h("span", {}, sentence(error))));
     }
   }
 

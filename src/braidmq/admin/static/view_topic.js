@@ -1,7 +1,7 @@
 // One topic: its numbers, its messages from any place, and a form to publish another.
 
 import { get, path } from "./api.js";
-import { every, fill, h } from "./dom.js";
+import { every, fill, h, redraw } from "./dom.js";
 import { ago, count, duration } from "./format.js";
 import { browser } from "./browse.js";
 import { named, plain } from "./names.js";
@@ -23,13 +23,13 @@ export function view({ params, query, signal }) {
   async function refresh() {
     try {
       const topic = await get(path("topics", name), { signal });
-      fill(numbers, topicTiles(topic));
-      fill(marks, topic.is_queue && badge("queue"), topic.schema && badge(`schema ${topic.schema}`));
-      if (topic.is_queue || wasQueue) fill(queue, await queuePanel(name, signal));
+      redraw(numbers, topicTiles(topic));
+      redraw(marks, topic.is_queue && badge("queue"), topic.schema && badge(`schema ${topic.schema}`));
+      if (topic.is_queue || wasQueue) redraw(queue, await queuePanel(name, signal));
       wasQueue = Boolean(topic.is_queue);
     } catch (error) {
       if (signal.aborted) return;
-      fill(numbers, error.status === 404
+      redraw(numbers, error.status === 404
         ? h("p", { class: "muted nothing" }, "This topic does not exist yet. Its first message makes it.")
         : h("div", { class: "problem-box", role: "alert" }, sentence(error)));
     }
