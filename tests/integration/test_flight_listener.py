@@ -113,7 +113,8 @@ async def test_the_address_is_in_the_ready_file_and_in_the_data_directory(
         code, line = await refused(tmp_path / "other", "--flight", address)
 
         assert 69 == code
-        assert f"error: flight: cannot listen on {address}: Address already in use" == line
+        told = f"error: flight: cannot listen on {address}: Address already in use; "
+        assert told + "--flight HOST:PORT chooses another, --flight off none" == line
 
 
 async def test_without_pyarrow_who_asks_for_flight_is_refused(tmp_path: Path) -> None:

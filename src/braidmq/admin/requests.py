@@ -38,11 +38,13 @@ def principal_of(request: Request, source: KeySource) -> Principal:
         HTTPException: 401, there is no key or it is nobody's.
     """
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    principal = source.principal(key.strip()) if scheme.lower() == "bearer" else None
+    is_given = scheme.lower() == "bearer" and bool(key.strip())
+    principal = source.principal(key.strip()) if is_given else None
     if principal is None:
+        needed = "an API key is needed: Authorization: Bearer KEY"
         raise HTTPException(
             401,
-            "an API key is needed: Authorization: Bearer KEY",
+            "this API key is not known" if is_given else needed,
             headers={"WWW-Authenticate": "Bearer"},
         )
     return principal

@@ -71,6 +71,8 @@ class Api:
     port: int
     key: str
     tls: bool
+    is_guessed: bool = False
+    """Whether the port is only the usual one, because the address of a strand was given."""
 
     @property
     def place(self) -> str:
@@ -186,6 +188,8 @@ class Api:
     def _is_unreachable(self, error: OSError) -> HttpError:
         reason = error.strerror or "no answer in time"
         hint = f"; {_NO_BROKER}" if isinstance(error, ConnectionRefusedError) else ""
+        if self.is_guessed:
+            hint = "; --url http://KEY@HOST:PORT names another address of HTTP"
         return HttpError(f"cannot reach HTTP on {self.place}: {reason}{hint}")
 
     def _is_other(self) -> HttpError:
@@ -211,8 +215,10 @@ def api_at(url: str | None) -> Api:
         raise ConfigError("--url", "the key must be printable ASCII")
     # One BRAIDMQ_URL serves all commands: a strand's address names host and key, and HTTP
     # is beside it on its usual port.
-    own_port = port if scheme == "http" and port is not None else HTTP_PORT
-    return Api(host, own_port, key, tls=parts.scheme.endswith("s"))
+    is_own = scheme == "http"
+    own_port = port if is_own and port is not None else HTTP_PORT
+    tls = parts.scheme.endswith("s")
+    return Api(host, own_port, key, tls=tls, is_guessed=not is_own)
 
 
 def path_of(*parts: str) -> str:

@@ -41,11 +41,13 @@ def kind_of(path: Path) -> str:
     """Return which kind of file is meant.
 
     Raises:
-        ConfigError: It is neither .svg nor .html.
+        ConfigError: It is neither .svg nor .html, or has no directory to be in.
     """
     kind = path.suffix.lower().removeprefix(".")
     if kind not in {"svg", "html"}:
         raise ConfigError("--plot", "must be a file that ends in .svg or .html")
+    if not path.parent.is_dir():
+        raise ConfigError("--plot", f"there is no directory {path.parent}")
     return kind
 
 

@@ -5,6 +5,7 @@ its error, never in a traceback. What the commands do is in the modules beside t
 and they import what they need when they run: completion and --help are felt at every call.
 """
 
+import errno
 import os
 import re
 import sys
@@ -16,7 +17,13 @@ from typing import Annotated, Final
 
 import typer
 
-from braidmq.base.errors import EXIT_IO_ERROR, EXIT_USAGE, BraidError
+from braidmq.base.errors import (
+    EXIT_IO_ERROR,
+    EXIT_USAGE,
+    AddressInUseError,
+    BraidError,
+    DataDirInUseError,
+)
 from braidmq.cli import (
     bench,
     config,
@@ -41,13 +48,14 @@ EXIT_INTERRUPTED: Final = 130
 ERROR_CHARS_MAX: Final = 2_000
 """An error is one line that a person reads."""
 
-_HINTS: Final = {
-    "AuthenticationFailed": "the key is given in --url or BRAIDMQ_URL",
-    "ConnectionFailed": "`braidmq serve --dev` starts a broker",
+_KEY_PLACE: Final = "the key is given in --url or BRAIDMQ_URL"
+_FAILED: Final = {
+    os.strerror(errno.ECONNREFUSED): "`braidmq serve --dev` starts a broker",
+    "the broker broke the protocol": "is it the port of that strand?",
 }
-"""What to do about an error of the client library, by its class."""
+"""What to do when there is no connection, by how the reason begins."""
 
-_USER_OF_URL = re.compile(r"(?<=://)[^/\s'\"]*@")
+_USER_OF_URL = re.compile(r"(?<=://)(?!KEY@)[^/\s'\"]*@")  # not in `must be blip://KEY@HOST`
 
 app = typer.Typer(
     name="braidmq",
@@ -104,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
         result = command.main(list(arguments), prog_name="braidmq", standalone_mode=False)
         sys.stdout.flush()
     except BraidError as error:
-        return _told(_with_hint(str(error), _HINTS.get(type(error).__name__)), error.exit_code)
+        return _told(_with_hint(str(error), _hint(error)), error.exit_code)
     except BrokenPipeError:
         # Whoever read us has gone; nothing more can be said to it, at exit neither.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until exit
@@ -117,6 +125,21 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last line of defence before a traceback
         return _told_about_other(error)
     return result if isinstance(result, int) else 0
+
+
+def _hint(error: BraidError) -> str | None:
+    """Return what to do about an error that does not say so itself."""
+    if isinstance(error, AddressInUseError):
+        return f"--{error.strand} HOST:PORT chooses another, --{error.strand} off none"
+    if isinstance(error, DataDirInUseError):
+        return "stop it first, or choose another with --data-dir"
+    # By their names: the client library is not loaded for commands that do without.
+    if type(error).__name__ == "AuthenticationFailed":
+        return _KEY_PLACE
+    if type(error).__name__ == "ConnectionFailed":
+        reason = str(getattr(error, "reason", ""))
+        return next((hint for begin, hint in _FAILED.items() if reason.startswith(begin)), None)
+    return None
 
 
 def _told_about_other(error: Exception) -> int:

@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
-from braidmq.client.errors import ConnectionFailed, ConnectionLost
+from braidmq.client.errors import ConnectionFailed, ConnectionLost, reason_of
 from braidmq.client.options import Options
 from braidmq.client.url import Endpoint
 from braidmq.wire.errors import WireError
@@ -361,7 +361,7 @@ async def greeted(
             reason = f"no answer within {options.connect_timeout:g} s"
             raise ConnectionFailed(endpoint.address, reason) from None
         if isinstance(error, OSError):
-            raise ConnectionFailed(endpoint.address, str(error)) from error
+            raise ConnectionFailed(endpoint.address, reason_of(error)) from error
         if isinstance(error, ConnectionLost):
             raise ConnectionFailed(endpoint.address, error.reason) from None
         raise

@@ -28,7 +28,14 @@ Errors carry addresses, codes, texts and public keys; never any other key, a tok
 payload.
 """
 
-from braidmq.base.errors import BraidError
+import os
+import re
+from typing import Final
+
+from braidmq.base.errors import EXIT_USAGE, BraidError
+
+_SEVERAL: Final = "Multiple exceptions: "
+_ERRNO: Final = re.compile(r"\[Errno ([0-9]{1,3})\]")
 
 
 class ClientError(BraidError):
@@ -38,6 +45,8 @@ class ClientError(BraidError):
 class InvalidArgument(ClientError, ValueError):
     """A URL, topic, payload or option cannot be used."""
 
+    exit_code = EXIT_USAGE
+
 
 class KeyRefused(InvalidArgument):
     """A key, or the file that holds it, cannot be used."""
@@ -45,6 +54,8 @@ class KeyRefused(InvalidArgument):
 
 class NotSupported(ClientError):
     """The strand in use cannot do what was asked."""
+
+    exit_code = EXIT_USAGE
 
     def __init__(self, strand: str, feature: str) -> None:
         super().__init__(f"{strand} does not support {feature}")
@@ -168,3 +179,16 @@ class PublishRefused(PublishError):
 
 class PublishFailed(PublishRefused, OutcomeUnknown):
     """The broker failed (500, or SERVER_ERROR): it may be stored or not, repeat it."""
+
+
+def reason_of(error: OSError) -> str:
+    """Return why there is no connection, in the system's words.
+
+    The event loop says which call failed on which address, or on each of a name's addresses;
+    the address stands before the reason anyway.
+    """
+    text = str(error)
+    if isinstance(error, ConnectionError) or text.startswith(_SEVERAL):
+        reasons = [os.strerror(int(code)) for code in _ERRNO.findall(text)]
+        return ", ".join(dict.fromkeys(reasons)) or text
+    return text

@@ -111,9 +111,8 @@ def load(
     if config.dev:
         _check_dev(config)
     elif keys_needed and not config.auth.keys:
-        raise ConfigError(
-            "auth.keys", "no API keys are configured; 'braidmq keys new --name NAME' makes one"
-        )
+        problem = "no API keys are configured; 'braidmq keys new --name NAME' makes one"
+        raise ConfigError("auth.keys", f"{problem}, --dev does without")
     _check_qumbed(config.qumbed)
     return config
 

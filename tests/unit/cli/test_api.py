@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ def test_a_wrong_key_is_told_without_the_key(
     """Exit 1, what the broker says, and where the key goes."""
     assert 1 == main(["topics", "--url", url(port, "wrong-one")])
     line = capsys.readouterr().err
-    assert line.startswith(f"error: 127.0.0.1:{port} answers 401: an API key is needed")
+    assert line.startswith(f"error: 127.0.0.1:{port} answers 401: this API key is not known")
     assert line.endswith("; the key is given in --url or BRAIDMQ_URL\n")
     assert "wrong-one" not in line
 
@@ -69,6 +70,16 @@ def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) 
     )
 
 
+def test_an_address_that_was_guessed_is_told_as_such() -> None:
+    """One address serves all commands; whoever has HTTP elsewhere learns how to say so."""
+    guessed = api_at("blip://k@127.0.0.1:5555")
+    said = "Connection refused; --url http://KEY@HOST:PORT names another address of HTTP"
+    with pytest.raises(HttpError, match=said):
+        replace(guessed, port=1).ask("GET", "/api/topics")
+
+    assert 9100 == guessed.port
+
+
 OTHERS = [
     b"SSH-2.0-OpenSSH_9.2\r\n",
     b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
@@ -99,8 +110,9 @@ def test_something_else_that_listens_there_is_told(answer: bytes) -> None:
 
 def test_a_strands_url_names_host_and_key() -> None:
     """HTTP is looked for on its own usual port, not on the strand's."""
-    assert Api("127.0.0.9", 9100, "k", tls=False) == api_at("blip://k@127.0.0.9:5555")
-    assert Api("h", 9100, "k", tls=True) == api_at("vibes://k@h")
+    guessed = Api("127.0.0.9", 9100, "k", tls=False, is_guessed=True)
+    assert guessed == api_at("blip://k@127.0.0.9:5555")
+    assert Api("h", 9100, "k", tls=True, is_guessed=True) == api_at("vibes://k@h")
     assert Api("h", 1, "k", tls=True) == api_at("https://k@h:1")
 
 
@@ -120,10 +132,7 @@ BAD_URLS = ["127.0.0.1:9100", "ftp://k@h:1", "http://", "http://k@h:x", "http://
 def test_a_bad_url_is_exit_2(capsys: pytest.CaptureFixture[str], bad: str) -> None:
     """The form is told, the URL is not repeated."""
     assert 2 == main(["topics", "--url", bad])
-    assert (
-        "error: --url: must be http://KEY@HOST:PORT\n".replace("KEY", "********")
-        == capsys.readouterr().err
-    )
+    assert "error: --url: must be http://KEY@HOST:PORT\n" == capsys.readouterr().err
 
 
 def test_a_key_cannot_smuggle_headers() -> None:

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from importlib.metadata import version
 
 import pytest
@@ -119,6 +121,46 @@ def test_no_error_line_holds_a_key(message: str) -> None:
     assert "kkkk" not in line
     assert "short" not in line
     assert "********" in line or line.endswith("…")
+
+
+def test_the_form_of_an_address_is_told_as_it_is() -> None:
+    """A word that stands for a key is none."""
+    assert "must be blip://KEY@HOST:PORT" == one_line("must be blip://KEY@HOST:PORT")
+
+
+def test_a_connection_that_fails_is_told_with_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In the system's words, and a hint that fits them."""
+    with socket.socket() as taken, socket.socket() as other:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert 1 == main(["publish", "t", "x", "--url", f"blip://k@127.0.0.1:{port}"])
+        refused = capsys.readouterr().err
+
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        thread = threading.Thread(target=_answer_http, args=(other,))
+        thread.start()
+        port_of_http = other.getsockname()[1]
+        assert 1 == main(["publish", "t", "x", "--url", f"blip://k@127.0.0.1:{port_of_http}"])
+        thread.join()
+
+    start = f"error: cannot connect to 127.0.0.1:{port}: Connection refused; "
+    assert f"{start}`braidmq serve --dev` starts a broker\n" == refused
+    assert capsys.readouterr().err.endswith("; is it the port of that strand?\n")
+
+
+def _answer_http(listener: socket.socket) -> None:
+    peer, _ = listener.accept()
+    with peer:
+        peer.recv(65_536)
+        peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def test_an_address_of_no_strand_is_exit_2() -> None:
+    """A wrong address is the command's usage."""
+    assert 2 == main(["publish", "t", "x", "--url", "http://dev-key@127.0.0.1:1"])
 
 
 def test_an_error_line_cannot_move_the_cursor() -> None:

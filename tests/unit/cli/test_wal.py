@@ -220,7 +220,8 @@ def test_a_log_in_use_is_left_alone(
     disk.unlock("LOCK")
 
     assert 75 == code
-    assert f"error: data directory {data_dir} is in use by another broker\n" == text
+    hint = "stop it first, or choose another with --data-dir"
+    assert f"error: data directory {data_dir} is in use by another broker; {hint}\n" == text
 
 
 @pytest.mark.parametrize("command", ["verify", "dump", "repair"])

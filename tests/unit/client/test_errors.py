@@ -1,5 +1,7 @@
 """What the client library raises."""
 
+import errno
+import os
 import re
 
 import pytest
@@ -73,3 +75,26 @@ def test_a_failed_publish_is_both_refused_and_in_doubt() -> None:
 def test_an_invalid_argument_is_a_value_error() -> None:
     """Callers who know only Python catch it too."""
     assert issubclass(errors.InvalidArgument, ValueError)
+
+
+REFUSED = "[Errno 111] Connect call failed"
+FAILURES = {
+    "one address": (ConnectionRefusedError(111, "Connect call failed ('::1', 1)"), "refused"),
+    "two": (
+        OSError(f"Multiple exceptions: {REFUSED} ('::1', 1), {REFUSED} ('h', 1)"),
+        "refused",
+    ),
+    "a name": (
+        OSError(-2, "Name or service not known"),
+        "[Errno -2] Name or service not known",
+    ),
+    "no number": (ConnectionResetError("it went away"), "it went away"),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_failure_is_told_in_the_words_of_the_system(case: str) -> None:
+    """Not in those of the event loop, and once for all addresses of a name."""
+    error, said = FAILURES[case]
+
+    assert said.replace("refused", os.strerror(errno.ECONNREFUSED)) == errors.reason_of(error)
