@@ -371,7 +371,7 @@ def test_an_empty_place_says_what_to_do_next(tab: Tab) -> None:
     tab.page.get_by_role("button", name="Copied").wait_for()
 
     copied = tab.page.evaluate("() => navigator.clipboard.readText()")
-    assert str(copied).startswith("braidmq pipeline archive")
+    assert str(copied).startswith('spark.readStream.format("braidmq")')
 
 
 def test_an_address_that_leads_nowhere_says_so(tab: Tab) -> None:

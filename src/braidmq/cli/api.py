@@ -49,10 +49,12 @@ class HttpError(BraidError):
     """The broker's HTTP side cannot be reached, or answers with an error.
 
     A value that the broker cannot use is the command's usage, as if it had been judged here.
+    `status` is 0 when there was no answer.
     """
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
+        self.status = status
         if status == http.HTTPStatus.BAD_REQUEST:
             self.exit_code = EXIT_USAGE
 

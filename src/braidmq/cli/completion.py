@@ -25,16 +25,35 @@ def queue_names(context: typer.Context, incomplete: str) -> list[str]:
     return _names(context, incomplete, "queues")
 
 
+def letter_queue_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return queues of dead letters that begin so."""
+    query: dict[str, str | int] = {"limit": NAMES_MAX}
+    return _found(context, incomplete, "dead-letters", query, field="queues", name="queue")
+
+
 def _names(context: typer.Context, incomplete: str, kind: str) -> list[str]:
-    query = urlencode({"search": incomplete, "limit": NAMES_MAX}, quote_via=quote)
+    query: dict[str, str | int] = {"search": incomplete, "limit": NAMES_MAX}
+    return _found(context, incomplete, kind, query, field=kind, name="name")
+
+
+def _found(
+    context: typer.Context,
+    incomplete: str,
+    kind: str,
+    query: dict[str, str | int],
+    *,
+    field: str,
+    name: str,
+) -> list[str]:
+    asked = f"/api/{kind}?{urlencode(query, quote_via=quote)}"
     try:
         api = api_at(context.params.get("url"))
-        page = api.ask("GET", f"/api/{kind}?{query}", timeout_s=COMPLETE_S_MAX)
-        found = [str(row.get("name", "")) for row in api.rows_in(page, kind)]
+        page = api.ask("GET", asked, timeout_s=COMPLETE_S_MAX)
+        found = [str(row.get(name, "")) for row in api.rows_in(page, field)]
     except BraidError:
         return []
     # A name with a blank or a control character cannot be typed as it is.
-    return [name for name in found if name.startswith(incomplete) and _is_plain(name)]
+    return [one for one in found if one.startswith(incomplete) and _is_plain(one)]
 
 
 def _is_plain(name: str) -> bool:

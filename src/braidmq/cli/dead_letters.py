@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from braidmq.cli.api import PAGE_SIZE, Api, Url, api_at, path_of
-from braidmq.cli.completion import queue_names
+from braidmq.cli.completion import letter_queue_names
 from braidmq.cli.config import AsJson
 from braidmq.cli.confirmation import Yes, confirm
 from braidmq.cli.progress import waiting
@@ -28,14 +28,19 @@ _COLUMNS: Final = ("offset", "id", "reason", "deathQueue", "attempts", "timestam
 
 Queue = Annotated[
     str,
-    typer.Argument(metavar="QUEUE", help="As `dlq list` names it.", autocompletion=queue_names),
+    typer.Argument(
+        metavar="QUEUE", help="As `dlq list` names it.", autocompletion=letter_queue_names
+    ),
 ]
 
 
 @app.command("list")
 def list_(
     queue: Annotated[
-        str | None, typer.Argument(metavar="[QUEUE]", help="List the letters in it.")
+        str | None,
+        typer.Argument(
+            metavar="[QUEUE]", help="List the letters in it.", autocompletion=letter_queue_names
+        ),
     ] = None,
     *,
     count: Annotated[int, typer.Option(min=1, help="Letters at most.")] = LETTERS_DEFAULT,

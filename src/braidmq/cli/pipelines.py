@@ -39,7 +39,7 @@ def archive(*, tables: Tables, log: FromLog, streaming: Streaming, spark: OnSpar
     plan = plan_of(log.source(), tables=tables, spark=spark, streaming=streaming)
     from braidmq.spark.pipelines.archive import archive as run
 
-    with telling() as tell:
+    with telling(tables.out) as tell:
         run(plan, tell)
 
 
@@ -70,7 +70,7 @@ def typed(
     from braidmq.spark.pipelines.typed import Wish, wishes
     from braidmq.spark.pipelines.typed import typed as run
 
-    with telling() as tell:
+    with telling(tables.out) as tell:
         run(plan, wishes(pairs) if pairs else [Wish(str(schema_id))], tell)
 
 
@@ -112,7 +112,7 @@ def rollup(
 
     rules = Rules(length_ms("--watermark", watermark), length_ms("--ahead", ahead))
     sink = log.sink() if topic else None
-    with telling() as tell:
+    with telling(tables.out) as tell:
         run(plan, Wish(schema_id, value, rules, close=close, sink=sink), tell)
 
 
@@ -167,8 +167,9 @@ def report(
 ) -> None:
     """Say what is in the log: volume, sizes, dead letters, misfits, as tables and a page."""
     plan = plan_of(log.source() | times.source(), tables=tables, spark=spark)
+    from braidmq.spark.pipelines.report import PAGE
     from braidmq.spark.pipelines.report import report as run
     from braidmq.spark.pipelines.typed import wishes
 
-    with telling() as tell:
+    with telling(tables.out / PAGE) as tell:
         run(plan, wishes(pairs or ()), tell)

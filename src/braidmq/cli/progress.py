@@ -3,7 +3,10 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from braidmq.cli.tables import printable
 
 if TYPE_CHECKING:  # rich is not needed to print --help
     from rich.progress import TaskID
@@ -70,8 +73,11 @@ def waiting(title: str) -> Iterator[None]:
 
 
 @contextmanager
-def telling() -> Iterator[Callable[[str], None]]:
-    """Give a function that prints lines about pipelines, above a bar where a person looks."""
+def telling(place: Path | None = None) -> Iterator[Callable[[str], None]]:
+    """Give a function that prints lines about pipelines, above a bar where a person looks.
+
+    A person is also told what is waited for, and in the end that the result is in *place*.
+    """
     if not is_watched():
         yield _say
         return
@@ -82,10 +88,13 @@ def telling() -> Iterator[Callable[[str], None]]:
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     tasks: dict[str, TaskID] = {}
 
+    def say(line: str) -> None:
+        bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def tell(line: str) -> None:
         from braidmq.spark.pipelines.progress import BatchLine
 
-        bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
         if isinstance(line, BatchLine):
             # Only now: while Spark comes up, it has stderr for itself.
             bar.start()
@@ -95,10 +104,13 @@ def telling() -> Iterator[Callable[[str], None]]:
             done = bar.tasks[list(tasks).index(line.name)].completed + line.rows
             bar.update(task, completed=done, total=done + line.lag, refresh=True)
 
+    say("starting Spark, which takes some seconds")
     try:
         yield tell
     finally:
         bar.stop()
+    if place is not None:
+        say(printable(f"see {place}"))
 
 
 def _say(line: str) -> None:

@@ -1,10 +1,12 @@
 """`braidmq top`: what a running broker does now, redrawn as it goes on, until Ctrl-C.
 
 The numbers are those of `/api/events`, which the broker sends once a second; how busy a topic
-is comes from two looks at `/api/topics`. On a terminal it takes the whole screen; in a pipe
-each look is a block of plain lines, and with --json one object on one line.
+is comes from two looks at `/api/topics`. On a terminal it takes the whole screen, and waits
+for a broker that has gone away; in a pipe each look is a block of plain lines, with --json one
+object on one line, and a broker that goes is the end.
 """
 
+import http
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from braidmq.cli.api import Api, Url, api_at
+from braidmq.cli.api import Api, HttpError, Url, api_at
 from braidmq.cli.config import AsJson
 from braidmq.cli.tables import print_json
 from braidmq.cli.top_view import View, plain, point_of
@@ -23,6 +25,9 @@ TOPICS: Final = "/api/topics?sort=last&limit=100"
 """The topics that were published to last: the busiest are among them."""
 
 INTERVAL_S_MAX: Final = 3_600
+RETRY_S: Final = 1.0
+_AWAY: Final = frozenset({0, http.HTTPStatus.SERVICE_UNAVAILABLE})
+"""No answer, or none yet: a broker that is stopping, gone, or recovering its log."""
 
 
 def top(
@@ -38,15 +43,15 @@ def top(
     as_json: AsJson = False,
 ) -> None:
     """Watch a running broker: rates by strand, fsync, backlog, memory, the busiest topics."""
-    views = _views(api_at(url), every=round(interval))
+    api, every = api_at(url), round(interval)
     try:
         if once or as_json or not sys.stdout.isatty():
-            for view in views:
+            for view in _views(api, every=every):
                 _print(view, as_json=as_json)
                 if once:
                     return
         else:
-            _draw(views)
+            _draw(api, every=every)
     except KeyboardInterrupt:
         return  # it is how one leaves; nothing went wrong
 
@@ -103,11 +108,20 @@ def _print(view: View, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _draw(views: Iterator[View]) -> None:
+def _draw(api: Api, *, every: int) -> None:
     from rich.live import Live
 
-    from braidmq.cli.top_view import drawn
+    from braidmq.cli.top_view import away, drawn
 
+    has_been_there = False
     with Live(screen=True, auto_refresh=False) as live:
-        for view in views:
-            live.update(drawn(view, height=live.console.height), refresh=True)
+        while True:
+            try:
+                for view in _views(api, every=every):
+                    live.update(drawn(view, height=live.console.height), refresh=True)
+                    has_been_there = True
+            except HttpError as error:
+                if not has_been_there or error.status not in _AWAY:
+                    raise
+                live.update(away(str(error)), refresh=True)
+                time.sleep(RETRY_S)

@@ -155,6 +155,15 @@ def drawn(view: View, *, height: int) -> "RenderableType":
     return Group(Text(title(view), style="bold"), both, busiest, Text("Ctrl-C ends", "dim"))
 
 
+def away(reason: str) -> "RenderableType":
+    """Return what is on the screen while there is no broker to look at."""
+    from rich.console import Group
+    from rich.text import Text
+
+    told = Text("looking again each second; Ctrl-C ends", "dim")
+    return Group(Text(printable(reason), style="bold"), told)
+
+
 def size(count: float) -> str:
     """Return bytes as a person reads them."""
     for unit in ("B", "KiB", "MiB", "GiB"):

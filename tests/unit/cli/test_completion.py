@@ -15,7 +15,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with running(tmp_path_factory.mktemp("completion")) as broker:
         for name in ("orders.eu", "orders.us", "other", "orders with a blank", "orders.$(x)"):
             assert 0 == main(["publish", name, "x", "--url", broker.url()])
-        assert 0 == main(["queue", "create", "jobs", "--url", broker.http_url()])
+        for name in ("jobs", "dlq.jobs"):
+            assert 0 == main(["queue", "create", name, "--url", broker.http_url()])
         yield broker
 
 
@@ -40,6 +41,8 @@ def asked(words: str, url: str) -> list[str]:
         ("publish ord", ["orders.eu", "orders.us"]),
         ("subscribe oth", ["other"]),
         ("queue info jo", ["jobs"]),
+        ("dlq list dl", ["dlq.jobs"]),
+        ("dlq replay j", []),
         ("publish nothing", []),
     ],
 )

@@ -89,9 +89,10 @@ def test_lines_about_pipelines_go_to_stderr(capsys: pytest.CaptureFixture[str]) 
 
 
 PIPELINE = """
+from pathlib import Path
 from braidmq.cli.progress import telling
 from braidmq.spark.pipelines.progress import BatchLine
-with telling() as tell:
+with telling(Path("tables/archive")) as tell:
     tell("archive: [red]begins")
     tell(BatchLine("archive: batch 0", name="archive", rows=30, lag=70))
     tell(BatchLine("archive: batch 1", name="archive", rows=70, lag=0))
@@ -108,6 +109,8 @@ def test_on_a_terminal_a_pipeline_has_a_bar_below_its_lines(
     assert 0 == code
     for said in ("archive: [red]begins", "archive: batch 0", "archive: batch 1", BAR, "30/100"):
         assert said in written, said
+    first, last = written.index("starting Spark"), written.index("see tables/archive")
+    assert first < written.index("begins") < written.index("batch 1") < last
 
 
 def test_the_terminal_of_these_tests_is_one() -> None:

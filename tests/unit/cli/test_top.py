@@ -3,7 +3,9 @@
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +95,36 @@ def test_on_a_terminal_it_takes_the_screen_and_gives_it_back(broker: Broker) -> 
     assert (
         written.index("\x1b[?1049h") < written.index("orders") < written.rindex("\x1b[?1049l")
     )
+    assert "Traceback" not in written
+
+
+def test_on_a_terminal_a_broker_that_goes_is_waited_for(tmp_path: Path) -> None:
+    """Whoever watches a restart sees the end of one broker and the beginning of the next."""
+    with ExitStack() as stack:
+        first = stack.enter_context(running(tmp_path))
+        again = ("--http", str(first.addresses["http"]))
+
+        def kill() -> None:
+            first.process.kill()
+            first.process.communicate()
+
+        steps: list[tuple[str, Callable[[], object]]] = [
+            ("ready", kill),
+            ("looking again", lambda: stack.enter_context(running(tmp_path, *again))),
+            ("ready", bool),
+        ]
+        seen = 0
+
+        def follow(said: str) -> bool:
+            nonlocal seen
+            if steps and steps[0][0] in said[seen:]:
+                seen = len(said)
+                steps.pop(0)[1]()
+            return not steps
+
+        code, written = on_terminal(["top", "--url", first.http_url()], until=follow)
+
+    assert 0 == code
     assert "Traceback" not in written
 
 

@@ -27,8 +27,8 @@ export function view(context) {
       return { rows: page.cursors, next: null };
     },
     empty: emptyState("No Spark cursors",
-      "A streaming query that reads through the Flight endpoint keeps its place here, so that retention waits for it.",
-      ["braidmq pipeline archive --endpoint grpc://127.0.0.1:8815 --out tables"]),
+      "A streaming query that names its group keeps its place here, and retention waits for it:",
+      ['spark.readStream.format("braidmq").option("path", "data").option("groupId", "billing")']),
   });
 
   async function drop(row) {
