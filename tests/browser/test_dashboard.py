@@ -233,6 +233,7 @@ def test_topics_are_searched_sorted_and_paged(stage: Stage, tab: Tab) -> None:
         for n in range(60):
             client.publish(f"bulk.{n:02}", b"x")
         client.publish("bulk.37", b"y")
+        client.publish("another", b"x")  # which tells all from those that were searched for
     tab.open("#/topics")
     tab.page.get_by_label("Search topics").fill("BULK.")
     tab.sees("50 of 60 topics")
@@ -249,6 +250,22 @@ def test_topics_are_searched_sorted_and_paged(stage: Stage, tab: Tab) -> None:
     assert "sort=messages" in tab.page.url
     tab.page.get_by_label("Search topics").fill("nothing is called this")
     tab.sees("Nothing matches.")
+
+
+def test_queues_are_sorted_by_what_waits(stage: Stage, tab: Tab) -> None:
+    """The fullest first, as its column says."""
+    for name, count in (("sorted.a", 1), ("sorted.b", 3), ("sorted.c", 2)):
+        stage.api("POST", "/api/queues", {"name": name})
+        for n in range(count):
+            stage.post(name, n)
+    tab.open("#/queues?search=sorted.")
+    tab.until("document.querySelectorAll('tbody tr').length === 3")
+    assert "sorted.a" in tab.text("tbody tr")
+    tab.page.locator("th button", has_text="Waiting").click()
+    tab.until("document.querySelector('tbody tr').textContent.includes('sorted.b')")
+
+    names = tab.page.locator("tbody td.wide").all_inner_texts()
+    assert ["sorted.b", "sorted.c", "sorted.a"] == names
 
 
 def test_dead_letters_say_why_and_are_replayed(stage: Stage, tab: Tab) -> None:

@@ -229,7 +229,7 @@ def _queues_as_json(page: QueuesPage) -> LetterQueuesList:
         )
         for facts in page.queues
     ]
-    return LetterQueuesList(rows, page.following, page.total)
+    return LetterQueuesList(rows, page.next, page.total)
 
 
 def _as_json(letter: Letter) -> ShownLetter:

@@ -1,6 +1,6 @@
 """Queues over HTTP: look at them, declare, delete and purge them.
 
-    GET    /api/queues?after=&limit=&search=    {"queues": [...], "next": name or null}
+    GET    /api/queues?after=&limit=&search=&sort=    {"queues": [...], "next", "total"}
     GET    /api/queues/{name}           one queue
     POST   /api/queues                  {"name", ...}: 201, or 200 when it is there already
     DELETE /api/queues/{name}           {"name"}
@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.endpoints import Endpoint, answered
-from braidmq.admin.parameters import AFTER, LIMIT, SEARCH, Name, iso
+from braidmq.admin.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
 from braidmq.admin.requests import (
     KeySource,
     allow,
@@ -90,7 +90,7 @@ class ShownQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueuesList(msgspec.Struct, frozen=True):
-    """Queues by name, the name to go on behind, and how many fit the search."""
+    """Queues in the order that was asked for, where to go on, and how many fit the search."""
 
     queues: list[ShownQueue]
     next: str | None
@@ -110,18 +110,19 @@ class PurgedQueue(msgspec.Struct, frozen=True):
     purged: int
 
 
+BY_NAME: Final = "name"
+SORT: Final = Choice(
+    "sort", "By name, or by how many messages wait, most first.", (BY_NAME, "waiting")
+)
+
+
 @dataclass(frozen=True, slots=True)
 class QueuesPage:
-    """Queues in the order of their names, whether there are more behind them, and how many."""
+    """Queues in the order that was asked for, where to go on, and how many there are."""
 
     queues: list[QueueFacts]
-    more: bool
+    next: str | None
     total: int
-
-    @property
-    def following(self) -> str | None:
-        """The name to ask for the next page after."""
-        return self.queues[-1].name if self.more and self.queues else None
 
 
 class QueueSource(Protocol):
@@ -130,8 +131,10 @@ class QueueSource(Protocol):
     Each raises RefusedError: there is no such queue, it exists otherwise, or not now.
     """
 
-    def page(self, *, after: str, limit: int, visible: Callable[[str], bool]) -> QueuesPage:
-        """Return up to *limit* visible queues whose names sort behind *after*."""
+    def page(
+        self, *, after: str, limit: int, visible: Callable[[str], bool], sort: str = BY_NAME
+    ) -> QueuesPage:
+        """Return up to *limit* visible queues behind *after*, sorted by one of SORT's."""
         ...
 
     def facts(self, name: str) -> QueueFacts:
@@ -166,9 +169,9 @@ def _looking(keys: KeySource, source: QueueSource) -> list[Endpoint]:
             visible=lambda name: (
                 wanted in name.casefold() and authorize(principal, LIST_QUEUES, name)
             ),
+            sort=SORT.of(request),
         )
-        rows = [as_json(queue) for queue in page.queues]
-        return answered(QueuesList(rows, page.following, page.total))
+        return answered(QueuesList([as_json(q) for q in page.queues], page.next, page.total))
 
     async def show(request: Request) -> Response:
         name = request.path_params["queue"]
@@ -182,7 +185,7 @@ def _looking(keys: KeySource, source: QueueSource) -> list[Endpoint]:
             handler=list_queues,
             summary="The queues, a page at a time.",
             tag="queues",
-            query=(AFTER, LIMIT, SEARCH),
+            query=(AFTER, LIMIT, SEARCH, SORT),
             answer=QueuesList,
             refusals=(503,),
         ),

@@ -8,11 +8,12 @@ import asyncio
 import heapq
 from collections.abc import Callable, Iterable
 
-from braidmq.admin.queues import QueuesPage
+from braidmq.admin.queues import BY_NAME, QueuesPage
 from braidmq.admin.refusals import QueueExistsError, UnavailableError, UnknownQueueError
 from braidmq.broker import dead_letters
 from braidmq.broker.queues import QUEUES_MAX, Queue
 from braidmq.server.engine import SHUTTING_DOWN, Engine
+from braidmq.server.ranking import ranked_page
 from braidmq.server.vibe_queues import declared_policy, facts_of
 from braidmq.wire.vibe.queue_options import QueueFacts, QueueOptions
 
@@ -26,14 +27,22 @@ class QueueAdministration:
     def __init__(self, find_engine: FindEngine) -> None:
         self._find_engine = find_engine
 
-    def page(self, *, after: str, limit: int, visible: Callable[[str], bool]) -> QueuesPage:
-        """Return up to *limit* visible queues whose names sort behind *after*.
+    def page(
+        self, *, after: str, limit: int, visible: Callable[[str], bool], sort: str = BY_NAME
+    ) -> QueuesPage:
+        """Return up to *limit* visible queues behind *after*, by name or by what waits.
 
         Raises:
+            BadCursorError: *after* is not what the sort goes on from.
             UnavailableError: The broker is not up.
         """
         queues = running(self._find_engine()).broker.deliverer.queues
-        return page_of(queues, queues, after=after, limit=limit, visible=visible)
+        if sort == BY_NAME:
+            return page_of(queues, queues, after=after, limit=limit, visible=visible)
+        chosen = [queue for name, queue in queues.items() if visible(name)]
+        ranked = ((queue.waiting(), queue.topic.name, queue) for queue in chosen)
+        page, following = ranked_page(ranked, after=after, limit=limit)
+        return QueuesPage([facts_of(queue) for queue in page], following, len(chosen))
 
     def facts(self, name: str) -> QueueFacts:
         """Return what there is to know of one queue.
@@ -152,7 +161,7 @@ def page_of(
     wanted = [name for name in names if visible(name)]
     first = heapq.nsmallest(limit + 1, (name for name in wanted if name > after))
     shown = [facts_of(queues[name]) for name in first[:limit]]
-    return QueuesPage(shown, len(first) > limit, len(wanted))
+    return QueuesPage(shown, first[limit - 1] if len(first) > limit else None, len(wanted))
 
 
 def _found(engine: Engine, name: str) -> Queue:

@@ -5,13 +5,12 @@ searching and reading the log is done on a thread: a broker may have a million n
 """
 
 import asyncio
-import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from braidmq.admin.parameters import iso
-from braidmq.admin.refusals import BadCursorError, UnknownTopicError
+from braidmq.admin.refusals import UnknownTopicError
 from braidmq.admin.topics import TopicDetail, TopicSnapshot, TopicsPage, Visible
 from braidmq.broker import headers
 from braidmq.broker.followers import SCHEMA_ID
@@ -19,6 +18,7 @@ from braidmq.broker.records import Head
 from braidmq.broker.topics import Topic
 from braidmq.server.log_reading import read_log
 from braidmq.server.queue_administration import FindEngine, running
+from braidmq.server.ranking import ranked_page
 from braidmq.wal.wal import Wal
 
 _Key = Callable[[Topic], int]
@@ -27,7 +27,6 @@ _KEYS: Final[dict[str, _Key]] = {
     "messages": lambda topic: topic.message_count,
     "last": lambda topic: topic.last_id,
 }
-_DIGITS_MAX: Final = 20  # of a 64-bit number
 
 
 class _Named:
@@ -141,27 +140,10 @@ def _chosen_page(
         more = start + limit < len(chosen)
         following = page[-1].name if more else None
     else:
-        ranked = _ranked(chosen, _KEYS[sort], after)
-        first = heapq.nsmallest(limit + 1, ranked, key=lambda pair: pair[0])
-        page = [topic for _, topic in first[:limit]]
-        following = None
-        if len(first) > limit:
-            (number, name), _ = first[limit - 1]
-            following = f"{-number}:{name}"
+        key = _KEYS[sort]
+        ranked = ((key(topic), topic.name, topic) for topic in chosen)
+        page, following = ranked_page(ranked, after=after, limit=limit)
     return TopicsPage([_row(topic) for topic in page], following, len(chosen))
-
-
-def _ranked(
-    topics: Iterable[Topic], key: _Key, after: str
-) -> Iterator[tuple[tuple[int, str], Topic]]:
-    ranked = (((-key(topic), topic.name), topic) for topic in topics)
-    if not after:
-        return ranked
-    number, colon, name = after.partition(":")
-    if not (colon and number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX):
-        raise BadCursorError
-    last = (-int(number), name)
-    return (pair for pair in ranked if pair[0] > last)
 
 
 def _row(topic: Topic) -> TopicSnapshot:

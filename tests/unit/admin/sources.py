@@ -80,12 +80,17 @@ class FakeQueues:
         self.rows: dict[str, QueueFacts] = {}
         self.given: list[QueueOptions] = []
         self.refusal: RefusedError | None = None
+        self.sorts: list[str] = []
 
-    def page(self, *, after: str, limit: int, visible: Callable[[str], bool]) -> QueuesPage:
+    def page(
+        self, *, after: str, limit: int, visible: Callable[[str], bool], sort: str = "name"
+    ) -> QueuesPage:
+        self.sorts.append(sort)
         all_names = sorted(name for name in self.rows if visible(name))
         names = [name for name in all_names if name > after]
         shown = [self.rows[name] for name in names[:limit]]
-        return QueuesPage(shown, len(names) > limit, len(all_names))
+        following = names[limit - 1] if len(names) > limit else None
+        return QueuesPage(shown, following, len(all_names))
 
     def facts(self, name: str) -> QueueFacts:
         if name not in self.rows:

@@ -67,6 +67,16 @@ def test_queues_come_in_pages(client: TestClient, queues: FakeQueues) -> None:
     assert ([["a", "b/?&", "c"], ["d"]], 4) == (pages, total)
 
 
+def test_queues_are_sorted_as_asked(client: TestClient, queues: FakeQueues) -> None:
+    """By name without a word; what it cannot be sorted by is named."""
+    codes = [
+        client.get(f"/api/queues{query}", headers=ADMIN).status_code
+        for query in ("", "?sort=waiting", "?sort=size")
+    ]
+
+    assert ([200, 200, 400], ["name", "waiting"]) == (codes, queues.sorts)
+
+
 def test_a_key_sees_the_queues_that_it_may_use(client: TestClient, queues: FakeQueues) -> None:
     """Names of other people's queues stay theirs, in the list and one by one."""
     queues.rows = {name: facts(name) for name in ("in.a", "orders.b", "secret.c")}

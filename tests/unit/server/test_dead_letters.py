@@ -208,14 +208,14 @@ async def test_queues_of_dead_letters_are_listed() -> None:
         first = status.letters.page(after="", limit=1, visible=lambda _: True)
         rest = status.letters.page(after="dlq.bills", limit=9, visible=lambda _: True)
 
-        assert ([("dlq.bills", 2)], True, 2) == (
+        assert ([("dlq.bills", 2)], "dlq.bills", 2) == (
             [(facts.name, facts.waiting) for facts in first.queues],
-            first.more,
+            first.next,
             first.total,
         )
-        assert ([("mine", 1)], False) == (
+        assert ([("mine", 1)], None) == (
             [(facts.name, facts.waiting) for facts in rest.queues],
-            rest.more,
+            rest.next,
         )
 
 

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.admin.refusals import QueueExistsError, UnavailableError, UnknownQueueError
+from braidmq.admin.refusals import (
+    BadCursorError,
+    QueueExistsError,
+    UnavailableError,
+    UnknownQueueError,
+)
 from braidmq.base.errors import LogFullError, LogPoisonedError
 from braidmq.server import queue_administration
 from braidmq.server.queue_administration import QueueAdministration, changing, running
@@ -74,8 +79,30 @@ async def test_queues_are_listed_by_name_in_pages() -> None:
         page = queues.page(after="a", limit=2, visible=lambda name: name != "secret")
         rest = queues.page(after="c", limit=2, visible=lambda name: name != "secret")
 
-        assert (["b", "c"], True) == ([facts.name for facts in page.queues], page.more)
-        assert (["d"], False) == ([facts.name for facts in rest.queues], rest.more)
+        assert (["b", "c"], "c") == ([facts.name for facts in page.queues], page.next)
+        assert (["d"], None) == ([facts.name for facts in rest.queues], rest.next)
+
+
+async def test_queues_are_listed_by_what_waits_in_them() -> None:
+    """The fullest first; the next page goes on behind, and other places are refused."""
+    async with running_broker() as broker:
+        queues = status_of(broker).queues
+        for name, count in (("a", 0), ("b", 2), ("secret", 9), ("c", 1)):
+            await queues.create(name, QueueOptions())
+            await publish(broker, name, *count * [b"1"])
+        found, totals = [], set()
+        after: str | None = ""
+        while after is not None:
+            page = queues.page(
+                after=after, limit=1, visible=lambda name: name != "secret", sort="waiting"
+            )
+            found += [facts.name for facts in page.queues]
+            totals.add(page.total)
+            after = page.next
+
+        assert (["b", "c", "a"], {3}) == (found, totals)
+        with pytest.raises(BadCursorError):
+            queues.page(after="b", limit=1, visible=lambda _: True, sort="waiting")
 
 
 async def test_a_purge_empties_for_good(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ const MODES = [
   ["FanOutWithoutAck", "Fan-out: to every consumer, not acknowledged"],
   ["PriorityBased", "By priority: the most urgent first"],
 ];
+const SORTS = [["name", "Name"], ["waiting", "Waiting"]];
 const OVERFLOWS = [
   ["DropOldest", "Drop the oldest"],
   ["DropNewest", "Drop the newest"],
@@ -28,17 +29,18 @@ export function view(context) {
     context,
     caption: "queues",
     search: "Search queues",
+    sorts: SORTS,
     key: (queue) => queue.name,
     columns: [
-      { title: "Queue", wide: true, cell: (queue) => topicLink(queue.name) },
+      { title: "Queue", wide: true, sort: "name", cell: (queue) => topicLink(queue.name) },
       { title: "Mode", cell: (queue) => queue.deliveryMode },
-      { title: "Waiting", numeric: true, cell: waiting },
+      { title: "Waiting", numeric: true, sort: "waiting", descending: true, cell: waiting },
       { title: "In flight", numeric: true, cell: (queue) => count(queue.inFlight) },
       { title: "Consumers", numeric: true, cell: (queue) => count(queue.subscriberCount) },
       ...(me.admin ? [{ title: "Actions", actions: true, cell: buttons }] : []),
     ],
-    async load({ search, after, limit, signal }) {
-      const page = await get(path("queues"), { query: { search, after, limit }, signal });
+    async load({ signal, ...query }) {
+      const page = await get(path("queues"), { query, signal });
       return { rows: page.queues, next: page.next, total: page.total };
     },
     empty: emptyState("No queues yet", "A queue is a topic with rules: who gets a message, how many may wait, when it is given up on.",
