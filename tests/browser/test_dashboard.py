@@ -1,6 +1,7 @@
 """The dashboard in a real browser: what an operator sees and does, against a real broker."""
 
 import json
+import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -388,7 +389,9 @@ def test_an_empty_place_says_what_to_do_next(tab: Tab) -> None:
     tab.page.get_by_role("button", name="Copied").wait_for()
 
     copied = tab.page.evaluate("() => navigator.clipboard.readText()")
-    assert str(copied).startswith('spark.readStream.format("braidmq")')
+    words = shlex.split(str(copied))
+    assert ["braidmq", "pipeline", "archive"] == words[:3]
+    assert {"--group", "--api-key", "dev-key"} <= set(words)
 
 
 def test_an_address_that_leads_nowhere_says_so(tab: Tab) -> None:

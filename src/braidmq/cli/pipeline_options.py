@@ -34,8 +34,8 @@ class FromLog:
         str | None, typer.Option(metavar="REGEX", help="Instead: of whole names of topics.")
     ] = None
 
-    def source(self) -> dict[str, str]:
-        """Return what the source is told.
+    def source(self, group: str | None = None) -> dict[str, str]:
+        """Return what the source is told; the cursor of a *group* takes a key, too.
 
         Raises:
             ConfigError: Neither or both of --path and --endpoint.
@@ -43,7 +43,7 @@ class FromLog:
         if (self.path is None) == (self.endpoint is None):
             raise ConfigError("--path", "give it or --endpoint, and not both")
         api_key = self.api_key
-        if self.endpoint is not None and api_key is None:
+        if api_key is None and (self.endpoint is not None or group is not None):
             api_key = os.environ.get("BRAIDMQ_API_KEY")
         return _said(
             path=self.path,
@@ -51,6 +51,7 @@ class FromLog:
             apiKey=api_key,
             subscribe=self.subscribe,
             subscribePattern=self.subscribe_pattern,
+            groupId=group,
         )
 
     def source_beside_sink(self) -> dict[str, str]:

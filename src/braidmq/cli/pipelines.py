@@ -32,11 +32,23 @@ TypedPairs = Annotated[
 ]
 
 
+Group = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Retention waits for it; with --api-key.")
+]
+
+
 @app.command("archive")
 @grouped
-def archive(*, tables: Tables, log: FromLog, streaming: Streaming, spark: OnSpark) -> None:
+def archive(
+    *,
+    tables: Tables,
+    log: FromLog,
+    group: Group = None,
+    streaming: Streaming,
+    spark: OnSpark,
+) -> None:
     """Write every message into files by day and topic."""
-    plan = plan_of(log.source(), tables=tables, spark=spark, streaming=streaming)
+    plan = plan_of(log.source(group), tables=tables, spark=spark, streaming=streaming)
     from braidmq.spark.pipelines.archive import archive as run
 
     with telling(tables.out) as tell:

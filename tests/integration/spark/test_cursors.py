@@ -7,6 +7,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from braidmq.spark.pipelines.archive import archive
+from braidmq.spark.pipelines.runs import Plan
 from tests.integration.spark.serving import Serving, serving, until
 from tests.unit.spark.running import KEY
 
@@ -69,6 +71,17 @@ def test_the_cursor_is_at_the_end_behind_a_run(
     assert [] == [row for row in broker.rows()[:5] if row["offset"] >= cursor["position"]]
     assert behind == broker.cursor("to the end")["lag"]
     assert cursor["lag"] + 3 <= behind
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_archive_of_a_group_has_a_cursor(broker: Serving, tmp_path: Path) -> None:
+    """So that retention leaves it what is not archived yet."""
+    end = broker.publish(["to be kept"])
+    source = {"path": str(broker.path), "apiKey": KEY, "groupId": "archive"}
+    archive(Plan(source, tmp_path / "out", master="local[2,4]"), lambda _: None)
+    until(lambda: broker.cursor("archive")["position"] >= end)
+
+    assert 1 == broker.cursor("archive")["initial"]
 
 
 def test_latest_is_pinned_across_a_first_batch_that_fails(

@@ -70,14 +70,18 @@ def test_what_is_not_said_has_its_default(given: list[Any]) -> None:
 def test_a_key_for_an_endpoint_may_be_out_of_sight(
     given: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is said wins; a path needs none."""
+    """What is said wins; a path needs none, unless for the cursor of a group."""
     monkeypatch.setenv("BRAIDMQ_API_KEY", "hidden")
     command = ["pipeline", "archive", "--out", "out", "--endpoint", "grpc://h:1"]
     assert 0 == main(command)
     assert 0 == main([*command, "--api-key", "said"])
-    assert 0 == main(["pipeline", "archive", "--out", "out", "--path", "data"])
+    of_path = ["pipeline", "archive", "--out", "out", "--path", "data"]
+    assert 0 == main(of_path)
+    assert 0 == main([*of_path, "--group", "g"])
 
-    assert ["hidden", "said", None] == [plan.source.get("apiKey") for plan, _ in given]
+    keys = [plan.source.get("apiKey") for plan, _ in given]
+    assert ["hidden", "said", None, "hidden"] == keys
+    assert "g" == given[-1][0].source["groupId"]
 
 
 def test_typed_takes_pairs_or_one_schema(given: list[Any]) -> None:

@@ -1,6 +1,6 @@
 // Spark cursors: how far readers outside the broker have come; retention waits for them.
 
-import { get, path, remove } from "./api.js";
+import { DEV_KEY, get, path, remove } from "./api.js";
 import { confirm } from "./dialogs.js";
 import { h } from "./dom.js";
 import { count } from "./format.js";
@@ -8,6 +8,7 @@ import { list } from "./lists.js";
 import { named } from "./names.js";
 import { say } from "./notices.js";
 import { emptyState, heading, lag } from "./pieces.js";
+import { me } from "./session.js";
 
 export function view(context) {
   const cursors = list({
@@ -27,8 +28,8 @@ export function view(context) {
       return { rows: page.cursors, next: null };
     },
     empty: emptyState("No Spark cursors",
-      "A streaming query that names its group keeps its place here, and retention waits for it:",
-      ['spark.readStream.format("braidmq").option("path", "data").option("groupId", "billing")']),
+      "A pipeline or a streaming query with a group keeps its place here, and retention waits for it:",
+      [`braidmq pipeline archive --path data --out tables/archive --group archive --api-key ${me.dev ? DEV_KEY : "KEY"}`]),
   });
 
   async function drop(row) {
