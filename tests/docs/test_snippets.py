@@ -1,9 +1,9 @@
 """The documents are true: what they tell to run runs, what they name is there.
 
 A fenced block says by its label what it is: `python` and `sh` are run against a real broker,
-`toml` is loaded as a configuration, `text` is to be looked at. A `sh` block that begins with
-`# one terminal` runs beside the next one. A tutorial is followed from its first block to its
-last, in one directory, beside one broker.
+`toml` is loaded as a configuration, `text` is to be looked at, and a command in it is only
+parsed. A `sh` block that begins with `# one terminal` runs beside the next one. A tutorial is
+followed from its first block to its last, in one directory, beside one broker.
 """
 
 import json
@@ -47,19 +47,25 @@ OURS: Final = (
     "docs/howto/tls.md",
     "docs/howto/upgrade.md",
     "docs/operations.md",
+    "docs/pipelines.md",
     "docs/protocols/blip.md",
+    "docs/protocols/flight.md",
     "docs/protocols/qumbed.md",
     "docs/protocols/vibe.md",
     "docs/reference/command-line.md",
     "docs/reference/http.md",
     "docs/spark.md",
     "docs/start.md",
+    "docs/tables.md",
     "docs/tutorials/sensors.md",
     "docs/tutorials/service.md",
 )
 """Documents whose every block must have a label."""
 
 TUTORIALS: Final = ("docs/spark.md",)
+PIPELINES: Final = ("docs/tables.md", "docs/pipelines.md")
+"""Their commands go on from each other's tables."""
+
 PAGES: Final = ("docs/start.md", "docs/tutorials/", "docs/howto/")
 """Followed from their beginning to their end, those that start a broker: `test_pages.py`."""
 
@@ -117,7 +123,8 @@ def starts_a_broker(document: str) -> bool:
 
 def apart(label: str) -> dict[str, Block]:
     """Return the blocks that stand for themselves."""
-    found = [block for block in blocks(label) if block.document not in TUTORIALS]
+    together = (*TUTORIALS, *PIPELINES)
+    found = [block for block in blocks(label) if block.document not in together]
     return named([block for block in found if not starts_a_broker(block.document)])
 
 
@@ -151,7 +158,7 @@ def serving(directory: Path, flight: str = "off") -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with serving(tmp_path_factory.mktemp("broker")) as broker:
+    with serving(tmp_path_factory.mktemp("broker"), "127.0.0.1:0") as broker:
         yield broker
 
 
@@ -171,7 +178,8 @@ def old_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def here(text: str, broker: Broker) -> str:
     """Return *text* with the addresses and the directories of this run."""
-    for name, usual in (("blip", "5555"), ("vibe", "2925"), ("http", "9100")):
+    usual_ports = {"blip": "5555", "vibe": "2925", "http": "9100", "flight": "8815"}
+    for name, usual in usual_ports.items():
         address = str(broker.addresses[name])
         port = address.rpartition(":")[2]
         text = text.replace(f"127.0.0.1:{usual}", address)
