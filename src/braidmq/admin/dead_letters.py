@@ -132,7 +132,9 @@ class LetterSource(Protocol):
     Each raises RefusedError: it is no queue of dead letters, or not now.
     """
 
-    def page(self, *, after: str, limit: int, visible: Callable[[str], bool]) -> QueuesPage:
+    async def page(
+        self, *, after: str, limit: int, visible: Callable[[str], bool]
+    ) -> QueuesPage:
         """Return up to *limit* visible queues of dead letters with names behind *after*."""
         ...
 
@@ -157,7 +159,7 @@ def letter_endpoints(keys: KeySource, source: LetterSource) -> list[Endpoint]:
         queue = QUEUE.given(request)
         from_offset = FROM.of(request)
         if queue is None:
-            page = source.page(
+            page = await source.page(
                 after=AFTER.of(request),
                 limit=LIMIT.of(request),
                 visible=lambda name: authorize(principal, LIST_QUEUES, name),

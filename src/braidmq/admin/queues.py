@@ -131,7 +131,7 @@ class QueueSource(Protocol):
     Each raises RefusedError: there is no such queue, it exists otherwise, or not now.
     """
 
-    def page(
+    async def page(
         self, *, after: str, limit: int, visible: Callable[[str], bool], sort: str = BY_NAME
     ) -> QueuesPage:
         """Return up to *limit* visible queues behind *after*, sorted by one of SORT's."""
@@ -163,7 +163,7 @@ def _looking(keys: KeySource, source: QueueSource) -> list[Endpoint]:
     async def list_queues(request: Request) -> Response:
         principal = principal_of(request, keys)
         wanted = SEARCH.of(request).casefold()
-        page = source.page(
+        page = await source.page(
             after=AFTER.of(request),
             limit=LIMIT.of(request),
             visible=lambda name: (

@@ -78,7 +78,9 @@ class DeadLetters:
         self._reading = asyncio.Lock()
         self._replaying = asyncio.Lock()
 
-    def page(self, *, after: str, limit: int, visible: Callable[[str], bool]) -> QueuesPage:
+    async def page(
+        self, *, after: str, limit: int, visible: Callable[[str], bool]
+    ) -> QueuesPage:
         """Return up to *limit* visible queues of dead letters with names behind *after*.
 
         Raises:
@@ -86,7 +88,7 @@ class DeadLetters:
         """
         queues = running(self._find_engine()).broker.deliverer.queues
         names = set(letter_queues(queues))
-        return page_of(names, queues, after=after, limit=limit, visible=visible)
+        return await page_of(names, queues, after=after, limit=limit, visible=visible)
 
     async def letters(self, queue: str, *, from_offset: int, limit: int) -> LettersPage:
         """Return up to *limit* letters that are not settled, from an offset on.

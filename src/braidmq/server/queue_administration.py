@@ -6,7 +6,8 @@ changes something is over when the log has committed it.
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 from braidmq.admin.queues import BY_NAME, QueuesPage
 from braidmq.admin.refusals import QueueExistsError, UnavailableError, UnknownQueueError
@@ -16,6 +17,9 @@ from braidmq.server.engine import SHUTTING_DOWN, Engine
 from braidmq.server.ranking import ranked_page
 from braidmq.server.vibe_queues import declared_policy, facts_of
 from braidmq.wire.vibe.queue_options import QueueFacts, QueueOptions
+
+RANKED_AT_ONCE: Final = 1_000
+"""Queues that are looked at for a page before others have their turn: there may be many."""
 
 FindEngine = Callable[[], Engine | None]
 """Before recovery is done there is none."""
@@ -27,7 +31,7 @@ class QueueAdministration:
     def __init__(self, find_engine: FindEngine) -> None:
         self._find_engine = find_engine
 
-    def page(
+    async def page(
         self, *, after: str, limit: int, visible: Callable[[str], bool], sort: str = BY_NAME
     ) -> QueuesPage:
         """Return up to *limit* visible queues behind *after*, by name or by what waits.
@@ -38,11 +42,18 @@ class QueueAdministration:
         """
         queues = running(self._find_engine()).broker.deliverer.queues
         if sort == BY_NAME:
-            return page_of(queues, queues, after=after, limit=limit, visible=visible)
-        chosen = [queue for name, queue in queues.items() if visible(name)]
-        ranked = ((queue.waiting(), queue.topic.name, queue) for queue in chosen)
-        page, following = ranked_page(ranked, after=after, limit=limit)
-        return QueuesPage([facts_of(queue) for queue in page], following, len(chosen))
+            return await page_of(
+                list(queues), queues, after=after, limit=limit, visible=visible
+            )
+        chosen = await asyncio.to_thread(_chosen, list(queues), visible)
+        ranked: list[tuple[int, str, Queue]] = []
+        for at in range(0, len(chosen), RANKED_AT_ONCE):
+            # Not on the thread: what waits changes meanwhile.
+            found = _still_there(queues, chosen[at : at + RANKED_AT_ONCE])
+            ranked += [(queue.waiting(), queue.topic.name, queue) for queue in found]
+            await asyncio.sleep(0)
+        page, following = await asyncio.to_thread(ranked_page, ranked, after=after, limit=limit)
+        return QueuesPage([facts_of(queue) for queue in page], following, len(ranked))
 
     def facts(self, name: str) -> QueueFacts:
         """Return what there is to know of one queue.
@@ -149,8 +160,8 @@ async def committed(engine: Engine, record_id: int, *, lasts: bool = False) -> N
         raise UnavailableError(reason)
 
 
-def page_of(
-    names: Iterable[str],
+async def page_of(
+    names: Collection[str],
     queues: dict[str, Queue],
     *,
     after: str,
@@ -158,10 +169,20 @@ def page_of(
     visible: Callable[[str], bool],
 ) -> QueuesPage:
     """Return the first *limit* visible queues among *names* that sort behind *after*."""
-    wanted = [name for name in names if visible(name)]
-    first = heapq.nsmallest(limit + 1, (name for name in wanted if name > after))
-    shown = [facts_of(queues[name]) for name in first[:limit]]
-    return QueuesPage(shown, first[limit - 1] if len(first) > limit else None, len(wanted))
+    chosen = await asyncio.to_thread(_chosen, names, visible)
+    behind = (name for name in chosen if name > after)
+    first = await asyncio.to_thread(heapq.nsmallest, limit + 1, behind)
+    shown = [facts_of(queue) for queue in _still_there(queues, first[:limit])]
+    return QueuesPage(shown, first[limit - 1] if len(first) > limit else None, len(chosen))
+
+
+def _chosen(names: Collection[str], visible: Callable[[str], bool]) -> list[str]:
+    return [name for name in names if visible(name)]
+
+
+def _still_there(queues: dict[str, Queue], names: Iterable[str]) -> list[Queue]:
+    """Return the queues of these names; some may have been deleted since they were chosen."""
+    return [queues[name] for name in names if name in queues]
 
 
 def _found(engine: Engine, name: str) -> Queue:

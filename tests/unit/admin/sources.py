@@ -82,7 +82,7 @@ class FakeQueues:
         self.refusal: RefusedError | None = None
         self.sorts: list[str] = []
 
-    def page(
+    async def page(
         self, *, after: str, limit: int, visible: Callable[[str], bool], sort: str = "name"
     ) -> QueuesPage:
         self.sorts.append(sort)
@@ -142,11 +142,13 @@ class FakeLetters:
         )
         self._queues.rows[queue] = facts(queue, waiting=len(letters))
 
-    def page(self, *, after: str, limit: int, visible: Callable[[str], bool]) -> QueuesPage:
+    async def page(
+        self, *, after: str, limit: int, visible: Callable[[str], bool]
+    ) -> QueuesPage:
         def shown(name: str) -> bool:
             return name in self.kept and visible(name)
 
-        return self._queues.page(after=after, limit=limit, visible=shown)
+        return await self._queues.page(after=after, limit=limit, visible=shown)
 
     async def letters(self, queue: str, *, from_offset: int, limit: int) -> LettersPage:
         found = [one for one in self._of(queue) if one.offset >= from_offset]

@@ -205,8 +205,8 @@ async def test_queues_of_dead_letters_are_listed() -> None:
         await status.queues.create("quiet", QueueOptions(dead_letter_name="never"))
         await bury(broker, "bills", b"1", b"2")
         await bury(broker, "orders", b"1", letters="mine")
-        first = status.letters.page(after="", limit=1, visible=lambda _: True)
-        rest = status.letters.page(after="dlq.bills", limit=9, visible=lambda _: True)
+        first = await status.letters.page(after="", limit=1, visible=lambda _: True)
+        rest = await status.letters.page(after="dlq.bills", limit=9, visible=lambda _: True)
 
         assert ([("dlq.bills", 2)], "dlq.bills", 2) == (
             [(facts.name, facts.waiting) for facts in first.queues],

@@ -76,8 +76,8 @@ async def test_queues_are_listed_by_name_in_pages() -> None:
         queues = status_of(broker).queues
         for name in ("c", "a", "secret", "b", "d"):
             await queues.create(name, QueueOptions())
-        page = queues.page(after="a", limit=2, visible=lambda name: name != "secret")
-        rest = queues.page(after="c", limit=2, visible=lambda name: name != "secret")
+        page = await queues.page(after="a", limit=2, visible=lambda name: name != "secret")
+        rest = await queues.page(after="c", limit=2, visible=lambda name: name != "secret")
 
         assert (["b", "c"], "c") == ([facts.name for facts in page.queues], page.next)
         assert (["d"], None) == ([facts.name for facts in rest.queues], rest.next)
@@ -93,7 +93,7 @@ async def test_queues_are_listed_by_what_waits_in_them() -> None:
         found, totals = [], set()
         after: str | None = ""
         while after is not None:
-            page = queues.page(
+            page = await queues.page(
                 after=after, limit=1, visible=lambda name: name != "secret", sort="waiting"
             )
             found += [facts.name for facts in page.queues]
@@ -102,7 +102,25 @@ async def test_queues_are_listed_by_what_waits_in_them() -> None:
 
         assert (["b", "c", "a"], {3}) == (found, totals)
         with pytest.raises(BadCursorError):
-            queues.page(after="b", limit=1, visible=lambda _: True, sort="waiting")
+            await queues.page(after="b", limit=1, visible=lambda _: True, sort="waiting")
+
+
+@pytest.mark.parametrize("sort", ["name", "waiting"])
+async def test_the_broker_works_on_while_queues_are_chosen(sort: str) -> None:
+    """There may be many; one that is deleted meanwhile is left out."""
+    loop = asyncio.get_running_loop()
+    async with running_broker() as broker:
+        queues = status_of(broker).queues
+        for name in ("a", "b"):
+            await queues.create(name, QueueOptions())
+
+        def visible(name: str) -> bool:
+            if name == "b":
+                asyncio.run_coroutine_threadsafe(queues.delete(name), loop).result(10)
+            return True
+
+        page = await queues.page(after="", limit=9, visible=visible, sort=sort)
+        assert ["a"] == [facts.name for facts in page.queues]
 
 
 async def test_a_purge_empties_for_good(tmp_path: Path) -> None:
@@ -179,7 +197,7 @@ async def test_a_full_log_refuses_a_declaration_and_not_an_end() -> None:
     assert await waiting(ended)
     hand.commit()
     await ended
-    assert [] == queues.page(after="", limit=9, visible=lambda _: True).queues
+    assert [] == (await queues.page(after="", limit=9, visible=lambda _: True)).queues
 
 
 async def test_there_is_a_bound_to_the_number_of_queues(
