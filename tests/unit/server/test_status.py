@@ -32,16 +32,17 @@ def status_of(hand: Hand | None) -> Status:
     return status
 
 
-def test_before_recovery_it_is_not_ready() -> None:
+@pytest.mark.asyncio
+async def test_before_recovery_it_is_not_ready() -> None:
     """The pages answer during recovery, and say so; there are no numbers yet."""
     status = status_of(None)
 
     assert (False, "recovering the log") == _readiness(status)
     assert 0 == status.metrics().topics
     with pytest.raises(UnavailableError, match="recovering the log"):
-        status.queues.page(after="", limit=10, visible=lambda _: True)
+        await status.queues.page(after="", limit=10, visible=lambda _: True)
     with pytest.raises(UnavailableError, match="recovering the log"):
-        status.letters.page(after="", limit=10, visible=lambda _: True)
+        await status.letters.page(after="", limit=10, visible=lambda _: True)
 
 
 def test_after_recovery_it_is_ready() -> None:
