@@ -25,6 +25,7 @@ import pytest
 from tests.chaos.pipeline_life import AGAIN
 from tests.integration.spark import rolled
 from tests.integration.spark.conftest import QUICK
+from tests.integration.spark.families import family_of
 from tests.integration.spark.outputs import (
     TEMPERATURE,
     TOPICS,
@@ -135,17 +136,21 @@ class Rig:
         is_due = self.a_moment(*pipelines)
         life = self.start(*pipelines)
         give_up, pause = time.monotonic() + PATIENCE_S, Event()
-        while life.poll() is None and not is_due():
-            assert time.monotonic() < give_up, self.said.read_text()
-            pause.wait(LOOK_S)
-        pause.wait(self.rng.choice((0.0, self.rng.random() * DELAY_S_MAX)))
-        self.kill(life, whole=self.rng.random() < 0.5)
+        try:
+            while life.poll() is None and not is_due():
+                assert time.monotonic() < give_up, self.said.read_text()
+                pause.wait(LOOK_S)
+            pause.wait(self.rng.choice((0.0, self.rng.random() * DELAY_S_MAX)))
+            self.kill(life, whole=self.rng.random() < 0.5)
+        finally:
+            life.kill()  # also when the test has failed
+            life.wait()
 
     def kill(self, life: subprocess.Popen[bytes], *, whole: bool) -> None:
         """Kill the JVM, or what drives it, when it goes by itself; wait until all are gone."""
         assert life.poll() is None, f"it was not killed in time: {self.said.read_text()}"
-        family = psutil.Process(life.pid).children(recursive=True)
-        java = [child for child in family if child.name() == "java"]
+        family = family_of(psutil.Process(life.pid))
+        java = [member for name, member in family if name == "java"]
         for victim in [psutil.Process(life.pid)] if whole else java:
             victim.kill()
         life.wait(PATIENCE_S)

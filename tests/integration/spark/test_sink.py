@@ -20,6 +20,7 @@ from pyspark.sql.functions import udf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq import columnar
+from tests.integration.spark.families import family_of
 from tests.integration.spark.serving import Serving, serving, until
 from tests.unit.spark.running import KEY
 
@@ -172,7 +173,7 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced(
 
 
 def workers() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children(recursive=True) if "python" in p.name()]
+    return [member for name, member in family_of(psutil.Process()) if "python" in name]
 
 
 def is_connected(process: psutil.Process, port: int) -> bool:
@@ -263,14 +264,13 @@ def test_a_driver_that_is_killed_in_the_middle_is_started_again(
 
 def kill_family(process: "subprocess.Popen[bytes]") -> set[str]:
     """Kill a process and all that it has started; return their names."""
-    family = psutil.Process(process.pid).children(recursive=True)
-    names = {member.name() for member in family}
+    family = family_of(psutil.Process(process.pid))
     process.kill()
-    for member in family:
+    for _, member in family:
         with suppress(psutil.NoSuchProcess):
             member.kill()
     process.wait()
-    return names
+    return {name for name, _ in family}
 
 
 def test_a_batch_that_is_repeated_in_other_parts_changes_nothing(
