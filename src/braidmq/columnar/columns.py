@@ -149,7 +149,7 @@ class Columns:
         if self._headers is None:
             rows = self._rows
             heads = HEADERS_AT[rows["kind"]]
-            starts = self._segment.starts(self._picked.chosen) + heads
+            starts = self._segment.starts_of(self._picked) + heads
             topic_bytes = self._segment.name_bytes[rows["topic"]] + TOPIC_LENGTH_BYTES
             ends = rows["payload_at"].astype(np.int64) - topic_bytes
             if np.any(heads == 0) or np.any(ends < starts):

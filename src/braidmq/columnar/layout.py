@@ -53,6 +53,7 @@ ROW: Final = np.dtype(
     ]
 )
 assert ROW.itemsize == ROW_BYTES
+_PAYLOAD_WORD: Final = np.dtype(ROW.descr[:2]).itemsize // 8  # behind id and timestamp
 
 RECORD_HEAD: Final = np.dtype(
     [("id", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("kind", "u1")]
@@ -121,6 +122,16 @@ def ends_of(rows: Rows) -> Numbers:
     """Return where the records of *rows* end in the segment file."""
     ends: Numbers = rows["payload_at"].astype(np.int64)
     ends += rows["payload_bytes"]
+    return ends
+
+
+def ends_at(rows: Rows, chosen: Numbers) -> Numbers:
+    """Return where the records of the chosen rows end, as `ends_of` does for few of many."""
+    # Offset and length lie side by side and are taken as one word.
+    words = rows.view(np.uint64)
+    pairs = words.take(chosen * (ROW_BYTES // 8) + _PAYLOAD_WORD)
+    ends: Numbers = (pairs & 0xFFFF_FFFF).astype(np.int64)
+    ends += (pairs >> 32).astype(np.int64)
     return ends
 
 

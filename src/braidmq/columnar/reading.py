@@ -227,7 +227,7 @@ def _cut(segment: Segment, picked: Picked, bounds: _Bounds) -> Iterator[Picked]:
     if len(picked.rows) <= bounds.rows and segment.span(picked) <= bounds.record_bytes:
         yield picked
         return
-    starts, ends = segment.starts(picked.chosen), ends_of(picked.rows)
+    starts, ends = segment.starts_of(picked), ends_of(picked.rows)
     for piece in near_pieces(starts, ends, rows=bounds.rows, record_bytes=bounds.record_bytes):
         yield picked.part(piece)
 

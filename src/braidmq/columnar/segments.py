@@ -23,7 +23,7 @@ from braidmq.columnar.indexes import (
     rebuilt_index,
     sealed_index,
 )
-from braidmq.columnar.layout import Bytes, Numbers, Rows, ends_of, is_run, take_rows
+from braidmq.columnar.layout import Bytes, Numbers, Rows, ends_at, ends_of, is_run, take_rows
 from braidmq.columnar.records import rows_of_records
 from braidmq.wal.format import HEADER_BYTES
 from braidmq.wal.index import index_path
@@ -31,7 +31,7 @@ from braidmq.wal.recovery import judge_header
 from braidmq.wal.segment import segment_path
 from braidmq.wal.tables import BLOCK_ROWS
 
-WINDOW_ROWS: Final = 64 * BLOCK_ROWS
+WINDOW_ROWS: Final = 128 * BLOCK_ROWS
 """Rows that are looked at together, so that memory does not grow with a segment's length."""
 
 DENSE_WINDOW_ROWS: Final = 4 * BLOCK_ROWS
@@ -51,14 +51,16 @@ class Need(IntEnum):
 
 
 class Picked(NamedTuple):
-    """Rows by their numbers, which are in order, and what they say."""
+    """Rows by their numbers, which are in order, what they say, and where they begin."""
 
     chosen: Numbers
     rows: Rows
+    starts: Numbers | None = None
 
     def part(self, piece: slice) -> "Picked":
         """Return some of them."""
-        return Picked(self.chosen[piece], self.rows[piece])
+        starts = None if self.starts is None else self.starts[piece]
+        return Picked(self.chosen[piece], self.rows[piece], starts)
 
 
 def map_file(path: Path) -> pa.Buffer:
@@ -233,34 +235,35 @@ class Segment:
         Raises:
             DamagedLogError: They are not what was written.
         """
-        chosen = select()
-        rows = self._picked(chosen, need)
-        if rows is None:
+        picked = self._picked(select(), need)
+        if picked is None:
             self.doubt()
             chosen = select()
-            rows = take_rows(self.rows, chosen)
-        return Picked(chosen, rows)
+            picked = Picked(chosen, take_rows(self.rows, chosen))
+        return picked
 
-    def _picked(self, chosen: Numbers, need: Need) -> Rows | None:
+    def _picked(self, chosen: Numbers, need: Need) -> Picked | None:
         """Return rows that are good for *need*, or None: something is wrong."""
         if self.index.is_proof or not len(chosen):
-            return take_rows(self.rows, chosen)
+            return Picked(chosen, take_rows(self.rows, chosen))
         if self.index.numbers is not None:
             if need > Need.ROWS and self._is_sparse(chosen):
-                return rows_of_records(
+                starts = self.starts(chosen)
+                rows = rows_of_records(
                     self.buffer,
-                    self.starts(chosen),
+                    starts,
                     ids=chosen + self.first_id,
                     topics=self.index.numbers[chosen].astype(np.int64),
                     name_bytes=self.name_bytes,
                 )
+                return None if rows is None else Picked(chosen, rows, starts)
             try:
                 self.index.check(int(chosen[0]), int(chosen[-1]) + 1)
             except DoubtError:
                 return None
         if need > Need.ROWS and not self._are_intact(chosen, whole=need is Need.RECORDS):
             return None
-        return take_rows(self.rows, chosen)
+        return Picked(chosen, take_rows(self.rows, chosen))
 
     def _is_sparse(self, chosen: Numbers) -> bool:
         around = int(chosen[-1]) + 1 - int(chosen[0])
@@ -288,12 +291,16 @@ class Segment:
         """Return how many bytes there are from the first of these records to the last one."""
         if not len(picked.chosen):
             return 0
-        return int(ends_of(picked.rows[-1:])[0] - self.starts(picked.chosen[:1])[0])
+        return int(ends_of(picked.rows[-1:])[0] - self.starts_of(picked.part(slice(1)))[0])
+
+    def starts_of(self, picked: Picked) -> Numbers:
+        """Return where the records of these rows start."""
+        return self.starts(picked.chosen) if picked.starts is None else picked.starts
 
     def starts(self, chosen: Numbers) -> Numbers:
         """Return where the records of these rows, which are in order, start."""
         if not len(chosen):
             return np.zeros(0, np.int64)
         if chosen[0]:
-            return ends_of(take_rows(self.rows, chosen - 1))
-        return np.append(HEADER_BYTES, ends_of(take_rows(self.rows, chosen[1:] - 1)))
+            return ends_at(self.rows, chosen - 1)
+        return np.append(HEADER_BYTES, ends_at(self.rows, chosen[1:] - 1))
