@@ -168,9 +168,12 @@ class Shape:
         for place, start, end in zip(self._places, starts, ends, strict=True):
             if place.kind != _STRING:
                 fits &= _may_be_numbers(payloads.data, start, end)
-        for strange in (payloads.data.view(np.int8) < _TEXT_MIN, payloads.data == _BACKSLASH):
-            if strange.any():
-                fits[payloads.rows_at(np.flatnonzero(strange))] = False
+        signed = payloads.data.view(np.int8)
+        if signed.min(initial=_TEXT_MIN) < _TEXT_MIN:
+            fits[payloads.rows_at(np.flatnonzero(signed < _TEXT_MIN))] = False
+        escapes = payloads.data == _BACKSLASH
+        if escapes.any():
+            fits[payloads.rows_at(np.flatnonzero(escapes))] = False
         rows: Numbers = np.flatnonzero(fits)
         if len(rows) < len(values):
             starts, ends = [start[rows] for start in starts], [end[rows] for end in ends]
