@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the campaigns to `make chaos`: each of their steps starts Spark anew."""
+    """Leave the campaigns to `make chaos`."""
     if os.environ.get("BRAIDMQ_CAMPAIGNS") == "all":
         return
     left = [item for item in items if item.get_closest_marker("campaign")]

@@ -3,7 +3,7 @@
 Each page gets an empty directory and ports of its own. `python` and `sh` blocks are run one
 after the other, a `toml` block is what stands in `braidmq.toml` from then on, and a `sh` block
 that begins with `# one terminal` is a broker that runs until the page ends. `make run` is what
-it does, other lines with make are left out. Whatever starts Spark waits for the campaigns.
+it does, other lines with make are left out.
 """
 
 import os
@@ -23,23 +23,17 @@ from typing import Final
 from tests.docs.test_snippets import BACKGROUND, BIN, ROOT, Block, blocks
 
 FOLLOWED: Final = (
-    "docs/start.md",
     "docs/howto/backup.md",
     "docs/howto/dead-letters.md",
     "docs/howto/keys.md",
     "docs/howto/tls.md",
-    "docs/tutorials/sensors.md",
     "docs/tutorials/service.md",
 )
+WITH_SPARK: Final = ("docs/start.md", "docs/tutorials/sensors.md")
+"""Followed where a session of Spark is: `tests/integration/spark/test_documents.py`."""
+
 USUAL_PORTS: Final = ("5555", "2925", "6121", "9100")
 SECONDS_MAX: Final = 100
-SPARK: Final = re.compile(r"^braidmq pipeline ", re.MULTILINE)
-CAMPAIGNS: Final = os.environ.get("BRAIDMQ_CAMPAIGNS") == "all"
-
-
-def runs(block: Block) -> bool:
-    """Say whether a block is run now."""
-    return CAMPAIGNS or not (block.label == "sh" and SPARK.search(block.text))
 
 
 class Reader:
@@ -59,7 +53,7 @@ class Reader:
             kept["BRAIDMQ_PURE"] = os.environ["BRAIDMQ_PURE"]
         sources = os.pathsep.join(filter(None, [str(ROOT / "src"), kept.get("PYTHONPATH")]))
         http = f"http://dev-key@127.0.0.1:{self._ports['9100']}"
-        self._environment = {
+        self.environment = {
             **kept,
             "PATH": os.pathsep.join(paths),
             "PYTHONPATH": sources,
@@ -77,7 +71,11 @@ class Reader:
         elif block.label == "python":
             self._run([sys.executable, "-W", "error", "-c", text], block)
         else:
-            self._run(["bash", "-euo", "pipefail", "-c", _typed(text, self._urls())], block)
+            self.type(_typed(text, self._urls()), block)
+
+    def type(self, script: str, block: Block) -> None:
+        """Let a shell do what a block says."""
+        self._run(["bash", "-euo", "pipefail", "-c", script], block)
 
     def _here(self, text: str) -> str:
         for usual, own in self._ports.items():
@@ -87,7 +85,7 @@ class Reader:
     def _urls(self) -> tuple[str, str]:
         return (
             f"blip://dev-key@127.0.0.1:{self._ports['5555']}",
-            self._environment["READER_HTTP"],
+            self.environment["READER_HTTP"],
         )
 
     def _serve(self, text: str) -> None:
@@ -102,7 +100,7 @@ class Reader:
         self._broker = subprocess.Popen(
             ["bash", "-euc", f"exec {script.splitlines()[-1]}"],
             cwd=self._directory,
-            env=self._environment,
+            env=self.environment,
             stderr=log,
             text=True,
         )
@@ -136,9 +134,9 @@ class Reader:
             capture_output=True,
             check=False,
             cwd=self._directory,
-            env=self._environment,
+            env=self.environment,
             text=True,
-            timeout=SECONDS_MAX if not SPARK.search(block.text) else 3 * SECONDS_MAX,
+            timeout=SECONDS_MAX,
         )
         assert 0 == done.returncode, (block.name, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr, (block.name, done.stderr)
@@ -180,4 +178,4 @@ def _free_ports(count: int) -> list[int]:
 def followed(document: str) -> list[Block]:
     """Return the blocks of a page that a reader does something with."""
     found = [block for block in blocks() if block.document == document]
-    return [block for block in found if block.label in {"python", "sh", "toml"} and runs(block)]
+    return [block for block in found if block.label in {"python", "sh", "toml"}]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import FOLLOWED, Reader, followed
+from tests.docs.pages import FOLLOWED, WITH_SPARK, Reader, followed
 from tests.docs.test_snippets import ROOT, blocks, read
 
 
@@ -35,7 +35,7 @@ def test_every_page_that_starts_something_is_followed() -> None:
         if re.search(r"^(make run|braidmq serve)", b.text, re.MULTILINE)
     }
 
-    assert starting - {"README.md", "docs/spark.md"} <= set(FOLLOWED)
+    assert starting - {"README.md", "docs/spark.md"} <= {*FOLLOWED, *WITH_SPARK}
 
 
 def test_no_page_is_left_out_of_the_site() -> None:

@@ -77,7 +77,6 @@ MODULE: Final = re.compile(r"`((?:\w+/)+\w+\.py)`")
 VARIABLE: Final = re.compile(r"\bBRAIDMQ_[A-Z_]+\b")
 BACKGROUND: Final = "# one terminal\n"
 SECONDS_MAX: Final = 60
-SPARK_SECONDS_MAX: Final = 300
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def apart(label: str) -> dict[str, Block]:
 PYTHON: Final = apart("python")
 SHELL: Final = {name: block for name, block in apart("sh").items() if block.document in OURS}
 SPARK: Final = "braidmq pipeline "
-"""What starts Spark waits for the campaigns."""
+"""What starts Spark is run by `tests/integration/spark/test_documents.py`."""
 TOML: Final = named(blocks("toml"))
 
 
@@ -187,17 +186,22 @@ def here(text: str, broker: Broker) -> str:
     return text
 
 
-def shell(block: Block, broker: Broker, directory: Path) -> subprocess.Popen[str]:
+def script_of(block: Block, broker: Broker) -> str:
+    """Return what a block tells to type, here."""
     lines = [line for line in block.text.splitlines() if not line.startswith("make ")]
-    script = here("\n".join(lines), broker).replace(".venv/bin/", f"{BIN}/")
-    environment = os.environ | {
-        "BRAIDMQ_URL": broker.url(),
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-    }
+    return here("\n".join(lines), broker).replace(".venv/bin/", "")
+
+
+def environment_of(broker: Broker) -> dict[str, str]:
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "BRAIDMQ_URL": broker.url(), "PATH": path}
+
+
+def shell(block: Block, broker: Broker, directory: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        ["bash", "-euo", "pipefail", "-c", script],
+        ["bash", "-euo", "pipefail", "-c", script_of(block, broker)],
         cwd=directory,
-        env=environment,
+        env=environment_of(broker),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -232,19 +236,6 @@ def test_python_runs(name: str, broker: Broker, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.campaign
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", [n for n, block in SHELL.items() if SPARK in block.text])
-def test_pipelines_run(name: str, broker: Broker, old_log: Path, tmp_path: Path) -> None:
-    """Each block ends with 0; what it tells meanwhile is on stderr."""
-    shutil.copytree(old_log, tmp_path / "data")
-    process = shell(SHELL[name], broker, tmp_path)
-    said = process.communicate(timeout=SPARK_SECONDS_MAX)[1]
-
-    assert 0 == process.returncode, said
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n, block in SHELL.items() if SPARK not in block.text])
 def test_shell_commands_run(name: str, broker: Broker, old_log: Path, tmp_path: Path) -> None:
     """Each block ends with 0 and says nothing on stderr; `data` is a stopped broker's log."""
@@ -264,31 +255,6 @@ def test_shell_commands_run(name: str, broker: Broker, old_log: Path, tmp_path: 
             process.kill()
 
     assert [("", 0)] * len(processes) == ends
-
-
-@pytest.mark.slow
-@pytest.mark.campaign
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("document", TUTORIALS)
-def test_a_tutorial_can_be_followed(document: str, tmp_path: Path) -> None:
-    """Each block ends well, with what those before it have left in the directory."""
-    followed = [b for b in blocks() if b.document == document and b.label in {"python", "sh"}]
-    with serving(tmp_path, "127.0.0.1:0") as broker:
-        for block in followed:
-            if block.label == "sh":
-                process = shell(block, broker, tmp_path)
-            else:
-                process = subprocess.Popen(
-                    [sys.executable, "-c", here(block.text, broker)],
-                    cwd=tmp_path,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            said = process.communicate(timeout=SPARK_SECONDS_MAX)
-            assert 0 == process.returncode, (block.name, said)
-
-    assert len(followed) > 5
 
 
 @pytest.mark.parametrize("name", SHELL)

@@ -1,6 +1,8 @@
 """A real session for all tests that want one: the JVM, its Python workers, nothing faked."""
 
 from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -25,8 +27,15 @@ QUICK = {
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    found = session("tests", master="local[2,4]", config=QUICK)
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the JVM and its Python processes are, for paths that are relative."""
+    return tmp_path_factory.mktemp("directory")
+
+
+@pytest.fixture(scope="session")
+def spark(directory: Path) -> Iterator[SparkSession]:
+    with chdir(directory):
+        found = session("tests", master="local[2,4]", config=QUICK)
     found.sparkContext.setLogLevel("OFF")
     yield found
     found.stop()

@@ -1,0 +1,117 @@
+"""A terminal in which `braidmq pipeline` runs here, in the session that the tests share.
+
+Everything else is run by a real shell. Pipelines and scripts with Spark would each start a JVM
+of their own, some ten seconds of two cores; so `braidmq` is a script here that hands the words
+of a pipeline over a socket to the process of the tests, which runs the same `main` with them.
+Paths are relative to the directory of the JVM.
+"""
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Final
+
+from braidmq.cli.main import main
+
+SECONDS_MAX: Final = 300
+WAIT_S: Final = 0.05
+OURS: Final = "BRAIDMQ_"
+
+_SCRIPT: Final = """#!{python}
+import json, os, socket, sys
+if sys.argv[1:2] != ["pipeline"]:
+    os.execv({braidmq}, [{braidmq}, *sys.argv[1:]])
+with socket.socket(socket.AF_UNIX) as asking:
+    asking.connect({place})
+    with asking.makefile("rw") as line:
+        print(json.dumps([sys.argv[1:], dict(os.environ)]), file=line, flush=True)
+        code, said = json.loads(line.readline())
+sys.stderr.write(said)
+sys.exit(code)
+"""
+
+
+class Terminal:
+    """Runs scripts in one directory, with an environment."""
+
+    def __init__(self, directory: Path, tools: Path, environment: Mapping[str, str]) -> None:
+        self._directory = directory
+        self._place = tools / "socket"
+        script = tools / "braidmq"
+        braidmq = str(Path(sys.executable).with_name("braidmq"))
+        script.write_text(
+            _SCRIPT.format(
+                python=sys.executable, braidmq=repr(braidmq), place=repr(str(self._place))
+            )
+        )
+        script.chmod(0o755)
+        path = os.pathsep.join([str(tools), environment["PATH"]])
+        self._environment = {**environment, "PATH": path}
+
+    def run(self, script: str) -> tuple[int, str]:
+        """Run a script of bash; return its exit code and all that it said."""
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.bind(str(self._place))
+            asked.listen()
+            asked.settimeout(WAIT_S)
+            said = self._directory / "said.txt"
+            with (
+                said.open("w") as output,
+                subprocess.Popen(
+                    ["bash", "-euo", "pipefail", "-c", script],
+                    cwd=self._directory,
+                    env=self._environment,
+                    stdout=output,
+                    stderr=output,
+                ) as process,
+            ):
+                try:
+                    self._serve(asked, process)
+                finally:
+                    process.kill()
+            self._place.unlink()
+            return process.returncode, said.read_text()
+
+    @staticmethod
+    def _serve(asked: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + SECONDS_MAX
+        while process.poll() is None:
+            assert time.monotonic() < deadline, process.args
+            try:
+                asking, _ = asked.accept()
+            except TimeoutError:
+                continue
+            asking.settimeout(None)
+            with asking, asking.makefile("rw") as line:
+                words, environment = json.loads(line.readline())
+                print(json.dumps(_answered(words, environment)), file=line, flush=True)
+
+
+def _answered(words: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    said = io.StringIO()
+    with _variables(environment), redirect_stdout(said), redirect_stderr(said):
+        code = main(words)
+    return code, said.getvalue()
+
+
+@contextmanager
+def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Have our own variables as the shell has them."""
+    before = {name: value for name, value in os.environ.items() if name.startswith(OURS)}
+    here = {name: value for name, value in wanted.items() if name.startswith(OURS)}
+    try:
+        for name in before:
+            del os.environ[name]
+        os.environ.update(here)
+        yield
+    finally:
+        for name in here:
+            os.environ.pop(name, None)
+        os.environ.update(before)
