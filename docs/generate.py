@@ -29,8 +29,9 @@ _ABOUT_COMMANDS: Final = (
     "[operations](../operations.md#start-and-stop) says of the log's own codes. Tables "
     "are aligned on a terminal, tab-separated in a pipe, and JSON with `--json`. Colours "
     "and bars are for terminals; `NO_COLOR` leaves colours out. `braidmq "
-    "--install-completion` sets up the shell that it is typed in; names of topics and "
-    "queues are completed when a broker answers."
+    "--install-completion` sets up the shell that it is typed in, and `braidmq completion "
+    "SHELL` prints what a package or an image would install; names of topics and queues "
+    "are completed when a broker answers."
 )
 _ABOUT_SETTINGS: Final = (
     "What each of them means is in [configuration.md](../configuration.md), and so is the "

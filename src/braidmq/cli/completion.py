@@ -1,18 +1,40 @@
-"""The rest of a name, when a shell asks for it: the names that the broker knows.
+"""`braidmq completion`, and the rest of a name when a shell asks: names that the broker knows.
 
 A key is pressed and somebody waits: it gets one short question, and when that fails, nothing.
 """
 
-from typing import Final
+from enum import StrEnum
+from typing import Annotated, Final
 from urllib.parse import quote, urlencode
 
 import typer
+from typer.completion import get_completion_script  # type: ignore[attr-defined] # it is documented nowhere, and stable
 
 from braidmq.base.errors import BraidError
 from braidmq.cli.api import api_at
 
 COMPLETE_S_MAX: Final = 0.5
 NAMES_MAX: Final = 100
+
+
+class Shell(StrEnum):
+    """Shells that can ask."""
+
+    BASH = "bash"
+    FISH = "fish"
+    POWERSHELL = "powershell"
+    ZSH = "zsh"
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="Not only the one that it is typed in.")],
+) -> None:
+    """Print what lets a shell complete commands and names."""
+    print(
+        get_completion_script(
+            prog_name="braidmq", complete_var="_BRAIDMQ_COMPLETE", shell=shell.value
+        )
+    )
 
 
 def topic_names(context: typer.Context, incomplete: str) -> list[str]:

@@ -26,6 +26,7 @@ from braidmq.base.errors import (
 )
 from braidmq.cli import (
     bench,
+    completion,
     config,
     dead_letters,
     demo,
@@ -74,6 +75,7 @@ app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
 app.command("keygen")(keygen.keygen)
+app.command("completion")(completion.completion)
 app.add_typer(queues.app, name="queue")
 app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(keys.app, name="keys")

@@ -1,8 +1,10 @@
 """Completion of names, as a shell asks for it, with a real broker and with none."""
 
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -59,11 +61,40 @@ def test_without_an_answer_nothing_is_offered(broker: Broker, url: str) -> None:
     assert [] == asked("publish ord", url.format(http=broker.addresses["http"]))
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_a_shell_is_shown(shell: str) -> None:
-    """`--show-completion` prints what `--install-completion` would write."""
+@pytest.mark.parametrize("shell", ["bash", "fish", "powershell", "zsh"])
+def test_the_script_of_each_shell_is_printed(shell: str) -> None:
+    """Whatever shell it is typed in, if any: it is for images and packages, too."""
     done = subprocess.run(
-        [*BRAIDMQ, "--show-completion", shell], capture_output=True, check=True, text=True
+        [*BRAIDMQ, "completion", shell], capture_output=True, check=True, text=True
     )
 
+    assert f"complete_{shell}" in done.stdout
     assert "_BRAIDMQ_COMPLETE" in done.stdout
+
+
+def test_bash_completes_by_that_script(broker: Broker, tmp_path: Path) -> None:
+    """As a person would have it: bash asks, and offers the names of the broker."""
+    tool = tmp_path / "braidmq"
+    tool.write_text(f'#!/bin/sh\nexec {shlex.join(BRAIDMQ)} "$@"\n')
+    tool.chmod(0o755)
+    script = """
+eval "$(braidmq completion bash)"
+COMP_WORDS=(braidmq publish ord) COMP_CWORD=2
+_braidmq_completion braidmq ord publish
+printf '%s\\n' "${COMPREPLY[@]}" | sort
+"""
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    told = os.environ | {"BRAIDMQ_URL": broker.http_url(), "PATH": path}
+    done = subprocess.run(
+        ["bash", "-euc", script], capture_output=True, check=True, env=told, text=True
+    )
+
+    assert ["orders.eu", "orders.us"] == done.stdout.split()
+
+
+def test_the_script_for_the_own_shell_is_shown() -> None:
+    """`--show-completion` finds out which one that is."""
+    script = f"{shlex.join(BRAIDMQ)} --show-completion; true"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, text=True)
+
+    assert "complete_bash" in done.stdout
