@@ -21,6 +21,7 @@ TOGETHER: Final = {
     "tests/unit/spark/pipelines/test_replay_rows.py": "spark",
     "tests/unit/spark/pipelines/test_report_counts.py": "spark",
     "tests/browser/": "browser",
+    "tests/tidy/test_tidy.py": "tidy",
     "tests/packaging/test_wheel.py": "wheel",
 }
 """Tests that share what is slow to start, by how their names begin."""

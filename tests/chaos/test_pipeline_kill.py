@@ -63,8 +63,9 @@ STEPS: Final = {
 }
 """What a batch of a pipeline leaves behind itself, step by step."""
 
+STEPS_MAX: Final = 3 if KILLS <= 10 else 6
 CHANGES_MAX: Final = 20
-"""Of files, of one step: what a life may do before it is killed, if it is not before."""
+"""Of files, of one step: when a life is killed, and of any other, if it is not before."""
 
 PATIENCE_S: Final = 300
 LOOK_S: Final = 0.02
@@ -109,7 +110,7 @@ class Rig:
     def a_moment(self, *pipelines: str) -> Callable[[], bool]:
         """Something to wait for: some step of some batch, or as much of anything else."""
         patterns = [pattern for name in pipelines for pattern in STEPS[name]]
-        enough = {self.rng.choice(patterns): self.rng.randint(1, 6)}
+        enough = {self.rng.choice(patterns): self.rng.randint(1, STEPS_MAX)}
         seen = {pattern: self._files(pattern) for pattern in patterns}
         before = {pattern: len(files) for pattern, files in seen.items()}
 

@@ -30,7 +30,7 @@ BODIES = [RARE[0], *COMMON, NOTE, *COMMON, RARE[1], *COMMON, *COMMON, RARE[2]]
 
 
 def sealed_log(root: Path) -> Segment:
-    write_log(root, [*BODIES, message("z", b"z" * 4000)], segment_bytes=4096, batch=99)
+    write_log(root, [*BODIES, message("z", b"z" * 500)], segment_bytes=4096, batch=99)
     return Segment(root, 1, len(BODIES) + 1, sealed=True)
 
 
@@ -75,15 +75,24 @@ def test_what_is_no_intact_message_there_has_no_row(tmp_path: Path) -> None:
 def test_no_flipped_bit_changes_what_is_read_of_a_rare_topic(
     tmp_path: Path, which: str
 ) -> None:
-    """Of every byte: the rows are those that were written, or the damage is told."""
-    sealed_log(tmp_path)
+    """Of every byte: the rows are those that were written, or the damage is told.
+
+    Of the records of other topics, which are not read, only of some.
+    """
+    segment = sealed_log(tmp_path)
     path = segment_files(tmp_path)[0]
     path = path.with_suffix(".idx") if which == "index" else path
     intact = path.read_bytes()
     expected = [row for row in plain_rows(tmp_path) if row["topic"] == "rare"]
+    places = set(range(len(intact)))
+    if which == "segment":
+        starts = segment.starts(np.arange(len(segment.rows))).tolist()
+        records = [*zip(starts, [*starts[1:], len(intact)], strict=True)]
+        others = set(range(len(records))) - set(rare_rows(segment).tolist())
+        places -= {at for other in others for at in range(*records[other]) if at % 16}
     found_damage = 0
 
-    for at in range(min(len(intact), 6000)):
+    for at in sorted(places):
         flip(path, at)
         try:
             found = columnar.read(tmp_path, headers=True, topics=["rare"]).to_pylist()
