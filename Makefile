@@ -17,7 +17,9 @@ PURE := $(CURDIR)/build/pure
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 TREE := $(wildcard src tests bench docs setup.py)
 # What runs differently where nothing is compiled; elsewhere it is the same code both times.
-HOT_TESTS := $(addprefix tests/unit/,base broker wire wal server) \
+HOT_TESTS := $(addprefix tests/unit/,base broker wire wal/test_format.py) \
+  $(wildcard $(addprefix tests/unit/server/test_,blip*.py vibe*.py qumbed*.py)) \
+  $(addprefix tests/unit/server/test_,connection.py engine.py host.py) \
   $(addprefix tests/integration/,blip vibe qumbed test_strands.py test_client.py)
 
 # A virtual environment does not survive being copied or moved: it knows its own place.

@@ -86,11 +86,14 @@ class Tables:
         self._say("board", f"shows {len(self.board)} minutes of sensors")
 
     async def _pipelines(self, *commands: tuple[str, ...]) -> None:
+        from braidmq.spark.java import LIGHT
+
         whole = []
         for name, *words in commands:
             self._say("operator", f"$ braidmq pipeline {' '.join((name, *words))} ...")
             places = ("--path", str(self._broker.data_dir), "--out", str(self.directory / name))
-            whole.append(("pipeline", name, *words, *places))
+            light = ("--conf", f"spark.driver.extraJavaOptions={LIGHT}")
+            whole.append(("pipeline", name, *words, *places, *light))
         process = await asyncio.create_subprocess_exec(
             *(*_PROGRAM, json.dumps(whole)),
             stdout=PIPE,

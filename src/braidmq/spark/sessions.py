@@ -9,19 +9,11 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from braidmq.base.errors import ConfigError
-from braidmq.spark.java import ADVICE, JAVA_MIN, find_java, java_home
+from braidmq.spark.java import ADVICE, ARROW, JAVA_MIN, find_java, java_home
 from braidmq.spark.registration import register
 
 MASTER: Final = "local[*,4]"
 """All cores; the 4: without it a task that failed is never tried again."""
-
-ARROW: Final = (
-    "-Darrow.enable_null_check_for_get=false -Darrow.enable_unsafe_memory_access=true"
-)
-"""For every JVM: Arrow need not judge each access; Spark stays within the batches it is given.
-
-With its checks a fifth of the time of a read is theirs.
-"""
 
 CONFIG: Final = {
     "spark.buffer.size": "1048576",  # between Python and the JVM; with 64 KiB rows come slower

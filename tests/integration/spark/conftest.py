@@ -8,10 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braidmq.spark import session
-from braidmq.spark.sessions import ARROW
-
-LIGHT = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARROW}"
-"""For a JVM whose life is short: what more compiling costs it would never earn back."""
+from braidmq.spark.java import LIGHT
 
 QUICK = {
     "spark.driver.extraJavaOptions": LIGHT,
