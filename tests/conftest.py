@@ -22,6 +22,7 @@ TOGETHER: Final = {
     "tests/unit/spark/pipelines/test_report_counts.py": "spark",
     "tests/browser/": "browser",
     "tests/packaging/test_wheel.py": "wheel",
+    "tests/docs/test_container.py": "container",
     "tests/docs/test_machine.py": "machine",
 }
 """Tests that share what is slow to start, by how their names begin."""
