@@ -1,4 +1,4 @@
-"""Commands that stand alone in a page: pipelines are run, and what is only told is parsed."""
+"""Commands that stand alone in a page: pipelines are run, and what is told is parsed."""
 
 import shlex
 import subprocess
