@@ -102,6 +102,22 @@ def wait_for_the_ready_file(machine: Machine) -> None:
         time.sleep(0.05)  # the condition is in another process
 
 
+def edit(machine: Machine, command: str, *lines: str) -> None:
+    """Give the command a terminal, and an editor that writes *lines* where they belong."""
+    text = "\n".join(["[Service]", *lines, ""])
+    (machine.root / "srv/lines").write_text(text, "utf-8")
+    machine.run(f"SYSTEMD_EDITOR='sed -i -e 2r/srv/lines' script -qec '{command}' /dev/null")
+
+
+def wait_until_it_fails(machine: Machine) -> None:
+    """Wait until systemd has seen the broker end by itself."""
+    deadline = time.monotonic() + SECONDS_MAX
+    state = "systemctl show -P SubState braidmq"
+    while machine.run(state).strip() not in {"auto-restart", "failed"}:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # the condition is in another process
+
+
 def test_the_page_ends_with_a_broker_that_is_ready(machine: Machine, key: str) -> None:
     """Enabled for the next boot, with its log, its ready file and the key where it says."""
     links = machine.root / "etc/systemd/system/multi-user.target.wants"
@@ -146,6 +162,27 @@ def test_the_command_in_the_page_on_operation_is_the_units() -> None:
     (start,) = re.findall(pattern, read("ops/braidmq.service"), re.MULTILINE)
 
     assert [start] == told("docs/operations.md")[0]
+
+
+@pytest.mark.usefixtures("key")
+def test_a_port_below_1024_needs_what_the_page_says(machine: Machine) -> None:
+    """It is refused without the two settings, and taken with them."""
+    ((ambient, capability),) = re.findall(r"needs `(\w+=)(\w+)`", read(SYSTEMD))
+    (bounding,) = re.findall(r"the same in `(\w+=)`", read(SYSTEMD))
+    (command,) = re.findall(r"`(systemctl edit [^`]+)`", read(SYSTEMD))
+    port = "Environment=BRAIDMQ_HTTP__PORT=80"
+    try:
+        edit(machine, command, port)
+        machine.run("systemctl restart braidmq")
+        wait_until_it_fails(machine)
+        edit(machine, command, port, f"{ambient}{capability}", f"{bounding}{capability}")
+        machine.run("systemctl restart braidmq")
+        wait_for_the_ready_file(machine)
+        assert "200\n" == machine.run(f'python3 -c "{PROBE.replace("9100", "80")}"')
+    finally:
+        # Starts are counted, too, and after five of them systemd would refuse the next.
+        machine.run("systemctl revert braidmq; systemctl reset-failed braidmq")
+        machine.run("systemctl restart braidmq")
 
 
 def test_an_upgrade_keeps_what_was_published(machine: Machine, key: str) -> None:
