@@ -108,7 +108,7 @@ test-pure: setup ## the quick tests of the rooms that hold hot modules, on a cop
 chaos: setup ## the long runs: kills, torn disks, broken networks, Spark
 	BRAIDMQ_KILLS=$(KILLS) BRAIDMQ_CUTS=$(CUTS) BRAIDMQ_SIM_SEEDS=$(SEEDS) BRAIDMQ_MUTANTS=all \
 	  BRAIDMQ_CAMPAIGNS=all $(BIN)/python -m pytest --timeout=7200 $(PYTEST_ARGS) \
-	  tests/bench tests/chaos tests/simulation
+	  tests/bench tests/chaos tests/simulation tests/docs/test_container.py
 
 check: setup ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

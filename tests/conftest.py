@@ -23,8 +23,15 @@ TOGETHER: Final = {
     "tests/browser/": "browser",
     "tests/tidy/test_tidy.py": "tidy",
     "tests/packaging/test_wheel.py": "wheel",
+    "tests/docs/test_container.py": "container",
+    "tests/docs/test_machine.py": "machine",
+    "tests/chaos/test_power_cut.py": "machine",
 }
-"""Tests that share what is slow to start, by how their names begin."""
+"""Tests that share what is slow to start, by how their names begin.
+
+Another machine holds the mounts of this one while it starts, and a file system whose power was
+cut would not go; so these are not run beside each other.
+"""
 
 # ci: the same examples every time, because a red build must be about the change at hand.
 # quick: a few of them, for code that has run already, compiled.

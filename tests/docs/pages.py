@@ -43,7 +43,7 @@ class Reader:
         self._directory = directory
         self._stack = stack
         self._ports = dict(
-            zip(USUAL_PORTS, map(str, _free_ports(len(USUAL_PORTS))), strict=True)
+            zip(USUAL_PORTS, map(str, free_ports(len(USUAL_PORTS))), strict=True)
         )
         self._is_tls = False
         self._broker: subprocess.Popen[str] | None = None
@@ -167,7 +167,8 @@ def _trusting(directory: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=directory / "cert.pem")
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return ports of loopback that nobody listens on."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

@@ -1,9 +1,9 @@
 """The documents are true: what they tell to run runs, what they name is there.
 
 A fenced block says by its label what it is: `python` and `sh` are run against a real broker,
-`toml` is loaded as a configuration, `text` is to be looked at, and a command in it is only
-parsed. A `sh` block that begins with `# one terminal` runs beside the next one. A tutorial is
-followed from its first block to its last, in one directory, beside one broker.
+`toml` is loaded as a configuration, `text` is to be looked at, and `test_told.py` says who runs
+a command in it. A `sh` block that begins with `# one terminal` runs beside the next one. A
+tutorial is followed from its first block to its last, in one directory, beside one broker.
 """
 
 import json

@@ -1,8 +1,9 @@
 """The files by which a broker is run: container, compose, systemd, example configuration.
 
 There is no container engine in these tests: Dockerfile and compose.yaml are read and judged by
-what they say, and the script that runs inside the container is run here. That an image can be
-built from them is not proven.
+what they say, and the script that runs inside the container is run here. Images are built, and
+the unit is started, by those who follow the pages: `tests/docs/test_container.py` and
+`tests/docs/test_machine.py`.
 """
 
 import json

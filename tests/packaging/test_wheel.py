@@ -8,8 +8,6 @@ pyproject.toml instead.
 """
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -25,37 +23,18 @@ from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-SECONDS_MAX: Final = 100
+from tests.packaging import wheels
+from tests.packaging.wheels import ROOT, SECONDS_MAX, without_ours
+
 START_S_MAX: Final = 60
 
 pytestmark = pytest.mark.slow
 
 
-def without_ours() -> dict[str, str]:
-    """Return the environment without what would lead back to the source tree."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("BRAIDMQ_", "PYTHON"))}
-    return {**kept, "BRAIDMQ_PURE": "1"}
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as a user's pip would, from a copy: a build leaves things beside the sources."""
-    place = tmp_path_factory.mktemp("build")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, place)
-    unwanted = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
-    shutil.copytree(ROOT / "src", place / "src", ignore=unwanted)
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", "dist", "."],
-        check=True,
-        cwd=place,
-        env=without_ours(),
-        timeout=SECONDS_MAX,
-    )
-    (built,) = (place / "dist").glob("*.whl")
-    return built
+    """Built once for all of them."""
+    return wheels.build(tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture(scope="module")

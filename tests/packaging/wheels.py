@@ -1,0 +1,104 @@
+"""Wheels without the network: ours from the sources, others from what is installed here."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SECONDS_MAX: Final = 100
+
+
+def without_ours() -> dict[str, str]:
+    """Return the environment without what would lead back to the source tree."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("BRAIDMQ_", "PYTHON"))}
+    return {**kept, "BRAIDMQ_PURE": "1"}
+
+
+def build(place: Path) -> Path:
+    """Build ours as a user's pip would, from a copy: a build leaves things beside sources."""
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, place)
+    unwanted = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "src", place / "src", ignore=unwanted)
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", "dist", "."],
+        check=True,
+        cwd=place,
+        env=without_ours(),
+        timeout=SECONDS_MAX,
+    )
+    (built,) = (place / "dist").glob("*.whl")
+    return built
+
+
+def renumber(wheel: Path, place: Path, version: str) -> Path:
+    """Return a copy of *wheel* that says that it is another version."""
+    name, old, tags = wheel.name.split("-", 2)
+    before, after = f"{name}-{old}.dist-info/", f"{name}-{version}.dist-info/"
+    made = place / f"{name}-{version}-{tags}"
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(made, "w") as target:
+        for member in source.namelist():
+            data = source.read(member)
+            if member == f"{before}METADATA":
+                data = data.replace(
+                    f"\nVersion: {old}\n".encode(), f"\nVersion: {version}\n".encode()
+                )
+            elif member == f"{before}RECORD":
+                data = data.replace(before.encode(), after.encode())
+            target.writestr(member.replace(before, after), data)
+    return made
+
+
+def needed(name: str) -> list[Distribution]:
+    """Return what the installed *name* needs here, itself left out, and what that needs."""
+    found: dict[str, Distribution] = {}
+    waiting = [(name, "")]
+    while waiting:
+        asked, extra = waiting.pop()
+        for line in distribution(asked).requires or ():
+            wanted = Requirement(line)
+            if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
+                continue
+            if wanted.name not in found:
+                found[wanted.name] = distribution(wanted.name)
+                waiting.append((wanted.name, ""))
+            waiting.extend((wanted.name, more) for more in wanted.extras)
+    return list(found.values())
+
+
+def pack(installed: Distribution, place: Path) -> Path:
+    """Put what pip has unpacked back into a wheel. Its programs are made anew from it."""
+    files = [path for path in installed.files or () if _is_of_the_wheel(path.parts)]
+    (about,) = [path for path in files if path.name == "WHEEL"]
+    tags = [
+        line[5:].split("-")
+        for line in about.read_text().splitlines()
+        if line.startswith("Tag: ")
+    ]
+    tag = "-".join(".".join(dict.fromkeys(parts)) for parts in zip(*tags, strict=True))
+    name = re.sub(r"[-_.]+", "_", installed.name)
+    made = place / f"{name}-{installed.version}-{tag}.whl"
+    with zipfile.ZipFile(made, "w") as target:
+        for path in files:
+            if path.name != "RECORD":
+                target.write(str(path.locate()), str(path))
+        target.writestr(str(about.with_name("RECORD")), _record(map(str, files)))
+    return made
+
+
+def _is_of_the_wheel(parts: tuple[str, ...]) -> bool:
+    return ".." not in parts and "__pycache__" not in parts
+
+
+def _record(paths: Iterable[str]) -> str:
+    return "".join(f'"{path}",,\n' for path in paths)
