@@ -24,15 +24,17 @@ QUICK = {
 
 
 @pytest.fixture(scope="session")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the JVM and its Python processes are, for paths that are relative."""
-    return tmp_path_factory.mktemp("directory")
-
-
-@pytest.fixture(scope="session")
-def spark(directory: Path) -> Iterator[SparkSession]:
-    with chdir(directory):
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with chdir(tmp_path_factory.mktemp("spark")):
         found = session("tests", master="local[2,4]", config=QUICK)
     found.sparkContext.setLogLevel("OFF")
     yield found
     found.stop()
+
+
+@pytest.fixture(scope="session")
+def directory(spark: SparkSession) -> Path:
+    """Where the JVM and its Python processes are, for paths that are relative."""
+    jvm = spark.sparkContext._jvm  # noqa: SLF001 - nobody else knows
+    assert jvm is not None
+    return Path(jvm.java.lang.System.getProperty("user.dir"))

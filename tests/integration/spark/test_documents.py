@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tests.docs.pages import WITH_SPARK, Reader, followed
 from tests.docs.test_snippets import (
@@ -58,11 +57,8 @@ with braidmq.sync.connect(vibe) as client:
 
 
 @pytest.fixture
-def place(
-    spark: SparkSession, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory of the JVM, empty."""
-    assert spark is not None
     monkeypatch.chdir(directory)
     yield directory
     for path in directory.iterdir():
