@@ -7,14 +7,16 @@ A device writes the same members in the same order, and only the values differ:
     - the texts of its shape        ~ the places, each of a number or a string
 
 One payload gives the shape. Where the quotes of another one are says where its texts must be,
-and arrays compare them. A row that fits is decoded exactly as the decoder of the schema does
-it; whatever is not as plain as that, an escape or an exponent for example, does not fit and is
-left to the decoder, which alone finds that a payload is wrong.
+and arrays compare them; where all payloads have the same texts at the same bytes, as devices
+of one make often write them, nothing has to be looked for. A row that fits is decoded exactly
+as the decoder of the schema does it; whatever is not as plain as that, an escape or an exponent
+for example, does not fit and is left to the decoder, which alone finds that a payload is wrong.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -89,6 +91,30 @@ class Payloads:
         self.buffer: pa.Buffer = buffer.slice(int(bounds[0]), int(places[-1]))
         self.data: Bytes = np.frombuffer(self.buffer, np.uint8)
 
+    def are_all(self, length: int) -> bool:
+        """Tell whether every row has so many bytes."""
+        return bool(np.all(self.ends - self.starts == length))
+
+    def _cut_out(self, start: int, end: int) -> bytes:
+        """Return these bytes of each row, one behind the other, when rows are equally long."""
+        count = len(self.starts)
+        # As plain bytes: numpy copies those in one go.
+        plain = f"V{end - start}"
+        return np.ndarray(
+            (count,), plain, self.data, start, (len(self.data) // count,)
+        ).tobytes()
+
+    def all_have(self, text: bytes, at: int) -> bool:
+        """Tell whether *text* stands there in every row, when rows are equally long."""
+        return self._cut_out(at, at + len(text)) == text * len(self.starts)
+
+    def pieces(self, start: int, end: int) -> pa.Array:
+        """Return these bytes of each row as a binary array, when rows are equally long."""
+        offsets = np.arange(len(self.starts) + 1, dtype=np.int32)
+        offsets *= end - start
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self._cut_out(start, end))]
+        return pa.Array.from_buffers(pa.binary(), len(self.starts), buffers)
+
     def rows_at(self, places: Numbers) -> Numbers:
         """Return the rows that these bytes belong to."""
         found: Numbers = np.searchsorted(self.ends, places, side="right")
@@ -126,18 +152,29 @@ class Payloads:
 
 
 class Shape:
-    """The texts around the values of a payload, and what stands between them."""
+    """The texts around the values of a payload, and what stands between them.
 
-    def __init__(self, texts: Sequence[bytes], places: Sequence[Place]) -> None:
-        assert len(texts) == len(places) + 1
-        self._texts = texts
+    *shown* is that payload, and *spans* say where in it the places start and end.
+    """
+
+    def __init__(
+        self, shown: bytes, spans: Sequence[tuple[int, int]], places: Sequence[Place]
+    ) -> None:
+        assert len(spans) == len(places)
         self._places = places
+        self._spans = spans
+        self._length = len(shown)
+        bounds = [0, *chain.from_iterable(spans), len(shown)]
+        self._texts_at = bounds[0::2]
+        self._texts = [
+            shown[at:end] for at, end in zip(bounds[0::2], bounds[1::2], strict=True)
+        ]
 
     @classmethod
     def of(cls, payload: bytes, schema: TypedSchema) -> "Shape | None":
         """Return the shape of a payload; None if it is not plain, or not what *schema* says."""
         numbers = {field.name.encode(): i for i, field in enumerate(schema.fields)}
-        texts: list[bytes] = []
+        spans: list[tuple[int, int]] = []
         places: list[Place] = []
         seen: set[bytes] = set()
         found, at = _OPENING.match(payload), 0
@@ -151,20 +188,21 @@ class Shape:
             if place is None:
                 return None
             inset = place.kind == _STRING  # the quotes belong to the texts
-            texts.append(payload[at : value.start() + inset])
+            spans.append((value.start() + inset, value.end() - inset))
             places.append(place)
-            at = value.end() - inset
-            found = _COMMA.match(payload, value.end())
-        if not places or not _CLOSING.fullmatch(payload, at + (places[-1].kind == _STRING)):
+            at = value.end()
+            found = _COMMA.match(payload, at)
+        if not places or not _CLOSING.fullmatch(payload, at):
             return None
         if any(f.required and f.name.encode() not in seen for f in schema.fields):
             return None
-        return cls([*texts, payload[at:]], places)
+        return cls(payload, spans, places)
 
     def fitting(self, values: pa.Array, fields: Sequence[Field]) -> Fitting:
         """Return the rows of *values*, binary and without nulls, that fit, decoded."""
         payloads = Payloads(values)
-        starts, ends, fits = self._laid_on(payloads)
+        even = self._is_in_all(payloads)
+        starts, ends, fits = self._laid_evenly(payloads) if even else self._laid_on(payloads)
         for place, start, end in zip(self._places, starts, ends, strict=True):
             if place.kind != _STRING:
                 fits &= _may_be_numbers(payloads.data, start, end)
@@ -177,11 +215,28 @@ class Shape:
         rows: Numbers = np.flatnonzero(fits)
         if len(rows) < len(values):
             starts, ends = [start[rows] for start in starts], [end[rows] for end in ends]
+        elif even:
+            return self._decoded(rows, [payloads.pieces(*span) for span in self._spans], fields)
         pieces = [
             gather_bytes(payloads.buffer, start, end)
             for start, end in zip(starts, ends, strict=True)
         ]
         return self._decoded(rows, pieces, fields)
+
+    def _is_in_all(self, payloads: Payloads) -> bool:
+        """Tell whether every row has the texts where the shown payload has them, no more."""
+        if not payloads.are_all(self._length):
+            return False
+        if not all(map(payloads.all_have, self._texts, self._texts_at)):
+            return False
+        quotes = sum(text.count(b'"') for text in self._texts)
+        return int(np.count_nonzero(payloads.data == _QUOTE)) == quotes * len(payloads.starts)
+
+    def _laid_evenly(self, payloads: Payloads) -> tuple[list[Numbers], list[Numbers], Flags]:
+        """Return the same as `_laid_on` for rows that all have the texts at the same bytes."""
+        starts = [payloads.starts + start for start, _ in self._spans]
+        ends = [payloads.starts + end for _, end in self._spans]
+        return starts, ends, np.ones(len(payloads.starts), np.bool_)
 
     def _laid_on(self, payloads: Payloads) -> tuple[list[Numbers], list[Numbers], Flags]:
         """Return where each row's places start and end, and which rows have all the texts."""

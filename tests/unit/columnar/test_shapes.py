@@ -218,6 +218,51 @@ def test_a_string_never_has_the_quotes_of_its_neighbour() -> None:
     assert {0: ["a"], 3: ["c"]} == fitting(schema, payloads)
 
 
+EVEN = [
+    b'{"celsius":%d.5,"timestamp_ms":%d,"sensor_id":"a%d"}' % (n, n, n) for n in range(10, 40)
+]
+
+
+@pytest.mark.parametrize(
+    ("there", "odd"),
+    [
+        (b"celsius", b"Celsius"),
+        (b":20.5", b':"0."'),
+        (b":20.5", b":2,.5"),
+        (b":20.5", b":020."),
+        (b":20,", b":20 "),
+        (b'"a20"', b'"a"0"'),
+        (b'"a20"', b'"a\\n"'),
+        (b'"a20"', b'"a2\n"'),
+        (b'"a20"', b'"a\xc3\xbc"'),
+        (b'"a20"', b'"a2"}'),
+        (b'"a20"}', b'"a"}  '),
+    ],
+)
+def test_of_payloads_of_one_length_the_odd_one_does_not_fit(there: bytes, odd: bytes) -> None:
+    """All the others do, and each is what the decoder says."""
+    payloads = list(EVEN)
+    payloads[10] = EVEN[10].replace(there, odd)
+    assert len(EVEN[10]) == len(payloads[10])
+    assert payloads[10] != EVEN[10]
+    expected = {row: row_of(TEMPERATURE, payload) for row, payload in enumerate(EVEN)}
+    expected.pop(10)
+    assert expected == fitting(TEMPERATURE, payloads)
+
+
+def test_payloads_of_one_length_and_layout_all_fit() -> None:
+    """Wherever their values are, each value is its own."""
+    found = fitting(TEMPERATURE, EVEN)
+    assert {row: row_of(TEMPERATURE, payload) for row, payload in enumerate(EVEN)} == found
+
+
+def test_a_quote_too_many_is_not_made_up_for_by_one_too_few() -> None:
+    """Rows of one length that together have as many quotes as they should."""
+    schema = TypedSchema("t", {"type": "object", "properties": {"s": {"type": "string"}}})
+    payloads = [b'{"s":"abc"}', b'{"s":"a"c"}', b'{"s":"abc }', b'{"s":"xyz"}']
+    assert {0: ["abc"], 3: ["xyz"]} == fitting(schema, payloads)
+
+
 def test_a_member_that_is_forbidden_shows_no_shape() -> None:
     """While one that is not described is passed over, and only looked at."""
     payloads = [b'{"n":1,"other":2.5}', b'{"n":1,"other":02}', b'{"n":3,"other":4}']
