@@ -191,7 +191,8 @@ _OURS: Final = (
     _Shown(
         "messages_dropped",
         "braidmq_messages_dropped",
-        "Messages that ended without acknowledgement or dead letter, by reason.",
+        "Messages that ended without acknowledgement, by reason. Of these only `expired` may "
+        "have left a dead letter: in a queue it is counted as both.",
         counter=True,
         label="reason",
     ),
@@ -301,7 +302,8 @@ _BLIPMQ: Final = (
     _Shown(
         "expiration_heap_size",
         "subscriber_expiration_heap_size",
-        "Entries of the expiry timers, stale ones included.",
+        "Messages in memory that have a time to live, once for each subscription or queue; "
+        "the first of each speaks for those behind it.",
     ),
     _Shown(
         "retry_heap_size",

@@ -11,7 +11,9 @@ from braidmq.admin.metrics import MetricValues
 from braidmq.admin.overview import BrokerFacts
 from braidmq.admin.parameters import iso
 from braidmq.broker.authorize import Principal
-from braidmq.server.backlogs import Backlogs
+from braidmq.broker.broker import Broker
+from braidmq.broker.subscriptions import Subscription
+from braidmq.server.backlogs import Backlog, Backlogs
 from braidmq.server.config import Config
 from braidmq.server.connection_list import ConnectionList
 from braidmq.server.cursors import Cursors
@@ -41,6 +43,8 @@ class Status:
         self._now_us = now_us
         self._started_us = now_us()
         self._backlogs = Backlogs()
+        self._backlog = Backlog()
+        self._expiring = 0
         self.version = __version__
         self.dev = config.dev
         self.addresses: dict[str, str | None] = {}
@@ -146,8 +150,12 @@ class Status:
         if self.engine is not None:
             _fill_from_broker(values, self.engine)
             backlog = self._backlogs.now(self.engine.broker, self._now())
+            if backlog is not self._backlog:  # walked anew; so is this, as seldom
+                self._backlog = backlog
+                self._expiring = expiring(self.engine.broker)
             values.messages_waiting = backlog.waiting
             values.dead_letters = backlog.dead_letters
+            values.expiration_heap_size = self._expiring
         if self.engine is not None and self.wal is not None:
             values.cursor_lag = {cursor.name: cursor.lag for cursor in self.cursors.all()}
         if self.wal is not None:
@@ -157,6 +165,26 @@ class Status:
     def _now(self) -> int:
         # Before recovery the engine's clock, which goes on from the log's, is not there.
         return self._now_us() if self.engine is None else self.engine.now_us()
+
+
+def expiring(broker: Broker) -> int:
+    """Return how many messages in memory have a time to live, for each who is to get them.
+
+    There is no timer for each: once a second the first of every window is looked at. So that
+    this need not look at all either, the first one speaks for those behind it.
+    """
+    queues = broker.deliverer.lanes_and_views()
+    return sum(map(_expiring_in, (*broker.subscriptions.values(), *queues)))
+
+
+def _expiring_in(subscription: Subscription) -> int:
+    ready, volatile = subscription.ready, subscription.volatile
+    handed_out = subscription.in_flight.open
+    count = len(ready) if ready and ready[0].message.expires_us else 0
+    count += len(volatile) if volatile and volatile[0].expires_us else 0
+    if handed_out and next(iter(handed_out.values())).message.expires_us:
+        count += len(handed_out)
+    return count
 
 
 def _fsyncs_of(wal: Wal | None) -> list[float]:

@@ -18,6 +18,7 @@ from braidmq.server.recovery import recover
 from braidmq.server.status import Status
 from braidmq.server.users import Result
 from braidmq.testing.disk import FakeDisk
+from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.integration.blip.peer import broker_at, connected
 from tests.unit.server.by_hand import Hand
 
@@ -128,6 +129,27 @@ async def test_the_overview_is_the_metrics(tmp_path: Path) -> None:
             overview.committed_id,
         )
         assert {"blip": 1, "vibe": 0, "qumbed": 0} == overview.connections
+
+
+@pytest.mark.asyncio
+async def test_messages_that_will_expire_are_counted() -> None:
+    """Waiting and handed out, for each who is to get them; those that stay for ever are not."""
+    async with (
+        broker_at(delivery={"message_ttl_ms": 60_000}) as broker,
+        connected(broker) as peer,
+    ):
+        status = broker.daemon.status
+        await status.queues.create("lasting", QueueOptions())
+        first = await peer.subscribe("t")
+        for topic, qos in (("t", 1), ("t", 0), ("lasting", 1)):
+            await peer.subscribe(topic, qos)
+        before = status.metrics().expiration_heap_size
+        await peer.publish("t", b"1", b"2")
+        await peer.publish("lasting", b"3", b"4")
+        await peer.poll(first)
+
+        assert (0, 3 * 2) == (before, status.metrics().expiration_heap_size)
+        assert 1 == status.metrics().messages_inflight
 
 
 def _readiness(status: Status) -> tuple[bool, str]:
