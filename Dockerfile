@@ -32,6 +32,7 @@ RUN useradd --system --uid 10001 --home-dir /var/lib/braidmq --create-home braid
  && install --directory --owner=braidmq --group=braidmq --mode=0750 /etc/braidmq
 COPY --from=build /opt/braidmq /opt/braidmq
 COPY ops/container.toml /usr/share/braidmq/container.toml
+COPY ops/ready.py /usr/share/braidmq/ready.py
 COPY --chmod=0755 ops/first-start.sh /usr/share/braidmq/first-start.sh
 ENV PATH=/opt/braidmq/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -42,8 +43,8 @@ VOLUME ["/var/lib/braidmq", "/etc/braidmq"]
 # Blip, Vibe, Qumbed, HTTP, Arrow Flight.
 EXPOSE 5555/tcp 2925/tcp 6121/udp 9100/tcp 8815/tcp
 # Ready, and not only alive: 503 while the log is recovered, and when it has failed.
-HEALTHCHECK --interval=10s --timeout=3s --start-period=120s --retries=3 \
-  CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9100/readyz', timeout=2)"]
+HEALTHCHECK --interval=10s --timeout=6s --start-period=120s --retries=3 \
+  CMD ["python", "/usr/share/braidmq/ready.py", "127.0.0.1:9100"]
 # SIGTERM lets acknowledgements arrive and commits; see limits.drain_s.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["braidmq"]

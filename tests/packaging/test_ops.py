@@ -1,15 +1,17 @@
 """The files by which a broker is run: container, compose, systemd, example configuration.
 
 There is no container engine in these tests: Dockerfile and compose.yaml are read and judged by
-what they say, and the script that runs inside the container is run here. Images are built, and
+what they say, and the scripts that run inside the container are run here. Images are built, and
 the unit is started, by those who follow the pages: `tests/docs/test_container.py` and
 `tests/docs/test_machine.py`.
 """
 
+import asyncio
 import json
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -18,10 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import trustme
 import yaml
 
 from braidmq.server.config import load
 from braidmq.server.keys import hash_key
+from braidmq.testing.broker import running_broker
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OPS: Final = ROOT / "ops"
@@ -86,14 +90,58 @@ def test_what_is_copied_is_there_and_let_through() -> None:
 def test_it_runs_as_nobody_special_and_is_asked_whether_it_is_ready() -> None:
     """Before the entry point, and by what the image has: there is no curl in it."""
     words = [word for word, _ in dockerfile()]
-    (health,) = said("HEALTHCHECK")
-    probe = json.loads(health[health.index("CMD ") + 4 :])
+    program, script, address = probe()
 
     assert ["braidmq"] == said("USER")
     assert words.index("USER") < words.index("ENTRYPOINT")
-    assert "python" == probe[0]
-    assert "/readyz" in probe[-1]
-    compile(probe[-1], "probe", "exec")
+    assert ("python", f"127.0.0.1:{PORTS['http']}") == (program, address)
+    assert f"ops/ready.py {script}" in said("COPY")
+
+
+def probe() -> list[str]:
+    """Return the words by which the image asks whether the broker is ready."""
+    (health,) = said("HEALTHCHECK")
+    words: list[str] = json.loads(health[health.index("CMD ") + 4 :])
+    return words
+
+
+async def code_of_the_probe(address: str) -> int:
+    """Ask as the image does, but elsewhere, and with warnings as errors."""
+    script = OPS / Path(probe()[1]).name
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "error", "-I", str(script), address
+    )
+    return await process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@pytest.mark.parametrize("with_tls", [False, True])
+async def test_the_health_check_works_with_and_without_a_certificate(
+    with_tls: bool, tmp_path: Path
+) -> None:
+    """Also with one that nobody vouches for; and it is not healthy when it takes no work."""
+    issued = trustme.CA().issue_cert("broker.example.com")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+    async with running_broker(config={"http": files if with_tls else {}}) as broker:
+        status = broker.daemon.status
+        address = str(status.addresses["http"])
+        ready = await code_of_the_probe(address)
+        assert status.engine is not None
+        status.engine.drain()
+
+        assert (0, 1) == (ready, await code_of_the_probe(address))
+
+
+@pytest.mark.asyncio
+async def test_where_nobody_listens_it_is_not_healthy() -> None:
+    """Without a traceback in the engine's list of what was said."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+
+        assert 1 == await code_of_the_probe(f"127.0.0.1:{nobody.getsockname()[1]}")
 
 
 def test_its_ports_are_the_brokers() -> None:
@@ -226,6 +274,18 @@ def test_prometheus_asks_the_broker_by_the_name_and_key_that_compose_gives() -> 
     assert "config:/etc/braidmq:ro" in services["prometheus"]["volumes"]
     assert "http://prometheus:9090" == source["url"]
     assert f"{provider['options']['path']}/braidmq.json" in mounts
+
+
+def test_what_prometheus_needs_for_a_certificate_fits_into_its_job() -> None:
+    """The comment as it stands, without its marks; and the page names the same words."""
+    text = (OPS / "prometheus.yml").read_text("utf-8")
+    added = "".join(f"{line}\n" for line in re.findall(r"^# (    .*)$", text, re.MULTILINE))
+    (job,) = yaml.safe_load(text + added)["scrape_configs"]
+    page = (ROOT / "docs/howto/container.md").read_text("utf-8")
+
+    assert "https" == job["scheme"]
+    assert {"ca_file", "server_name"} == set(job["tls_config"])
+    assert [] == [word for word in ("scheme: https", *job["tls_config"]) if word not in page]
 
 
 # systemd.
