@@ -35,7 +35,10 @@ SCHEMA: Final = "_schema"
 OF_MESSAGES: Final = ("topic", "offset", "timestamp", "key")
 """The columns that both tables begin with."""
 
-_TAKEN: Final = frozenset({DAY, TABLE, SCHEMA})
+_TAKEN: Final = frozenset(
+    name.casefold() for name in (*TYPES, ERROR_COLUMN, DAY, TABLE, SCHEMA)
+)
+"""No field may have one of these names, in whatever case: Spark takes `Date` for `date`."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def schema_of(text: str) -> TypedSchema:
     built_in = not text.endswith(".json")
     schema = TypedSchema.built_in(text) if built_in else TypedSchema.from_file(text)
     for field in schema.fields:
-        if field.name in _TAKEN:
+        if field.name.casefold() in _TAKEN:
             problem = f"the field {field.name!r} of {text} has the name of a column"
             raise ConfigError("schema", problem)
     return schema

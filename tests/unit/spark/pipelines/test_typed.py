@@ -40,15 +40,24 @@ def schema_file(path: Path, *fields: str, **more: object) -> str:
 
 
 def test_a_schema_is_built_in_or_in_a_file(tmp_path: Path) -> None:
-    """A field that a table has a column for already is refused."""
+    """A file says its own id."""
     named = schema_file(tmp_path / "order.json", "a", **{"$id": "shop/Order"})
 
     assert TEMPERATURE == schema_of(TEMPERATURE).id
     assert "shop/Order" == schema_of(named).id
-    with pytest.raises(ConfigError, match=r"the field 'date' of .* has the name of a column"):
-        schema_of(schema_file(tmp_path / "bad.json", "date"))
     with pytest.raises(ConfigError, match="no schema 'nope'"):
         schema_of("nope")
+
+
+@pytest.mark.parametrize(
+    "name", ["date", "Date", "DATE", "Topic", "oFFset", "timestamptype", "_Table", "_ERROR"]
+)
+def test_a_field_with_the_name_of_a_column_is_refused(tmp_path: Path, name: str) -> None:
+    """In whatever case: Spark would put the column in the place of the field."""
+    bad = schema_file(tmp_path / "bad.json", "a", name)
+
+    with pytest.raises(ConfigError, match=f"the field '{name}' of .* has the name of a column"):
+        schema_of(bad)
 
 
 def test_the_tables_of_a_schema() -> None:
