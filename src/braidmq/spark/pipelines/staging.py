@@ -128,6 +128,8 @@ class StagingWriter(DataSourceArrowWriter):
             for message in messages
             if isinstance(message, TaskReport)
         ]
+        # Spark commits when every task has succeeded; less than all would be a silent loss.
+        assert len(parts) == len(messages), "a task without a report"
         files = sorted((file for part in parts for file in part.files), key=lambda f: f.staged)
         whole = Staged(sum(part.received for part in parts), files)
         replace_file(Disk(Path(self._directory)), REPORT, msgspec.json.encode(whole))

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.spark.pipelines import compaction, deltas
-from braidmq.spark.pipelines.batches import Batches, Record
+from braidmq.spark.pipelines.batches import STAGING, Batches, Record
 from braidmq.spark.pipelines.layouts import Key, Layout
 from braidmq.spark.pipelines.staging import Staged, stage
 
@@ -35,6 +35,17 @@ class UncountedRowsError(BraidError):
         )
         self.received = received
         self.written = written
+
+
+class LostStageError(BraidError):
+    """Staged files of a batch were gone before they had their names; it is not written."""
+
+    def __init__(self, out: Path, batch_id: int) -> None:
+        super().__init__(
+            f"batch {batch_id}: its files were deleted from {out / STAGING} while it was "
+            "written, and nothing of it was; leave them alone, and run it again"
+        )
+        self.batch_id = batch_id
 
 
 class Written(NamedTuple):
@@ -87,6 +98,7 @@ class Table:
             ConfigError: The table is of the other format.
             ForeignBatchError: The table is another query's.
             UncountedRowsError: Rows were lost on the way; nothing was written.
+            LostStageError: Somebody has deleted the files; nothing was written.
             OSError: A file cannot be written.
         """
         self.out.mkdir(parents=True, exist_ok=True)
@@ -104,7 +116,8 @@ class Table:
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
-        self._finish(batches, record)
+        if not self._finish(batches, record):
+            raise LostStageError(self.out, batch_id)
         return Written(record.rows, repeated=False)
 
     def _check_format(self, batches: Batches) -> None:

@@ -42,12 +42,22 @@ def test_a_task_that_is_tried_again_stages_under_other_names(tmp_path: Path) -> 
     writer = StagingWriter(str(tmp_path), LAYOUT)
     first = writer.write(iter(rows(0, 10).to_batches()))
     second = writer.write(iter(rows(0, 10).to_batches()))
-    writer.commit([second, None])
+    writer.commit([second])
     staged = staging.report_at(tmp_path)
 
     assert isinstance(first, TaskReport)
     assert 12 == len(list(tmp_path.glob(f"*{SUFFIX}")))
     assert list(range(10)) == offsets_of(tmp_path, [file.staged for file in staged.files])
+
+
+def test_a_task_without_a_report_fails_the_batch(tmp_path: Path) -> None:
+    """Its rows would be missing, and nobody would know."""
+    writer = StagingWriter(str(tmp_path), LAYOUT)
+    report = writer.write(iter(rows(0, 10).to_batches()))
+
+    with pytest.raises(AssertionError, match="a task without a report"):
+        writer.commit([report, None])
+    assert not (tmp_path / staging.REPORT).exists()
 
 
 def test_a_task_holds_a_bounded_number_of_bytes(

@@ -1,5 +1,6 @@
 """Tables, a batch at a time; that Spark's tasks stage the rows is tested with a session."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines import compaction, deltas
 from braidmq.spark.pipelines import tables as module
-from braidmq.spark.pipelines.batches import ForeignBatchError
+from braidmq.spark.pipelines.batches import STAGING, Batches, ForeignBatchError, Record
 from braidmq.spark.pipelines.layouts import Layout
 from braidmq.spark.pipelines.staging import Staged
-from braidmq.spark.pipelines.tables import DELTA, Table, UncountedRowsError
+from braidmq.spark.pipelines.tables import DELTA, LostStageError, Table, UncountedRowsError
 from tests.unit.spark.pipelines.written import KEYS, rows, seen, stage_rows
 
 
@@ -29,13 +30,17 @@ class Frame:
         self.reads = 0
 
 
-@pytest.fixture(autouse=True)
-def _tasks_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def _play_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     def stage(frame: Frame, directory: Path, layout: Layout) -> Staged:
         frame.reads += 1
         return stage_rows(directory, frame.tasks, layout)
 
     monkeypatch.setattr(module, "stage", stage)
+
+
+@pytest.fixture(autouse=True)
+def _tasks_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    _play_tasks(monkeypatch)
 
 
 @pytest.fixture
@@ -95,6 +100,30 @@ def test_an_attempt_that_fails_leaves_nothing(
         write(Frame(rows(0, 10)), "query", 0)
 
     assert [] == list(tmp_path.rglob("*.staged"))
+
+
+def test_a_batch_whose_files_are_deleted_meanwhile_is_not_taken_for_written(
+    tmp_path: Path, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark would go on behind it, and its rows would be in no table."""
+    decide = Batches.decide
+
+    def cleaned_up(*args: Any) -> Record:  # noqa: ANN401 - passed on
+        record = decide(*args)
+        shutil.rmtree(tmp_path / STAGING)
+        return record
+
+    monkeypatch.setattr(Batches, "decide", cleaned_up)
+    with pytest.raises(
+        LostStageError, match=r"batch 0: its files were deleted from .*/staging"
+    ):
+        write(Frame(rows(0, 10)), "query", 0)
+    monkeypatch.undo()
+    assert [] == seen(tmp_path)
+    _play_tasks(monkeypatch)
+
+    assert (10, False) == write(Frame(rows(0, 10)), "query", 0)
+    assert list(range(10)) == seen(tmp_path)
 
 
 def test_a_table_of_another_query_is_refused(write: Callable[..., Any]) -> None:
