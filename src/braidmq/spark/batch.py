@@ -20,7 +20,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._narrowing = Narrowing(options)
         topics, pattern = self._narrowing.topics, self._narrowing.pattern
-        self._scan = Scan(options, names, topics, pattern, limits_of(options))
+        self._scan = Scan(options, names, topics, pattern)
 
     def partitions(self) -> list[InputPartition]:
         """Cut the range; runs on the driver."""
@@ -29,12 +29,12 @@ class BatchReader(DataSourceReader):
     def _cut(self) -> list[InputPartition]:
         log = self._scan.log
         start, end = self._narrowing.range(batch_range(log, self._options), log)
-        return as_partitions(self._scan.cut(start, end))
+        return as_partitions(self._scan.cut(start, end), limits_of(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part; runs on executors."""
         if isinstance(partition, LogPart):  # Spark makes an empty one up when there is none
-            yield from self._scan.read(partition.start, partition.end)
+            yield from self._scan.read(partition.start, partition.end, partition.limits)
 
 
 class FilteringBatchReader(BatchReader):

@@ -2,9 +2,13 @@
 
 An offset is an id of the one log, so that a range of offsets is the same for every topic, but
 for topics whose own beginning or end was given: their rows outside are left out.
+
+A checkpoint has the offset behind each batch. That of the first one also says where the query
+began, so that the batch is the same when it is planned again, and later ones what topics of
+their own beginning are still to come to; whatever the options say by then.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from braidmq.base.errors import LogError
 from braidmq.columnar.logs import Log
@@ -13,7 +17,13 @@ from braidmq.spark.options import ReadOptions
 from braidmq.spark.values import EARLIEST, LATEST, OFFSET_MAX, OptionError, Position
 
 KEY: Final = "offset"
-"""The one key of the offsets that a checkpoint keeps: `{"offset": 17}`."""
+BEGIN: Final = "begin"
+FLOORS: Final = "floors"
+"""The keys of the offsets that a checkpoint keeps: `{"offset": 17}`, as a rule. At first there
+are `"begin": 3` and, as long as they matter, `"floors": {"topic": 9}` beside it."""
+
+Offset = dict[str, Any]
+"""An offset as Spark keeps it, in JSON."""
 
 
 class LostOffsetsError(LogError):
@@ -28,6 +38,13 @@ class Limits(NamedTuple):
 
     floors: dict[str, int]
     ceilings: dict[str, int]
+
+    def within(self, start: int, end: int) -> "Limits":
+        """Return those that leave out anything of a range."""
+        return Limits(
+            {topic: floor for topic, floor in self.floors.items() if start < floor},
+            {topic: top for topic, top in self.ceilings.items() if top < end},
+        )
 
 
 NO_LIMITS: Final = Limits({}, {})
@@ -114,18 +131,73 @@ def _each(position: Position, default: int, options: ReadOptions) -> list[int]:
     return [*position.values(), *unnamed]
 
 
-def as_offset(number: int) -> dict[str, int]:
+class Place(NamedTuple):
+    """Where a query is, and what was decided about the batch that ends there.
+
+    `begin` is where the query began, if the batch is its first one, and `floors` are the topics
+    of the batch that begin later than it.
+    """
+
+    offset: int
+    begin: int | None
+    floors: dict[str, int]
+
+    def followed_by(self, end: int) -> "Place":
+        """Return the end of the next batch; the same place if it has nothing."""
+        if end == self.offset:
+            return self
+        begin = self.begin if self.begin == self.offset else None
+        return Place(end, begin, Limits(self.floors, {}).within(self.offset, end).floors)
+
+    def behind(self, start: "Place") -> tuple[int, Limits]:
+        """Return where the batch from *start* to here begins, and which rows it leaves out."""
+        if self.begin is not None:
+            return self.begin, Limits(self.floors, {})
+        # Older versions kept neither: their first batch is what the options say.
+        floors = start.floors if start.begin == start.offset else self.floors
+        return start.offset, Limits(floors, {})
+
+    def as_offset(self) -> Offset:
+        """Return it as Spark keeps it: the same text for the same place."""
+        kept: Offset = as_offset(self.offset)
+        if self.begin is not None:
+            kept[BEGIN] = self.begin
+        if self.floors:
+            kept[FLOORS] = self.floors
+        return kept
+
+
+def first_place(offset: int, floors: dict[str, int]) -> Place:
+    """Return where a query is that has not begun."""
+    return Place(offset, offset, {t: floor for t, floor in floors.items() if floor > offset})
+
+
+def as_offset(number: int) -> Offset:
     """Return an id as Spark keeps it."""
     return {KEY: number}
 
 
-def as_id(offset: dict[str, int]) -> int:
+def as_place(offset: Offset) -> Place:
+    """Return the place that Spark has kept.
+
+    Raises:
+        LogError: It is not an offset of this source.
+    """
+    number, begin, floors = offset.get(KEY), offset.get(BEGIN), offset.get(FLOORS, {})
+    known = isinstance(floors, dict) and all(map(_is_id, floors.values()))
+    if not _is_id(number) or not (begin is None or _is_id(begin)) or not known:
+        raise LogError(f"{offset!r} is not an offset of braidmq: is the checkpoint another's?")
+    return Place(number, begin, floors)
+
+
+def as_id(offset: Offset) -> int:
     """Return the id that Spark has kept.
 
     Raises:
         LogError: It is not an offset of this source.
     """
-    number = offset.get(KEY)
-    if not isinstance(number, int) or not 0 <= number <= OFFSET_MAX:
-        raise LogError(f"{offset!r} is not an offset of braidmq: is the checkpoint another's?")
-    return number
+    return as_place(offset).offset
+
+
+def _is_id(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value <= OFFSET_MAX

@@ -5,16 +5,18 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import InputPartition
 
 from braidmq.columnar import Part
+from braidmq.spark.offsets import NO_LIMITS, Limits
 
 
 @dataclass
 class LogPart(InputPartition):
-    """The offsets from `start` to before `end`."""
+    """The offsets from `start` to before `end`, without the rows that `limits` leave out."""
 
     start: int
     end: int
+    limits: Limits = NO_LIMITS
 
 
-def as_partitions(parts: list[Part]) -> list[InputPartition]:
+def as_partitions(parts: list[Part], limits: Limits) -> list[InputPartition]:
     """Return parts as what Spark expects of a reader."""
-    return [LogPart(part.start, part.end) for part in parts]
+    return [LogPart(p.start, p.end, limits.within(p.start, p.end)) for p in parts]

@@ -70,7 +70,6 @@ class Scan:
     names: list[str]
     topics: frozenset[str] | None = None
     pattern: str | None = None
-    limits: Limits = NO_LIMITS
     log: Log = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,8 +146,10 @@ class Scan:
         except DataLossError as error:
             raise told(error) from None
 
-    def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part, in order.
+    def read(
+        self, start: int, end: int, limits: Limits = NO_LIMITS
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part, in order, but for those that *limits* leave out.
 
         Runs on executors.
 
@@ -160,7 +161,7 @@ class Scan:
         """
         settle()
         try:
-            yield from self._read(start, end)
+            yield from self._read(start, end, limits)
         except DataLossError as error:
             raise told(error) from None
         except UnavailableError:
@@ -169,8 +170,8 @@ class Scan:
                 patiently(self.log.offsets)
             raise
 
-    def _read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        limited = self._limits_within(start, end)
+    def _read(self, start: int, end: int, limits: Limits) -> Iterator[pa.RecordBatch]:
+        limited = limits.within(start, end) != NO_LIMITS
         own = [name for name in self.names if name in TYPES]
         if limited:
             own += [name for name in ("topic", "offset") if name not in own]
@@ -187,12 +188,8 @@ class Scan:
         )
         exact = found.schema.names == self.names
         for batch in found:
-            wanted = batch.filter(_within(batch, self.limits)) if limited else batch
+            wanted = batch.filter(_within(batch, limits)) if limited else batch
             yield wanted if exact else _chosen(wanted, self.names)
-
-    def _limits_within(self, start: int, end: int) -> bool:
-        floors, ceilings = self.limits.floors.values(), self.limits.ceilings.values()
-        return any(start < floor for floor in floors) or any(end > top for top in ceilings)
 
     def _decoding(self) -> Decoding | None:
         decoded = any(name not in TYPES for name in self.names)

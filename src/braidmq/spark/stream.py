@@ -1,7 +1,8 @@
 """The streaming reader: offsets and parts on the driver, rows on executors.
 
-Spark keeps the place of a query in its checkpoint; nothing is kept here, so that a batch that
-is planned again is the same batch. The cursor of a group is told what is done: Spark says so by
+Spark keeps the place of a query in its checkpoint; nothing is kept here, and what the options
+say about the beginning counts for a new query only, so that a batch that is planned again is
+the same batch. The cursor of a group is told what is done: Spark says so by
 asking what comes behind it, and by `commit`, a batch late and never for the last one.
 """
 
@@ -21,8 +22,11 @@ from pyspark.sql.streaming.datasource import (
 from braidmq.spark.cursors import Cursor
 from braidmq.spark.offsets import (
     LostOffsetsError,
+    Offset,
     as_id,
     as_offset,
+    as_place,
+    first_place,
     limits_of,
     stream_start,
 )
@@ -42,17 +46,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, names: list[str]) -> None:
         topics = None if options.topics is None else frozenset(options.topics)
         self._options = options
-        self._scan = Scan(options, names, topics, options.pattern, limits_of(options))
+        self._scan = Scan(options, names, topics, options.pattern)
         self._cursor = None if options.group_id is None else Cursor(options)
         self._initial: int | None = None
         self._ends_with_the_present = False
         self._target: int | None = None
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> Offset:
         """Return where a new query begins; on the driver, and more than once."""
         if self._initial is None:
             self._initial = patiently(self._first_offset)
-        return as_offset(self._initial)
+        return first_place(self._initial, limits_of(self._options).floors).as_offset()
 
     def _first_offset(self) -> int:
         start = stream_start(self._scan.log, self._options)
@@ -75,12 +79,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # after a crash runs its last batch first, and that may take long.
         self._ends_with_the_present = True
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return where the next micro-batch ends; on the driver."""
-        begin = as_id(start)
+        place = as_place(start)
         if self._cursor is not None:
-            self._cursor.report(begin)
-        return as_offset(patiently(lambda: self._next_end(begin, limit)))
+            self._cursor.report(place.offset)
+        end = patiently(lambda: self._next_end(place.offset, limit))
+        return place.followed_by(end).as_offset()
 
     def _next_end(self, begin: int, limit: ReadLimit) -> int:
         latest = self._scan.log.offsets().latest
@@ -104,28 +109,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._scan.advance(begin, size=max(limit.max_bytes, 1))
         return latest
 
-    def reportLatestOffset(self) -> dict[str, int]:
+    def reportLatestOffset(self) -> Offset:
         """Return the end of the durable log, for the query's progress; on the driver."""
         return as_offset(patiently(self._scan.log.offsets).latest)
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: Offset) -> None:
         """Tell the cursor what is done; on the driver."""
         if self._cursor is not None:
             self._cursor.report(as_id(end))
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Cut a micro-batch; on the driver."""
-        begin, behind = as_id(start), as_id(end)
+        place = as_place(end)
+        begin, limits = place.behind(as_place(start))
+        behind = place.offset
         if begin > behind:
-            # Batch 0 is repeated, and retention has moved the beginning past its end.
+            # Batch 0 of an old checkpoint is repeated, which does not say where it began, and
+            # retention has moved the beginning past its end.
             self._lose(f"the offsets before {behind} are lost: the log begins at {begin}")
             return []
-        return as_partitions(patiently(lambda: self._scan.cut(begin, behind)))
+        parts = patiently(lambda: self._scan.cut(begin, behind))
+        return as_partitions(parts, limits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part; on executors."""
         assert isinstance(partition, LogPart)
-        yield from self._scan.read(partition.start, partition.end)
+        yield from self._scan.read(partition.start, partition.end, partition.limits)
 
     def _lose(self, problem: str) -> None:
         if self._options.fail_on_data_loss:

@@ -10,10 +10,14 @@ from braidmq.columnar.loss import RETAINED, DataLossError, Loss
 from braidmq.spark.offsets import (
     NO_LIMITS,
     Limits,
+    Offset,
+    Place,
     Range,
     as_id,
     as_offset,
+    as_place,
     batch_range,
+    first_place,
     limits_of,
     stream_start,
     told,
@@ -127,8 +131,46 @@ def test_an_offset_is_kept_as_a_number_with_a_name() -> None:
     assert 17 == as_id({"offset": 17})
 
 
-@pytest.mark.parametrize("kept", [{}, {"topic": 1}, {"offset": -1}])
-def test_an_offset_of_another_source_is_refused(kept: dict[str, int]) -> None:
+PLACES: list[tuple[Offset, Place]] = [
+    ({"offset": 17}, Place(17, None, {})),
+    ({"offset": 17, "begin": 3}, Place(17, 3, {})),
+    ({"offset": 17, "floors": {"a": 20}}, Place(17, None, {"a": 20})),
+    ({"offset": 3, "begin": 3, "floors": {"a": 20}}, first_place(3, {"a": 20, "b": 3})),
+]
+
+
+@pytest.mark.parametrize(("kept", "place"), PLACES)
+def test_a_place_is_kept_with_what_was_decided_about_its_batch(
+    kept: Offset, place: Place
+) -> None:
+    """And no more: the text that Spark compares is the same for the same place."""
+    assert kept == place.as_offset()
+    assert place == as_place(kept)
+    assert list(kept) == list(place.as_offset())
+
+
+def test_what_was_decided_goes_along_until_it_is_passed() -> None:
+    """The beginning to the end of the first batch with anything, floors while they matter."""
+    first = first_place(3, {"a": 20, "b": 30})
+
+    assert first == first.followed_by(3)
+    assert Place(25, 3, {"a": 20, "b": 30}) == first.followed_by(25)
+    assert Place(30, None, {"b": 30}) == first.followed_by(25).followed_by(30)
+    assert Place(31, None, {}) == first.followed_by(25).followed_by(30).followed_by(31)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {},
+        {"topic": 1},
+        {"offset": -1},
+        {"offset": 1, "begin": "x"},
+        {"offset": 1, "floors": [2]},
+        {"offset": 1, "floors": {"a": -2}},
+    ],
+)
+def test_an_offset_of_another_source_is_refused(kept: Offset) -> None:
     """A checkpoint that was another format's is not read on from."""
     with pytest.raises(LogError, match="is the checkpoint another's"):
         as_id(kept)

@@ -76,7 +76,7 @@ def test_topics_own_limits_leave_rows_out(tmp_path: Path, names: list[str]) -> N
     """Below their beginning, from their end on; other topics have everything."""
     path = write_log(tmp_path, varied(200))
     found = scan(path, names)
-    found.limits = Limits({"a": 60}, {"b": 90, "データ": 0})
+    limits = Limits({"a": 60}, {"b": 90, "データ": 0})
     expected = [
         {name: row[name] for name in names}
         for row in plain_rows(path)
@@ -84,7 +84,7 @@ def test_topics_own_limits_leave_rows_out(tmp_path: Path, names: list[str]) -> N
         and not (row["topic"] == "b" and row["offset"] >= 90)
         and row["topic"] != "データ"
     ]
-    batches = list(found.read(1, 201))
+    batches = list(found.read(1, 201, limits))
 
     assert len(expected) == sum(len(batch) for batch in batches)
     assert expected == [row for batch in batches for row in batch.to_pylist()] or not names

@@ -1,5 +1,6 @@
 """The streaming reader, called as Spark calls it."""
 
+import json
 from pathlib import Path
 from threading import Thread
 
@@ -13,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
 
 from braidmq.columnar.failures import UnavailableError
 from braidmq.spark import scans, stream
-from braidmq.spark.offsets import LostOffsetsError
+from braidmq.spark.offsets import LostOffsetsError, Offset
 from braidmq.spark.stream import QUIET_IDS_MAX, StreamReader
 from braidmq.testing import FakeClock
 from tests.unit.columnar.logs import (
@@ -70,7 +71,7 @@ def test_the_limit_is_that_of_the_engine(tmp_path: Path) -> None:
     path = write_log(tmp_path, varied(200))
     reader = stream_reader(path, startingOffsets="earliest", maxOffsetsPerTrigger=3)
 
-    assert {"offset": 201} == reader.latestOffset(reader.initialOffset(), ALL)
+    assert 201 == reader.latestOffset(reader.initialOffset(), ALL)["offset"]
 
 
 def test_available_now_ends_with_what_there_was(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_the_beginning_is_looked_up_once(tmp_path: Path) -> None:
         before = reader.initialOffset()
         retain_from(log, 60)
 
-        assert {"offset": 1} == before == reader.initialOffset()
+        assert {"offset": 1, "begin": 1} == before == reader.initialOffset()
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -158,7 +159,7 @@ def test_a_log_that_ends_before_the_checkpoint_is_a_loss(tmp_path: Path, fail: b
 def test_a_first_batch_whose_end_retention_has_passed_is_a_loss(
     tmp_path: Path, fail: bool
 ) -> None:
-    """It is planned again after a restart, from a beginning that has moved."""
+    """An older version's is planned again after a restart, from a beginning that has moved."""
     path = write_log(tmp_path, varied(50))
     reader = stream_reader(path, startingOffsets="earliest", failOnDataLoss=fail)
     if fail:
@@ -180,6 +181,67 @@ def test_topics_own_beginnings_hold_for_the_stream(tmp_path: Path) -> None:
         for row in plain_rows(path)
         if row["topic"] == "b" or (row["topic"] == "a" and row["offset"] >= 50)
     ]
+
+
+OWN = '{"a":{"0":50},"b":{"0":-2}}'
+FIRST = ["earliest", "30", '{"a":{"0":20},"b":{"0":70}}', OWN]
+
+
+@pytest.mark.parametrize("then", FIRST)
+@pytest.mark.parametrize("first", FIRST)
+def test_the_beginning_is_for_the_first_run_only(tmp_path: Path, first: str, then: str) -> None:
+    """A query that is started again with another one has the rows that it would have had."""
+    path = write_log(tmp_path, varied(100))
+    readers = [stream_reader(path, subscribe="a,b", startingOffsets=s) for s in (first, then)]
+    expected = [row for batch in run(readers[0], ReadMaxRows(5)) for row in batch]
+    at, rows = kept(readers[0].initialOffset()), []
+    while (end := kept(readers[0].latestOffset(at, ReadMaxRows(5)))) != at:
+        # Every batch is planned by the first run, which is killed, and run by another.
+        begin = at if at["offset"] != at.get("begin") else kept(readers[1].initialOffset())
+        rows += read_parts(readers[1], readers[1].partitions(begin, end))
+        at = end
+
+    assert expected == rows
+
+
+def kept(offset: Offset) -> Offset:
+    """An offset as it comes back from a checkpoint."""
+    found: Offset = json.loads(json.dumps(offset))
+    return found
+
+
+def test_a_resumed_query_with_topics_own_beginnings_drops_nothing(tmp_path: Path) -> None:
+    """A checkpoint that has no such beginnings was not told of any, or is an old one."""
+    path = write_log(tmp_path, varied(100))
+    reader = stream_reader(path, subscribe="a", startingOffsets='{"a":{"0":80}}')
+    end = reader.latestOffset({"offset": 50}, ALL)
+
+    assert {"offset": 101} == end
+    assert [
+        row["offset"] for row in plain_rows(path) if row["topic"] == "a" and row["offset"] >= 50
+    ] == [row["offset"] for row in read_parts(reader, reader.partitions({"offset": 50}, end))]
+
+
+def test_the_first_batch_of_an_old_checkpoint_is_what_the_options_say(tmp_path: Path) -> None:
+    """It says neither where it began nor which topics begin later."""
+    path = write_log(tmp_path, varied(100))
+    reader = stream_reader(path, subscribe="a,b", startingOffsets=OWN)
+    start = reader.initialOffset()
+
+    assert {"offset": 1, "begin": 1, "floors": {"a": 50}} == start
+    assert run(reader, ALL)[0] == read_parts(reader, reader.partitions(start, {"offset": 101}))
+
+
+def test_a_repeated_first_batch_whose_beginning_is_gone_is_a_loss(tmp_path: Path) -> None:
+    """The checkpoint knows where it began, so what retention took meanwhile is missed."""
+    with log_of(tmp_path, [message("t", b"x" * 200, i) for i in range(100)]) as log:
+        first = stream_reader(tmp_path, startingOffsets="earliest")
+        end = first.latestOffset(first.initialOffset(), ALL)
+        retain_from(log, 60)
+        again = stream_reader(tmp_path, startingOffsets="earliest")
+
+        with pytest.raises(LostOffsetsError, match=r"the offsets 1 to .* are lost"):
+            again.partitions(again.initialOffset(), end)
 
 
 def test_micro_batches_over_the_network_are_those_of_the_directory(
@@ -224,7 +286,7 @@ def test_a_new_query_of_an_old_group_begins_where_the_group_began(broker: Runnin
     broker.endpoint().remove_cursor("old")
 
     assert first == again
-    assert {"offset": 1} == stream_reader(
+    assert {"offset": 1, "begin": 1} == stream_reader(
         None, startingOffsets="earliest", **given
     ).initialOffset()
 
