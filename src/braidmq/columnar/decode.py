@@ -36,6 +36,7 @@ SHAPED_ROWS_MIN: Final = 256
 """Fewer rows are not worth the arrays."""
 
 LONE_SURROGATES: Final = "a text holds lone surrogates"
+OUT_OF_RANGE: Final = "a number is out of range"
 
 
 class Source(Protocol):
@@ -225,7 +226,9 @@ def _second_look(
         if not schema.is_strict:
             shown = {field.name for field in schema.fields}
             values = {name: value for name, value in values.items() if name in shown}
-        row = schema.decoder.decode(msgspec.json.encode(values))
+        if (text := _finite_text(values)) is None:
+            return None, OUT_OF_RANGE
+        row = schema.decoder.decode(text.encode())
         _check_nested(row, nested)
     except UnicodeEncodeError:
         return None, LONE_SURROGATES
@@ -234,11 +237,22 @@ def _second_look(
     return row, ""
 
 
+def _finite_text(values: dict[str, Any]) -> str | None:
+    """Return the JSON of values; None if it has none for a number, which must not be null."""
+    try:
+        return _plain.encode(values)
+    except ValueError:
+        return None
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
 _exact: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+_plain: Final = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
+)
 
 
 def _text_of(error: Exception) -> str:

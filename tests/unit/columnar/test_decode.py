@@ -49,6 +49,32 @@ def typed(schema: str = TEMPERATURE) -> Decoding:
     return Decoding(TypedSchema.built_in(schema))
 
 
+NULLABLE = {
+    "v": {"type": ["number", "null"]},
+    "n": {"type": "integer"},
+    "o": {"type": ["object", "null"]},
+}
+NUMBERS: dict[bytes, tuple[object, ...]] = {
+    b'{"v":1e308,"n":1.0}': (1e308, 1, None, None),
+    b'{"v":1e999}': (None, None, None, "a number is out of range"),
+    b'{"v":-1e400}': (None, None, None, "a number is out of range"),
+    b'{"n":1.0,"o":{"x":1e999}}': (None, None, None, "a number is out of range"),
+    b'{"n":1.0,"o":{"x":[1.5,"\xc3\xbc"]},"z":1e999}': (None, 1, '{"x":[1.5,"ü"]}', None),
+}
+
+
+@pytest.mark.parametrize(("payload", "expected"), NUMBERS.items())
+def test_a_number_that_no_column_can_hold_is_not_null(
+    payload: bytes, expected: tuple[object, ...]
+) -> None:
+    """Where null is allowed, it would be one that nobody explains."""
+    decoding = Decoding(TypedSchema("s", {"type": "object", "properties": NULLABLE}))
+
+    assert expected == tuple(
+        column[0].as_py() for column in decoding.decode_array(pa.array([payload]))
+    )
+
+
 def test_typed_and_quarantined_are_all_that_came_in(tmp_path: Path) -> None:
     """A row is typed, or has a reason and its bytes; none is missing."""
     write_log(tmp_path, [message("t", payload) for payload in PAYLOADS], segment_bytes=2**20)
