@@ -27,8 +27,10 @@ from braidmq.columnar.unsealing import (
 )
 
 ERROR_COLUMN: Final = "_error"
+_OWN_NAMES: Final = frozenset(name.lower() for name in (*TYPES, ERROR_COLUMN))
 PROBLEM_CHARS_MAX: Final = 160
 NOT_UTF8: Final = "the payload is not UTF-8"
+_NULL: Final = b"null"
 SHAPES_MAX: Final = 4
 """So many shapes are looked for in a batch; what fits none of them is decoded one by one."""
 
@@ -68,9 +70,9 @@ class Decoding:
         self._unsealing = unsealing
         self._fields: list[Field] = [] if schema is None else schema.fields
         for field in self._fields:
-            if field.name in TYPES or field.name == ERROR_COLUMN:
+            if field.name.lower() in _OWN_NAMES:
                 problem = f"the field {field.name!r} has the name of a column"
-                raise ConfigError("schema", problem)
+                raise ConfigError("schema", f"{problem}; case does not tell them apart")
 
     @property
     def unseals(self) -> bool:
@@ -204,8 +206,12 @@ def decode_rows(
 def _check_nested(row: Any, nested: list[tuple[str, Field]]) -> None:  # noqa: ANN401 - made types
     for attribute, field in nested:
         value = getattr(row, attribute)
-        if isinstance(value, msgspec.Raw) and not bytes(value).lstrip().startswith(field.opens):
+        if isinstance(value, msgspec.Raw) and not _is_of(field, bytes(value).lstrip()):
             raise msgspec.ValidationError(f"Expected `{field.kind}` - at `$.{field.name}`")
+
+
+def _is_of(field: Field, text: bytes) -> bool:
+    return text.startswith(field.opens) or (field.nullable and text == _NULL)
 
 
 def _second_look(
@@ -269,5 +275,6 @@ def _column(rows: list[Any], number: int, field: Field) -> pa.Array:
     if not field.required:
         found = [None if value is msgspec.UNSET else value for value in found]
     if field.opens:
-        found = [None if value is None else bytes(value).decode() for value in found]
+        texts = [_NULL if value is None else bytes(value) for value in found]
+        found = [None if text == _NULL else text.decode() for text in texts]
     return pa.array(found, field.type)

@@ -7,7 +7,8 @@
     object, array  string      its JSON text; what is in it is not looked at
 
 and of each, `["type", "null"]`. `required` and `additionalProperties: false` are kept. A schema
-that says more is refused: rows would pass for valid that the broker refuses.
+that says more is refused: rows would pass for valid that the broker refuses. So is one whose
+names differ by case only, because readers of tables do not tell them apart.
 """
 
 import math
@@ -91,7 +92,7 @@ class Field:
             raise _refusal(f"{self.name!r}: {error}") from None
         self.bounds = {name: at for name, at in bounds.items() if at != _INT64.get(name)}
         self.is_plain = simple and all(map(_is_plain, self.bounds.items()))
-        if self.nullable:
+        if self.nullable and not self.opens:  # a text may be null as it is
             found = found | None
         return found if self.required else found | msgspec.UnsetType
 
@@ -134,6 +135,15 @@ def _texts(value: object) -> tuple[str, ...]:
     return texts if isinstance(value, list) and len(texts) == len(value) else ()
 
 
+def _check_names(fields: list[Field]) -> None:
+    """Refuse names that Spark, among others, would take for one column."""
+    seen: dict[str, str] = {}
+    for field in fields:
+        other = seen.setdefault(field.name.lower(), field.name)
+        if other != field.name:
+            raise _refusal(f"{other!r} and {field.name!r} differ by case only")
+
+
 def _refusal(problem: str) -> ConfigError:
     return ConfigError(SETTING, problem)
 
@@ -163,6 +173,7 @@ class TypedSchema:
             Field(name, schema, required=name in required)
             for name, schema in properties.items()
         ]
+        _check_names(self.fields)
         self.is_strict = not open_ended
         self.row: type[msgspec.Struct] = msgspec.defstruct(
             "Row",

@@ -63,6 +63,27 @@ NUMBERS: dict[bytes, tuple[object, ...]] = {
 }
 
 
+NESTED: dict[bytes, tuple[object, ...]] = {
+    b'{"o": {"x": null} }': ('{"x": null}', None),
+    b'{"o": null }': (None, None),
+    b'{"o" :null,"n":1.0}': (None, None),
+    b"{}": (None, None),
+    b'{"o": [null]}': (None, "Expected `object` - at `$.o`"),
+    b'{"o": "null"}': (None, "Expected `object` - at `$.o`"),
+}
+
+
+@pytest.mark.parametrize(("payload", "expected"), NESTED.items())
+def test_an_object_is_its_text_or_null_where_it_may_be(
+    payload: bytes, expected: tuple[object, ...]
+) -> None:
+    """And nothing else."""
+    decoding = Decoding(TypedSchema("s", {"type": "object", "properties": NULLABLE}))
+    columns = decoding.decode_array(pa.array([payload]))
+
+    assert expected == tuple(column[0].as_py() for column in columns[2:])
+
+
 @pytest.mark.parametrize(("payload", "expected"), NUMBERS.items())
 def test_a_number_that_no_column_can_hold_is_not_null(
     payload: bytes, expected: tuple[object, ...]
@@ -193,14 +214,10 @@ def test_a_log_without_sealed_rows_is_as_it_was(tmp_path: Path) -> None:
     assert 2 == found["_error"].null_count
 
 
-def test_a_field_with_the_name_of_a_column_is_refused() -> None:
-    """Nobody could tell which one is meant."""
-    for name in ("topic", "headers", "_error"):
-        content: dict[str, object] = {
-            "type": "object",
-            "properties": {name: {"type": "string"}},
-        }
-        with pytest.raises(ConfigError, match=name):
-            Decoding(TypedSchema("s", content))
-    with pytest.raises(ConfigError, match="needs a schema"):
-        Decoding()
+@pytest.mark.parametrize("name", ["topic", "Topic", "TIMESTAMPTYPE", "headers", "_Error"])
+def test_a_field_with_the_name_of_a_column_is_refused(name: str) -> None:
+    """In any case: Spark, among others, does not tell them apart."""
+    schema = TypedSchema("s", {"type": "object", "properties": {name: {"type": "string"}}})
+
+    with pytest.raises(ConfigError, match=f"the field '{name}' has the name of a column"):
+        Decoding(schema)

@@ -133,6 +133,7 @@ def test_more_properties_may_be_forbidden() -> None:
         schema_with(x={"type": "integer", "minimum": True}),
         schema_with(x={"type": "integer", "minimum": 2**70}),
         schema_with(x={"$ref": "#/x"}),
+        schema_with(Größe={"type": "string"}, GRÖßE={"type": "string"}),
     ],
 )
 def test_what_columns_cannot_keep_is_refused(content: dict[str, Any]) -> None:
