@@ -33,6 +33,13 @@ class FromLog:
     subscribe_pattern: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Instead: of whole names of topics.")
     ] = None
+    fail_on_data_loss: Annotated[
+        bool,
+        typer.Option(
+            "--fail-on-data-loss/--no-fail-on-data-loss",
+            help="Whether to end where retention took what is unread, or to read on behind it.",
+        ),
+    ] = True
 
     def source(self, group: str | None = None) -> dict[str, str]:
         """Return what the source is told; the cursor of a *group* takes a key, too.
@@ -52,17 +59,20 @@ class FromLog:
             subscribe=self.subscribe,
             subscribePattern=self.subscribe_pattern,
             groupId=group,
+            failOnDataLoss=None if self.fail_on_data_loss else "false",
         )
 
-    def source_beside_sink(self) -> dict[str, str]:
+    def source_beside_sink(self, group: str | None = None) -> dict[str, str]:
         """Return what the source is told when a sink is told the key.
 
-        With a path the key is the sink's alone: who has the files needs no broker to read them.
+        With a path the key is the sink's alone, unless for the cursor of a *group*: who has the
+        files needs no broker to read them.
 
         Raises:
             ConfigError: Neither or both of --path and --endpoint.
         """
-        return (replace(self, api_key=None) if self.endpoint is None else self).source()
+        needs_key = self.endpoint is not None or group is not None
+        return (self if needs_key else replace(self, api_key=None)).source(group)
 
     def sink(self) -> dict[str, str]:
         """Return where the broker is, as the sink is told it."""

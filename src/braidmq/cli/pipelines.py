@@ -69,6 +69,7 @@ def typed(
     ] = None,
     unsealing: Unsealing,
     log: FromLog,
+    group: Group = None,
     streaming: Streaming,
     spark: OnSpark,
 ) -> None:
@@ -77,7 +78,7 @@ def typed(
     if bool(pairs) == bool(schema_id) or bool(pairs) == bool(chosen):
         problem = "give topics by it, or --schema-id with --subscribe, and not both"
         raise ConfigError("--typed", problem)
-    source = log.source() | unsealing.source()
+    source = log.source(group) | unsealing.source()
     plan = plan_of(source, tables=tables, spark=spark, streaming=streaming)
     from braidmq.spark.pipelines.typed import Wish, wishes
     from braidmq.spark.pipelines.typed import typed as run
@@ -111,11 +112,12 @@ def rollup(
     ] = True,
     unsealing: Unsealing,
     log: FromLog,
+    group: Group = None,
     streaming: Streaming,
     spark: OnSpark,
 ) -> None:
     """Sum readings up by sensor and minute: in a table, and on the topic rollup.SCHEMA."""
-    source = log.source_beside_sink() | unsealing.source()
+    source = log.source_beside_sink(group) | unsealing.source()
     plan = plan_of(source, tables=tables, spark=spark, streaming=streaming)
     from braidmq.spark.pipelines.moments import length_ms
     from braidmq.spark.pipelines.rollup import Wish

@@ -24,7 +24,7 @@ from braidmq.spark.pipelines.runs import Plan
 from braidmq.spark.pipelines.triggers import Trigger
 from braidmq.wal import Wal
 from tests.integration.spark.outputs import archived, forget_newest_commit, readings
-from tests.unit.columnar.logs import log_of, plain_rows, write, write_log
+from tests.unit.columnar.logs import log_of, plain_rows, retain_from, write, write_log
 from tests.unit.spark.running import KEY, running
 from tests.unit.spark.sources import varied
 
@@ -161,6 +161,24 @@ def test_a_signal_ends_a_run_behind_its_batch(tmp_path: Path) -> None:
     assert [] == list((tmp_path / "out").rglob("*.intent"))
     archive(plan_of(log, tmp_path / "out"), tell)
     assert plain_rows(log) == archived(tmp_path / "out")
+
+
+def test_an_archive_that_fell_behind_retention_can_go_on(tmp_path: Path) -> None:
+    """It ends with the option that lets it, and has what there is with that."""
+    plan = plan_of(tmp_path / "log", tmp_path / "out")
+    with log_of(tmp_path / "log", readings(60)) as wal:
+        archive(plan, print)
+        before = plain_rows(tmp_path / "log")
+        write(wal, readings(140, 60))
+        retain_from(wal, 150)
+        left = [row for row in plain_rows(tmp_path / "log") if row not in before]
+        with pytest.raises(BraidError, match=r"are lost: .*; --no-fail-on-data-loss reads on"):
+            archive(plan, print)
+        assert before == archived(tmp_path / "out")
+        archive(replace(plan, source={**plan.source, "failOnDataLoss": "false"}), print)
+
+    assert 0 < len(left) < 140
+    assert before + left == archived(tmp_path / "out")
 
 
 def test_delta_has_each_batch_once(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.spark.pipelines.archive import archive
 from braidmq.spark.pipelines.runs import Plan
+from braidmq.spark.pipelines.typed import typed, wishes
 from tests.integration.spark.serving import Serving, serving, until
 from tests.unit.spark.running import KEY
 
@@ -82,6 +83,18 @@ def test_an_archive_of_a_group_has_a_cursor(broker: Serving, tmp_path: Path) -> 
     until(lambda: broker.cursor("archive")["position"] >= end)
 
     assert 1 == broker.cursor("archive")["initial"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_typed_tables_of_a_group_have_a_cursor_each(broker: Serving, tmp_path: Path) -> None:
+    """Retention waits for the slower one, too."""
+    end = broker.publish(["no reading"], "typed")
+    source = {"path": str(broker.path), "apiKey": KEY, "groupId": "tables"}
+    wanted = wishes(["typed=sensor.Temperature", "other=sensor.Humidity"])
+    typed(Plan(source, tmp_path / "out", master="local[2,4]"), wanted, lambda _: None)
+    names = [f"tables.{wish.schema}" for wish in wanted]
+
+    until(lambda: min(broker.cursor(name)["position"] for name in names) >= end)
 
 
 def test_latest_is_pinned_across_a_first_batch_that_fails(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from braidmq.cli.main import main
-from braidmq.spark.pipelines import archive, typed
+from braidmq.spark.pipelines import archive, rollup, typed
 from braidmq.spark.pipelines.runs import Plan
 from braidmq.spark.pipelines.triggers import Trigger
 from braidmq.spark.pipelines.typed import Wish
@@ -20,6 +20,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     monkeypatch.setattr(archive, "archive", lambda *arguments: found.append(arguments))
     monkeypatch.setattr(typed, "typed", lambda *arguments: found.append(arguments))
+    monkeypatch.setattr(rollup, "rollup", lambda *arguments: found.append(arguments))
     monkeypatch.delenv("BRAIDMQ_API_KEY", raising=False)
     return found
 
@@ -82,6 +83,29 @@ def test_a_key_for_an_endpoint_may_be_out_of_sight(
     keys = [plan.source.get("apiKey") for plan, _ in given]
     assert ["hidden", "said", None, "hidden"] == keys
     assert "g" == given[-1][0].source["groupId"]
+
+
+STREAMING = {
+    "archive": [],
+    "typed": ["--typed=t=sensor.Temperature"],
+    "rollup": ["--schema-id=sensor.Temperature", "--subscribe=t"],
+}
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_each_pipeline_that_streams_can_have_a_group_and_read_on_behind_a_loss(
+    given: list[Any], name: str
+) -> None:
+    """So retention waits for it; or, if it did not, it can still go on."""
+    words = ["pipeline", name, "--path=data", "--out=out", *STREAMING[name], "--api-key=k"]
+    assert 0 == main([*words, "--group=g"])
+    assert 0 == main([*words, "--no-fail-on-data-loss"])
+    assert 0 == main([*words, "--fail-on-data-loss"])
+
+    sources = [arguments[0].source for arguments in given]
+    assert ["g", None, None] == [source.get("groupId") for source in sources]
+    assert [None, "false", None] == [source.get("failOnDataLoss") for source in sources]
+    assert "k" == sources[0]["apiKey"]
 
 
 def test_typed_takes_pairs_or_one_schema(given: list[Any]) -> None:

@@ -22,6 +22,9 @@ _JAVAS: Final = re.compile(r"^: ((?:[a-z]\w*\.)+\w+.*)$", re.MULTILINE)
 _FOR_NOW: Final = frozenset({"BrokenStreamError", "UnavailableError"})
 """Our errors that may be over in a moment: the broker is being started again."""
 
+_IN_WORDS_OF_COMMANDS: Final = ("the option failOnDataLoss=false", "--no-fail-on-data-loss")
+"""What the source advises, and what the user of a pipeline has for it."""
+
 
 class QueryFailedError(BraidError):
     """A query has failed, and to try it again is of no use or was tried often enough."""
@@ -44,6 +47,10 @@ class JavaGoneError(BraidError):
 
 def told(error: BaseException) -> str:
     """Return what *error* says, in one line without a traceback."""
+    return _line(error).replace(*_IN_WORDS_OF_COMMANDS)
+
+
+def _line(error: BaseException) -> str:
     if isinstance(error, BraidError):
         return str(error)
     text = str(error)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from braidmq.base.errors import BraidError, ConfigError, DataDirInUseError
+from braidmq.spark.offsets import LostOffsetsError
 from braidmq.spark.pipelines.failures import (
     JavaGoneError,
     QueryFailedError,
@@ -43,10 +44,12 @@ def plain_errors(name: str) -> Iterator[None]:
 
     Raises:
         JavaGoneError: Spark has died.
-        QueryFailedError: Something else has failed that is not ours.
+        QueryFailedError: Offsets are lost, or something has failed that is not ours.
     """
     try:
         yield
+    except LostOffsetsError as error:
+        raise QueryFailedError(name, told(error)) from error
     except BraidError:
         raise
     except Exception as error:

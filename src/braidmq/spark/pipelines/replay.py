@@ -161,6 +161,11 @@ class Replay:
 
 
 def _said(source: Mapping[str, str]) -> str:
-    """Return options as one text, without the key, which nobody shall read in a file."""
-    names = sorted(name for name in source if name.lower() != "apikey")
+    """Return what is read as one text.
+
+    Without the key, which nobody shall read in a file, and without what is done about losses,
+    which a replay that meets one has to say anew.
+    """
+    left_out = {"apikey", "failondataloss"}
+    names = sorted(name for name in source if name.lower() not in left_out)
     return " ".join(f"{name}={source[name]}" for name in names)

@@ -151,6 +151,9 @@ def _stream(run: Run, wish: Wish, schema_id: str, table: Table) -> Stream:
         options = {"schemaId": wish.schema}
         if wish.topics:
             options["subscribe"] = ",".join(wish.topics)
+        if group := run.plan.source.get("groupId"):
+            # A cursor for each query, or retention would wait for the fastest of them.
+            options["groupId"] = f"{group}.{name}"
         return judged(run.messages(**options), schema_id)
 
     def write(rows: DataFrame, batch: Batch) -> int | None:

@@ -5,6 +5,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import PySparkException
 
 from braidmq.base.errors import ConfigError
+from braidmq.spark.offsets import LostOffsetsError
 from braidmq.spark.pipelines.failures import (
     TEXT_CHARS_MAX,
     JavaGoneError,
@@ -56,6 +57,14 @@ def test_an_error_of_ours_is_told_as_it_is() -> None:
     assert ("--out: is bad", True) == (told(error), is_final(error))
     assert is_final(OSError(28, "No space left on device"))
     assert is_final(AssertionError())
+
+
+def test_a_loss_is_told_with_the_option_that_the_user_has() -> None:
+    """However it came here; options of the source are not options of a command."""
+    error = LostOffsetsError("data", "gone")
+    wrapped = PySparkException(f"x\nbraidmq.spark.offsets.LostOffsetsError: {error}\n")
+
+    assert "data: gone; --no-fail-on-data-loss reads on" == told(error) == told(wrapped)
 
 
 def test_a_jvm_that_died_is_known_by_what_calls_raise() -> None:

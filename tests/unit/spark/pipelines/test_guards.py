@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import BraidError, ConfigError
+from braidmq.spark.offsets import LostOffsetsError
 from braidmq.spark.pipelines.failures import JavaGoneError, QueryFailedError
 from braidmq.spark.pipelines.guards import held, plain_errors
 
@@ -23,6 +24,11 @@ ERRORS: dict[str, tuple[Exception, type[BraidError], str]] = {
     "ours": (ConfigError("--rate", "no"), ConfigError, "--rate: no"),
     "a dead JVM": (EOFError(), JavaGoneError, "Java process has ended"),
     "a lost connection": (ConnectionRefusedError(), JavaGoneError, "run it again"),
+    "lost offsets": (
+        LostOffsetsError("data", "gone"),
+        QueryFailedError,
+        "report: data: gone; --no-fail-on-data-loss reads on",
+    ),
     "another": (ValueError("a\nb"), QueryFailedError, "report: a"),
 }
 

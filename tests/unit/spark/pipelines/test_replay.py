@@ -68,8 +68,9 @@ def test_a_run_that_is_to_stop_begins_no_chunk(tmp_path: Path) -> None:
     assert Place(tmp_path / "out").last() is None
 
 
-def test_the_key_is_not_written_down() -> None:
-    """The checkpoint is a file that others may read."""
+def test_the_key_is_not_written_down_nor_what_is_done_about_losses() -> None:
+    """The checkpoint is a file that others may read; a replay that met a loss has to go on."""
     source = {"endpoint": "grpc://a:1", "apiKey": "very-secret", "subscribe": "t"}
 
     assert "endpoint=grpc://a:1 subscribe=t" == _said(source)
+    assert _said(source) == _said({**source, "failOnDataLoss": "false"})

@@ -1,13 +1,14 @@
 """`typed`, as far as it needs no JVM: which topics have which schema, and what tables have."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
 import pytest
 
 from braidmq.base.errors import ConfigError
-from braidmq.spark.pipelines.runs import Plan
+from braidmq.spark.pipelines.runs import Plan, Run, Stream
 from braidmq.spark.pipelines.typed import Wish, schema_of, table_of, typed, wishes
 
 TEMPERATURE = "sensor.Temperature"
@@ -72,6 +73,32 @@ def test_the_tables_of_a_schema() -> None:
     assert ["topic", "offset", "timestamp", "key", "value", "reason", "schema"] == list(
         layout.branches["quarantine"]
     )
+
+
+def test_each_query_of_a_group_has_a_cursor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention would wait for the fastest of them if they had one together."""
+    asked: list[dict[str, str]] = []
+
+    def go(_run: Run, *streams: Stream, behind: object) -> None:
+        assert behind is None
+        for stream in streams:
+            with suppress(NotImplementedError):
+                stream.frame()
+
+    def messages(_run: Run, **options: str) -> None:
+        asked.append(options)
+        raise NotImplementedError
+
+    monkeypatch.setattr(Run, "go", go)
+    monkeypatch.setattr(Run, "messages", messages)
+    wanted = [Wish(TEMPERATURE, ("a",)), Wish("sensor.Humidity", ("b",))]
+    typed(Plan({"groupId": "g"}, tmp_path), wanted, print)
+    typed(Plan({}, tmp_path), wanted, print)
+
+    groups = [options.get("groupId") for options in asked]
+    assert [f"g.{TEMPERATURE}", "g.sensor.Humidity", None, None] == groups
 
 
 def test_two_schemas_of_one_id_are_refused(tmp_path: Path) -> None:
