@@ -5,7 +5,8 @@
     POST /api/topics/{topic}/messages                             201 {"offset"}
 
 A payload is shown as the JSON that it is, to the letter; else as text; else in base64.
-Posted, a string is the text itself, and any other JSON is its own bytes, as they were sent.
+Posted, a string is the text itself, unless `encoding` says that it is JSON, and any other JSON
+is its own bytes, as they were sent. What is shown can be posted again as it is.
 Looking at a message changes nothing for those who consume it.
 """
 
@@ -13,7 +14,7 @@ import asyncio
 import base64
 import binascii
 import codecs
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -24,6 +25,7 @@ from starlette.responses import Response
 from braidmq.admin.endpoints import Endpoint, answered
 from braidmq.admin.parameters import FROM, LIMIT, Choice, Moment, Name, Whole, iso
 from braidmq.admin.requests import (
+    BODY_BYTES_MAX,
     KeySource,
     allow,
     body_of,
@@ -124,13 +126,25 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Posted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A message to be published: one of `payload` and `payload_base64`, the rest as wanted."""
+    """A message to be published: one of `payload` and `payload_base64`, the rest as wanted.
+
+    What a message is given when it is published, `offset` to `sealed`, may stand here as it is
+    shown, and says nothing.
+    """
 
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     payload_base64: str | msgspec.UnsetType = msgspec.UNSET
+    encoding: Literal["json", "text", "base64"] | msgspec.UnsetType = msgspec.UNSET
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     qos: Annotated[int, Meta(ge=0, le=1)] = 1
     priority: Annotated[int, Meta(ge=0, le=PRIORITY_MAX)] = 1
+    offset: int | None = None
+    timestamp: str | None = None
+    id: str | None = None
+    size: int | None = None
+    origin: str | None = None
+    sealed: bool = False
+    truncated: bool = False
 
 
 class MessageSource(Protocol):
@@ -175,8 +189,7 @@ def _reading(keys: KeySource, source: MessageSource) -> list[Endpoint]:
             limit=LIMIT.of(request),
             newest_first=ORDER.of(request) == "desc",
         )
-        messages = [as_json(one, SHOWN_BYTES_MAX) for one in found.messages]
-        return answered(MessagesPage(messages, found.next_offset))
+        return await asyncio.to_thread(page_of, found)
 
     async def show(request: Request) -> Response:
         topic = request.path_params["topic"]
@@ -184,7 +197,8 @@ def _reading(keys: KeySource, source: MessageSource) -> list[Endpoint]:
         offset = number_of(request.path_params["offset"], 0, ID_MAX)
         if not offset:
             raise HTTPException(404, "no such message: offsets are whole numbers from 1 on")
-        return answered(as_json(await source.one(topic, offset), None))
+        message = await source.one(topic, offset)
+        return await asyncio.to_thread(lambda: answered(as_json(message, None)))
 
     return [
         Endpoint(
@@ -225,10 +239,14 @@ def _publishing(keys: KeySource, source: MessageSource) -> Endpoint:
             return await take(request, topic)
 
     async def take(request: Request, topic: str) -> Response:
-        posted = read_posted(await body_of(request, POST_BYTES_MAX))
+        body = await body_of(request, POST_BYTES_MAX)
+        if len(body) <= BODY_BYTES_MAX:
+            posted, payload = taken(body)
+        else:
+            posted, payload = await asyncio.to_thread(taken, body)
         offset = await source.publish(
             topic,
-            payload_of(posted),
+            payload,
             headers=posted.headers,
             qos=posted.qos,
             priority=posted.priority,
@@ -247,6 +265,16 @@ def _publishing(keys: KeySource, source: MessageSource) -> Endpoint:
         statuses=(201,),
         refusals=(409, 503),
     )
+
+
+def taken(body: bytes) -> tuple[Posted, bytes]:
+    """Return the message that a body asks to publish, and its payload; on any thread.
+
+    Raises:
+        HTTPException: 400 or 413, as the two below.
+    """
+    posted = read_posted(body)
+    return posted, payload_of(posted)
 
 
 def read_posted(body: bytes) -> Posted:
@@ -278,19 +306,27 @@ def payload_of(posted: Posted) -> bytes:
     given = [f for f in (posted.payload, posted.payload_base64) if f is not msgspec.UNSET]
     if len(given) != 1:
         raise HTTPException(400, "give one of payload and payload_base64")
+    if posted.truncated:
+        raise HTTPException(400, "truncated: this is only the beginning of a payload")
     try:
         if isinstance(posted.payload_base64, str):
             payload = base64.b64decode(posted.payload_base64, validate=True)
         else:
             assert isinstance(posted.payload, msgspec.Raw)
             payload = bytes(posted.payload)
-            if payload.startswith(b'"'):
+            if payload.startswith(b'"') and posted.encoding != "json":
                 payload = msgspec.json.decode(payload, type=str).encode()
     except (binascii.Error, ValueError) as error:
         raise HTTPException(400, f"the payload cannot be used: {error}") from None
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise HTTPException(413, f"the payload is longer than {PAYLOAD_BYTES_MAX} bytes")
     return payload
+
+
+def page_of(found: StoredPage) -> Response:
+    """Return the answer that shows a page; on any thread."""
+    messages = [as_json(one, SHOWN_BYTES_MAX) for one in found.messages]
+    return answered(MessagesPage(messages, found.next_offset))
 
 
 def as_json(message: StoredMessage, bytes_max: int | None) -> ShownMessage:

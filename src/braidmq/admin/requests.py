@@ -74,6 +74,8 @@ def number_of(text: str | None, default: int, number_max: int) -> int | None:
 
 def is_small(request: Request) -> bool:
     """Say whether a request announces a body that needs no care."""
+    if "transfer-encoding" in request.headers:
+        return False  # its length is then what comes, whatever it announces
     announced = number_of(request.headers.get("content-length"), 0, BODY_BYTES_MAX)
     return bool(announced)
 

@@ -195,6 +195,8 @@ class AdminServer:
             raise ConfigError(
                 "http.tls_cert", f"cannot use the certificate: {reason}"
             ) from None
+        if config.ssl is not None:
+            config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3  # as on every other listener
         return config
 
 

@@ -101,7 +101,12 @@ class DeadLetters:
             engine = running(self._find_engine())
             waiting = Waiting(_found(engine, queue), engine.broker.committed_id)
             return await read_log(
-                self._find_wal(), read_letters, waiting, from_offset=from_offset, limit=limit
+                engine,
+                self._find_wal(),
+                read_letters,
+                waiting,
+                from_offset=from_offset,
+                limit=limit,
             )
 
     async def replay(self, queue: str, count: int | None) -> int:
@@ -166,7 +171,9 @@ class DeadLetters:
             outcome = deliverer.replay_one(queue, offset, engine.now_us())
             if outcome == replays.FAR and read is None:
                 async with self._reading:
-                    read = await read_log(self._find_wal(), read_letter, queue.topic, offset)
+                    read = await read_log(
+                        engine, self._find_wal(), read_letter, queue.topic, offset
+                    )
                 if read is None:
                     return replays.GONE
                 continue

@@ -13,8 +13,8 @@ from braidmq.admin.log import LogFacts, QuarantineRow, SegmentRow
 from braidmq.admin.refusals import UnavailableError
 from braidmq.base.errors import DamagedLogError
 from braidmq.server.config import WalConfig
-from braidmq.server.log_reading import read_log
-from braidmq.server.queue_administration import FindEngine
+from braidmq.server.log_reading import read_log, report_damage
+from braidmq.server.queue_administration import FindEngine, running
 from braidmq.wal.files import Files
 from braidmq.wal.quarantine import QUARANTINE_DIR
 from braidmq.wal.segment import SegmentInfo
@@ -40,7 +40,7 @@ class LogAdministration:
         self._find_engine = find_engine
         self._find_wal = find_wal
         self._verified: dict[int, bool] = {}  # by the segment's first id
-        self._verifying: asyncio.Task[None] | None = None
+        self._verifying: asyncio.Task[DamagedLogError | None] | None = None
 
     async def facts(self) -> LogFacts:
         """Return the log as it is now.
@@ -77,15 +77,23 @@ class LogAdministration:
             loop = asyncio.get_running_loop()
             self._verifying = loop.create_task(self._verify(self._find_wal()))
         # Whoever asked may go away; the others still want to know.
-        await asyncio.shield(self._verifying)
-        return await self.facts()
+        damage = await asyncio.shield(self._verifying)
+        facts = await self.facts()
+        if damage is not None:
+            report_damage(running(self._find_engine()), damage)
+        return facts
 
-    async def _verify(self, wal: Wal | None) -> None:
+    async def _verify(self, wal: Wal | None) -> DamagedLogError | None:
+        """Check one segment after the other; return the first damage of all."""
+        found: DamagedLogError | None = None
         sealed = [] if wal is None else wal.segments()[:-1]
         there = {segment.first_id for segment in sealed}
         self._verified = {key: value for key, value in self._verified.items() if key in there}
         for segment in sealed:
-            self._verified[segment.first_id] = await read_log(wal, is_intact, segment)
+            damage = await read_log(self._find_engine(), wal, damage_of, segment)
+            self._verified[segment.first_id] = damage is None
+            found = found or damage
+        return found
 
     def _row(self, segment: SegmentInfo) -> SegmentRow:
         return SegmentRow(
@@ -98,17 +106,17 @@ class LogAdministration:
         )
 
 
-def is_intact(wal: Wal, segment: SegmentInfo) -> bool:
-    """Read a sealed segment and say whether it is what was written; on any thread.
+def damage_of(wal: Wal, segment: SegmentInfo) -> DamagedLogError | None:
+    """Read a sealed segment and say what of it is not what was written; on any thread.
 
     Raises:
         LogFullError, LogPoisonedError: Its index cannot be rebuilt.
     """
     try:
         wal.verify(segment)
-    except DamagedLogError:
-        return False
-    return True
+    except DamagedLogError as error:
+        return error
+    return None
 
 
 def quarantined(files: Files) -> list[QuarantineRow]:

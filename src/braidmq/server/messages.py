@@ -105,7 +105,7 @@ class Messages:
         wanted = Wanted(found.raw, found.last_id, from_offset, time_us, limit)
         read = newest_before if newest_first else oldest_from
         async with self._reading:
-            return await read_log(self._find_wal(), read, wanted)
+            return await read_log(self._find_engine(), self._find_wal(), read, wanted)
 
     async def one(self, topic: str, offset: int) -> StoredMessage:
         """Return one message.
@@ -116,7 +116,7 @@ class Messages:
         """
         raw = self._topic(topic).raw
         async with self._reading:
-            message = await read_log(self._find_wal(), _read, raw, offset)
+            message = await read_log(self._find_engine(), self._find_wal(), _read, raw, offset)
         if message is None:
             raise UnknownMessageError
         return message
@@ -132,11 +132,9 @@ class Messages:
         """
         engine = changing(self._find_engine())
         dedup_id = headers.get(DEDUP_HEADER, "")
-        if dedup_id:
-            known = engine.broker.dedup.find(topic, dedup_id, engine.now_us())
-            if known != NEW:
-                engine.broker.stats.duplicates += 1
-                return await _told(engine, known)
+        known = _known(engine, topic, dedup_id)
+        if known != NEW:
+            return await _told(engine, known)
         place = engine.broker.topics.get(topic)
         if place is None:
             raise UnavailableError("too many topics")
@@ -145,6 +143,9 @@ class Messages:
         message.priority = priority
         message.headers = blocks.encode(headers)
         message = await self._judged(engine, message)
+        known = _known(engine, topic, dedup_id)  # its twin may have found room meanwhile
+        if known != NEW:
+            return await _told(engine, known)
         given = engine.broker.publish(message, engine.now_us())
         if dedup_id and message.topic is place:
             engine.broker.dedup.remember(topic, dedup_id, given, engine.now_us())
@@ -184,6 +185,14 @@ class Messages:
                     raise UnavailableError("the log does not keep up")
                 raise QueueFullError
             await asyncio.sleep(LOOK_S)
+
+
+def _known(engine: Engine, topic: str, dedup_id: str) -> int:
+    """Return what was published with this id before, or NEW."""
+    known = engine.broker.dedup.find(topic, dedup_id, engine.now_us()) if dedup_id else NEW
+    if known != NEW:
+        engine.broker.stats.duplicates += 1
+    return known
 
 
 async def _told(engine: Engine, given: int) -> int | None:

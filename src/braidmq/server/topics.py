@@ -77,12 +77,15 @@ class TopicList:
             UnknownTopicError: There is none of that name.
             UnavailableError: The broker is not up, or the log cannot be read now.
         """
-        topic = running(self._find_engine()).broker.topics.find(name)
+        engine = running(self._find_engine())
+        topic = engine.broker.topics.find(name)
         if topic is None:
             raise UnknownTopicError
         row = _row(topic)
         is_queue = topic.queue is not None
-        first, newest = await read_log(self._find_wal(), _ends, topic.raw, topic.last_id)
+        first, newest = await read_log(
+            engine, self._find_wal(), _ends, topic.raw, topic.last_id
+        )
         schema, timestamp = None, None
         if newest is not None:
             head = Head(newest)

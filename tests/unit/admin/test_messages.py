@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import json
+from collections.abc import Callable
 
+import msgspec
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
@@ -21,6 +23,7 @@ from braidmq.admin.messages import (
     read_posted,
 )
 from braidmq.admin.refusals import QueueFullError
+from braidmq.admin.requests import BODY_BYTES_MAX
 from tests.unit.admin.sources import ADMIN, ORDERS, FakeSource, message
 
 READING = "/api/topics/orders.a/messages"
@@ -154,6 +157,9 @@ BODIES = {
     b'{"payload_base64": "AP8="}': (b"\x00\xff", {}, 1, 1),
     b'{"payload": "", "headers": {"k": "v"}, "qos": 0, "priority": 3}': (b"", {"k": "v"}, 0, 3),
     '{"payload": "\u00fc\\n"}'.encode(): ("\u00fc\n".encode(), {}, 1, 1),
+    b'{"payload": "text", "encoding": "text"}': (b"text", {}, 1, 1),
+    b'{"payload": "text", "encoding": "json"}': (b'"text"', {}, 1, 1),
+    b'{"payload": 1, "offset": 7, "origin": "vibe"}': (b"1", {}, 1, 1),
 }
 
 
@@ -171,12 +177,29 @@ def test_what_is_posted_is_published(
     assert [("in.a", *expected)] == source.messages.published
 
 
+@pytest.mark.parametrize("payload", [b"text", b'"text"', b'{"n":  1}', b"\x00\xff", b"", b"7"])
+def test_what_is_shown_can_be_posted_again(
+    client: TestClient, source: FakeSource, payload: bytes
+) -> None:
+    """As it is, every field of it; the payload is the same to the byte."""
+    stored = message(5, payload)
+    body = msgspec.json.encode(as_json(stored, None))
+    answer = client.post(POSTING, headers=ORDERS, content=body)
+
+    assert 201 == answer.status_code
+    assert [
+        ("in.a", payload, stored.headers, stored.qos, stored.priority)
+    ] == source.messages.published
+
+
 BAD_BODIES = [
     b"",
     b"[]",
     b"{}",
     b'{"payload": 1, "payload_base64": ""}',
-    b'{"payload": 1, "offset": 7}',
+    b'{"payload": 1, "offsets": 7}',
+    b'{"payload": 1, "encoding": "hex"}',
+    b'{"payload": "begin", "truncated": true}',
     b'{"payload_base64": "!"}',
     b'{"payload_base64": 1}',
     b'{"payload": 1, "qos": 2}',
@@ -289,6 +312,34 @@ async def test_so_many_large_bodies_are_read_at_once(source: FakeSource) -> None
             await poster.task
 
     assert [201] * len(posters) == [poster.status for poster in posters]
+
+
+def test_what_is_large_is_read_and_shown_on_a_thread(
+    client: TestClient, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop does not wait for it; what is small is not worth a thread."""
+    source.messages.kept = [message(1, b"x")]
+    beside: dict[str, bool] = {}
+
+    def noted(name: str, found: Callable[..., object]) -> Callable[..., object]:
+        def called(*given: object) -> object:
+            beside[name] = asyncio._get_running_loop() is None  # noqa: SLF001 - the other raises
+            return found(*given)
+
+        return called
+
+    for name in ("taken", "page_of", "as_json"):
+        monkeypatch.setattr(messages, name, noted(name, getattr(messages, name)))
+    large = json.dumps({"payload": BODY_BYTES_MAX * "x"}).encode()
+    assert 201 == client.post(POSTING, headers=ORDERS, content=large).status_code
+    assert beside.pop("taken")
+    assert 201 == client.post(POSTING, headers=ORDERS, content=b'{"payload": 1}').status_code
+    assert not beside.pop("taken")
+    assert 200 == client.get(READING, headers=ORDERS).status_code
+    assert beside.pop("page_of")
+    beside.clear()
+    assert 200 == client.get(f"{READING}/1", headers=ORDERS).status_code
+    assert beside.pop("as_json")
 
 
 def test_a_full_queue_is_409(client: TestClient, source: FakeSource) -> None:

@@ -79,6 +79,12 @@ def test_a_small_body_announces_itself(announced: str | None, small: bool) -> No
         request.scope["headers"] = [(b"content-length", announced.encode())]
 
     assert small == is_small(request)
+    request = asked()
+    request.scope["headers"] = [
+        (b"content-length", b"1"),
+        (b"transfer-encoding", b"chunked"),
+    ]
+    assert not is_small(request)
 
 
 @pytest.mark.asyncio

@@ -289,6 +289,29 @@ async def test_tls_is_on_with_a_certificate(tmp_path: Path) -> None:
         await server.stop()
 
 
+async def test_tls_is_of_version_1_3_and_nothing_else(tmp_path: Path) -> None:
+    """As on every other listener."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    server = AdminServer(
+        app(),
+        host="127.0.0.1",
+        port=0,
+        tls_cert=tmp_path / "both.pem",
+        tls_key=tmp_path / "both.pem",
+    )
+    address = await server.start()
+    try:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection(*address, ssl=context, server_hostname="localhost")
+    finally:
+        await server.stop()
+
+
 async def test_a_certificate_that_is_none_is_a_configuration_error(tmp_path: Path) -> None:
     """It is told at start, in one line, and nothing of the file is shown."""
     (tmp_path / "cert.pem").write_text("secret")

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from braidmq.admin.refusals import UnavailableError
+from braidmq.base.errors import DamagedLogError
 from braidmq.server import log_facts
 from braidmq.server.config import WalConfig
-from braidmq.server.log_facts import LogAdministration, is_intact, quarantined
+from braidmq.server.log_facts import LogAdministration, damage_of, quarantined
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.disk import Disk
@@ -64,11 +65,11 @@ async def test_one_check_runs_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -
     """Reading the whole log once is enough work."""
     read: list[int] = []
 
-    def counted(wal: Wal, segment: SegmentInfo) -> bool:
+    def counted(wal: Wal, segment: SegmentInfo) -> DamagedLogError | None:
         read.append(segment.first_id)
-        return is_intact(wal, segment)
+        return damage_of(wal, segment)
 
-    monkeypatch.setattr(log_facts, "is_intact", counted)
+    monkeypatch.setattr(log_facts, "damage_of", counted)
     async with running_broker(config=SMALL) as broker:
         await fill(broker)
         log = status_of(broker).log

@@ -203,6 +203,24 @@ async def test_a_repeat_is_recognised() -> None:
         assert 1 == len((await page(broker)).messages)
 
 
+async def test_a_repeat_is_recognised_while_both_wait_for_room() -> None:
+    """A client that lost its patience asks again; room for two does not make two of one."""
+    async with running_broker() as broker:
+        queues = status_of(broker).queues
+        await queues.create("q", QueueOptions(max_size=2, overflow=BLOCK_PUBLISHER))
+        await publish(broker, "q", b"1", b"2")
+        waiting = [
+            asyncio.ensure_future(post(broker, "q", b"x", dedupId="1")) for _ in range(2)
+        ]
+        for _ in range(100):  # turns of the loop, in which both begin to wait
+            await asyncio.sleep(0)
+        await queues.purge("q")
+        first, second = await asyncio.gather(*waiting)
+
+        assert first == second
+        assert 1 == engine_of(broker).broker.stats.duplicates
+
+
 async def test_a_memory_only_message_has_no_offset() -> None:
     """It is handed to who is there, and is not in the log."""
     async with running_broker() as broker:
