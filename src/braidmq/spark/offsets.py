@@ -81,17 +81,47 @@ def batch_range(log: Log, options: ReadOptions) -> Range:
     """Return what a batch read has to read now.
 
     Raises:
+        OptionError: It ends before it begins.
+        LostOffsetsError: It begins behind the log's end, or ends before what retention has
+            left, and that is an error.
         ConfigError: There is no log.
         DamagedLogError: The log is damaged.
     """
-    assert options.end is not None
-    start = _lowest(log, options)
-    if options.end_us is not None:
-        end = log.offset_at(options.end_us)
-    else:
-        ends = _each(options.end, LATEST, options)
-        end = log.offsets().latest if LATEST in ends else max(ends)
+    start, end = _lowest(log, options), _highest(log, options)
+    problem = _missing(log, options, start, end)
+    if problem:
+        lose(log, options, problem)
+        return Range(start, start)
+    if start > end:
+        option = "endingOffsets" if options.end_us is None else "endingTimestamp"
+        value = end if options.end_us is None else options.end_us // 1000
+        before = f"is before the beginning: the offsets are {start} to {end}"
+        raise OptionError(option, str(value), before, "give a later end, or an earlier start")
     return Range(start, end)
+
+
+def _missing(log: Log, options: ReadOptions, start: int, end: int) -> str:
+    """Return what a read will not find: all that it was asked for, or a topic of it."""
+    named = [] if options.start_us is not None else _given(options.start)
+    latest = log.offsets().latest
+    if max(named, default=0) > latest:
+        return f"the log ends at {latest}, before the offset {max(named)}: is it another one"
+    if start > end and options.start_us is None and start not in named:
+        return f"the offsets before {end} are lost: the log begins at {start}"
+    return ""
+
+
+def lose(log: Log, options: ReadOptions, problem: str) -> None:
+    """Fail because of a loss, or log that it is passed over, as the options say.
+
+    Raises:
+        LostOffsetsError: It is an error.
+    """
+    if options.fail_on_data_loss:
+        raise LostOffsetsError(log.address, problem)
+    import structlog  # slow, and hardly ever needed
+
+    structlog.get_logger().warning("offsets_lost", problem=problem)
 
 
 def stream_start(log: Log, options: ReadOptions) -> int | None:
@@ -121,6 +151,20 @@ def _lowest(log: Log, options: ReadOptions) -> int:
     assert options.start is not None
     starts = _each(options.start, EARLIEST, options)
     return log.offsets().earliest if EARLIEST in starts else min(starts)
+
+
+def _highest(log: Log, options: ReadOptions) -> int:
+    if options.end_us is not None:
+        return log.offset_at(options.end_us)
+    assert options.end is not None
+    ends = _each(options.end, LATEST, options)
+    return log.offsets().latest if LATEST in ends else max(ends)
+
+
+def _given(position: Position | None) -> list[int]:
+    """Return the numbers of a position, without earliest and latest."""
+    found = position.values() if isinstance(position, dict) else [position]
+    return [number for number in found if number is not None and number >= 0]
 
 
 def _each(position: Position, default: int, options: ReadOptions) -> list[int]:

@@ -96,7 +96,20 @@ def for_batch(given: Mapping[str, str]) -> ReadOptions:
     if options.end_us is None and EARLIEST in _numbers(end):
         fix = "end at latest, a number or an endingTimestamp"
         _refuse(given, "endingOffsets", "leaves a batch read nothing", fix)
+    if options.start_us is None and options.end_us is None:
+        _check_order(given, start, end)
     return replace(options, start=start, end=end)
+
+
+def _check_order(given: Mapping[str, str], start: Position, end: Position) -> None:
+    """Refuse topics that end before they begin."""
+    if not isinstance(start, dict) or not isinstance(end, dict):
+        return
+    for topic in start.keys() & end.keys():
+        if 0 <= end[topic] < start[topic]:
+            problem = f"has an end of the topic {topic!r} before its beginning"
+            fix = f"give at least {start[topic]}"
+            raise OptionError("endingOffsets", _value(given, "endingOffsets"), problem, fix)
 
 
 def for_stream(given: Mapping[str, str]) -> ReadOptions:

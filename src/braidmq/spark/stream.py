@@ -21,13 +21,13 @@ from pyspark.sql.streaming.datasource import (
 
 from braidmq.spark.cursors import Cursor
 from braidmq.spark.offsets import (
-    LostOffsetsError,
     Offset,
     as_id,
     as_offset,
     as_place,
     first_place,
     limits_of,
+    lose,
     stream_start,
 )
 from braidmq.spark.options import ReadOptions
@@ -137,8 +137,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from self._scan.read(partition.start, partition.end, partition.limits)
 
     def _lose(self, problem: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise LostOffsetsError(self._scan.log.address, problem)
-        import structlog  # slow, and hardly ever needed
-
-        structlog.get_logger().warning("offsets_lost", problem=problem)
+        lose(self._scan.log, self._options, problem)

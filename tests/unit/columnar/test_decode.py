@@ -221,3 +221,9 @@ def test_a_field_with_the_name_of_a_column_is_refused(name: str) -> None:
 
     with pytest.raises(ConfigError, match=f"the field '{name}' has the name of a column"):
         Decoding(schema)
+
+
+def test_a_decoding_decodes_something() -> None:
+    """With neither a schema nor a key there is nothing to do."""
+    with pytest.raises(ConfigError, match="needs a schema"):
+        Decoding()

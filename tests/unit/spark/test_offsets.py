@@ -10,6 +10,7 @@ from braidmq.columnar.loss import RETAINED, DataLossError, Loss
 from braidmq.spark.offsets import (
     NO_LIMITS,
     Limits,
+    LostOffsetsError,
     Offset,
     Place,
     Range,
@@ -55,6 +56,9 @@ RANGES = [
     ({"endingOffsets": '{"a":{"0":7},"b":{"0":-1}}', "subscribe": "a,b"}, Range(1, 101)),
     ({"endingOffsets": '{"a":{"0":7}}', "subscribePattern": "a|b"}, Range(1, 101)),
     ({"endingOffsets": "5000"}, Range(1, 5000)),
+    ({"startingOffsets": "101"}, Range(101, 101)),
+    ({"startingOffsets": "30", "endingOffsets": "30"}, Range(30, 30)),
+    ({"startingTimestamp": "5000", "startingOffsets": "5000"}, Range(101, 101)),
 ]
 
 
@@ -64,6 +68,59 @@ def test_the_range_of_a_batch(tmp_path: Path, options: dict[str, str], expected:
     path = hundred(tmp_path / "log")
 
     assert expected == range_of(for_batch({"path": str(path)} | options))
+
+
+BEHIND = [
+    {"startingOffsets": "5000"},
+    {"startingOffsets": "102", "endingOffsets": "20"},
+    {"startingOffsets": "5000", "endingTimestamp": "9"},
+    {"startingOffsets": '{"a":{"0":7},"b":{"0":5000}}', "subscribe": "a,b"},
+]
+
+
+@pytest.mark.parametrize("options", BEHIND)
+def test_a_batch_that_begins_behind_the_log_is_a_loss(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    """A log that is another one than it was would look like one without news, for ever."""
+    given = {"path": str(hundred(tmp_path))} | options
+
+    with pytest.raises(LostOffsetsError, match="the log ends at 101, before the offset"):
+        range_of(for_batch(given))
+    start, end = range_of(for_batch(given | {"failOnDataLoss": "false"}))
+    assert start == end
+
+
+CROSSED = [
+    {"startingOffsets": "50", "endingOffsets": "20"},
+    {"startingOffsets": "50", "endingTimestamp": "20"},
+    {"startingTimestamp": "50", "endingOffsets": "20"},
+    {"startingTimestamp": "50", "endingTimestamp": "20"},
+]
+
+
+@pytest.mark.parametrize("options", CROSSED)
+def test_a_batch_that_ends_before_it_begins_is_refused(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    """Whatever is done about loss: it is a mistake, not one."""
+    given = {"path": str(hundred(tmp_path)), "failOnDataLoss": "false"} | options
+    ending = next(name for name in options if name.startswith("ending"))
+
+    with pytest.raises(OptionError, match=f"option {ending}: '20' is before the beginning"):
+        range_of(for_batch(given))
+
+
+def test_a_batch_that_ends_before_what_retention_has_left_is_a_loss(tmp_path: Path) -> None:
+    """It begins at earliest, which is behind its end by now."""
+    with log_of(tmp_path, [message("t", b"x" * 200, i) for i in range(200)]) as log:
+        retain_from(log, 100)
+        given = {"path": str(tmp_path), "endingOffsets": "5"}
+
+        with pytest.raises(LostOffsetsError, match="the offsets before 5 are lost"):
+            range_of(for_batch(given))
+        start, end = range_of(for_batch(given | {"failOnDataLoss": "false"}))
+        assert start == end
 
 
 def test_earliest_is_what_retention_has_left(tmp_path: Path) -> None:

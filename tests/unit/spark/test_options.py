@@ -192,6 +192,7 @@ def test_options_that_do_not_go_together_are_refused(
         ({"startingOffsets": "latest"}, "batch"),
         ({"startingOffsets": '{"a":{"0":-1}}'}, "batch"),
         ({"endingOffsets": "earliest"}, "batch"),
+        ({"endingOffsets": '{"a":{"0":4}}', "startingOffsets": '{"a":{"0":5}}'}, "batch"),
         ({"endingOffsets": "5", "startingOffsets": "1"}, "stream"),
         ({"endingTimestamp": "5", "startingOffsets": "1"}, "stream"),
     ],
