@@ -91,7 +91,7 @@ def batch_range(log: Log, options: ReadOptions) -> Range:
     problem = _missing(log, options, start, end)
     if problem:
         lose(log, options, problem)
-        return Range(start, start)
+        return Range(start, max(start, end))
     if start > end:
         option = "endingOffsets" if options.end_us is None else "endingTimestamp"
         value = end if options.end_us is None else options.end_us // 1000

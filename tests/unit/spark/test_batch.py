@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
 )
 
 from braidmq.spark.batch import BatchReader, FilteringBatchReader
+from braidmq.spark.offsets import LostOffsetsError
 from tests.unit.columnar.logs import plain_rows, write_log
 from tests.unit.spark.running import Running
 from tests.unit.spark.sources import batch_reader, read_batch, read_parts, varied
@@ -85,6 +86,15 @@ def test_no_part_at_all_is_no_row(tmp_path: Path) -> None:
 
     assert [] == list(reader.partitions())
     assert [] == list(reader.read(InputPartition(None)))
+
+
+def test_a_read_behind_the_log_is_empty_when_loss_is_passed_over(tmp_path: Path) -> None:
+    """The log says it; otherwise it is an error."""
+    path = write_log(tmp_path, varied(50))
+
+    assert [] == read_batch(path, startingOffsets=5000, failOnDataLoss=False)
+    with pytest.raises(LostOffsetsError, match="the log ends at 51, before the offset 5000"):
+        read_batch(path, startingOffsets=5000)
 
 
 def test_times_choose_rows(tmp_path: Path) -> None:
