@@ -28,7 +28,8 @@ MOVED := moved
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: bench chaos check clean demo docs format help lock moved run setup test test-compiled test-pure
+.PHONY: bench chaos check clean demo docs format help lock moved run setup test test-compiled test-pure \
+  wheel
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -84,6 +85,15 @@ demo: setup ## the product at work for a minute, counts checked; its tables stay
 
 bench: setup ## the benchmarks, as ratios to the peers that are installed
 	$(BIN)/python -m bench
+
+wheel: .venv/installed ## what pip installs elsewhere, in dist; BRAIDMQ_PURE=1: for any machine, interpreted
+	@# From a copy: built in place, it would take away what `make setup` has compiled.
+	rm -rf build/wheel dist
+	mkdir -p build/wheel
+	cp -R pyproject.toml setup.py README.md LICENSE src build/wheel/
+	find build/wheel \( -name '*.so' -o -name '*.egg-info' -o -name __pycache__ \) -prune -exec rm -rf {} +
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist build/wheel/
+	@echo dist/*.whl
 
 docs: setup ## the documentation as a site, in build/docs; a warning is an error
 	$(BIN)/python docs/generate.py

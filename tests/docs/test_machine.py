@@ -45,13 +45,13 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
             )
         home = machine.root / HOME.lstrip("/")
         shutil.copytree(ROOT / "ops", home / "ops")
-        shutil.copy(wheels.build(tmp_path_factory.mktemp("build")), home)
-        (new,) = re.findall(r"braidmq-([\d.]+)-py3", read(UPGRADE))
-        (old,) = home.glob("*.whl")
-        wheels.renumber(old, home, new)
+        (home / "dist").mkdir()
+        old = wheels.build(tmp_path_factory.mktemp("build"))
+        shutil.copy(old, home / "dist")
+        wheels.renumber(old, home / "dist", new_version())
         place = machine.root / "srv/wheels"
         place.mkdir(parents=True)
-        for needed in wheels.needed("braidmq"):
+        for needed in wheels.needed(old):
             wheels.pack(needed, place)
         (machine.root / "etc/pip.conf").write_text(PIP, "utf-8")
         yield machine
@@ -64,6 +64,12 @@ def key(machine: Machine) -> str:
     (shown,) = [text for line, text in said.items() if " keys new " in line]
     (key,) = re.findall(r"^#   (\S+)$", shown, re.MULTILINE)
     return str(key)
+
+
+def new_version() -> str:
+    """Return the version that the page on upgrades installs."""
+    (found,) = re.findall(r"braidmq-([\d.]+)-\*\.whl", read(UPGRADE))
+    return str(found)
 
 
 def follow(machine: Machine, line: str) -> str:
@@ -188,7 +194,7 @@ def test_a_port_below_1024_needs_what_the_page_says(machine: Machine) -> None:
 def test_an_upgrade_keeps_what_was_published(machine: Machine, key: str) -> None:
     """Stopped, installed and started as the page says: another version, the same messages."""
     url = f"vibe://{key}@127.0.0.1:2925"
-    (new,) = re.findall(r"braidmq-([\d.]+)-py3", read(UPGRADE))
+    new = new_version()
     wait_for_the_ready_file(machine)
     machine.run(f"{PROGRAM} publish orders 4711 --url {url}")
     before = machine.run(f"{PROGRAM} --version")

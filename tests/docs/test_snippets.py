@@ -46,6 +46,7 @@ OURS: Final = (
     "docs/howto/systemd.md",
     "docs/howto/tls.md",
     "docs/howto/upgrade.md",
+    "docs/howto/wheel.md",
     "docs/operations.md",
     "docs/pipelines.md",
     "docs/protocols/blip.md",

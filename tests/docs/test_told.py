@@ -19,6 +19,7 @@ RUN_BY: Final = {
     "docs/howto/container.md": "tests/docs/test_container.py",
     "docs/howto/systemd.md": "tests/docs/test_machine.py",
     "docs/howto/upgrade.md": "tests/docs/test_machine.py",
+    "docs/howto/wheel.md": "tests/packaging/test_make_wheel.py",
     "docs/operations.md": "tests/docs/test_machine.py",  # by the unit, which says the same
     "docs/reference/command-line.md": "tests/docs/test_site.py",  # forms, made by the program
     "docs/start.md": "tests/docs/test_told.py",

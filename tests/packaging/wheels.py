@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable
+from email import message_from_string
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Final
@@ -59,21 +60,40 @@ def renumber(wheel: Path, place: Path, version: str) -> Path:
     return made
 
 
-def needed(name: str) -> list[Distribution]:
-    """Return what the installed *name* needs here, itself left out, and what that needs."""
+def required(wheel: Path) -> list[str]:
+    """Return what *wheel* says that it needs, extras included."""
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = message_from_string(file.read(name).decode("utf-8"))
+    return metadata.get_all("Requires-Dist", [])
+
+
+def needed(wheel: Path) -> list[Distribution]:
+    """Return what *wheel* needs here without its extras, and what that needs."""
     found: dict[str, Distribution] = {}
-    waiting = [(name, "")]
+    waiting = [(required(wheel), "")]
     while waiting:
-        asked, extra = waiting.pop()
-        for line in distribution(asked).requires or ():
+        lines, extra = waiting.pop()
+        for line in lines:
             wanted = Requirement(line)
             if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
                 continue
-            if wanted.name not in found:
-                found[wanted.name] = distribution(wanted.name)
-                waiting.append((wanted.name, ""))
-            waiting.extend((wanted.name, more) for more in wanted.extras)
+            installed = distribution(wanted.name)
+            asked = [*wanted.extras] if installed.name in found else ["", *wanted.extras]
+            waiting.extend((installed.requires or [], more) for more in asked)
+            found[installed.name] = installed
     return list(found.values())
+
+
+def furnish(environment: Path, wheel: Path) -> None:
+    """Let an empty environment have what *wheel* needs, and nothing else that is here."""
+    (site,) = environment.glob("lib/python*/site-packages")
+    for installed in needed(wheel):
+        for path in installed.files or ():
+            if _is_of_the_wheel(path.parts):
+                place = site / path
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.symlink_to(Path(str(path.locate())))
 
 
 def pack(installed: Distribution, place: Path) -> Path:

@@ -1,0 +1,137 @@
+"""The page on the wheel, docs/howto/wheel.md, followed in a copy of the repository.
+
+The copy's environment is the one that runs the tests, so that nothing is fetched. What pip
+would fetch when it installs the wheel is there already as well; that it is the right list is
+the business of `test_requirements.py`.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.docs.test_snippets import read
+from tests.docs.told import told
+from tests.packaging.wheels import ROOT, SECONDS_MAX, furnish
+
+PAGE: Final = "docs/howto/wheel.md"
+HOT: Final = "braidmq.broker.expiry"
+"""The one hot module of the copy: to compile them all would take minutes."""
+
+pytestmark = pytest.mark.slow
+
+
+def program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\nexec {script}\n", "utf-8")
+    path.chmod(0o755)
+
+
+class Clone:
+    """A copy of the repository whose environment is there, and whoever types in it."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        for name in ("Makefile", "pyproject.toml", "setup.py", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, place)
+        shutil.copy(ROOT / "requirements.lock", place)
+        unwanted = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
+        shutil.copytree(ROOT / "src", place / "src", ignore=unwanted)
+        # Compiled beside its source before: not for the wheel, nor to be taken away.
+        (place / "src/braidmq/stale.so").touch()
+        hot = place / "src/braidmq/base/build.py"
+        text = hot.read_text("utf-8")
+        only = re.sub(r"(?ms)(^HOT_MODULES: Final = \()[^)]*", rf'\1"{HOT}",', text)
+        hot.write_text(only, "utf-8")
+        (place / ".venv/bin").mkdir(parents=True)
+        program(place / ".venv/bin/python", f'{sys.executable} "$@"')
+        (place / ".venv/place").write_text(f"{place}\n", "utf-8")
+        for step in ("locked", "installed"):
+            (place / ".venv" / step).touch()
+
+    def type(self, line: str, **variables: str) -> str:
+        """Run a line of the page; return what it says last."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("BRAIDMQ_", "PYTHON"))}
+        said = subprocess.check_output(
+            ["sh", "-euc", line],
+            cwd=self.place,
+            env={**kept, **variables},
+            text=True,
+            timeout=SECONDS_MAX,
+        )
+        return said.splitlines()[-1] if said else ""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    place = tmp_path / "braidmq"
+    place.mkdir()
+    return Clone(place)
+
+
+def commands() -> tuple[str, str, list[str], str]:
+    """Return the page's: for this machine, for any, to install, and with Spark."""
+    (here,), (anywhere,), install, (with_spark,) = told(PAGE)
+    return here, anywhere, install, with_spark
+
+
+def names_in(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as file:
+        return set(file.namelist())
+
+
+def test_with_a_compiler_it_is_for_this_kind_of_machine(clone: Clone) -> None:
+    """Compiled modules and their sources; what was compiled beside the sources stays there."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        pytest.skip("there is no C compiler here")
+    made = clone.type(commands()[0], BRAIDMQ_STRICT_BUILD="1")
+    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    names = names_in(clone.place / made)
+
+    assert made.endswith(f"-{version}-{version}-{platform}.whl")
+    if version == "cp311" and platform == "linux_x86_64":
+        assert f"`{version}-{version}-{platform}.whl`" in read(PAGE)
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    assert {"braidmq/broker/expiry.py", f"braidmq/broker/expiry{suffix}"} <= names
+    assert "braidmq/stale.so" not in names
+    assert (clone.place / "src/braidmq/stale.so").exists()
+
+
+def test_without_one_it_is_for_any_machine_and_can_be_installed(clone: Clone) -> None:
+    """Alone in its directory, as the lines that install it expect; the program is there."""
+    _, anywhere, install, with_spark = commands()
+    (clone.place / "dist").mkdir()
+    (clone.place / "dist/braidmq-0.0.1-py3-none-any.whl").touch()
+    made = clone.type(anywhere)
+    programs = clone.place / "venv/bin"
+    clone.type(f"{sys.executable} -m venv --without-pip venv")
+    program(programs / "pip", f'{sys.executable} -m pip --python {programs}/python "$@"')
+    furnish(clone.place / "venv", clone.place / made)
+    surroundings = {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+    }
+
+    assert re.fullmatch(r"dist/braidmq-[\d.]+-py3-none-any\.whl", made)
+    assert "`py3-none-any.whl`" in read(PAGE)
+    assert [made] == [f"dist/{path.name}" for path in (clone.place / "dist").iterdir()]
+    assert [] == [name for name in names_in(clone.place / made) if name.endswith(".so")]
+    said = [clone.type(line, **surroundings) for line in install]
+    assert f"braidmq {made.split('-')[1]}" == said[-1]
+    clone.type(f"{with_spark} --force-reinstall", **surroundings)
+
+
+def test_pages_that_install_a_wheel_say_where_it_comes_from() -> None:
+    """Nobody can fetch it from anywhere."""
+    pages = ["README.md", "docs/start.md", "docs/howto/systemd.md", "docs/howto/upgrade.md"]
+
+    assert pages == [page for page in pages if "wheel.md)" in read(page)]

