@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from braidmq.base.errors import BraidError
 from braidmq.spark.pipelines.runs import Plan
 from braidmq.spark.pipelines.typed import judged, typed, wishes
 from tests.integration.spark.outputs import (
@@ -55,6 +56,26 @@ def test_each_schema_has_its_table_and_misfits_are_in_quarantine(tmp_path: Path)
     assert all(tables)
     assert len(wanted) == sum(map(len, tables))
     assert any(line.startswith(f"typed {HUMIDITY}: batch 0, 30 rows") for line in lines)
+
+
+def test_a_row_that_is_lost_on_the_way_fails_its_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted by the index of the log; nothing of the batch is written, and it is repeated."""
+    log, out = write_log(tmp_path / "log", readings(60)), tmp_path / "out"
+    run = partial(typed, plan_of(log, out), WANTED[:1], print)
+
+    def losing(rows: DataFrame, schema_id: str) -> DataFrame:
+        return judged(rows, schema_id).where("offset <> 5")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("braidmq.spark.pipelines.typed.judged", losing)
+        with pytest.raises(BraidError, match=r"batch 0: it has 30 rows, 29 would be written"):
+            run()
+    assert [] == list(out.rglob("*.parquet"))
+    run()
+
+    assert expected_typed(log, TEMPERATURE) == typed_rows(out, TEMPERATURE)
 
 
 def test_delta_has_a_table_for_each_too(tmp_path: Path) -> None:

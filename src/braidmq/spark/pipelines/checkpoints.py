@@ -37,6 +37,17 @@ class Checkpoint:
             file.close()
         self._disk.sync_dir(OFFSETS)
         self._disk.sync_dir("")
+        return self._place(batch_id)
+
+    def place_before(self, batch_id: int) -> str:
+        """Return where the batch before ends; nothing, if there is none.
+
+        Raises:
+            OSError: Spark has forgotten it, or the disk fails.
+        """
+        return self._place(batch_id - 1) if batch_id else ""
+
+    def _place(self, batch_id: int) -> str:
         lines = (self.path / OFFSETS / str(batch_id)).read_text("utf-8").splitlines()
         return " ".join(lines[_LINES_BEFORE_OFFSETS:])
 

@@ -43,11 +43,12 @@ class StoppingError(Exception):
 
 
 class Batch(NamedTuple):
-    """Which micro-batch of which query it is, and where it ends."""
+    """Which micro-batch of which query it is, where it ends, and where the one before ended."""
 
     query_id: str
     batch_id: int
     place: str
+    before: str = ""
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ class Query:
         if self._stopping.is_set():
             raise StoppingError
         place = self._checkpoint.place(batch_id)
-        return Batch(self._checkpoint.query_id(), batch_id, place)
+        before = self._checkpoint.place_before(batch_id)
+        return Batch(self._checkpoint.query_id(), batch_id, place, before)
 
     def _tell_progress(self) -> None:
         assert self._query is not None

@@ -98,8 +98,11 @@ class Run:
 
     def messages(self, **options: str) -> DataFrame:
         """Return the log as a stream, with the plan's options and more."""
-        given = {"startingOffsets": "earliest", **self.plan.source, **options}
-        return self.spark.readStream.format(FORMAT).options(**given).load()
+        return self.spark.readStream.format(FORMAT).options(**self.source(**options)).load()
+
+    def source(self, **options: str) -> dict[str, str]:
+        """Return the options of such a stream."""
+        return {"startingOffsets": "earliest", **self.plan.source, **options}
 
     def checkpoint(self, name: str = "") -> Path:
         """Return the directory of a stream's checkpoint."""

@@ -7,7 +7,7 @@ The same batch may be written any number of times: it is in the table once.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
@@ -25,15 +25,19 @@ DELTA: Final = "delta"
 FORMATS: Final = (PARQUET, DELTA)
 
 
-class UncountedRowsError(BraidError):
-    """Rows have come in that are in no file; nothing of the batch was written."""
+Count = Callable[[], int | None]
+"""Asked how many rows a batch has; None: nobody knows."""
 
-    def __init__(self, batch_id: int, received: int, written: int) -> None:
+
+class UncountedRowsError(BraidError):
+    """A batch has other rows than its files would have; nothing of it was written."""
+
+    def __init__(self, batch_id: int, expected: int, written: int) -> None:
         super().__init__(
-            f"batch {batch_id}: {received} rows came in, {written} would be written; "
+            f"batch {batch_id}: it has {expected} rows, {written} would be written; "
             "nothing of it was"
         )
-        self.received = received
+        self.expected = expected
         self.written = written
 
 
@@ -87,12 +91,19 @@ class Table:
         self._lock = lock or Lock()
 
     def write(
-        self, frame: DataFrame, query_id: str, batch_id: int, name: str = "", place: str = ""
+        self,
+        frame: DataFrame,
+        query_id: str,
+        batch_id: int,
+        name: str = "",
+        place: str = "",
+        *,
+        count: Count | None = None,
     ) -> Written:
         """Write the rows of a batch, if they are not there yet; on the driver.
 
         *name* tells several writers of one table apart. *place* says where the batch ends: a
-        repeat that says something else is refused.
+        repeat that says something else is refused. *count* is asked how many rows there are.
 
         Raises:
             ConfigError: The table is of the other format.
@@ -105,13 +116,13 @@ class Table:
         batches = Batches(self.out, name)
         self._check_format(batches)
         if self.format == DELTA:
-            return self._append(frame, batches, query_id, batch_id)
+            return self._append(frame, batches, query_id, batch_id, count)
         record = batches.decided(query_id, batch_id, place)
         if record is not None and self._finish(batches, record):
             return Written(record.rows, repeated=True)
         directory = batches.new_stage()
         try:
-            staged = self._staged(frame, directory, batch_id)
+            staged = self._staged(frame, directory, batch_id, count)
             record = batches.decide(query_id, batch_id, place, directory, staged.files)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
@@ -135,10 +146,18 @@ class Table:
     def _branches(self) -> list[str]:
         return list(self.layout.branches) or [""]
 
-    def _staged(self, frame: DataFrame, directory: Path, batch_id: int) -> Staged:
+    def _staged(
+        self, frame: DataFrame, directory: Path, batch_id: int, count: Count | None
+    ) -> Staged:
+        expected = None if count is None else count()
         staged = stage(frame, directory, self.layout)
         if staged.received != staged.rows:
             raise UncountedRowsError(batch_id, staged.received, staged.rows)
+        if count is None or expected is None or staged.rows == expected:
+            return staged
+        # What retention takes meanwhile may be there or not, where a loss is no error.
+        if not (count() or 0) <= staged.rows <= expected:
+            raise UncountedRowsError(batch_id, expected, staged.rows)
         return staged
 
     def _finish(self, batches: Batches, record: Record) -> bool:
@@ -146,7 +165,12 @@ class Table:
             return batches.finish(record)
 
     def _append(
-        self, frame: DataFrame, batches: Batches, query_id: str, batch_id: int
+        self,
+        frame: DataFrame,
+        batches: Batches,
+        query_id: str,
+        batch_id: int,
+        count: Count | None,
     ) -> Written:
         batches.claim(query_id, batch_id)
         app_id = "/".join(filter(None, (query_id, batches.name)))
@@ -159,7 +183,7 @@ class Table:
             return Written(None, repeated=True)
         directory = batches.new_stage()
         try:
-            staged = self._staged(frame, directory, batch_id)
+            staged = self._staged(frame, directory, batch_id, count)
             for branch in missing:
                 with self._lock:
                     deltas.append(

@@ -5,11 +5,13 @@
 
 A table for each schema: topic, offset, timestamp and key of a message, then the fields. In
 quarantine are the raw bytes, with the reason and the schema that they do not fit. Every message
-that comes in is in one of the two; a batch of which that is not so is not written at all.
+that the log has is in one of the two: they are counted by its index, and a batch of which that
+is not so is not written at all.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -23,6 +25,7 @@ from braidmq.columnar.columns import TYPES
 from braidmq.columnar.decode import ERROR_COLUMN
 from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
 from braidmq.spark.pipelines.names import plain_name
+from braidmq.spark.pipelines.ranges import messages_of
 from braidmq.spark.pipelines.runs import Batch, Plan, Run, Stream, Tell
 from braidmq.spark.pipelines.tables import Table
 
@@ -146,18 +149,20 @@ def typed(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
 
 def _stream(run: Run, wish: Wish, schema_id: str, table: Table) -> Stream:
     name = plain_name(schema_id)
+    options = {"schemaId": wish.schema}
+    if wish.topics:
+        options["subscribe"] = ",".join(wish.topics)
+    if group := run.plan.source.get("groupId"):
+        # A cursor for each query, or retention would wait for the fastest of them.
+        options["groupId"] = f"{group}.{name}"
 
     def frame() -> DataFrame:
-        options = {"schemaId": wish.schema}
-        if wish.topics:
-            options["subscribe"] = ",".join(wish.topics)
-        if group := run.plan.source.get("groupId"):
-            # A cursor for each query, or retention would wait for the fastest of them.
-            options["groupId"] = f"{group}.{name}"
         return judged(run.messages(**options), schema_id)
 
     def write(rows: DataFrame, batch: Batch) -> int | None:
-        written = table.write(rows, batch.query_id, batch.batch_id, name, batch.place)
+        count = partial(messages_of, run.source(**options), batch)
+        key = batch.query_id, batch.batch_id, name, batch.place
+        written = table.write(rows, *key, count=count)
         if run.plan.compact and batch.batch_id % COMPACT_BATCHES == COMPACT_BATCHES - 1:
             table.compact()
         return written.rows

@@ -24,6 +24,12 @@ def test_a_place_is_what_the_sources_say(checkpoint: Checkpoint) -> None:
     assert '{"offset": 101} {"offset": 7}' == checkpoint.place(0)
 
 
+def test_a_batch_begins_where_the_one_before_ends(checkpoint: Checkpoint) -> None:
+    """The first one has none."""
+    assert "" == checkpoint.place_before(0)
+    assert checkpoint.place(0) == checkpoint.place_before(1)
+
+
 def test_a_batch_that_was_not_planned_has_no_place(checkpoint: Checkpoint) -> None:
     """It cannot be written, then."""
     with pytest.raises(FileNotFoundError):

@@ -132,7 +132,7 @@ def test_a_query_is_started_and_ends_by_itself(rig: Rig) -> None:
 
     assert not rig.query.look(0.0)
     assert not rig.query.look(0.0)
-    assert [Batch("query", 0, "0"), Batch("query", 1, "1")] == rig.written
+    assert [Batch("query", 0, "0", ""), Batch("query", 1, "1", "0")] == rig.written
     assert ["archive: batch 0, 7 rows", "archive: batch 1, 7 rows"] == [
         told[:24] for told in rig.lines
     ]

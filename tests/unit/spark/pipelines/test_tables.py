@@ -17,7 +17,13 @@ from braidmq.spark.pipelines import tables as module
 from braidmq.spark.pipelines.batches import STAGING, Batches, ForeignBatchError, Record
 from braidmq.spark.pipelines.layouts import Layout
 from braidmq.spark.pipelines.staging import Staged
-from braidmq.spark.pipelines.tables import DELTA, LostStageError, Table, UncountedRowsError
+from braidmq.spark.pipelines.tables import (
+    DELTA,
+    LostStageError,
+    Table,
+    UncountedRowsError,
+    Written,
+)
 from tests.unit.spark.pipelines.written import KEYS, rows, seen, stage_rows
 
 
@@ -78,12 +84,41 @@ def test_rows_that_are_in_no_file_fail_the_batch(
         return msgspec.structs.replace(staged, files=staged.files[1:])
 
     monkeypatch.setattr(module, "stage", stage)
-    with pytest.raises(UncountedRowsError, match=r"10 rows came in, [1-9] would be written"):
+    with pytest.raises(UncountedRowsError, match=r"it has 10 rows, [1-9] would be written"):
         write(Frame(rows(0, 10)), "query", 0)
     monkeypatch.undo()
 
     assert [] == seen(tmp_path)
     assert [] == list(tmp_path.rglob("*.staged"))
+
+
+COUNTS: dict[str, tuple[list[int | None], bool]] = {
+    "a row was lost on the way": ([11, 11], False),
+    "a row was doubled": ([9, 9], False),
+    "retention took a row before it was read": ([11, 9], True),
+    "retention took rows behind the read": ([10], True),
+    "nobody knows": ([None], True),
+}
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("case", COUNTS)
+def test_a_batch_has_the_rows_that_it_should_have(tmp_path: Path, case: str, form: str) -> None:
+    """Else nothing of it is written; unless the log has fewer by then, and that is no error."""
+    counts, is_written = COUNTS[case]
+    table, count = Table(tmp_path, form, KEYS), iter(counts)
+    frame = Frame(rows(0, 10))
+
+    def write() -> Written:
+        return table.write(frame, "query", 0, count=lambda: next(count))  # type: ignore[arg-type]  # no session
+
+    if is_written:
+        assert (10, False) == write()
+    else:
+        with pytest.raises(UncountedRowsError, match=f"it has {counts[0]} rows, 10 would be"):
+            write()
+        assert [] == list(tmp_path.rglob("*.parquet"))
+    assert [] == list(count)
 
 
 def test_an_attempt_that_fails_leaves_nothing(
