@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from braidmq.base.errors import ConfigError
 from braidmq.columnar import requests
 from braidmq.columnar.columns import column_names
 from braidmq.columnar.connections import Connection
 from braidmq.columnar.cuts import Part
 from braidmq.columnar.decode import Decoding
+from braidmq.columnar.failures import TooManyTopicsError
 from braidmq.columnar.fetched import FetchedBatches, columns_to_fetch
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import BATCH_ROWS, Offsets, TopicCount
@@ -181,9 +181,7 @@ class Endpoint:
             named is not None
             and sum(len(name.encode()) + 3 for name in named) > NAMES_BYTES_MAX
         ):
-            key = "topics" if pattern is None else "pattern"
-            problem = "wants more topics than fit into a request; read all, and filter the rows"
-            raise ConfigError(key, problem)
+            raise TooManyTopicsError("topics" if pattern is None else "pattern")
         return named, behind
 
     def open_cursor(self, name: str, start: int | None = None) -> CursorPlace:

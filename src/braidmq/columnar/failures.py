@@ -10,6 +10,8 @@ raise. Errors that only an endpoint has are here:
     |-- UnavailableError       it cannot be reached, is busy, or shuts down: try again
     |   `-- BrokenStreamError  a stream ended before its end
     `-- EndpointFailedError    the endpoint itself has failed
+
+and one that is a ConfigError: TooManyTopicsError, which is raised before anything is sent.
 """
 
 from collections.abc import Callable
@@ -55,6 +57,13 @@ class BrokenStreamError(UnavailableError):
 
 class EndpointFailedError(EndpointError):
     """The endpoint has failed; its log says more."""
+
+
+class TooManyTopicsError(ConfigError):
+    """The names of the wanted topics do not fit into a request; found out on this side."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "wants more topics than fit into a request; read all, and filter")
 
 
 _TEXTS: Final[dict[str, type[BraidError]]] = {

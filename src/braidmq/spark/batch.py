@@ -50,4 +50,5 @@ class FilteringBatchReader(BatchReader):
         # Spark ships the reader to its tasks before it asks for the partitions.
         self._scan.topics = self._narrowing.topics
         self._scan.pattern = self._narrowing.pattern
+        self._scan.pattern_only_helps = self._narrowing.pattern_only_helps
         return left

@@ -66,6 +66,8 @@ class Narrowing:
     def __init__(self, options: ReadOptions) -> None:
         self.topics = None if options.topics is None else frozenset(options.topics)
         self.pattern = options.pattern
+        self.pattern_only_helps = False
+        self._is_remote = options.endpoint is not None
         self._offsets = Bounds()
         self._times_us = Bounds()
 
@@ -99,6 +101,9 @@ class Narrowing:
             self.topics = frozenset(t for t in self.topics if t.startswith(wanted.value))
         elif isinstance(wanted, StringStartsWith) and self.pattern is None:
             self.pattern = f"{re.escape(wanted.value)}(?s:.*)"
+            # An endpoint is told names, which may be too many; then all topics are read.
+            self.pattern_only_helps = self._is_remote
+            return not self._is_remote
         else:
             return False
         return True

@@ -4,10 +4,10 @@ A scan is a value: it is pickled into every task, and the same part of it gives 
 wherever and whenever it is read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +16,17 @@ import pyarrow.compute as pc
 from braidmq.columnar import Decoding, Part, TypedSchema, Unsealing
 from braidmq.columnar.columns import TYPES
 from braidmq.columnar.decode import ERROR_COLUMN
-from braidmq.columnar.failures import UnavailableError
+from braidmq.columnar.failures import TooManyTopicsError, UnavailableError
 from braidmq.columnar.logs import Log
 from braidmq.columnar.loss import DataLossError
 from braidmq.spark.brokers import log_of
 from braidmq.spark.offsets import NO_LIMITS, Limits, told
 from braidmq.spark.options import ReadOptions
 from braidmq.spark.patience import patiently
+from braidmq.spark.values import OptionError
 from braidmq.spark.workers import settle
+
+Answer = TypeVar("Answer")
 
 NO_LIMIT: Final = 2**63 - 1
 BATCH_ROWS: Final = 16_384
@@ -64,12 +67,16 @@ def full_schema(options: ReadOptions) -> pa.Schema:
 
 @dataclass
 class Scan:
-    """A read of the columns *names*, of topics that may be fewer than those of the options."""
+    """A read of the columns *names*, of topics that may be fewer than those of the options.
+
+    A *pattern* that only helps makes the read smaller; whoever reads filters the rows as well.
+    """
 
     options: ReadOptions
     names: list[str]
     topics: frozenset[str] | None = None
     pattern: str | None = None
+    pattern_only_helps: bool = False
     log: Log = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,14 +102,16 @@ class Scan:
         self, start: int, end: int, target_bytes: int | None, count: int | None
     ) -> list[Part]:
         try:
-            found = self.log.cut(
-                start,
-                end,
-                topics=self.topics,
-                pattern=self.pattern,
-                target_bytes=target_bytes,
-                parts=count,
-                fail_on_data_loss=self.options.fail_on_data_loss,
+            found = self._asked(
+                lambda pattern: self.log.cut(
+                    start,
+                    end,
+                    topics=self.topics,
+                    pattern=pattern,
+                    target_bytes=target_bytes,
+                    parts=count,
+                    fail_on_data_loss=self.options.fail_on_data_loss,
+                )
             )
         except DataLossError as error:
             raise told(error) from None
@@ -135,13 +144,15 @@ class Scan:
             DamagedLogError: The log is damaged.
         """
         try:
-            return self.log.advance(
-                start,
-                topics=self.topics,
-                pattern=self.pattern,
-                messages=messages,
-                payload_bytes=size,
-                fail_on_data_loss=self.options.fail_on_data_loss,
+            return self._asked(
+                lambda pattern: self.log.advance(
+                    start,
+                    topics=self.topics,
+                    pattern=pattern,
+                    messages=messages,
+                    payload_bytes=size,
+                    fail_on_data_loss=self.options.fail_on_data_loss,
+                )
             )
         except DataLossError as error:
             raise told(error) from None
@@ -176,20 +187,36 @@ class Scan:
         if limited:
             own += [name for name in ("topic", "offset") if name not in own]
         decoding = self._decoding()
-        found = self.log.batches(
-            start=start,
-            end=end,
-            topics=self.topics,
-            pattern=self.pattern,
-            columns=own,
-            decoding=decoding,
-            fail_on_data_loss=self.options.fail_on_data_loss,
-            batch_rows=BATCH_ROWS if decoding is None else DECODED_ROWS,
+        found = self._asked(
+            lambda pattern: self.log.batches(
+                start=start,
+                end=end,
+                topics=self.topics,
+                pattern=pattern,
+                columns=own,
+                decoding=decoding,
+                fail_on_data_loss=self.options.fail_on_data_loss,
+                batch_rows=BATCH_ROWS if decoding is None else DECODED_ROWS,
+            )
         )
         exact = found.schema.names == self.names
         for batch in found:
             wanted = batch.filter(_within(batch, limits)) if limited else batch
             yield wanted if exact else _chosen(wanted, self.names)
+
+    def _asked(self, ask: Callable[[str | None], Answer]) -> Answer:
+        """Return the answer for the wanted topics, or for all if their pattern only helps."""
+        try:
+            return ask(self.pattern)
+        except TooManyTopicsError:
+            if self.pattern_only_helps:
+                return ask(None)
+            option, value = "subscribePattern", self.pattern
+            if value is None:
+                option, value = "subscribe", ",".join(sorted(self.topics or ()))
+            problem = "wants more topics than fit into a request to the endpoint"
+            fix = "choose fewer, or read all topics and filter the rows"
+            raise OptionError(option, value, problem, fix) from None
 
     def _decoding(self) -> Decoding | None:
         decoded = any(name not in TYPES for name in self.names)

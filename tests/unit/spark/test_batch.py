@@ -13,8 +13,10 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from braidmq.columnar import endpoint
 from braidmq.spark.batch import BatchReader, FilteringBatchReader
 from braidmq.spark.offsets import LostOffsetsError
+from braidmq.spark.values import OptionError
 from tests.unit.columnar.logs import plain_rows, write_log
 from tests.unit.spark.running import Running
 from tests.unit.spark.sources import batch_reader, read_batch, read_parts, varied
@@ -78,6 +80,29 @@ def test_filters_are_taken_over_the_network_too(full_broker: Running) -> None:
     ]
 
     assert expected == read_batch(None, None, filters, **given)
+
+
+def test_a_prefix_of_too_many_topics_is_left_to_spark(
+    full_broker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their names do not fit into a request: all topics are read, and nothing fails."""
+    monkeypatch.setattr(endpoint, "NAMES_BYTES_MAX", 10)
+    prefix = StringStartsWith(("topic",), "dlq.")
+    reader = batch_reader(None, None, **full_broker.options(includeHeaders=True))
+
+    assert [prefix] == list(reader.pushFilters([prefix]))
+    assert plain_rows(full_broker.path) == read_parts(reader, reader.partitions())
+
+
+def test_a_subscription_of_too_many_topics_is_refused_by_its_name(
+    full_broker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is to be done about it."""
+    monkeypatch.setattr(endpoint, "NAMES_BYTES_MAX", 10)
+    for option, value in {"subscribe": "a,sensors/temp", "subscribePattern": ".*"}.items():
+        reader = batch_reader(None, None, **full_broker.options(**{option: value}))
+        with pytest.raises(OptionError, match=rf"option {option}: '.*' wants more .*; choose"):
+            reader.partitions()
 
 
 def test_no_part_at_all_is_no_row(tmp_path: Path) -> None:

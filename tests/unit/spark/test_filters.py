@@ -132,6 +132,17 @@ def test_a_filter_on_topics_narrows_those_that_are_read() -> None:
     assert r"a\.b(?s:.*)" == free.pattern
 
 
+def test_a_prefix_over_the_network_only_helps() -> None:
+    """Names may be too many for a request; so Spark filters as well."""
+    prefix: Filter = StringStartsWith(("topic",), "a.b")
+    remote = Narrowing(ReadOptions(endpoint="grpc://h:1"))
+
+    assert [prefix] == remote.take([prefix])
+    assert r"a\.b(?s:.*)" == remote.pattern
+    assert remote.pattern_only_helps
+    assert not Narrowing(ReadOptions()).take([prefix])
+
+
 def test_a_range_is_narrowed_by_offsets_and_times(tmp_path: Path) -> None:
     """Before anything is read; a range that is empty stays one."""
     path = write_log(tmp_path, [message("t", b"", n * 1000) for n in range(1, 101)])
