@@ -3,7 +3,10 @@
 import re
 from typing import Final
 
+import msgspec
+
 from braidmq.admin.app import endpoints_of
+from braidmq.admin.messages import Posted, ShownMessage
 from tests.docs.test_snippets import read
 from tests.unit.admin.sources import FakeSource
 
@@ -31,3 +34,13 @@ def test_every_request_is_told_with_its_parameters() -> None:
     }
 
     assert known == told()
+
+
+def test_the_fields_of_a_message_are_those_of_the_code() -> None:
+    """As they are shown, and as they are posted: every one, and no other."""
+    text = read("docs/reference/http.md")
+    text = text[text.index("| field |") : text.index("So what GET answers")]
+    rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+
+    for message in (ShownMessage, Posted):
+        assert sorted(rows) == sorted(field.name for field in msgspec.structs.fields(message))
