@@ -1,11 +1,15 @@
 """Names, headers and payloads that want to be something else: all of it is text."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import pytest
 
 from tests.browser.stage import Stage, Tab, skip_without_browser
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 skip_without_browser()
 
@@ -28,11 +32,21 @@ HOSTILE: Final = {
     "10 KB of markup": "<b>" * 3_413,
 }
 
+SHOWN: Final = {kind: HOSTILE[kind] for kind in ("an image", "right to left", "10 KB")}
+MARK_CHARS_MAX: Final = 40
+NARROW: Final = {"width": 360, "height": 800}
+
 
 def seen(text: str) -> str:
     """Return *text* as the page spells it: what cannot be seen as its number."""
     unseen = "\t\n\x07\u200b\u200f\u202e\u2066\ufeff"
     return "".join(f"U+{ord(c):04X}" if c in unseen else c for c in text)
+
+
+def cut(text: str) -> str:
+    """Return *text* as a mark of a few characters shows it."""
+    rest = f"… {len(text):,} characters" if len(text) > MARK_CHARS_MAX else ""
+    return seen(text[:MARK_CHARS_MAX]) + rest
 
 
 def is_unharmed(tab: Tab) -> bool:
@@ -71,6 +85,49 @@ def test_hostile_topics_are_text_and_work(stage: Stage, tab: Tab) -> None:
         about = tab.page.locator(".message-about").text_content() or ""
         assert (kind, True) == (kind, seen(name)[:100] in about)
         assert (kind, True) == (kind, is_unharmed(tab))
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_a_hostile_schema_is_text(stage: Stage, new_tab: Callable[..., Tab], kind: str) -> None:
+    """Beside a topic's name: a header says it, and publishers say headers."""
+    given = SHOWN[kind]
+    topic = f"schema.{kind}"
+    stage.post(topic, 1, headers={"schemaId": given})
+    assert given == stage.api("GET", f"/api/topics/{quote(topic)}")["schema"]
+    tab = new_tab(stage.origin, viewport=NARROW)
+    tab.goto_topic(topic)
+    tab.page.locator("h1 .marks .badge").wait_for()
+
+    assert f"schema {cut(given)}" == tab.page.locator("h1 .marks .badge").text_content()
+    assert NARROW["width"] == tab.width()
+    assert is_unharmed(tab)
+
+
+@pytest.mark.parametrize("kind", [*SHOWN, "a member", "another"])
+def test_a_hostile_reason_is_text(stage: Stage, new_tab: Callable[..., Tab], kind: str) -> None:
+    """In the list of letters and in a letter: a log may hold what a publisher made up."""
+    given = {**SHOWN, "a member": "constructor", "another": "toString"}[kind]
+    queue = f"reason.{kind.replace(' ', '.')}"
+    stage.overfill(queue, waiting=1, dead=1)
+
+    def told(route: "Route") -> None:
+        answer = route.fetch()
+        page = answer.json()
+        page["letters"][0]["reason"] = given
+        route.fulfill(response=answer, json=page)
+
+    tab = new_tab(stage.origin, viewport=NARROW)
+    tab.page.route("**/api/dead-letters?queue=*", told)
+    tab.open(f"#/dead-letters/dlq.{queue}")
+    tab.page.locator(f"{ROW} > summary").click()
+    badge = tab.page.locator(f"{ROW} > summary .badge")
+    reason = tab.page.locator(".message-about dd").first
+    reason.wait_for()
+
+    assert cut(given) == badge.text_content()
+    assert seen(given)[:40] == (reason.text_content() or "")[:40]
+    assert NARROW["width"] == tab.width()
+    assert is_unharmed(tab)
 
 
 @pytest.mark.parametrize("name", [".", ".."])

@@ -18,6 +18,7 @@ const REASONS = {
   rejected: "rejected",
   tooLarge: "too large",
 };
+const MARK_CHARS_MAX = 40;
 
 export function view({ params, signal }) {
   const queue = params.name;
@@ -47,10 +48,10 @@ export function view({ params, signal }) {
   function row(letter) {
     const replay = h("button", { type: "button", onclick: () => busy(replay, () => replayOne(letter)) }, "Replay this letter");
     return messageRow(queue, letter, {
-      marks: [badge(REASONS[letter.reason] ?? letter.reason, "warn")],
+      marks: letter.reason ? [badge(reason(letter, { max: MARK_CHARS_MAX }), "warn")] : [],
       about: h("section", {}, h("h3", {}, "Its end"), facts([
-        ["Reason", REASONS[letter.reason] ?? named(letter.reason)],
-        ["Died in", topicLink(letter.deathQueue)],
+        ["Reason", letter.reason ? reason(letter) : "not said"],
+        ["Died in", letter.deathQueue ? topicLink(letter.deathQueue) : "not said"],
         ["After", plural(letter.attempts, "delivery", "deliveries")],
         ["Id", named(letter.id)],
       ])),
@@ -60,7 +61,7 @@ export function view({ params, signal }) {
 
   async function replayOne(letter) {
     try {
-      const { replayed } = await post(path("dead-letters", "replay"), { queue, offset: letter.offset });
+      const { replayed } = await post(path("dead-letters", "replay"), { queue, offset: letter.offset }, { long: true });
       if (replayed === 0) throw new Error("That letter is no longer here");
       say("The letter was sent back.", topicLink(letter.deathQueue));
     } catch (error) {
@@ -76,7 +77,7 @@ export function view({ params, signal }) {
       text: "Each goes back to where it died, to be delivered again from the first attempt on.",
       action: "Replay all",
       danger: false,
-      act: async () => { sent = (await post(path("dead-letters", "replay"), { queue })).replayed; },
+      act: async () => { sent = (await post(path("dead-letters", "replay"), { queue }, { long: true })).replayed; },
     });
     if (!done) return;
     say(`${plural(sent, "letter")} sent back.`);
@@ -101,4 +102,9 @@ export function view({ params, signal }) {
       }),
       h("section", { class: "panel messages-panel letters", "aria-label": "Letters" }, told, rows, h("div", { class: "actions" }, more))),
   };
+}
+
+// It may be a header, and so whatever a publisher likes, "constructor" too.
+function reason(letter, cut = {}) {
+  return Object.hasOwn(REASONS, letter.reason) ? REASONS[letter.reason] : named(letter.reason, cut);
 }

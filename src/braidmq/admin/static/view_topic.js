@@ -11,6 +11,7 @@ import { publishForm } from "./publish.js";
 
 const REFRESH_MS = 5_000;
 const HEADING_CHARS_MAX = 160;
+const SCHEMA_CHARS_MAX = 40;
 
 export function view({ params, query, signal }) {
   const { name } = params;
@@ -24,7 +25,7 @@ export function view({ params, query, signal }) {
     try {
       const topic = await get(path("topics", name), { signal });
       redraw(numbers, topicTiles(topic));
-      redraw(marks, topic.is_queue && badge("queue"), topic.schema && badge(`schema ${topic.schema}`));
+      redraw(marks, topic.is_queue && badge("queue"), topic.schema && badge(h("span", {}, "schema ", named(topic.schema, { max: SCHEMA_CHARS_MAX }))));
       if (topic.is_queue || wasQueue) redraw(queue, await queuePanel(name, signal));
       wasQueue = Boolean(topic.is_queue);
     } catch (error) {
