@@ -77,10 +77,10 @@ export function getText(address) {
   return answer(address, {}, (text) => text);
 }
 
-/** Change something. */
-export function post(address, body) {
+/** Change something; *long* is for work that the broker goes on with however long it takes. */
+export function post(address, body, { long = false } = {}) {
   const headers = { "Content-Type": "application/json" };
-  return answer(address, { method: "POST", headers, body: JSON.stringify(body ?? {}) });
+  return answer(address, { method: "POST", headers, body: JSON.stringify(body ?? {}), long });
 }
 
 /** Remove something. */
@@ -88,9 +88,9 @@ export function remove(address) {
   return answer(address, { method: "DELETE" });
 }
 
-async function answer(address, options, read = JSON.parse) {
-  const patience = AbortSignal.timeout(PATIENCE_MS);
-  const signal = options.signal ? AbortSignal.any([options.signal, patience]) : patience;
+async function answer(address, { long = false, ...options }, read = JSON.parse) {
+  const patience = long ? null : AbortSignal.timeout(PATIENCE_MS);
+  const signal = AbortSignal.any([options.signal, patience].filter(Boolean));
   let response;
   let text;
   try {
@@ -98,7 +98,7 @@ async function answer(address, options, read = JSON.parse) {
     text = await response.text();
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new ApiError(0, patience.aborted ? "the broker did not answer in time" : "the broker cannot be reached");
+    throw new ApiError(0, patience?.aborted ? "the broker did not answer in time" : "the broker cannot be reached");
   }
   if (!response.ok) {
     const error = new ApiError(response.status, reason(text, response.status));

@@ -1,7 +1,7 @@
 // Browsing a topic: from the newest, the oldest, an offset or a moment; page by page, or live.
 
 import { get, path } from "./api.js";
-import { busy, every, fill, h } from "./dom.js";
+import { busy, every, fill, h, pause } from "./dom.js";
 import { count, localInput } from "./format.js";
 import { messageRow } from "./messages.js";
 import { sentence } from "./notices.js";
@@ -10,21 +10,40 @@ import { command } from "./pieces.js";
 const PAGE_MESSAGES = 50;
 const SHOWN_MAX = 500;
 const FOLLOW_MS = 1_000;
+const BREATH_MS = 50; // between two parts of a long search: others ask the broker, too
 
 /** Return `{element, showNewest()}` for the messages of *topic*. */
 export function browser({ topic, query, signal }) {
   const rows = h("div", { class: "messages", role: "list" });
   const told = h("div", { class: "messages-told", role: "status" });
   const more = h("button", { type: "button", hidden: true, onclick: () => busy(more, turn) }, "More");
+  const searching = searchBar(() => looking.abort());
   const controls = browseControls(query, { go, follow });
   let state = { order: "desc" };
   let next = null;
   let last = 0; // the newest offset that is shown: following goes on behind it
   let following = false;
-  let looks = 0; // an answer to an older look comes too late
+  let looking = new AbortController(); // an answer to an older look comes too late
+  let settled = false; // whether there is what new messages are put before
 
-  async function page(wanted) {
-    return get(path("topics", topic, "messages"), { query: { ...wanted, limit: PAGE_MESSAGES }, signal, exact: true });
+  async function page(wanted, until) {
+    return get(path("topics", topic, "messages"), { query: { ...wanted, limit: PAGE_MESSAGES }, signal: until, exact: true });
+  }
+
+  /**
+   * Return the first page that has messages, or the last one.
+   *
+   * The broker searches a part of the log at a time: a page may be empty and name the next.
+   * *step* is told each of those.
+   */
+  async function search(wanted, until, step = () => {}) {
+    let found = await page(wanted, until);
+    while (found.messages.length === 0 && found.next !== null) {
+      step(found.next);
+      await pause(BREATH_MS, until);
+      found = await page({ order: wanted.order, from: found.next }, until);
+    }
+    return found;
   }
 
   function item(message) {
@@ -33,43 +52,63 @@ export function browser({ topic, query, signal }) {
   }
 
   async function go(wanted, { remember = true } = {}) {
-    const mine = ++looks;
     state = wanted;
+    next = null;
     last = 0;
+    settled = false;
+    searching.hide();
     if (remember && !signal.aborted) keep(wanted);
     fill(told, "Loading…");
-    try {
-      const found = await page(wanted);
-      if (mine !== looks) return;
-      fill(rows, found.messages.map(item));
-      settle(found);
-      fill(told, found.messages.length === 0 && nothing(topic, wanted));
-    } catch (error) {
-      if (mine === looks) fail(error);
-    }
+    await look(wanted, (items) => fill(rows, items));
   }
 
   async function turn() {
-    const mine = looks;
-    try {
-      const found = await page({ order: state.order, from: next });
-      if (mine !== looks) return;
-      rows.append(...found.messages.map(item));
-      settle(found);
-    } catch (error) {
-      fail(error);
-    }
+    if (next !== null) await look({ order: state.order, from: next }, (items) => rows.append(...items));
   }
 
-  function settle(found) {
-    next = found.next;
+  /** Look for a page and *put* its rows; a look that goes on longer says how far it is. */
+  async function look(wanted, put) {
+    looking.abort();
+    const mine = new AbortController();
+    looking = mine;
+    try {
+      const found = await search(wanted, AbortSignal.any([signal, mine.signal]), (from) => {
+        put([]); // what an older look has found does not stay meanwhile
+        next = from;
+        fill(told);
+        searching.show(reached());
+        if (document.activeElement === more) searching.focus();
+        more.hidden = true;
+      });
+      if (mine !== looking) return;
+      put(found.messages.map(item));
+      next = found.next;
+      fill(told, !rows.hasChildNodes() && nothing(topic, state));
+    } catch (error) {
+      if (mine === looking) fail(error, mine.signal.aborted);
+    }
+    if (mine === looking) settle();
+  }
+
+  /** Say up to where there is nothing; `next` is the first that was not searched. */
+  function reached() {
+    return state.order === "desc" ? `down to offset ${count(next)}` : `up to offset ${count(next - 1)}`;
+  }
+
+  function settle() {
+    if (looking.signal.aborted) looking = new AbortController(); // it was stopped; following goes on
+    settled = true;
     more.hidden = next === null;
     fill(more, state.order === "desc" ? "Older messages" : "Newer messages");
+    if (searching.hide() && !more.hidden) more.focus();
   }
 
-  function fail(error) {
+  function fail(error, stopped) {
     if (signal.aborted) return;
-    more.hidden = true;
+    if (stopped) {
+      fill(told, h("p", { class: "muted nothing" }, `Stopped. Nothing ${rows.hasChildNodes() ? "more " : ""}was found ${reached()}.`));
+      return;
+    }
     const refused = error.status === 403 ? "This key may not read the topic: it has no subscribe permission for it." : sentence(error);
     fill(told, h("div", { class: "problem-box", role: "alert" }, error.status === 404 ? "Nothing here yet." : refused));
   }
@@ -80,16 +119,17 @@ export function browser({ topic, query, signal }) {
   }
 
   async function lookForNew() {
-    if (!following || state.order !== "desc") return;
-    const mine = looks;
+    if (!following || !settled || state.order !== "desc") return;
+    const mine = looking;
+    const until = AbortSignal.any([signal, mine.signal]);
     try {
-      const found = await page({ order: "asc", from: last + 1 });
-      const tooMany = found.next !== null && found.messages.length > 0;
-      const newest = tooMany ? (await page({ order: "desc" })).messages.reverse() : found.messages;
+      const found = await search({ order: "asc", from: last + 1 }, until);
+      const all = found.next === null;
+      const newest = all ? found.messages : (await page({ order: "desc" }, until)).messages.reverse();
       const fresh = newest.filter((message) => message.offset > last);
-      if (!following || mine !== looks || fresh.length === 0) return;
+      if (!following || mine !== looking || fresh.length === 0) return;
       fill(told);
-      if (tooMany) rows.prepend(gap());
+      if (fresh[0].offset > found.messages[0].offset) rows.prepend(gap());
       rows.prepend(...fresh.map(item).reverse());
       while (rows.childElementCount > SHOWN_MAX) rows.lastElementChild.remove();
     } catch {
@@ -106,8 +146,30 @@ export function browser({ topic, query, signal }) {
   every(FOLLOW_MS, lookForNew, signal);
   return {
     element: h("section", { class: "panel messages-panel", "aria-label": "Messages" },
-      h("h2", {}, "Messages"), controls.element, told, rows, h("div", { class: "actions" }, more)),
+      h("h2", {}, "Messages"), controls.element, told, rows, h("div", { class: "actions" }, more, searching.element)),
     showNewest,
+  };
+}
+
+/** Return `{element, show(words), hide(), focus()}` for a search that may take long. */
+function searchBar(stop) {
+  // Spoken once: numbers that run are for the eye.
+  const far = h("span", { "aria-live": "off" });
+  const button = h("button", { type: "button", onclick: stop }, "Stop");
+  const element = h("div", { class: "searching", role: "status", hidden: true }, h("span", { class: "muted" }, "Searching… nothing yet ", far), button);
+  return {
+    element,
+    show(words) {
+      fill(far, words);
+      element.hidden = false;
+    },
+    /** Say whether the focus went with it. */
+    hide() {
+      const focused = document.activeElement === button;
+      element.hidden = true;
+      return focused;
+    },
+    focus: () => button.focus(),
   };
 }
 

@@ -11,22 +11,29 @@ import { table } from "./table.js";
 const REFRESH_MS = 10_000;
 
 export function view({ signal }) {
+  const problem = h("div", {});
   const place = h("div", {}, h("p", { class: "muted" }, "Loading…"));
   const verify = h("button", { type: "button", onclick: () => busy(verify, check) }, "Verify sealed segments");
+  let read = false;
   let checked = null; // what a check found out stays on the page until it is left
 
   async function refresh() {
     try {
       draw(place, merged(await get(path("log"), { signal }), checked));
+      redraw(problem);
+      read = true;
     } catch (error) {
-      if (!signal.aborted) redraw(place, h("div", { class: "problem-box", role: "alert" }, sentence(error)));
+      if (signal.aborted) return;
+      redraw(problem, h("div", { class: "problem-box", role: "alert" }, sentence(error)));
+      // What was read stays: a broker whose log is damaged ends, and this says where it is.
+      if (!read) redraw(place);
     }
   }
 
   async function check() {
     fill(verify, "Verifying…");
     try {
-      const found = await post(path("log", "verify"));
+      const found = await post(path("log", "verify"), {}, { long: true });
       checked = new Map(found.segments.map((segment) => [segment.name, segment.verified]));
       const bad = found.segments.filter((segment) => segment.verified === false).length;
       if (bad) complain(new Error(`${plural(bad, "segment is", "segments are")} damaged: run braidmq wal verify on the broker's machine`));
@@ -45,7 +52,7 @@ export function view({ signal }) {
     element: h("div", {}, heading("Log", {
       about: "Every durable message is in it before anybody is told.",
       actions: me.admin ? [verify] : [],
-    }), place),
+    }), problem, place),
   };
 }
 

@@ -79,7 +79,7 @@ export async function purge(name, { what = "messages" } = {}) {
     text: `Everything that waits in this queue is given up for good. ${what === "messages" ? "The log still has it for Spark, until retention removes it." : "It cannot be replayed any more."}`,
     action: "Purge",
     typed: name,
-    act: async () => { ({ purged } = await post(path("queues", name, "purge"))); },
+    act: async () => { ({ purged } = await post(path("queues", name, "purge"), {}, { long: true })); },
   });
   if (done) say(`${plural(purged, "message")} purged.`);
   return done;

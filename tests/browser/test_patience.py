@@ -1,0 +1,263 @@
+"""What takes the broker long: searching for rare messages, and work on a whole log or queue."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import pytest
+
+from braidmq.wal.format import HEADER_BYTES, encode_gap, encode_record, scan
+from tests.browser.stage import PATIENCE_MS, Stage, Tab, skip_without_browser, staged
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Route
+
+skip_without_browser()
+
+pytestmark = pytest.mark.slow
+
+ROW: Final = "details.message"
+BETWEEN: Final = 3_500_000
+"""Ids between two messages: the broker searches 1,000,000 for a page."""
+
+SEARCH: Final = "**/api/topics/*/messages?*"
+
+# The page's patience, in the hands of the test: it ends when `lose()` is called.
+IMPATIENT: Final = """
+const waiting = [];
+AbortSignal.timeout = () => {
+  const one = new AbortController();
+  waiting.push(one);
+  return one.signal;
+};
+globalThis.lose = () => waiting.splice(0).forEach((one) => one.abort());
+"""
+
+# Any other question, which the page does lose its patience with.
+ASK: Final = """async () => {
+  const { get, path } = await import("/static/api.js");
+  globalThis.told = get(path("keys")).catch((error) => error.message);
+}"""
+
+
+@pytest.fixture(scope="module")
+def stage(chromium: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Run a broker with millions of ids between its first messages and the others.
+
+    A record stands for them, the one that a repair writes for ids that are lost.
+    """
+    directory = tmp_path_factory.mktemp("patience")
+    with staged(directory) as first:
+        first.post("rare", "first")
+        first.post("steady", "first")
+        first.stop()
+    leave_out(directory, BETWEEN)
+    with staged(directory) as stage:
+        stage.post("late", "first")
+        stage.post("rare", "second")
+        yield stage
+
+
+def leave_out(directory: Path, count: int) -> None:
+    """Append to the log of a broker that has ended that *count* ids are gone."""
+    (segment,) = (directory / "data" / "wal").glob("*.wal")
+    next_id = scan(segment.read_bytes()[HEADER_BYTES:], 1).next_id
+    gap = encode_gap(next_id, next_id + count - 1)
+    with segment.open("ab") as log:
+        log.write(encode_record(next_id, gap, fence=True))
+
+
+class Held:
+    """Requests that are let through one by one, and at the end all."""
+
+    def __init__(self, tab: Tab, pattern: str) -> None:
+        self._page = tab.page
+        self._pattern = pattern
+        self._routes: list[Route] = []
+        self._is_open = False
+        self._page.route(pattern, self._take)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_open = True
+        for route in self._routes:
+            route.continue_()
+        self._page.unroute(self._pattern)
+
+    def _take(self, route: "Route") -> None:
+        if self._is_open:
+            route.continue_()
+        else:
+            self._routes.append(route)
+
+    def wait(self) -> "Route":
+        """Return the next request, once there is one."""
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while not self._routes:
+            assert time.monotonic() < end, f"nobody asked for {self._pattern}"
+            self._page.wait_for_timeout(10)  # routes come in while Playwright is waited for
+        return self._routes.pop(0)
+
+    def pass_on(self) -> str:
+        """Let the next request through, once there is one; return its address."""
+        route = self.wait()
+        route.continue_()
+        return route.request.url
+
+
+def offsets(tab: Tab) -> list[int]:
+    rows = tab.page.locator(ROW)
+    return [int(row.get_attribute("data-offset") or 0) for row in rows.all()]
+
+
+def look_from(tab: Tab, offset: int) -> None:
+    tab.page.get_by_label("Start at").select_option("offset")
+    tab.page.get_by_label("Offset").fill(str(offset))
+    tab.button("Show")
+
+
+def test_a_rare_message_is_searched_for_until_it_is_found(stage: Stage, tab: Tab) -> None:
+    """A part of the log at a time, saying how far it is; never that there are no messages."""
+    newest = stage.api("GET", "/api/topics/rare")["last_offset"]
+    tab.goto_topic("rare")
+    tab.page.locator(ROW).nth(1).wait_for()
+    with Held(tab, SEARCH) as held:
+        look_from(tab, 2)
+        for reached in ("1,000,001", "2,000,001", "3,000,001"):
+            held.pass_on()
+            tab.sees(f"Searching… nothing yet up to offset {reached}")
+            assert [] == offsets(tab)
+            assert not tab.page.get_by_text("No messages").is_visible()
+        assert "from=3000002&" in held.pass_on()
+        tab.page.locator(ROW).wait_for()
+
+    assert [newest] == offsets(tab)
+    assert not tab.page.get_by_role("button", name="Stop").is_visible()
+    assert not tab.page.get_by_role("button", name="Newer messages").is_visible()
+    assert "" == tab.text(".messages-told")
+
+
+def test_a_topic_that_began_late_is_not_empty(stage: Stage, tab: Tab) -> None:
+    """Its oldest message is found, however far it is from the beginning of the log."""
+    tab.goto_topic("late", "?order=asc")
+    tab.page.locator(ROW).wait_for()
+
+    assert "No messages" not in tab.text(".messages-panel")
+
+
+def test_a_search_that_finds_nothing_says_so_at_its_end(stage: Stage, tab: Tab) -> None:
+    """And not before."""
+    last = stage.api("GET", "/api/topics/rare")["last_offset"]
+    tab.goto_topic("rare", f"?order=asc&from={last + 1}")
+    tab.sees("No messages from there on.")
+
+    assert not tab.page.get_by_text("Searching").is_visible()
+
+
+def test_a_search_is_stopped_and_goes_on_where_it_was(stage: Stage, tab: Tab) -> None:
+    """With the keyboard: the button that starts it makes way for the one that stops it."""
+    tab.goto_topic("rare", "?order=asc&from=1")
+    tab.page.locator(ROW).wait_for()
+    with Held(tab, SEARCH) as held:
+        tab.page.get_by_role("button", name="Newer messages").press("Enter")
+        held.pass_on()
+        tab.sees("Searching… nothing yet up to offset 2,000,000")
+        given_up = held.wait()
+        tab.page.keyboard.press("Enter")
+        tab.sees("Stopped. Nothing more was found up to offset 2,000,000.")
+        assert "net::ERR_ABORTED" == given_up.request.failure
+    assert not tab.page.get_by_text("Searching").is_visible()
+    assert [1] == offsets(tab)
+
+    tab.page.keyboard.press("Enter")
+    tab.page.locator(ROW).nth(1).wait_for()
+    assert "" == tab.text(".messages-told")
+    assert 2 == len(offsets(tab))
+
+
+@pytest.mark.parametrize("other", ["start", "page"])
+def test_a_search_ends_when_something_else_is_looked_at(
+    stage: Stage, tab: Tab, other: str
+) -> None:
+    """Another start, or another page: the broker is not asked on behalf of nobody."""
+    tab.goto_topic("rare")
+    tab.page.locator(ROW).nth(1).wait_for()
+    with Held(tab, SEARCH) as held:
+        look_from(tab, 2)
+        held.pass_on()
+        given_up = held.wait()
+        if other == "start":
+            tab.page.get_by_label("Start at").select_option("newest")
+            assert "order=desc" in held.pass_on()
+            tab.page.locator(ROW).nth(1).wait_for()
+        else:
+            tab.open("#/topics")
+            tab.until("document.querySelector('tbody tr')")
+        assert "net::ERR_ABORTED" == given_up.request.failure
+
+    assert not tab.page.get_by_text("Searching").is_visible()
+
+
+def test_what_is_followed_may_be_rare(stage: Stage, tab: Tab) -> None:
+    """A message far behind the last one appears as any other, and nothing was left out."""
+    tab.goto_topic("steady")
+    tab.page.get_by_label("Follow").check()
+    tab.page.locator(ROW).wait_for()
+    offset = stage.post("steady", "second")
+    tab.until(f"document.querySelector('{ROW}').dataset.offset === '{offset}'")
+
+    assert 0 == tab.page.locator(".messages-gap").count()
+
+
+def replay(tab: Tab) -> None:
+    tab.open("#/dead-letters/dlq.slow")
+    tab.button("Replay all…")
+    tab.button("Replay all")
+
+
+def purge(tab: Tab) -> None:
+    tab.open("#/dead-letters/dlq.slow")
+    tab.button("Purge…")
+    tab.page.get_by_label("Type the name to confirm").fill("dlq.slow")
+    tab.page.get_by_role("dialog").get_by_role("button", name="Purge").click()
+
+
+def verify(tab: Tab) -> None:
+    tab.open("#/log")
+    tab.button("Verify sealed segments")
+
+
+LONG: Final = {
+    "verify": (verify, "**/api/log/verify", "verified, no damage."),
+    "replay": (replay, "**/api/dead-letters/replay", "0 letters sent back."),
+    "purge": (purge, "**/api/queues/*/purge", "0 messages purged."),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_page_waits_for_long_work_to_end(
+    stage: Stage, new_tab: Callable[..., Tab], name: str
+) -> None:
+    """The broker goes on with it, so the page does not say that it gave up."""
+    begin, address, end = LONG[name]
+    if name == "replay":
+        stage.overfill("slow", waiting=1, dead=1)
+        stage.api("POST", "/api/queues/dlq.slow/purge")
+    tab = new_tab(stage.origin)
+    tab.page.add_init_script(IMPATIENT)
+    tab.open()
+    with Held(tab, address) as work, Held(tab, "**/api/keys") as other:
+        begin(tab)
+        asked = work.wait()
+        tab.page.evaluate(ASK)
+        other.wait()
+        tab.page.evaluate("() => lose()")
+        assert "the broker did not answer in time" == tab.page.evaluate("() => told")
+        assert asked.request.failure is None
+        asked.continue_()
+
+    tab.sees(end)
+    assert not tab.page.get_by_text("did not answer in time").is_visible()
