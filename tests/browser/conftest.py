@@ -22,7 +22,9 @@ def chromium() -> Iterator["Browser"]:
 
 @pytest.fixture(scope="module")
 def stage(chromium: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("broker")) as stage:
+    # Small segments, so that there are sealed ones soon.
+    config = "[wal]\nsegment_bytes = 65536\n"
+    with staged(tmp_path_factory.mktemp("broker"), config=config) as stage:
         yield stage
 
 

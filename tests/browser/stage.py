@@ -12,7 +12,7 @@ import shutil
 import signal
 import urllib.request
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -132,6 +132,12 @@ class Stage:
     def stop(self) -> None:
         """End the broker, politely."""
         self._loop.run(self._broker.end(signal.SIGTERM))
+
+    def kill(self) -> None:
+        """End the broker at once, unless it has ended by itself."""
+        with suppress(ProcessLookupError):
+            self._broker.tell(signal.SIGKILL)
+        self._loop.run(self._broker.ended())
 
 
 @contextmanager

@@ -347,8 +347,12 @@ def test_readers_and_their_connections_are_seen_and_closed(stage: Stage, tab: Ta
             client.publish("watched", b"%d" % n)
         tab.open("#/subscriptions?search=watched")
         tab.page.locator("tbody tr").wait_for()
-        cells = tab.page.locator("tbody td").all_inner_texts()
-        assert ["watched", "Blip", "dev"] == cells[:3]
+        cells = tab.page.locator("tbody td")
+        # Topic, strand, principal, QoS, lag, in flight.
+        assert ["watched", "Blip", "dev", "1", "5", "0"] == cells.all_inner_texts()[:6]
+        for message in messages.fetch(max=2):
+            message.ack()
+        tab.until("document.querySelectorAll('tbody td')[4].innerText === '3'")
 
         tab.open("#/connections")
         tab.page.locator("tbody tr").first.wait_for()
@@ -362,13 +366,28 @@ def test_readers_and_their_connections_are_seen_and_closed(stage: Stage, tab: Ta
         assert messages.topic == "watched"
 
 
-def test_the_log_shows_its_segments_and_is_verified(tab: Tab) -> None:
-    """Sizes, ids and, when asked for, integrity."""
+def test_the_log_shows_its_segments_and_is_verified(stage: Stage, tab: Tab) -> None:
+    """Ids, sizes, which are sealed and, when asked for, integrity."""
+    with stage.client("blip") as client:
+        for _ in range(6):
+            client.publish("sealing", bytes(40_000))
+    segments = stage.api("GET", "/api/log")["segments"]
+    sealed = len(segments) - 1
+    assert sealed >= 2
+
+    def column(n: int) -> list[str]:
+        return tab.page.locator(f"tbody td:nth-child({n})").all_inner_texts()
+
     tab.open("#/log")
     tab.page.locator("tbody tr").first.wait_for()
-    assert "00000000000000000001.wal" in tab.text("tbody tr")
+    ids = [f"{s['first_id']:,} – {s['last_id']:,}" for s in segments]  # noqa: RUF001 - the page's dash
+    assert [segment["name"] for segment in segments] == column(1)
+    assert ids[:sealed] == column(2)[:sealed]
+    assert ["sealed"] * sealed + ["open"] == column(4)
+    assert ["not checked"] * sealed + ["being written"] == column(5)
     tab.button("Verify sealed segments")
-    tab.sees("no damage")
+    tab.sees(f"{sealed} sealed segments verified, no damage.")
+    assert ["verified"] * sealed + ["being written"] == column(5)
 
 
 def test_keys_are_listed_without_secrets(tab: Tab) -> None:
