@@ -27,6 +27,9 @@ ROW_COST_BYTES: Final = 64
 PARTS_MAX: Final = 100_000
 """Parts of one cut; whoever asks for more has mistaken the unit."""
 
+SIZES: Final = "target_bytes, parts"
+"""The settings that are refused when there would be more."""
+
 _NEVER: Final = 2**63 - 1
 
 
@@ -189,7 +192,7 @@ def _cut(
             behind = piece.id(at)
             if len(found) + 1 >= PARTS_MAX:  # there is one more at least
                 problem = f"would be more than {PARTS_MAX} parts: ask for larger ones"
-                raise ConfigError("target_bytes, parts", problem)
+                raise ConfigError(SIZES, problem)
             found.append(Part(start, behind, messages, held))
             start, messages, held, limit = behind, 0, 0, limit_behind(passed)
     if start < end:

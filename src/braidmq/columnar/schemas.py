@@ -157,6 +157,7 @@ class TypedSchema:
 
     def __init__(self, schema_id: str, json_schema: dict[str, object]) -> None:
         self.id = schema_id
+        self._content = json_schema
         properties = json_schema.get("properties")
         required = json_schema.get("required", [])
         if json_schema.get("type") != "object" or not isinstance(properties, dict):
@@ -184,6 +185,10 @@ class TypedSchema:
             gc=False,
         )
         self.decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self.row)
+
+    def __reduce__(self) -> tuple[type["TypedSchema"], tuple[str, dict[str, object]]]:
+        """Say how it is made again elsewhere: types that are made here cannot travel."""
+        return TypedSchema, (self.id, self._content)
 
     @classmethod
     def built_in(cls, schema_id: str) -> "TypedSchema":

@@ -63,7 +63,7 @@ class Unsealing:
             raise ConfigError("private_key", str(error)) from None
         self._trusted = None if trusted is None else frozenset(trusted)
         for key in self._trusted or ():
-            if problem := _key_problem(key):
+            if problem := public_key_problem(key):
                 raise ConfigError("trusted_keys", f"a public key {problem}")
 
     @classmethod
@@ -101,7 +101,8 @@ class Unsealing:
         return _payload_of(plaintext, sender, topic.encode(), schema_id)
 
 
-def _key_problem(key: bytes) -> str:
+def public_key_problem(key: bytes) -> str:
+    """Say why *key* cannot be a sender's public key, or nothing."""
     problem = fault(key)
     if not problem and int.from_bytes(key, "little") >= _FIELD_PRIME:
         return "is not in canonical form"  # a second spelling would pass by a list
@@ -113,7 +114,7 @@ def _sender_of(text: bytes) -> bytes:
         sender = base64.b64decode(text, validate=True)
     except binascii.Error:
         raise NotUnsealedError("the sender's key is not base64") from None
-    if problem := _key_problem(sender):
+    if problem := public_key_problem(sender):
         raise NotUnsealedError(f"the sender's key {problem}")
     return sender
 

@@ -35,7 +35,9 @@ class View:
         self.root = Path(path)
         self._disk = Disk(self.root)
         if not (self.root / LOG_DIR).is_dir():
-            raise ConfigError("path", f"{self.root} is not a data directory of BraidMQ")
+            problem = f"{self.root} is not a data directory of BraidMQ"
+            fix = f"name the one that a broker was started with: it has a {LOG_DIR} in it"
+            raise ConfigError("path", f"{problem}; {fix}")
         mark = self._read_mark()
         self._first_ids = list_segments(self._disk)
         if not self._first_ids and mark:

@@ -220,7 +220,7 @@ def _check_together(options: ReadOptions, texts: dict[str, str]) -> None:
             problem = f"cannot be given together with {one}"
             raise OptionError(other, texts[other.lower()], problem, "leave one of them out")
     if options.trusted is not None and options.key_file is None:
-        value = texts["trustedkeys"]
+        value = unsaid("trustedKeys", texts["trustedkeys"])
         raise OptionError("trustedKeys", value, "is of no use alone", "give a privateKeyFile")
     for option, position in (
         ("startingOffsets", options.start),
@@ -273,7 +273,7 @@ _READ: Final = _table(
     ("includeHeaders", "headers", values.flag),
     ("groupId", "group_id", values.name),
     ("schemaId", "schema_id", values.schema_id),
-    ("privateKeyFile", "key_file", values.directory),
+    ("privateKeyFile", "key_file", values.key_file),
     ("trustedKeys", "trusted", values.public_keys),
 )
 _WRITE: Final = _table(

@@ -4,6 +4,7 @@ A scan is a value: it is pickled into every task, and the same part of it gives 
 wherever and whenever it is read.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from braidmq.base.errors import ConfigError
 from braidmq.columnar import Decoding, Part, TypedSchema, Unsealing
 from braidmq.columnar.columns import TYPES
+from braidmq.columnar.cuts import PARTS_MAX, SIZES
 from braidmq.columnar.decode import ERROR_COLUMN
 from braidmq.columnar.failures import TooManyTopicsError, UnavailableError
 from braidmq.columnar.logs import Log
@@ -23,7 +26,7 @@ from braidmq.spark.brokers import log_of
 from braidmq.spark.offsets import NO_LIMITS, Limits, told
 from braidmq.spark.options import ReadOptions
 from braidmq.spark.patience import patiently
-from braidmq.spark.values import OptionError
+from braidmq.spark.values import KEY_FILE_FIX, SCHEMA_FIX, OptionError, refused_as
 from braidmq.spark.workers import settle
 
 Answer = TypeVar("Answer")
@@ -40,20 +43,23 @@ def typed_schema(options: ReadOptions) -> TypedSchema | None:
     """Return the schema that payloads are decoded with: a built-in one, or one of a file.
 
     Raises:
-        ConfigError: There is none of that id, or it cannot be columns.
+        OptionError: There is none of that id, or it cannot be columns.
     """
-    if options.schema_id is None:
+    given = options.schema_id
+    if given is None:
         return None
-    if options.schema_id.endswith(".json"):
-        return TypedSchema.from_file(options.schema_id)
-    return TypedSchema.built_in(options.schema_id)
+    with refused_as("schemaId", given, SCHEMA_FIX):
+        is_file = given.endswith(".json")
+        found = TypedSchema.from_file(given) if is_file else TypedSchema.built_in(given)
+        Decoding(found)  # which judges the names of its fields
+    return found
 
 
 def full_schema(options: ReadOptions) -> pa.Schema:
     """Return every column of a read, in order.
 
     Raises:
-        ConfigError: The schema of the payloads cannot be used.
+        OptionError: The schema of the payloads cannot be used.
     """
     names = [name for name in TYPES if options.headers or name != "headers"]
     own = pa.schema([(name, TYPES[name]) for name in names])
@@ -78,10 +84,26 @@ class Scan:
     pattern: str | None = None
     pattern_only_helps: bool = False
     log: Log = field(init=False)
+    schema: TypedSchema | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Note which log it is; nothing is opened."""
+        """Note which log it is, which is not opened, and what payloads are decoded with.
+
+        Runs on the driver. A schema goes along to every task: its file may be changed, or not
+        be there. A key stays in its file.
+
+        Raises:
+            OptionError: The schema cannot be used, or the key.
+        """
         self.log = log_of(self.options)
+        decoded = any(name not in TYPES for name in self.names)
+        self.schema = typed_schema(self.options) if decoded else None
+        key_file = self.options.key_file
+        # Executors that are elsewhere may have a key that the driver has not.
+        if key_file is not None and (
+            self.options.path is not None or os.access(key_file, os.R_OK)
+        ):
+            self._unsealing()
 
     def cut(self, start: int, end: int) -> list[Part]:
         """Return the parts of a range that have a wanted message, as large as was asked for.
@@ -115,6 +137,10 @@ class Scan:
             )
         except DataLossError as error:
             raise told(error) from None
+        except ConfigError as error:
+            if error.key != SIZES:
+                raise
+            raise _too_many(target_bytes, count) from None
         return [part for part in found if part.messages]
 
     def has_messages(self, start: int, end: int) -> bool:
@@ -219,14 +245,25 @@ class Scan:
             raise OptionError(option, value, problem, fix) from None
 
     def _decoding(self) -> Decoding | None:
-        decoded = any(name not in TYPES for name in self.names)
-        opened = self.options.key_file is not None and "value" in self.names
-        if not decoded and not opened:
+        unsealing = self._unsealing()
+        if self.schema is None and unsealing is None:
             return None
-        unsealing = None
-        if self.options.key_file is not None:
-            unsealing = Unsealing.from_file(self.options.key_file, trusted=self.options.trusted)
-        return Decoding(typed_schema(self.options) if decoded else None, unsealing)
+        return Decoding(self.schema, unsealing)
+
+    def _unsealing(self) -> Unsealing | None:
+        """Return what opens payloads, or None where none is wanted."""
+        given = self.options.key_file
+        if given is None or all(name in TYPES and name != "value" for name in self.names):
+            return None
+        with refused_as("privateKeyFile", str(given), KEY_FILE_FIX):
+            return Unsealing.from_file(given, trusted=self.options.trusted)
+
+
+def _too_many(target_bytes: int | None, count: int | None) -> OptionError:
+    problem = f"would be more than {PARTS_MAX} parts"
+    if target_bytes is None:
+        return OptionError("minPartitions", str(count), problem, "give a smaller number")
+    return OptionError("targetPartitionBytes", str(target_bytes), problem, "give more bytes")
 
 
 def _within(batch: pa.RecordBatch, limits: Limits) -> pa.Array:

@@ -4,6 +4,8 @@ What an option is for, and which go together, is in `options`.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,7 @@ import msgspec
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.broker.cursors import NAME_BYTES_MAX
+from braidmq.columnar.unsealing import public_key_problem
 from braidmq.wire.qumbed.boxes import UnusableKeyError, parse_key
 
 LATEST: Final = -1
@@ -27,6 +30,8 @@ PORT_MAX: Final = 65_535
 ONLY_PARTITION: Final = "0"
 HIDDEN: Final = "***"
 
+SCHEMA_FIX: Final = "name a built-in schema, or the .json file of a flat one"
+KEY_FILE_FIX: Final = "name a key file as `braidmq keygen` writes it"
 _POSITION_FIX: Final = 'give earliest, latest, a number, or {"topic": {"0": number}}'
 _ADDRESS: Final = re.compile(
     r"grpc(\+tls)?://(\[[0-9A-Fa-f:.%\w]+\]|[^\s/:@\[\]]+):(\d{1,5})/?"
@@ -43,6 +48,21 @@ class OptionError(ConfigError):
         self.option = option
 
 
+@contextmanager
+def refused_as(option: str, value: str, fix: str) -> Iterator[None]:
+    """Let what cannot be used be the refusal of the option that said it.
+
+    Raises:
+        OptionError: In place of any other ConfigError.
+    """
+    try:
+        yield
+    except OptionError:
+        raise
+    except ConfigError as error:
+        raise OptionError(option, value, f"cannot be used: {error.problem}", fix) from None
+
+
 def unsaid(option: str, value: str) -> str:
     """Return a value as an error may show it, which somebody will log."""
     secret = any(word in option.lower() for word in _SECRET_WORDS)
@@ -55,8 +75,23 @@ def directory(option: str, text: str) -> Path:
     Raises:
         OptionError: It is not a local path.
     """
+    return _local(option, text, "name a directory that driver and executors share")
+
+
+def key_file(option: str, text: str) -> Path:
+    """Return the path of a file that holds a private key.
+
+    Raises:
+        OptionError: It is not a local path, or a key itself, which the text does not repeat.
+    """
+    with suppress(UnusableKeyError):
+        parse_key(text.strip())
+        raise OptionError(option, HIDDEN, "is a key, and not the file of one", KEY_FILE_FIX)
+    return _local(option, text, KEY_FILE_FIX)
+
+
+def _local(option: str, text: str, fix: str) -> Path:
     if not text or "://" in text:
-        fix = "name a directory that driver and executors share"
         raise OptionError(option, text, "is not a local path", fix)
     # Workers may run somewhere else than the driver, which is who comes by here.
     return Path(text).absolute()
@@ -208,8 +243,7 @@ def schema_id(option: str, text: str) -> str:
         OptionError: It is empty.
     """
     if not text:
-        fix = "name a built-in schema, or the .json file of one"
-        raise OptionError(option, text, "names no schema", fix)
+        raise OptionError(option, text, "names no schema", SCHEMA_FIX)
     return str(Path(text).absolute()) if text.endswith(".json") else text
 
 
@@ -217,10 +251,17 @@ def public_keys(option: str, text: str) -> tuple[bytes, ...]:
     """Return public keys.
 
     Raises:
-        OptionError: One of them is none.
+        OptionError: One of them is none; the text does not repeat it, which may be a secret.
     """
-    try:
-        return tuple(parse_key(word.strip()) for word in text.split(","))
-    except UnusableKeyError as error:
-        fix = "give public keys as `braidmq keygen` prints them, with commas between"
-        raise OptionError(option, text, f"has a key that {error}", fix) from None
+    keys = []
+    for number, word in enumerate(text.split(","), 1):
+        try:
+            keys.append(parse_key(word.strip()))
+            problem = public_key_problem(keys[-1])
+        except UnusableKeyError as error:
+            problem = str(error)
+        if problem:
+            shown = f"has a key, number {number}, that {problem}"
+            fix = "give public keys as `braidmq keygen` prints them, with commas between"
+            raise OptionError(option, unsaid(option, text), shown, fix)
+    return tuple(keys)

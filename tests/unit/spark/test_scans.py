@@ -2,6 +2,7 @@
 
 import base64
 import json
+import pickle
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +11,13 @@ import pytest
 from braidmq.base.errors import ConfigError
 from braidmq.client.qumbed.boxes import KeyPair
 from braidmq.client.qumbed.envelope import Sealer
+from braidmq.columnar import cuts
 from braidmq.columnar.columns import TYPES
+from braidmq.spark import scans
 from braidmq.spark.offsets import Limits, LostOffsetsError
 from braidmq.spark.options import ReadOptions
 from braidmq.spark.scans import Scan, full_schema, typed_schema
+from braidmq.spark.values import OptionError
 from tests.unit.columnar.logs import log_of, message, plain_rows, retain_from, write_log
 from tests.unit.spark.sources import rows_of, varied
 
@@ -116,8 +120,25 @@ def test_a_schema_is_built_in_or_in_a_file(tmp_path: Path) -> None:
     assert typed is not None
     assert ["n"] == [field.name for field in typed.fields]
     assert typed_schema(ReadOptions()) is None
-    with pytest.raises(ConfigError, match="there is no schema 'x': control"):
+    with pytest.raises(OptionError, match=r"option schemaId: 'x' .* is no schema 'x': con.*; "):
         typed_schema(ReadOptions(schema_id="x"))
+    place.write_text('{"type": "object", "properties": {"Offset": {"type": "integer"}}}')
+    with pytest.raises(OptionError, match=r"option schemaId: .* the field 'Offset' has .*; "):
+        full_schema(ReadOptions(schema_id=str(place)))
+
+
+def test_a_schema_in_a_file_goes_along_to_the_tasks(tmp_path: Path) -> None:
+    """It is read on the driver, once: a task may be elsewhere, or later."""
+    place = tmp_path / "mine.json"
+    place.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
+    path = write_log(tmp_path / "log", [message("t", b'{"n":1}'), message("t", b'{"n":"x"}')])
+    found = scan(path, ["n", "_error"], schema_id=str(place))
+    before = rows_of(found.read(1, 3))
+    place.unlink()
+    shipped = pickle.loads(pickle.dumps(found))  # noqa: S301 - our own, as Spark does it
+
+    assert [1, None] == [row["n"] for row in before]
+    assert before == rows_of(shipped.read(1, 3))
 
 
 def test_a_key_adds_the_error_alone() -> None:
@@ -158,13 +179,52 @@ def test_payloads_are_unsealed_before_they_are_decoded(tmp_path: Path) -> None:
 
 
 def test_a_key_that_cannot_be_read_fails_the_read(tmp_path: Path) -> None:
-    """And not a row of it; a read without payloads does not need it."""
+    """On the driver, and not a row of it; a read without payloads does not need it."""
     path = write_log(tmp_path, varied(5))
     key = tmp_path / "none"
 
-    with pytest.raises(ConfigError, match="cannot be read"):
-        list(scan(path, ["value"], key_file=key).read(1, 3))
+    with pytest.raises(OptionError, match=r"option privateKeyFile: '.*cannot be read.*; name"):
+        scan(path, ["value"], key_file=key)
     assert 2 == len(rows_of(scan(path, ["offset"], key_file=key).read(1, 3)))
+
+
+def test_a_key_that_only_executors_have_is_judged_by_them(tmp_path: Path) -> None:
+    """With an endpoint they may be elsewhere; one that the driver can read, it judges."""
+    key = tmp_path / "key"
+    options = ReadOptions(endpoint="grpc://127.0.0.1:1", api_key="k", key_file=key)
+    found = Scan(options, ["value"])
+
+    with pytest.raises(OptionError, match="option privateKeyFile: "):
+        next(found.read(1, 3))
+    key.write_text("no key")
+    key.chmod(0o600)
+    with pytest.raises(OptionError, match=r"option privateKeyFile: '.* does not hold a"):
+        Scan(options, ["value"])
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"partition_bytes": 1}, "option targetPartitionBytes: '1' would be more than 9 parts"),
+        ({"partitions_min": 77}, "option minPartitions: '77' would be more than 9 parts; give"),
+    ],
+)
+def test_too_many_parts_are_refused_by_the_name_of_their_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, object], refused: str
+) -> None:
+    """With its value, and what to give instead."""
+    for module in (cuts, scans):
+        monkeypatch.setattr(module, "PARTS_MAX", 9)
+    path = write_log(tmp_path, varied(100))
+
+    with pytest.raises(OptionError, match=refused):
+        scan(path, None, **given).cut(1, 101)
+
+
+def test_a_directory_without_a_log_is_refused_with_the_fix(tmp_path: Path) -> None:
+    """Under the name that its option has."""
+    with pytest.raises(ConfigError, match=f"^path: {tmp_path} is not a data .*; name the one"):
+        scan(tmp_path).cut(1, 2)
 
 
 @pytest.mark.parametrize("fail", [True, False])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.base.errors import ConfigError
 from braidmq.spark import values
 from braidmq.spark.values import EARLIEST, LATEST, OptionError
 
@@ -84,6 +85,8 @@ BAD = [
     (values.flag, "1"),
     (values.schema_id, ""),
     (values.public_keys, "abc"),
+    (values.key_file, ""),
+    (values.key_file, "s3://a/key"),
 ]
 
 
@@ -99,6 +102,44 @@ def test_a_bad_text_is_refused_with_name_value_and_fix(
     assert str(found.value).startswith(f"option someOption: {shown}")
     assert "; " in str(found.value)
     assert len(str(found.value)) < 250
+
+
+LOW_ORDER = "00" * 32
+NOT_CANONICAL = "f5" + "ff" * 31
+
+
+@pytest.mark.parametrize("text", [LOW_ORDER, NOT_CANONICAL, "secret"])
+def test_a_trusted_key_that_is_none_is_refused_without_a_word_of_it(text: str) -> None:
+    """By its number: somebody may have given a private one."""
+    with pytest.raises(OptionError) as found:
+        values.public_keys("trustedKeys", f"{KEY}, {text}")
+
+    assert text not in str(found.value)
+    assert str(found.value).startswith("option trustedKeys: '***' has a key, number 2, that ")
+    assert "; give public keys as `braidmq keygen` prints them" in str(found.value)
+
+
+def test_a_key_in_place_of_its_file_is_not_repeated() -> None:
+    """Errors are logged."""
+    with pytest.raises(OptionError) as found:
+        values.key_file("privateKeyFile", KEY)
+
+    assert KEY not in str(found.value)
+    assert str(found.value).startswith(
+        "option privateKeyFile: '***' is a key, and not the file"
+    )
+    assert Path("/a/key") == values.key_file("privateKeyFile", "/a/key")
+
+
+def test_what_is_found_out_later_is_told_as_of_its_option() -> None:
+    """And what is told so already stays."""
+    with (
+        pytest.raises(OptionError, match=r"^option a: 'v' cannot be used: it is bad; do b$"),
+        values.refused_as("a", "v", "do b"),
+    ):
+        raise ConfigError("key", "it is bad")
+    with pytest.raises(OptionError, match="option c"), values.refused_as("a", "v", "do b"):
+        raise OptionError("c", "v", "is bad", "do d")
 
 
 @pytest.mark.parametrize("text", ["", "köln-1", "s3 cret", "s3cret\n"])
