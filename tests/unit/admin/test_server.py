@@ -7,13 +7,11 @@ import io
 import logging
 import signal
 import socket
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import trustme
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from braidmq.admin import server
@@ -25,7 +23,7 @@ from braidmq.admin.server import (
     PatientProtocol,
     Uptake,
 )
-from braidmq.base.errors import AddressInUseError, ConfigError
+from braidmq.base.errors import AddressInUseError
 from braidmq.base.limits import KIB, MIB
 from tests.unit.admin.sources import ADMIN, FakeSource
 
@@ -259,73 +257,6 @@ async def test_more_connections_than_the_bound_get_503() -> None:
         finally:
             for _, writer in idle:
                 writer.close()
-
-
-async def test_tls_is_on_with_a_certificate(tmp_path: Path) -> None:
-    """A client that trusts the authority gets its answer."""
-    authority = trustme.CA()
-    issued = authority.issue_cert("localhost")
-    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
-    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    server = AdminServer(
-        app(),
-        host="127.0.0.1",
-        port=0,
-        tls_cert=tmp_path / "cert.pem",
-        tls_key=tmp_path / "key.pem",
-    )
-    address = await server.start()
-    try:
-        reader, writer = await asyncio.open_connection(
-            *address, ssl=context, server_hostname="localhost"
-        )
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
-        writer.close()
-        await writer.wait_closed()
-    finally:
-        await server.stop()
-
-
-async def test_tls_is_of_version_1_3_and_nothing_else(tmp_path: Path) -> None:
-    """As on every other listener."""
-    authority = trustme.CA()
-    issued = authority.issue_cert("localhost")
-    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    server = AdminServer(
-        app(),
-        host="127.0.0.1",
-        port=0,
-        tls_cert=tmp_path / "both.pem",
-        tls_key=tmp_path / "both.pem",
-    )
-    address = await server.start()
-    try:
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            await asyncio.open_connection(*address, ssl=context, server_hostname="localhost")
-    finally:
-        await server.stop()
-
-
-async def test_a_certificate_that_is_none_is_a_configuration_error(tmp_path: Path) -> None:
-    """It is told at start, in one line, and nothing of the file is shown."""
-    (tmp_path / "cert.pem").write_text("secret")
-    server = AdminServer(
-        app(),
-        host="127.0.0.1",
-        port=0,
-        tls_cert=tmp_path / "cert.pem",
-        tls_key=tmp_path / "cert.pem",
-    )
-    with pytest.raises(ConfigError, match=r"^http\.tls_cert: ") as caught:
-        await server.start()
-
-    assert "secret" not in str(caught.value)
 
 
 async def test_a_peer_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,46 @@
+"""Damage that is found while the real process serves: told to whoever met it, and the end."""
+
+import asyncio
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.integration.served import served
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.mark.parametrize("call", [("GET", "topics/t/messages"), ("POST", "log/verify")])
+async def test_damage_that_http_meets_is_told_and_is_65(
+    tmp_path: Path, call: tuple[str, str]
+) -> None:
+    """The request is answered, with what is damaged; then the broker ends, as at a start."""
+    config = "[wal]\nsegment_bytes = 65536\n"
+    async with served(tmp_path, config=config) as broker:
+        ready = await broker.ready()
+        async with broker.peer() as peer:
+            for _ in range(3):
+                await peer.publish("t", 66_000 * b"x")
+        segment = min((tmp_path / "data" / "wal").glob("*.wal"))
+        data = bytearray(segment.read_bytes())
+        data[len(data) // 2] ^= 0x01
+        segment.write_bytes(data)
+        answer = await asyncio.to_thread(_asked, str(ready["http"]), *call)
+
+        assert segment.name in answer
+        assert 65 == await broker.ended()
+
+
+def _asked(address: str, method: str, path: str) -> str:
+    request = urllib.request.Request(
+        f"http://{address}/api/{path}",
+        method=method,
+        headers={"Authorization": "Bearer dev-key"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310 - our own broker
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
