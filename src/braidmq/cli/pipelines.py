@@ -11,6 +11,7 @@ import typer
 
 from braidmq.base.errors import ConfigError
 from braidmq.cli.option_groups import grouped
+from braidmq.cli.pipeline_ends import stoppable
 from braidmq.cli.pipeline_options import (
     FromLog,
     OnSpark,
@@ -39,6 +40,7 @@ Group = Annotated[
 
 @app.command("archive")
 @grouped
+@stoppable
 def archive(
     *,
     tables: Tables,
@@ -57,6 +59,7 @@ def archive(
 
 @app.command("typed")
 @grouped
+@stoppable
 def typed(
     *,
     tables: Tables,
@@ -89,6 +92,7 @@ def typed(
 
 @app.command("rollup")
 @grouped
+@stoppable
 def rollup(
     *,
     tables: Tables,
@@ -132,6 +136,7 @@ def rollup(
 
 @app.command("replay")
 @grouped
+@stoppable
 def replay(
     *,
     name: Annotated[
@@ -171,6 +176,7 @@ def replay(
 
 @app.command("report")
 @grouped
+@stoppable
 def report(
     *,
     tables: Tables,

@@ -1,6 +1,8 @@
 """The report in a real session: its numbers are those of a plain count."""
 
 import json
+import os
+import signal
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -123,6 +125,24 @@ def test_a_range_of_time_is_reported_and_replaces_the_last_report(
     assert [("named", 10)] == [(row["topic"], row["messages"]) for row in found]
     assert 0 == len(DeltaTable(tmp_path / "typed").to_pyarrow_table())
     assert "No topic was read with a schema." in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_a_signal_ends_a_report_and_the_last_one_stays(
+    spark: SparkSession, log: Path, tmp_path: Path
+) -> None:
+    """Between two jobs; a page of a part would be wrong."""
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        if "are counted" in line:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    report(Plan({"path": str(log)}, tmp_path), [], tell)
+
+    assert "report: stopped; the last report is as it was" == lines[-1]
+    assert not (tmp_path / "report.html").exists()
+    assert {} == tables(tmp_path)
 
 
 def test_an_empty_log_is_reported_as_such(spark: SparkSession, tmp_path: Path) -> None:

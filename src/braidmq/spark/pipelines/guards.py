@@ -1,9 +1,12 @@
-"""Guards of a run that is not only a streaming query: its directory, and its words."""
+"""Guards of a run that is not only a streaming query: its directory, its words, its end."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Final
+
+from pyspark.sql import SparkSession
 
 from braidmq.base.errors import BraidError, ConfigError, DataDirInUseError
 from braidmq.spark.offsets import LostOffsetsError
@@ -13,6 +16,7 @@ from braidmq.spark.pipelines.failures import (
     is_java_gone,
     told,
 )
+from braidmq.spark.pipelines.queries import LOOK_S
 from braidmq.wal.disk import Disk
 
 LOCK: Final = "_held"
@@ -56,3 +60,24 @@ def plain_errors(name: str) -> Iterator[None]:
         if is_java_gone(error):
             raise JavaGoneError(name) from error
         raise QueryFailedError(name, told(error)) from error
+
+
+@contextmanager
+def cancelling(spark: SparkSession, stopping: Event) -> Iterator[None]:
+    """Cancel the jobs of a session when *stopping* is set; they fail, then."""
+    done = Event()
+
+    def watch() -> None:
+        while not done.wait(LOOK_S):
+            if stopping.is_set():
+                with suppress(Exception):  # it may be gone, and then so are its jobs
+                    spark.sparkContext.cancelAllJobs()
+
+    # Not in a handler: the connection to the JVM is in the middle of a call then.
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

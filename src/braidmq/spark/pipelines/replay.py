@@ -26,7 +26,7 @@ from braidmq.spark.pipelines.progress import BatchLine
 from braidmq.spark.pipelines.replay_inputs import Input, LogInput, TableInput, table_files
 from braidmq.spark.pipelines.replay_places import Chunk, Place, Subject
 from braidmq.spark.pipelines.replay_rows import outgoing
-from braidmq.spark.pipelines.runs import Plan, Run, Tell, signals
+from braidmq.spark.pipelines.runs import GOES_ON, Plan, Run, Tell
 from braidmq.spark.source import FORMAT
 
 NAME: Final = "replay"
@@ -68,7 +68,7 @@ def replay(plan: Plan, wish: Wish, tell: Tell) -> None:
             "--rate", f"{wish.rate:g} is not more than 0; leave it out for no limit"
         )
     run = Run(NAME, plan, tell)
-    with held(plan.out, "--checkpoint"), signals(run.stopping), plain_errors(NAME):
+    with held(plan.out, "--checkpoint"), run.ending(), plain_errors(NAME):
         Replay(run, wish).go()
 
 
@@ -131,7 +131,7 @@ class Replay:
         if chunk is None:
             self._run.tell(f"{NAME}: {self._subject.name!r} is done; nothing is left of it")
         else:
-            self._run.tell(f"{NAME}: stopped; the next run goes on from here")
+            self._run.tell(f"{NAME}: stopped; {GOES_ON}")
 
     def _behind(self, chunk: Chunk | None) -> Chunk | None:
         """Return the chunk behind another one, or the first; None at the end."""

@@ -22,7 +22,8 @@ from pyspark.sql import DataFrame
 from braidmq.spark.offsets import batch_range
 from braidmq.spark.options import for_batch
 from braidmq.spark.pipelines import report_counts as counts
-from braidmq.spark.pipelines.guards import held, plain_errors
+from braidmq.spark.pipelines.guards import cancelling, held, plain_errors
+from braidmq.spark.pipelines.queries import StoppingError
 from braidmq.spark.pipelines.report_page import Findings, TopicFit, TopicVolume, page
 from braidmq.spark.pipelines.runs import Plan, Run, Tell
 from braidmq.spark.pipelines.tables import DELTA
@@ -64,7 +65,11 @@ def report(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
     found = Scan(options, [])
     first, end = batch_range(found.log, options)
     pinned = {"startingOffsets": str(first), "endingOffsets": str(end)}
-    with held(plan.out, "--out"), plain_errors(NAME):
+    with (
+        held(plan.out, "--out"),
+        run.ending("the last report is as it was"),
+        plain_errors(NAME),
+    ):
         Counting(run, pinned).go(found.log.address, {w.schema: w.topics for w in wanted})
 
 
@@ -79,23 +84,38 @@ class Counting:
     def go(self, address: str, typed: Mapping[str, Sequence[str]]) -> None:
         """Count, and write tables and page."""
         out, tell = self._run.plan.out, self._run.tell
-        reader = self._run.spark.read.format(FORMAT).options(**self._source)
-        alike = counts.counted(reader.schema(_READ).load()).persist()
-        tables = {
-            "topics": counts.volumes(alike).toArrow().sort_by("topic"),
-            "hours": counts.hours(alike).toArrow().sort_by("hour"),
-            "dead_letters": counts.deaths(alike).toArrow().sort_by("topic"),
-        }
-        messages = sum(tables["topics"].column("messages").to_pylist())
-        tell(f"{NAME}: {messages} messages of {len(tables['topics'])} topics are counted")
-        claimed = counts.claims(alike).toArrow().to_pylist()
-        alike.unpersist()
-        tables["typed"], delays = self._typed(claimed, typed)
+        with cancelling(self._run.spark, self._run.stopping):
+            tables, delays = self._counted(typed)
         for name, table in tables.items():
             _write(out, name, table, self._run.plan.format)
         text = page(_findings(address, tables, delays))
         replace_file(Disk(out), PAGE, text.encode("utf-8", "replace"))
         tell(f"{NAME}: {out / PAGE} is written")
+
+    def _counted(
+        self, typed: Mapping[str, Sequence[str]]
+    ) -> tuple[dict[str, pa.Table], list[int]]:
+        """Return the tables, and how many typed rows had which delay."""
+        reader = self._run.spark.read.format(FORMAT).options(**self._source)
+        alike = counts.counted(reader.schema(_READ).load()).persist()
+        tables = {
+            "topics": self._result(counts.volumes(alike)).sort_by("topic"),
+            "hours": self._result(counts.hours(alike)).sort_by("hour"),
+            "dead_letters": self._result(counts.deaths(alike)).sort_by("topic"),
+        }
+        messages = sum(tables["topics"].column("messages").to_pylist())
+        topics = len(tables["topics"])
+        self._run.tell(f"{NAME}: {messages} messages of {topics} topics are counted")
+        claimed = self._result(counts.claims(alike)).to_pylist()
+        alike.unpersist()
+        tables["typed"], delays = self._typed(claimed, typed)
+        return tables, delays
+
+    def _result(self, frame: DataFrame) -> pa.Table:
+        """Compute a frame, unless the run is to end."""
+        if self._run.stopping.is_set():
+            raise StoppingError
+        return frame.toArrow()
 
     def _typed(
         self, claimed: list[dict[str, Any]], named: Mapping[str, Sequence[str]]
@@ -111,9 +131,9 @@ class Counting:
                     rows = self._typed_rows(schema_id, topics, is_claim=is_claim)
                     fits += [
                         {**row, "schema_id": schema_id}
-                        for row in counts.fits(rows).toArrow().to_pylist()
+                        for row in self._result(counts.fits(rows)).to_pylist()
                     ]
-                    for row in counts.delays(rows).toArrow().to_pylist():
+                    for row in self._result(counts.delays(rows)).to_pylist():
                         delays[row["bucket"]] += row["rows"]
         fits.sort(key=lambda fit: (fit["topic"], fit["schema_id"]))
         return pa.Table.from_pylist(fits, _TYPED), delays

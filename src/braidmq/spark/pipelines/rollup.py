@@ -59,7 +59,7 @@ def rollup(plan: Plan, wish: Wish, tell: Tell) -> None:
     if wants(options, goal.topic):
         problem = f"has the topic {goal.topic!r}, which this rollup writes; leave it out"
         raise ConfigError("--subscribe", problem)
-    with held(run.checkpoint(), "--checkpoint"), plain_errors(NAME):
+    with held(run.checkpoint(), "--checkpoint"), run.ending(), plain_errors(NAME):
         writer = Rollup(goal, run.checkpoint() / STATES, tell)
         writer.finish_closing(run.spark)
         stream = Stream(lambda: run.messages(schemaId=wish.schema), writer.write)

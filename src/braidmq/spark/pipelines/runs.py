@@ -4,6 +4,7 @@
     run.go(Stream(frame=lambda: run.messages(), write=write))
 
 SIGTERM and SIGINT end a run behind the batch that is being written; the next run goes on there.
+Whoever sends them may send them to Spark, too: what that breaks is not an error of the run.
 """
 
 import logging
@@ -38,13 +39,14 @@ from braidmq.spark.sessions import MASTER, session
 from braidmq.spark.source import FORMAT
 from braidmq.wal.disk import Disk
 
-__all__ = ["Batch", "Plan", "Run", "Stream", "Tell", "signals"]
+__all__ = ["Batch", "Plan", "Run", "Stream", "Tell"]
 
 CHECKPOINT: Final = "_checkpoint"
 LOG: Final = "_spark.log"
 LOCK: Final = "_lock"
 """In the directory of the output; readers of tables pass over names with a `_`."""
 
+GOES_ON: Final = "the next run goes on from here"
 CONFIG: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -87,7 +89,7 @@ class Run:
         log = self.plan.out / LOG
         config = {**CONFIG, **self.plan.config}
         try:
-            with _errors_into(log):
+            with _errors_into(log), _interrupts_kept():
                 found = session(f"braidmq {self.name}", master=self.plan.master, config=config)
         except (PySparkException, Py4JError) as error:
             problem = f"Spark does not start: {told(error)}; {log} says more"
@@ -118,12 +120,26 @@ class Run:
             QueryFailedError: A query has failed for good.
             JavaGoneError: Spark has died.
         """
-        with _held(self.plan.out):
-            assert self.spark is not None  # Spark sets handlers, so ours come behind it
-            with signals(self.stopping):
-                self._watch([self._query(stream) for stream in streams])
-                if behind is not None and not self.stopping.is_set():
-                    behind()
+        with self.ending(), _held(self.plan.out):
+            assert self.spark is not None  # first of all: it may not come up
+            self._watch([self._query(stream) for stream in streams])
+            if behind is not None and not self.stopping.is_set():
+                behind()
+
+    @contextmanager
+    def ending(self, left: str = GOES_ON) -> Iterator[None]:
+        """Let a signal set `stopping`; what Spark fails with behind it is told as an end.
+
+        *left* says what becomes of what is not done.
+        """
+        with signals(self.stopping):
+            try:
+                yield
+            except Exception as error:
+                of_spark = isinstance(error, QueryFailedError | JavaGoneError)
+                if not self.stopping.is_set() or not (of_spark or is_java_gone(error)):
+                    raise
+                self.tell(f"{self.name}: stopped; {left}")
 
     def _query(self, stream: Stream) -> Query:
         return Query(
@@ -150,7 +166,7 @@ class Run:
             if not self.stopping.is_set():  # who ends us may end all of us at once
                 raise JavaGoneError(self.name) from error
         if going:
-            self.tell(f"{self.name}: stopped; the next run goes on from here")
+            self.tell(f"{self.name}: stopped; {GOES_ON}")
 
     def _give_up(self, queries: list[Query]) -> None:
         self.stopping.set()
@@ -193,7 +209,15 @@ def signals(stopping: Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-_signals = signals
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Keep the handler of SIGINT: Spark sets one that breaks into whatever is being done."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if current_thread() is main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def _keep_quiet() -> None:

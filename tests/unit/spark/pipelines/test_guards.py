@@ -1,13 +1,16 @@
 """Guards of a run: its directory, and its words."""
 
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.spark.offsets import LostOffsetsError
 from braidmq.spark.pipelines.failures import JavaGoneError, QueryFailedError
-from braidmq.spark.pipelines.guards import held, plain_errors
+from braidmq.spark.pipelines.guards import cancelling, held, plain_errors
 
 
 def test_a_directory_is_held_by_one_run(tmp_path: Path) -> None:
@@ -40,3 +43,16 @@ def test_errors_end_in_one_line(case: str) -> None:
 
     with pytest.raises(kind, match=text), plain_errors("report"):
         raise error
+
+
+def test_jobs_are_cancelled_when_a_run_is_to_end_and_not_before() -> None:
+    """Again and again: the next one may have begun behind the first time."""
+    calls: SimpleQueue[str] = SimpleQueue()
+    context = SimpleNamespace(cancelAllJobs=lambda: calls.put("cancelled"))
+    spark, stopping = SimpleNamespace(sparkContext=context), Event()
+    with cancelling(spark, stopping):  # type: ignore[arg-type]  # a Spark that is played
+        pass
+    assert calls.empty()
+    with cancelling(spark, stopping):  # type: ignore[arg-type]  # as above
+        stopping.set()
+        assert ["cancelled", "cancelled"] == [calls.get(timeout=10) for _ in range(2)]

@@ -2,15 +2,20 @@
 
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 
 from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines import runs
-from braidmq.spark.pipelines.runs import Plan, Run, signals
+from braidmq.spark.pipelines.failures import JavaGoneError, QueryFailedError
+from braidmq.spark.pipelines.runs import Plan, Run, Stream, signals
 
 
 def run_of(out: Path, checkpoint: Path | None = None) -> Run:
@@ -43,6 +48,77 @@ def test_a_signal_sets_the_event_and_nothing_else(number: signal.Signals) -> Non
         assert stopping.wait(5)
 
     assert before == signal.getsignal(number)
+
+
+STOPPED = "archive: stopped; the next run goes on from here"
+
+
+@pytest.mark.parametrize(
+    "problem", [None, PySparkException("gone"), ConnectionResetError()], ids=repr
+)
+def test_a_signal_while_spark_comes_up_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception | None
+) -> None:
+    """No query is begun, whether Spark comes up or was ended as well."""
+
+    def session(*_args: object, **_more: object) -> Any:  # noqa: ANN401 - a Spark that is played
+        os.kill(os.getpid(), signal.SIGTERM)
+        if problem is not None:
+            raise problem
+        return SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
+
+    monkeypatch.setattr(runs, "session", session)
+    lines: list[str] = []
+    stream = Stream(lambda: pytest.fail("begun"), lambda _frame, _batch: None)
+    Run("archive", Plan({}, tmp_path), lines.append).go(stream)
+
+    assert [STOPPED] == lines
+
+
+def test_an_interrupt_ends_a_run_as_any_signal_whatever_spark_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own handler would break into the batch."""
+
+    def session(*_args: object, **_more: object) -> Any:  # noqa: ANN401 - a Spark that is played
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
+
+    monkeypatch.setattr(runs, "session", session)
+    run = run_of(tmp_path)
+    with run.ending():
+        assert run.spark is not None
+        os.kill(os.getpid(), signal.SIGINT)
+        assert run.stopping.wait(5)
+
+
+ENDS: dict[str, tuple[Exception, bool]] = {
+    "Spark has failed": (QueryFailedError("archive", "Job 1 cancelled"), True),
+    "Spark is gone": (JavaGoneError("archive"), True),
+    "Spark does not answer": (EOFError(), True),
+    "the user is wrong": (ConfigError("--out", "is bad"), False),
+    "the disk is full": (OSError(28, "No space left on device"), False),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_what_a_signal_broke_is_an_end_and_no_error(tmp_path: Path, case: str) -> None:
+    """Only what is Spark's; and without a signal all of it is an error."""
+    error, is_end = ENDS[case]
+    lines: list[str] = []
+    run = Run("archive", Plan({}, tmp_path), lines.append)
+
+    def fail() -> None:
+        with run.ending("too bad"):
+            raise error
+
+    with pytest.raises(type(error)):
+        fail()
+    run.stopping.set()
+    with nullcontext() if is_end else pytest.raises(type(error)):
+        fail()
+
+    assert (["archive: stopped; too bad"] if is_end else []) == lines
 
 
 def test_in_another_thread_signals_are_left_alone() -> None:
