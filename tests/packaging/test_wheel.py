@@ -42,6 +42,8 @@ WITH_AN_EXTRA: Final = (
     "braidmq.cli.demo_tables",
     "braidmq.columnar",
     "braidmq.server.flight",
+    "braidmq.server.sink",
+    "braidmq.server.stage",
     "braidmq.server.tracing",
     "braidmq.spark",
 )
