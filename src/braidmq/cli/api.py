@@ -15,6 +15,7 @@ import typer
 
 from braidmq.base.errors import EXIT_USAGE, BraidError, ConfigError
 from braidmq.base.limits import TOPIC_BYTES_MAX
+from braidmq.cli.exact_json import read_json, room_for_depth
 
 HTTP_PORT: Final = 9100
 ANSWER_TIMEOUT_S: Final = 10.0
@@ -102,22 +103,27 @@ class Api:
         try:
             if status not in {http.HTTPStatus.OK, http.HTTPStatus.CREATED}:
                 raise self._refusal(status, answer, listed_by)
-            return msgspec.json.decode(answer, type=dict[str, object])
-        except msgspec.DecodeError:
+            with room_for_depth():
+                # Payloads are in the answer as they were sent, and may be any JSON.
+                said = read_json(answer.decode())
+        except (ValueError, RecursionError):
             raise self._is_other() from None
+        if not isinstance(said, dict):
+            raise self._is_other()
+        return said
 
-    def rows(self, path: str, field: str) -> Iterator[dict[str, object]]:
-        """Yield the rows of all pages of a list that is asked for by name.
+    def rows(self, path: str, field: str, *, after: str = "") -> Iterator[dict[str, object]]:
+        """Yield the rows of all pages of a list that is asked for by name, behind *after*.
 
         Raises:
             HttpError: As in `ask`.
         """
-        after: object = ""
-        while after is not None:
-            query = urlencode({"limit": PAGE_SIZE, "after": after}, quote_via=quote)
+        name: object = after
+        while name is not None:
+            query = urlencode({"limit": PAGE_SIZE, "after": name}, quote_via=quote)
             page = self.ask("GET", f"{path}?{query}")
             yield from self.rows_in(page, field)
-            after = page.get("next")
+            name = page.get("next")
 
     def rows_in(self, page: dict[str, object], field: str) -> list[dict[str, object]]:
         """Return the rows of one page.
@@ -129,6 +135,17 @@ class Api:
             return msgspec.convert(page.get(field), list[dict[str, object]])
         except msgspec.ValidationError:
             raise self._is_other() from None
+
+    def number_in(self, answer: dict[str, object], field: str) -> int:
+        """Return a number that an answer, or a row of it, must have.
+
+        Raises:
+            HttpError: It has not: this is not BraidMQ.
+        """
+        number = answer.get(field)
+        if not isinstance(number, int):
+            raise self._is_other()
+        return number
 
     def events(self, path: str) -> Iterator[tuple[str, object]]:
         """Yield the events of a stream as they come, each with its name and what it says.

@@ -1,13 +1,11 @@
 """`braidmq publish` and `braidmq subscribe`: messages by hand, through the client library."""
 
 import asyncio
-import base64
-import json
 import os
 import sys
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,6 +13,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
 from braidmq.cli.completion import topic_names
 from braidmq.cli.config import AsJson
+from braidmq.cli.exact_json import payload_as_json
 from braidmq.cli.tables import print_json, printable
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
@@ -264,19 +263,3 @@ def _as_json(message: "Message") -> dict[str, object]:
     if message.schema:
         shown["schema"] = message.schema
     return shown | payload_as_json(message.payload)
-
-
-def payload_as_json(payload: bytes) -> dict[str, object]:
-    """Return `payload`, as JSON when it is JSON and else as text, or `payload_base64`."""
-    try:
-        return {"payload": json.loads(payload, parse_constant=_not_json)}
-    except (ValueError, RecursionError):
-        try:
-            return {"payload": payload.decode("utf-8")}
-        except UnicodeDecodeError:
-            return {"payload_base64": base64.b64encode(payload).decode("ascii")}
-
-
-def _not_json(constant: str) -> NoReturn:
-    # Python's parser takes NaN and Infinity; the readers of our lines need not.
-    raise ValueError(constant)

@@ -1,11 +1,12 @@
 """Tables and JSON on stdout: readable on a terminal, plain in a pipe, exact with --json."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 
 import typer
+
+from braidmq.cli.exact_json import json_text
 
 Row = Mapping[str, object]
 
@@ -24,7 +25,7 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) ->
 
 def print_json(value: object) -> None:
     """Print *value* as one JSON document on one line."""
-    print(json.dumps(value, ensure_ascii=False, default=str))
+    print(json_text(value, encoding=sys.stdout.encoding or "utf-8"))
 
 
 def print_done(answer: Row, done: str, *, as_json: bool) -> None:

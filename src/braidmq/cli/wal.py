@@ -15,7 +15,7 @@ import typer
 
 from braidmq.base.errors import EXIT_DAMAGED_LOG, ConfigError
 from braidmq.cli.config import AsJson, ConfigFile, effective_config
-from braidmq.cli.messages import payload_as_json
+from braidmq.cli.exact_json import payload_as_json
 from braidmq.cli.progress import progress
 from braidmq.cli.tables import print_json, printable
 

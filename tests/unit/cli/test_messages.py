@@ -63,14 +63,18 @@ def test_json_lines_hold_every_kind_of_payload(
     broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """JSON as JSON, text as text, and bytes that are neither in base64."""
-    reader = subscribed(broker, "json", capsys, "--count", "4", "--json")
-    for payload in (b'{"n": 1}', b"NaN", b"\xff\x00", b""):
+    reader = subscribed(broker, "json", capsys, "--count", "6", "--json")
+    odd = (b'"\\ud800"', b'{"x": 1e999}')
+    for payload in (b'{"n": 1}', b"NaN", b"\xff\x00", b"", *odd):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(payload)))
         assert 0 == main(["publish", "json", "-", "--url", broker.url(), "--json"])
     out, _ = reader.communicate(timeout=60)
     lines = [json.loads(line) for line in out.splitlines()]
 
-    assert [{"n": 1}, "NaN", None, ""] == [line.get("payload") for line in lines]
+    payloads = [{"n": 1}, "NaN", None, "", "\ud800", {"x": float("inf")}]
+    assert payloads == [line.get("payload") for line in lines]
+    for line, payload in zip(out.splitlines()[4:], odd, strict=True):
+        assert line.endswith(b'"payload": ' + payload + b"}")
     assert base64.b64encode(b"\xff\x00").decode() == lines[2]["payload_base64"]
     offsets = [line["offset"] for line in lines]
     assert sorted(set(offsets)) == offsets

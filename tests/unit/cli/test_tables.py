@@ -1,5 +1,6 @@
 """Tables and JSON on stdout."""
 
+import io
 import json
 import sys
 
@@ -50,6 +51,28 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": "x\ny ü"})
 
     assert '{"a": "x\\ny ü"}\n' == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("encoding", "errors", "text", "written"),
+    [
+        ("utf-8", "strict", "\u00fc \ud800", b'"\\u00fc \\ud800"\n'),
+        ("utf-8", "surrogateescape", "\udc80", b'"\\udc80"\n'),
+        ("latin-1", "strict", "\u2713", b'"\\u2713"\n'),
+    ],
+)
+def test_json_is_json_wherever_it_goes(
+    *, monkeypatch: pytest.MonkeyPatch, encoding: str, errors: str, text: str, written: bytes
+) -> None:
+    """What the place cannot say in characters, or would say in other bytes, is escaped."""
+    place = io.BytesIO()
+    monkeypatch.setattr(
+        sys, "stdout", io.TextIOWrapper(place, encoding=encoding, errors=errors)
+    )
+    print_json(text)
+    sys.stdout.flush()
+
+    assert written == place.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,29 @@ def test_dump_as_json_may_hold_payloads(
     assert "payload" not in text
 
 
+def test_dump_goes_on_behind_an_odd_payload(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JSON without a value of its own in Python is JSON, and stays what it was."""
+    wal = Wal.open(
+        Disk(tmp_path),
+        WalOptions(),
+        describe,
+        now_us=TIMESTAMP_US,
+        after_id=0,
+        visit=lambda *_: None,
+    )
+    odd = ['"\\ud800"', '{"x": 1e999}', "[1]"]
+    wal.append([message("b", payload.encode()) for payload in odd])
+    wal.commit(TIMESTAMP_US)
+    wal.close()
+    code, text = ran(capsys, "dump", "--data-dir", tmp_path, "--json", "--payloads")
+
+    assert (0, 3) == (code, len(text.splitlines()))
+    for line, payload in zip(text.splitlines(), odd, strict=True):
+        assert line.endswith(f'"payload": {payload}}}')
+
+
 NAMES = [
     "message",
     "dead letter",
