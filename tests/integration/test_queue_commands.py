@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from braidmq.cli.dead_letters import LETTERS_AT_ONCE
 from tests.integration.blip.peer import PATIENCE_S
 from tests.integration.served import Served, served
 
@@ -84,6 +85,26 @@ async def test_what_an_operator_does_with_queues_lasts(tmp_path: Path) -> None:
         assert [] == await operator.sees("dlq", "list", "dlq.invoices")
         assert 5 == (await operator.sees("queue", "purge", "invoices", "--yes"))["purged"]
         assert 0 == (await operator.sees("dlq", "purge", "dlq.invoices", "--yes"))["purged"]
+        assert 0 == await broker.end()
+
+
+async def test_letters_that_cannot_go_back_do_not_hold_up_the_others(tmp_path: Path) -> None:
+    """Odd ones go as well, and as many requests as it takes are one replay."""
+    async with served(tmp_path, "--vibe", "off") as broker:
+        await broker.ready()
+        operator = Operator(broker)
+        await operator.sees("queue", "create", "invoices", "--max-queue-size", "1")
+        for payload in ('"\\ud800"', '"\\ud800"', "1e999"):
+            await operator.publish("invoices", payload, 1)
+        await operator.publish("dlq.invoices", "this came from nowhere", 3)
+        await operator.publish("invoices", "{}", 2 * LETTERS_AT_ONCE)
+        listed = await operator.sees("dlq", "list", "dlq.invoices", "--count", "2")
+        assert ["\ud800", float("inf")] == [letter["payload"] for letter in listed]
+        sent_back = await operator.sees("dlq", "replay", "dlq.invoices")
+        assert 2 + 2 * LETTERS_AT_ONCE == sent_back["replayed"]
+        listed = await operator.sees("dlq", "list", "dlq.invoices")
+        assert ["this came from nowhere"] * 3 == [letter["payload"] for letter in listed]
+        assert 3 == (await operator.sees("dlq", "purge", "dlq.invoices", "--yes"))["purged"]
         assert 0 == await broker.end()
 
 

@@ -11,7 +11,7 @@ from braidmq.cli.api import PAGE_SIZE, Api, Url, api_at, path_of
 from braidmq.cli.completion import letter_queue_names
 from braidmq.cli.config import AsJson
 from braidmq.cli.confirmation import Yes, confirm
-from braidmq.cli.progress import waiting
+from braidmq.cli.progress import Advance, progress, waiting
 from braidmq.cli.tables import print_done, print_rows, printable
 
 app = typer.Typer(help="Dead letters of a running broker.", no_args_is_help=True)
@@ -20,8 +20,12 @@ LETTERS: Final = "/api/dead-letters"
 LETTERS_DEFAULT: Final = 100
 LIST: Final = "braidmq dlq list"
 
+LETTERS_AT_ONCE: Final = 1_000
+"""So many are sent back by one request, for a bar that moves: it is answered when all of them
+are committed."""
+
 REPLAY_TIMEOUT_S: Final = 600.0
-"""A replay is answered when all of it is committed, and all of it may be much."""
+"""Much longer than they take, but another replay may be before them."""
 
 _QUEUE_COLUMNS: Final = ("queue", "messageCount", "inFlight", "subscriberCount")
 _COLUMNS: Final = ("offset", "id", "reason", "deathQueue", "attempts", "timestamp", "size")
@@ -70,13 +74,18 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters back to the queues that they came from."""
-    asked = {"queue": queue, "count": count, "offset": offset}
-    with waiting("sending letters back"):
-        answer = api_at(url).ask(
-            "POST", f"{LETTERS}/replay", asked, listed_by=LIST, timeout_s=REPLAY_TIMEOUT_S
-        )
-    done = f"sent {answer.get('replayed')} letters back from {printable(queue)}"
-    print_done(answer, done, as_json=as_json)
+    api = api_at(url)
+    if offset is not None:
+        # The broker is told both, if both are given, and says what is wrong with that.
+        with waiting("sending the letter back"):
+            sent = _send_back(api, queue, count=count, offset=offset)
+    else:
+        there = _waiting_in(api, queue)
+        with progress("sending letters back") as advance:
+            total = there if count is None else min(count, there)
+            sent = _send_back_in_parts(api, queue, total, advance)
+    done = f"sent {sent} letters back from {printable(queue)}"
+    print_done({"queue": queue, "replayed": sent}, done, as_json=as_json)
 
 
 @app.command("purge")
@@ -89,6 +98,40 @@ def purge(queue: Queue, *, yes: Yes = False, url: Url = None, as_json: AsJson = 
     answer = api.ask("POST", path_of("api", "queues", queue, "purge"), listed_by=LIST)
     done = f"purged {answer.get('purged')} letters from {printable(queue)}"
     print_done(answer, done, as_json=as_json)
+
+
+def _send_back_in_parts(api: Api, queue: str, total: int, advance: Advance) -> int:
+    """Send so many of the oldest letters back, and tell how far it is; return how many went."""
+    sent = stayed = 0
+    advance(0, total)
+    while True:
+        # Letters that do not say where they came from stay, and are met again by each request
+        # before the others: as many others are asked for at least, so that this stays cheap.
+        asked = min(stayed + max(stayed, LETTERS_AT_ONCE), total - sent)
+        # Where no letter waits, the broker is asked all the same: it knows what is wrong.
+        went = _send_back(api, queue, count=max(asked, 1))
+        sent += went
+        stayed = asked - went
+        advance(sent + stayed, total)
+        if sent + stayed >= total:
+            return sent
+
+
+def _send_back(api: Api, queue: str, *, count: int | None, offset: int | None = None) -> int:
+    asked = {"queue": queue, "count": count, "offset": offset}
+    path = f"{LETTERS}/replay"
+    answer = api.ask("POST", path, asked, listed_by=LIST, timeout_s=REPLAY_TIMEOUT_S)
+    return api.number_in(answer, "replayed")
+
+
+def _waiting_in(api: Api, queue: str) -> int:
+    """Return how many letters wait in a queue; none if it is no queue of dead letters."""
+    # Whoever may send letters back sees their queue in this list, but perhaps not by itself.
+    for row in api.rows(LETTERS, "queues", after=queue[:-1]):
+        name = str(row.get("queue"))
+        if name >= queue:
+            return api.number_in(row, "messageCount") if name == queue else 0
+    return 0
 
 
 def _letters(api: Api, queue: str, count: int) -> Iterator[dict[str, object]]:

@@ -5,9 +5,14 @@ import json
 
 import pytest
 
+from braidmq.cli import dead_letters
 from braidmq.cli.main import main
 from tests.unit.admin.sources import FakeLetters, FakeSource, facts
-from tests.unit.cli.serving import url
+from tests.unit.cli.serving import serving, url
+from tests.unit.cli.terminals import on_terminal
+
+ODD = [b'"\\ud800"', b'{"a": 1e999}', 5_000 * b"1"]
+"""JSON that has no value in Python, or none that UTF-8 can say; HTTP passes it on."""
 
 
 @pytest.fixture
@@ -74,8 +79,110 @@ def test_letters_are_sent_back(
     assert "sent 3 letters back from dlq.a" == everything
     assert {"queue": "dlq.a", "replayed": 2} == json.loads(some)
     assert "sent 1 letters back from dlq.a" == one
-    assert [("dlq.a", None), ("dlq.a", 2)] == letters.replays
+    assert [("dlq.a", 3), ("dlq.a", 2)] == letters.replays
     assert [("dlq.a", 3)] == letters.replayed_alone
+
+
+@pytest.mark.parametrize("payload", ODD)
+def test_an_odd_letter_is_a_letter(
+    source: FakeSource,
+    letters: FakeLetters,
+    port: int,
+    capsys: pytest.CaptureFixture[str],
+    payload: bytes,
+) -> None:
+    """It is listed, shown to the letter with --json, sent back, and let go."""
+    letters.add("dlq.a", 1, payload)
+    letters.add("dlq.a", 2)
+
+    assert 0 == main(["dlq", "list", "dlq.a", "--url", url(port)])
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert ["1", "2"] == [row.partition("\t")[0] for row in rows]
+    assert 0 == main(["dlq", "list", "dlq.a", "--json", "--url", url(port)])
+    assert f'"payload": {payload.decode()}, ' in capsys.readouterr().out
+    assert 0 == main(["dlq", "replay", "dlq.a", "--url", url(port)])
+    assert 0 == main(["dlq", "purge", "dlq.a", "--yes", "--url", url(port)])
+    assert 0 == source.queues.rows["dlq.a"].waiting
+
+
+def test_letters_may_be_as_deep_as_the_broker_reads(
+    letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where that ends depends on its stack; ours is another, and goes deeper."""
+    for depth in range(900, 1_000):
+        letters.add("dlq.a", depth, depth * b"[" + b"1e999" + depth * b"]")
+
+    assert 0 == main(["dlq", "list", "dlq.a", "--json", "--url", url(port)])
+    assert 100 == capsys.readouterr().out.count("1e999")
+
+
+class StuckLetters(FakeLetters):
+    """As the broker has them: those that do not say where they came from are met first."""
+
+    stuck = 0
+
+    async def replay(self, queue: str, count: int | None) -> int:
+        kept = self._of(queue)
+        went = max(await super().replay(queue, count) - self.stuck, 0)
+        self.kept[queue] = kept[: self.stuck] + kept[self.stuck + went :]
+        return went
+
+
+@pytest.mark.parametrize(
+    ("stuck", "flags", "asked"),
+    [
+        (0, [], [10, 10, 10, 10, 10, 10]),
+        (0, ["--count", "12"], [10, 2]),
+        (3, [], [10, 13, 13, 13, 13, 13]),
+        (3, ["--count", "12"], [10, 5]),
+        (30, [], [10, 20, 40, 50]),
+        (60, [], [10, 20, 40, 60]),
+    ],
+)
+def test_letters_are_sent_back_in_parts(
+    *,
+    source: FakeSource,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stuck: int,
+    flags: list[str],
+    asked: list[int],
+) -> None:
+    """As many as are wanted, each once; those that cannot go do not hold up the others."""
+    monkeypatch.setattr(dead_letters, "LETTERS_AT_ONCE", 10)
+    source.letters = letters = StuckLetters(source.queues)
+    letters.stuck = stuck
+    for offset in range(1, 61):
+        letters.add("dlq.a", offset)
+
+    with serving(source) as port:
+        command = ["dlq", "replay", "dlq.a", "--json", *flags, "--url", url(port)]
+        assert 0 == main(command)
+    wanted = int(flags[1]) if flags else 60
+    assert {"queue": "dlq.a", "replayed": wanted - stuck} == json.loads(capsys.readouterr().out)
+    assert [("dlq.a", count) for count in asked] == letters.replays
+
+
+def test_a_person_sees_how_far_a_replay_is(letters: FakeLetters, port: int) -> None:
+    """A bar, which is gone when the answer comes."""
+    for offset in range(1, 2 * dead_letters.LETTERS_AT_ONCE):
+        letters.add("dlq.a", offset)
+    code, written = on_terminal(["dlq", "replay", "dlq.a", "--url", url(port)])
+
+    assert (0, True) == (code, "\u2501" in written)
+    assert "\u2501" not in written.rstrip().splitlines()[-1]
+    assert 2 == len(letters.replays)
+
+
+def test_a_letter_is_wanted_by_count_or_by_offset(
+    letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2: both at once are the command's usage."""
+    letters.add("dlq.a", 1)
+    both = ["--count", "1", "--offset", "1"]
+
+    assert 2 == main(["dlq", "replay", "dlq.a", *both, "--url", url(port)])
+    assert "give one of count and offset" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
