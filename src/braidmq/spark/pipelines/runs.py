@@ -76,6 +76,7 @@ class Run:
         self.plan = plan
         self.tell = tell
         self.stopping = Event()
+        self._failed = False
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -137,7 +138,8 @@ class Run:
                 yield
             except Exception as error:
                 of_spark = isinstance(error, QueryFailedError | JavaGoneError)
-                if not self.stopping.is_set() or not (of_spark or is_java_gone(error)):
+                told_to = self.stopping.is_set() and not self._failed
+                if not told_to or not (of_spark or is_java_gone(error)):
                     raise
                 self.tell(f"{self.name}: stopped; {left}")
 
@@ -169,6 +171,7 @@ class Run:
             self.tell(f"{self.name}: stopped; {GOES_ON}")
 
     def _give_up(self, queries: list[Query]) -> None:
+        self._failed = True
         self.stopping.set()
         for query in queries:
             with suppress(Exception):  # the first failure is the one that is told

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from pyspark import SparkContext
@@ -73,6 +73,24 @@ def test_a_signal_while_spark_comes_up_ends_the_run(
     Run("archive", Plan({}, tmp_path), lines.append).go(stream)
 
     assert [STOPPED] == lines
+
+
+def test_a_query_that_fails_is_an_error_though_the_others_are_stopped_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No signal has come: it is not an end."""
+    played = SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
+    monkeypatch.setattr(runs, "session", lambda *_args, **_more: played)
+    lines: list[str] = []
+
+    def frame() -> NoReturn:
+        raise PySparkException("bad")
+
+    with pytest.raises(QueryFailedError, match="archive: bad"):
+        Run("archive", Plan({}, tmp_path), lines.append).go(
+            Stream(frame, lambda _frame, _batch: None)
+        )
+    assert [] == lines
 
 
 def test_an_interrupt_ends_a_run_as_any_signal_whatever_spark_sets(
