@@ -231,7 +231,22 @@ def test_a_driver_that_is_killed_in_the_middle_is_started_again(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
     """From its checkpoint, by another driver; what the first one staged is nobody's."""
-    gate, state = tmp_path / "gate", tmp_path / "state"
+    driver = drive(broker, tmp_path, "driver", "local[2,4]")
+    try:
+        until(broker.staging)
+    finally:
+        killed = kill_family(driver)
+    gate = tmp_path / "gate"
+    gate.touch()
+    frame = held(read(spark, 2, path=str(broker.path)), gate)
+    finish(start(frame, tmp_path / "state", to(broker, topic="driver")))
+
+    assert "java" in killed
+    assert NUMBERS == numbers_on(broker, "driver")
+
+
+def drive(broker: Serving, root: Path, topic: str, master: str) -> "subprocess.Popen[bytes]":
+    """Start a driver of its own, whose rows are held back until there is a file `gate`."""
     program = dedent(
         f"""
         import sys
@@ -241,30 +256,52 @@ def test_a_driver_that_is_killed_in_the_middle_is_started_again(
         from tests.integration.spark.conftest import QUICK
         from pathlib import Path
 
-        spark = session("killed", master="local[2,4]", config=QUICK | here.SMALL)
-        frame = here.held(here.read(spark, 2, path={str(broker.path)!r}), Path({str(gate)!r}))
-        query = here.start(frame, Path({str(state)!r}), {to(broker, topic="driver")!r})
+        root = Path({str(root)!r})
+        spark = session("killed", master={master!r}, config=QUICK | here.SMALL)
+        frame = here.held(here.read(spark, 2, path={str(broker.path)!r}), root / "gate")
+        query = here.start(frame, root / "state", {to(broker, topic=topic)!r})
         query.awaitTermination()
         """
     )
-    driver = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    try:
-        until(broker.staging)
-    finally:
-        killed = kill_family(driver)
-    gate.touch()
-    frame = held(read(spark, 2, path=str(broker.path)), gate)
-    finish(start(frame, state, to(broker, topic="driver")))
 
-    assert "java" in killed
-    assert NUMBERS == numbers_on(broker, "driver")
+
+def test_an_executor_that_is_killed_in_the_middle_is_replaced(
+    broker: Serving, tmp_path: Path
+) -> None:
+    """By the cluster, while the query goes on: its rows are on no topic, the next ones once."""
+    driver = drive(broker, tmp_path, "executor", "local-cluster[2,1,1024]")
+    try:
+        until(lambda: broker.staging() and writing_executors(driver, broker.port))
+        victim = writing_executors(driver, broker.port)[0]
+        victim.kill()
+        psutil.wait_procs([victim], 60)
+        (tmp_path / "gate").touch()
+        code = driver.wait(200)
+    finally:
+        kill_family(driver)
+
+    assert 0 == code
+    assert NUMBERS == numbers_on(broker, "executor")
+
+
+def writing_executors(driver: "subprocess.Popen[bytes]", port: int) -> list[psutil.Process]:
+    """The JVMs below the driver's own one with a task that is connected to the broker."""
+    family = family_of(psutil.Process(driver.pid))
+    jvms = [member for name, member in family if name == "java"]
+    executors = [jvm for jvm in jvms if any(parent in jvms for parent in jvm.parents())]
+    return [
+        executor
+        for executor in executors
+        if any(is_connected(member, port) for _, member in family_of(executor))
+    ]
 
 
 def kill_family(process: "subprocess.Popen[bytes]") -> set[str]:
     """Kill a process and all that it has started; return their names."""
-    family = family_of(psutil.Process(process.pid))
+    family = family_of(psutil.Process(process.pid)) if process.poll() is None else []
     process.kill()
     for _, member in family:
         with suppress(psutil.NoSuchProcess):
