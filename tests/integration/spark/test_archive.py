@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -91,6 +92,27 @@ def test_files_lie_by_day_and_topic(done: Archived) -> None:
         assert row["timestamp"].date().isoformat() == row["date"]
         assert row["topic_dir"].startswith(f"{row['topic']}~")
     assert all(re.fullmatch(r"batch-\d{10}-\d{4}\.parquet", f.name) for f in done.files())
+
+
+def test_files_found_by_pattern_are_the_log(done: Archived) -> None:
+    """One by one, as readers have them that know of no directories; nothing else is found."""
+    tables = [pq.ParquetFile(file).read() for file in done.files()]
+    rows = [row for table in tables for row in table.to_pylist()]
+
+    assert plain_rows(done.log) == sorted(rows, key=lambda row: int(row["offset"]))
+
+
+def test_a_directory_with_a_columns_name_would_hide_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Which is why that of a topic is called otherwise."""
+    place = tmp_path / "topic=escaped"
+    place.mkdir()
+    pq.write_table(pa.table({"topic": ["as it is"]}), place / "a.parquet")
+
+    with pytest.raises(pa.ArrowException, match="topic"):
+        pq.read_table(tmp_path)
+    assert [("escaped",)] == spark.read.parquet(str(tmp_path)).collect()
 
 
 def test_a_lost_commit_changes_nothing(done: Archived) -> None:
