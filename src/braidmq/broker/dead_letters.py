@@ -39,6 +39,15 @@ def queue_for(queue: str) -> str:
     return name if len(name) <= QUEUE_NAME_CHARACTERS_MAX else _hashed(queue)
 
 
+def may_come_from(letters: str, home: str, declared: str) -> bool:
+    """Say whether dead letters of *home* come to *letters*; *declared* is where it said.
+
+    Headers are a publisher's too: without this, whoever may publish to some dead letters could
+    have an operator send a message on to where the publisher itself must not.
+    """
+    return letters in {declared, topic_for(home), queue_for(home)}
+
+
 def _hashed(name: str) -> str:
     return PREFIX + hashlib.sha256(name.encode()).hexdigest()
 

@@ -16,7 +16,7 @@ from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
 from braidmq.broker.subscriptions import RETURNED, Entry, Subscription
-from braidmq.broker.topics import Message, Topics
+from braidmq.broker.topics import Message, Topic, Topics
 
 REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Dead letters on their way back that are not committed; the rest waits for the log."""
@@ -30,7 +30,7 @@ READING: Final = 2
 HELD: Final = 3
 """It is with a consumer, or a timer keeps it apart."""
 UNSENDABLE: Final = 4
-"""It does not say where it came from."""
+"""It does not say where it came from, or cannot have come from there."""
 FAR: Final = 5
 """It may wait in the log only: read it there, and give it to `replay_ahead`."""
 CROWDED: Final = 6
@@ -64,7 +64,7 @@ class Replayer(FollowerDeliverer):
             if entry is not None:
                 if entry.consumer is not None or entry.due_us != 0 or entry in queue.unsendable:
                     return HELD
-                if not self._says_where_from(entry):
+                if self._home_of(queue, entry) is None:
                     return UNSENDABLE
                 lane.in_flight.remove(letter_id)
                 self._send_back_one(queue, entry, now_us)
@@ -72,7 +72,7 @@ class Replayer(FollowerDeliverer):
                 return SENT
             for entry in lane.ready:
                 if entry.id == letter_id:
-                    if not self._says_where_from(entry):
+                    if self._home_of(queue, entry) is None:
                         return UNSENDABLE
                     lane.ready.remove(entry)
                     self._send_back_one(queue, entry, now_us)
@@ -94,7 +94,7 @@ class Replayer(FollowerDeliverer):
         if lane.reading:
             return READING  # what is being read was asked for before this
         entry = Entry(lane, letter, previous)
-        if not self._says_where_from(entry):
+        if self._home_of(queue, entry) is None:
             return UNSENDABLE
         if lane.settled is None:
             lane.settled = Settled(lane.cursor)
@@ -111,9 +111,15 @@ class Replayer(FollowerDeliverer):
         if lane.unsettled <= len(lane.ready) + len(lane.in_flight.open):
             self.read_ahead(lane)
 
-    def _says_where_from(self, entry: Entry) -> bool:
+    def _home_of(self, queue: Queue, entry: Entry) -> Topic | None:
+        """Return where a letter of *queue* came from, None if nothing believable says so."""
         name = headers.decode(entry.message.headers).get(dead_letters.QUEUE_HEADER, "")
-        return bool(name) and self.topics.get(name) is not None
+        known = self.topics.find(name)
+        queue_there = None if known is None else known.queue
+        declared = "" if queue_there is None else queue_there.policy.dead_letter_name
+        if not name or not dead_letters.may_come_from(queue.topic.name, name, declared):
+            return None
+        return self.topics.get(name)
 
     def go_on_replaying(self, now_us: int) -> None:
         """Send more dead letters back: the log has taken those before them."""
@@ -160,21 +166,19 @@ class Replayer(FollowerDeliverer):
         return None
 
     def _send_back_one(self, queue: Queue, entry: Entry, now_us: int) -> None:
-        block = entry.message.headers
-        name = headers.decode(block).get(dead_letters.QUEUE_HEADER, "")
-        topic = self.topics.get(name) if name else None
+        topic = self._home_of(queue, entry)
         if topic is None:
             self._set_aside(queue, entry)
             return
-        letter = dead_letters.moved(
-            entry.message, topic, dead_letters.headers_sent_back(block), now_us
-        )
+        block = dead_letters.headers_sent_back(entry.message.headers)
+        letter = dead_letters.moved(entry.message, topic, block, now_us)
         if topic.queue is not None:
             letter.expires_us = expires_us(now_us, topic.queue.policy.ttl_us)
         self.move(entry, letter, is_letter=False)
 
     def _set_aside(self, queue: Queue, entry: Entry) -> None:
-        # Nothing says where it came from: it stays, and is not met again by this replay.
+        # Nothing says where it came from, or not believably: it stays, and is not met again by
+        # this replay.
         entry.state = RETURNED
         entry.subscription.in_flight.open[entry.id] = entry
         queue.unsendable.append(entry)

@@ -60,7 +60,7 @@ _ATTEMPTS_DIGITS_MAX: Final = 10
 _STAYS: Final = {
     replays.READING: "the log's reader does not come to it",
     replays.HELD: "a consumer has the letter now",
-    replays.UNSENDABLE: "the letter does not say where it came from",
+    replays.UNSENDABLE: "the letter does not say where it came from, or not believably",
     replays.CROWDED: "too many letters went ahead of the oldest: send those back first",
 }
 
@@ -112,8 +112,8 @@ class DeadLetters:
     async def replay(self, queue: str, count: int | None) -> int:
         """Send the oldest letters back, all when *count* is None; return how many went.
 
-        Those that do not say where they came from stay. While somebody consumes the letters,
-        what was acknowledged meanwhile counts as sent back.
+        Those that do not say, believably, where they came from stay. While somebody consumes
+        the letters, what was acknowledged meanwhile counts as sent back.
 
         Raises:
             UnknownQueueError: It is no queue of dead letters.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.broker import records
+from braidmq.broker import dead_letters, headers, records
 from braidmq.broker.acknowledgements import Settled
 from braidmq.broker.backlog import stored
 from braidmq.broker.policy import PRIORITY_BASED, Policy
@@ -20,7 +20,7 @@ from braidmq.broker.replays import (
     UNSENDABLE,
 )
 from braidmq.broker.settings import Settings
-from tests.unit.broker.buried import buried
+from tests.unit.broker.buried import buried, replay
 from tests.unit.broker.drive import Drive
 
 
@@ -214,6 +214,48 @@ def test_a_letter_goes_ahead_in_the_lane_of_its_priority() -> None:
     assert [SENT, SENT] == outcomes
     assert numbered(1, 3, 7, 0, 2, 6) == payloads(drive, "graves")
     assert numbered(4, 5) == payloads(drive, "q")
+
+
+PLANTED = headers.encode({dead_letters.QUEUE_HEADER: "payroll"})
+
+
+def planted(drive: Drive, letters: str) -> int:
+    """Publish what says that it is a letter of `payroll`; return its id."""
+    message = drive.message(letters, b"forged")
+    message.headers = PLANTED
+    planted_id = drive.broker.publish(message, drive.now_us)
+    drive.commit()
+    return planted_id
+
+
+@pytest.mark.parametrize("window", [1, 100])
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_a_letter_goes_only_where_its_like_come_from(window: int, is_declared: bool) -> None:
+    """A publisher that writes into some letters cannot reach any other queue by them."""
+    drive = Drive(Settings(window=window))
+    letters = buried(drive, 3)
+    if is_declared:
+        drive.declare("payroll", Policy())
+    forged = planted(drive, "dlq.q")
+
+    assert UNSENDABLE == send_one(drive, letters, forged)
+    replay(drive, letters, 100)
+    assert numbered(0, 1, 2) == payloads(drive, "q")
+    assert None is drive.broker.topics.find("payroll") or [] == payloads(drive, "payroll")
+
+
+def test_a_letter_goes_back_to_a_queue_that_declared_where_its_letters_go() -> None:
+    """And to no other that has not."""
+    drive = Drive()
+    letters = buried(drive, 1, dead_letter_name="graves")
+    policy = Policy()
+    policy.dead_letter_name = "graves"
+    drive.declare("payroll", policy)
+    planted(drive, "graves")
+    replay(drive, letters, 100)
+
+    assert numbered(0) == payloads(drive, "q")
+    assert [b"forged"] == payloads(drive, "payroll")
 
 
 def test_a_letter_of_unknown_origin_does_not_go_ahead() -> None:
