@@ -184,7 +184,8 @@ class Settler:
 
     def expire(self, entry: Entry, now_us: int) -> None:
         """End a message whose time is over, and that is with nobody."""
-        if not entry.subscription.rules.expired_are_letters:
+        rules = entry.subscription.rules
+        if not (rules.expired_are_letters and rules.dead_letters):
             self.stats.expired += 1
             self.end_entry(entry, now_us)
         elif self.bury(entry, dead_letters.EXPIRED, now_us):
