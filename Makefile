@@ -9,6 +9,7 @@ PYTEST_ARGS ?=
 
 # How much `make chaos` does; a release asks for more.
 KILLS ?= 500
+SPARK_KILLS ?= 100
 CUTS ?= 100
 SEEDS ?= 5000
 
@@ -116,8 +117,9 @@ test-pure: setup ## the quick tests of the rooms that hold hot modules, on a cop
 	BRAIDMQ_HYPOTHESIS=$${BRAIDMQ_HYPOTHESIS:-quick} BRAIDMQ_PURE=1 PYTHONPATH=$(PURE) $(PYTEST) -m 'not slow' $(HOT_TESTS)
 
 chaos: setup ## the long runs: kills, torn disks, broken networks, Spark
-	BRAIDMQ_KILLS=$(KILLS) BRAIDMQ_CUTS=$(CUTS) BRAIDMQ_SIM_SEEDS=$(SEEDS) BRAIDMQ_MUTANTS=all \
-	  BRAIDMQ_CAMPAIGNS=all $(BIN)/python -m pytest --timeout=7200 $(PYTEST_ARGS) \
+	BRAIDMQ_KILLS=$(KILLS) BRAIDMQ_SPARK_KILLS=$(SPARK_KILLS) BRAIDMQ_CUTS=$(CUTS) \
+	  BRAIDMQ_SIM_SEEDS=$(SEEDS) BRAIDMQ_MUTANTS=all BRAIDMQ_CAMPAIGNS=all \
+	  $(BIN)/python -m pytest --timeout=7200 $(PYTEST_ARGS) \
 	  tests/bench tests/chaos tests/simulation tests/docs/test_container.py
 
 check: setup ## format, lint, types, import contracts

@@ -17,6 +17,8 @@ from tests.integration.spark.rolled import RULES, SCHEMA
 
 ROLLED: Final = "temp"
 AGAIN: Final = "again"
+BEGUN: Final = "{} has begun"
+ENDED: Final = "{} has ended"
 WISHES: Final = typed.wishes(f"{t}={s}" for t, s in SCHEMAS.items() if s == TEMPERATURE)
 
 
@@ -46,15 +48,17 @@ def main(given: dict[str, Any]) -> int:
     }
     failed: list[BraidError] = []
 
-    def live(pipeline: Callable[[], None]) -> None:
+    def live(name: str) -> None:
+        tell(BEGUN.format(name))
         try:
-            pipeline()
+            lives[name]()
+            tell(ENDED.format(name))
         except BraidError as error:
             tell(f"{type(error).__name__}: {error}")
             failed.append(error)
 
     assert Run("all", plan("archive", TOPICS), tell).spark is not None
-    threads = [Thread(target=live, args=(lives[name],)) for name in given["pipelines"]]
+    threads = [Thread(target=live, args=(name,)) for name in given["pipelines"]]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,8 +1,9 @@
 """SIGKILL of pipelines at random moments, again and again: of the JVM, or of what drives it.
 
-Two of the five are in each life, so that a kill hits both; the last life has all of them, and
-runs on a cluster of processes. BRAIDMQ_SPARK_KILLS asks for more kills than the suite has
-time for, BRAIDMQ_CHAOS_SEED for others.
+Two of the five are in each life, so that a kill can hit both: in ten lives each pipeline is in
+two that lose their JVM, and in two that lose their driver. The last life has all of them, and
+runs on a cluster of processes. BRAIDMQ_SPARK_KILLS asks for more kills than the suite has time
+for, BRAIDMQ_CHAOS_SEED for others.
 """
 
 import json
@@ -22,7 +23,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.chaos.pipeline_life import AGAIN
+from tests.chaos.pipeline_life import AGAIN, BEGUN, ENDED
 from tests.integration.spark import rolled
 from tests.integration.spark.conftest import QUICK
 from tests.integration.spark.families import family_of
@@ -63,6 +64,7 @@ STEPS: Final = {
 }
 """What a batch of a pipeline leaves behind itself, step by step."""
 
+VICTIMS: Final = ("JVM", "driver")
 STEPS_MAX: Final = 3 if KILLS <= 10 else 6
 CHANGES_MAX: Final = 20
 """Of files, of one step: when a life is killed, and of any other, if it is not before."""
@@ -74,6 +76,15 @@ CLUSTER: Final = "local-cluster[2,1,1024]"
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
+def deaths(rng: random.Random) -> Iterator[tuple[str, list[str]]]:
+    """Yield what is killed next, and the two pipelines of that life; all of them in turn."""
+    while True:
+        rings = {victim: rng.sample(sorted(STEPS), len(STEPS)) for victim in VICTIMS}
+        for at in range(len(STEPS)):
+            for victim, ring in rings.items():
+                yield victim, [ring[at - 1], ring[at]]
+
+
 class Rig:
     """A broker and its tables, and one life after the other that writes them."""
 
@@ -83,7 +94,9 @@ class Rig:
         self.expected = [row for row in expected if row["topic"] in TOPICS]
         self.typed = expected_typed(broker.path, TEMPERATURE)
         self.said = root / "life.log"
+        self.deaths = deaths(self.rng)
         self.kills: Counter[str] = Counter()
+        self.hit: set[tuple[str, str]] = set()
 
     def start(
         self,
@@ -123,6 +136,10 @@ class Rig:
 
         return is_due
 
+    def is_reporting(self) -> bool:
+        """Something to wait for as well."""
+        return BEGUN.format("report") in self.said.read_text().splitlines()
+
     def _files(self, pattern: str) -> set[tuple[Path, int]]:
         """Files, each with its time; what is gone again while it is looked for is left out."""
         found = set()
@@ -133,8 +150,11 @@ class Rig:
 
     def live_and_die(self) -> None:
         """Start a life, and kill it a moment after some step of some batch."""
-        pipelines = self.rng.sample(sorted(STEPS), 2)
-        is_due = self.a_moment(*pipelines)
+        victim, pipelines = next(self.deaths)
+        self.said.write_bytes(b"")
+        # A report is short, and leaves nothing behind before it is nearly done.
+        in_report = victim == "JVM" and "report" in pipelines
+        is_due = self.is_reporting if in_report else self.a_moment(*pipelines)
         life = self.start(*pipelines)
         give_up, pause = time.monotonic() + PATIENCE_S, Event()
         try:
@@ -142,22 +162,24 @@ class Rig:
                 assert time.monotonic() < give_up, self.said.read_text()
                 pause.wait(LOOK_S)
             pause.wait(self.rng.choice((0.0, self.rng.random() * DELAY_S_MAX)))
-            self.kill(life, whole=self.rng.random() < 0.5)
+            self.kill(life, victim)
+            said = self.said.read_text().splitlines()
+            self.hit |= {(victim, n) for n in pipelines if ENDED.format(n) not in said}
         finally:
             life.kill()  # also when the test has failed
             life.wait()
 
-    def kill(self, life: subprocess.Popen[bytes], *, whole: bool) -> None:
+    def kill(self, life: subprocess.Popen[bytes], victim: str) -> None:
         """Kill the JVM, or what drives it, when it goes by itself; wait until all are gone."""
         assert life.poll() is None, f"it was not killed in time: {self.said.read_text()}"
         family = family_of(psutil.Process(life.pid))
         java = [member for name, member in family if name == "java"]
-        for victim in [psutil.Process(life.pid)] if whole else java:
-            victim.kill()
+        for process in [psutil.Process(life.pid)] if victim == "driver" else java:
+            process.kill()
         life.wait(PATIENCE_S)
         _, alive = psutil.wait_procs(java, PATIENCE_S)
         assert not alive
-        self.kills["driver" if whole else "JVM"] += 1
+        self.kills[victim] += 1
 
     def check(self) -> None:
         """No row is there twice, and no file is broken; none is there that should not be."""
@@ -218,3 +240,5 @@ def test_whatever_is_killed_each_row_is_in_its_table_once(tmp_path: Path) -> Non
         rig.check_complete(events)
 
         assert KILLS == rig.kills.total()
+        if KILLS >= len(VICTIMS) * len(STEPS):
+            assert {("JVM", name) for name in STEPS} <= rig.hit

@@ -1,6 +1,7 @@
-"""`make setup` and the browser: installed where it may be, else one line, never a failure."""
+"""`make chaos` asks for more; `make setup` installs a browser where it may, and never fails."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -44,6 +45,25 @@ def made(place: Path) -> str:
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def test_make_chaos_asks_for_more_of_everything() -> None:
+    """Every number that the long runs have for the suite, but for seeds, is set there."""
+    asked = " ".join(
+        re.findall(
+            r"^chaos:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE
+        )
+    )
+    numbers = re.compile(r'environ\.get\("(BRAIDMQ_\w+)", "\d+"\)')
+    found = {
+        name
+        for room in ("chaos", "simulation")
+        for file in (ROOT / "tests" / room).glob("test_*.py")
+        for name in numbers.findall(file.read_text("utf-8"))
+    }
+
+    assert {"BRAIDMQ_KILLS", "BRAIDMQ_SPARK_KILLS"} <= found
+    assert {"BRAIDMQ_CHAOS_SEED"} == {name for name in found if f"{name}=$(" not in asked}
 
 
 def test_where_it_is_nothing_is_said(place: Path) -> None:
