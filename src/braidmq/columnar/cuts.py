@@ -151,7 +151,7 @@ def _pieces(
     view: View, selection: Selection, start: int, end: int, losses: Losses
 ) -> Iterator[_Piece]:
     for segment, first, last in windows(view, start, end, losses, selection):
-        found = segment.verified(partial(selection.rows, segment, first, last), Need.ROWS)
+        found = segment.verified(partial(selection.rows, segment, first, last), Need.SIZES)
         if len(found.rows):
             yield _Piece(found.rows)
 

@@ -7,7 +7,7 @@
 Nothing is ever written: a reader leaves the data directory as it is.
 """
 
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -50,12 +50,13 @@ from braidmq.wal.tables import (
     ROW_BLOCK_BYTES,
     TRAILER_BYTES,
     Tables,
+    Trailer,
     decode_tables,
     decode_trailer,
     number_bytes,
 )
 
-TopicColumn = NDArray[np.unsignedinteger[Any]] | None
+TopicColumn = NDArray[np.unsignedinteger[Any]]
 
 _NO_SUMS: Final[list[int]] = []
 
@@ -64,17 +65,27 @@ class DoubtError(Exception):
     """Index and segment do not agree; the segment, walked over, says who is right."""
 
 
+class Sparse(NamedTuple):
+    """Columns of a sealed index: `topics` are verified already, `places` are not.
+
+    A place is a row's payload offset, and above it, from bit 32 on, its length.
+    """
+
+    topics: TopicColumn
+    places: NDArray[np.uint64]
+
+
 class Index(Protocol):
     """Rows of one segment.
 
-    `names` are the topics by their numbers, the first of them empty; `block_sums` are there
-    when the segment is sealed. `numbers`, if there, are the topics of the rows and verified
-    already. `is_proof` says that whoever made it has verified the segment.
+    `topics` are the topics' names in order of their numbers, the first of them empty;
+    `block_sums` are there when the segment is sealed. `sparse`, if there, is what finds few
+    rows of many. `is_proof` says that whoever made it has verified the segment.
     """
 
     rows: Rows
-    numbers: TopicColumn
-    names: list[bytes]
+    sparse: Sparse | None
+    topics: dict[bytes, int]
     gap_count: int
     block_sums: list[int]
     is_proof: bool
@@ -92,16 +103,17 @@ class SealedIndex:
 
     is_proof = False
 
-    def __init__(self, buffer: pa.Buffer, tables: Tables, rows: int, gap_count: int) -> None:
+    def __init__(self, buffer: pa.Buffer, tables: Tables, trailer: Trailer) -> None:
         self._buffer = buffer
         self._row_sums = tables.row_sums
         self._checked = np.zeros(len(tables.row_sums), np.bool_)
-        self.rows = rows_of(buffer, rows, HEADER_BYTES)
-        self.numbers: TopicColumn = np.frombuffer(
-            tables.numbers, f"<u{number_bytes(len(tables.topics) - 1)}"
+        self.rows = rows_of(buffer, trailer.rows, HEADER_BYTES)
+        self.sparse: Sparse | None = Sparse(
+            np.frombuffer(tables.numbers, f"<u{number_bytes(len(tables.topics) - 1)}"),
+            np.frombuffer(buffer, "<u8", trailer.rows, trailer.places_at),
         )
-        self.names = list(tables.topics)
-        self.gap_count = gap_count
+        self.topics = tables.topics
+        self.gap_count = trailer.gap_count
         self.block_sums = tables.block_sums
 
     def check(self, first: int, last: int) -> None:
@@ -133,7 +145,7 @@ def sealed_index(
     tables = decode_tables(buffer.slice(trailer.topics_at, length).to_pybytes(), trailer)
     if tables is None:
         return None
-    return SealedIndex(buffer, tables, trailer.rows, trailer.gap_count)
+    return SealedIndex(buffer, tables, trailer)
 
 
 def _is_index_of(buffer: pa.Buffer, first_id: int, created_us: int) -> bool:
@@ -150,15 +162,18 @@ class GrowingIndex:
 
     is_proof = False
     block_sums = _NO_SUMS
-    numbers: TopicColumn = None
+    sparse: Sparse | None = None
 
     def __init__(self, rows: Rows, segment: pa.Buffer, first_id: int) -> None:
         self._segment = segment
         self._first_id = first_id
         self.rows = rows
         self.gap_count = int(np.count_nonzero(rows["kind"] == GAP_KIND))
-        self.names = self._read_names()
-        self._name_bytes = np.array([len(name) for name in self.names], np.int64)
+        self._names = self._read_names()
+        self._name_bytes = np.array([len(name) for name in self._names], np.int64)
+        self.topics = {name: number for number, name in enumerate(self._names)}
+        if len(self.topics) < len(self._names):
+            raise DoubtError
 
     def _read_names(self) -> list[bytes]:
         # The row where the highest number grows is a record that carries the name.
@@ -250,7 +265,7 @@ class GrowingIndex:
         ):
             raise DoubtError
         found = gather_bytes(self._segment, topics_at, payload_at)
-        if not found.equals(pa.array(self.names, pa.binary()).take(pa.array(numbers))):
+        if not found.equals(pa.array(self._names, pa.binary()).take(pa.array(numbers))):
             raise DoubtError
 
 
@@ -300,11 +315,11 @@ class RebuiltIndex:
 
     is_proof = True
     block_sums = _NO_SUMS
-    numbers: TopicColumn = None
+    sparse: Sparse | None = None
 
     def __init__(self, rows: bytes, topics: dict[bytes, int]) -> None:
         self.rows: Rows = np.frombuffer(rows, ROW)
-        self.names = list(topics)
+        self.topics = topics
         self.gap_count = int(np.count_nonzero(self.rows["kind"] == GAP_KIND))
 
     def check(self, first: int, last: int) -> None:

@@ -33,6 +33,7 @@ Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 Places = NDArray[np.int64] | NDArray[np.uint32]
 """Offsets in a segment, as they are computed or as index rows have them."""
+Words = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 Rows = NDArray[np.void]
 """Index rows: a structured array of ROW."""
@@ -53,6 +54,7 @@ ROW: Final = np.dtype(
     ]
 )
 assert ROW.itemsize == ROW_BYTES
+_LOW_HALF: Final = np.uint64(2**32 - 1)
 _PAYLOAD_WORD: Final = np.dtype(ROW.descr[:2]).itemsize // 8  # behind id and timestamp
 
 RECORD_HEAD: Final = np.dtype(
@@ -129,10 +131,20 @@ def ends_at(rows: Rows, chosen: Numbers) -> Numbers:
     """Return where the records of the chosen rows end, as `ends_of` does for few of many."""
     # Offset and length lie side by side and are taken as one word.
     words = rows.view(np.uint64)
-    pairs = words.take(chosen * (ROW_BYTES // 8) + _PAYLOAD_WORD)
-    ends: Numbers = (pairs & 0xFFFF_FFFF).astype(np.int64)
-    ends += (pairs >> 32).astype(np.int64)
+    return ends_of_places(words.take(chosen * (ROW_BYTES // 8) + _PAYLOAD_WORD))
+
+
+def ends_of_places(places: Words) -> Numbers:
+    """Return where payloads end of which offset and length are given as one word."""
+    ends: Numbers = (places & _LOW_HALF).astype(np.int64)
+    ends += sizes_of(places)
     return ends
+
+
+def sizes_of(places: Words) -> Numbers:
+    """Return the lengths of such payloads."""
+    sizes: Numbers = (places >> 32).astype(np.int64)
+    return sizes
 
 
 def _end_of(rows: Rows, row: int) -> int:

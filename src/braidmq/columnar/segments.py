@@ -4,8 +4,10 @@ A segment is mapped once and stays readable when retention deletes its file mean
 maps a segment does not lock, and never writes.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,13 +20,24 @@ from braidmq.columnar.checksums import Blocks, blocks_are_cheaper, records_are_i
 from braidmq.columnar.indexes import (
     DoubtError,
     Index,
+    Sparse,
     gap_of,
     growing_index,
     rebuilt_index,
     sealed_index,
 )
-from braidmq.columnar.layout import Bytes, Numbers, Rows, ends_at, ends_of, is_run, take_rows
-from braidmq.columnar.records import rows_of_records
+from braidmq.columnar.layout import (
+    Bytes,
+    Numbers,
+    Rows,
+    ends_at,
+    ends_of,
+    ends_of_places,
+    is_run,
+    sizes_of,
+    take_rows,
+)
+from braidmq.columnar.records import rows_of_records, rows_of_sizes
 from braidmq.wal.format import HEADER_BYTES
 from braidmq.wal.index import index_path
 from braidmq.wal.recovery import judge_header
@@ -43,11 +56,15 @@ SPARSE_ROWS: Final = 16
 
 
 class Need(IntEnum):
-    """What rows are to be good for: they themselves, their payloads, or all of the records."""
+    """What rows are to be good for: all that they say, their payloads, or all of the records.
 
-    ROWS = 0
-    PAYLOADS = 1
-    RECORDS = 2
+    Or only for their ids, and for payload lengths that are an estimate.
+    """
+
+    SIZES = 0
+    ROWS = 1
+    PAYLOADS = 2
+    RECORDS = 3
 
 
 class Picked(NamedTuple):
@@ -69,10 +86,11 @@ def map_file(path: Path) -> pa.Buffer:
     Raises:
         FileNotFoundError: It is not there.
     """
-    if not path.stat().st_size:
-        return pa.py_buffer(b"")
-    with pa.memory_map(str(path)) as file:
-        return file.read_buffer()
+    with path.open("rb", buffering=0) as file:
+        if not os.fstat(file.fileno()).st_size:
+            return pa.py_buffer(b"")
+        # Not Arrow's own: that has the whole file read ahead, of which little may be wanted.
+        return pa.py_buffer(mmap(file.fileno(), 0, access=ACCESS_READ))
 
 
 class Segment:
@@ -131,11 +149,15 @@ class Segment:
         self.index = index
         self._blocks = Blocks(self._data, index.block_sums)
         try:
-            self.names = [name.decode() for name in index.names]
+            self.names = [name.decode() for name in index.topics]
         except UnicodeDecodeError:
             raise self._damage("a topic is not UTF-8") from None
         self.name_array = pa.array(self.names, pa.string())
-        self.name_bytes: Numbers = np.array([len(name) for name in index.names], np.int64)
+        self.name_bytes: Numbers = np.array([len(name) for name in index.topics], np.int64)
+
+    def number(self, topic: str) -> int:
+        """Return the number of a topic; 0 when the segment has no message of it."""
+        return self.index.topics.get(topic.encode(), 0)
 
     def _damage(self, reason: str) -> DamagedLogError:
         return DamagedLogError(
@@ -173,7 +195,7 @@ class Segment:
             if first >= behind:
                 return
             last = min(behind, (first // rows_max + 1) * rows_max)
-            if settled or self.index.numbers is None:
+            if settled or self.index.sparse is None:
                 self._settled(first, last)
             yield first, last
             # By ids: if the index was made anew meanwhile, rows may have moved.
@@ -246,17 +268,10 @@ class Segment:
         """Return rows that are good for *need*, or None: something is wrong."""
         if self.index.is_proof or not len(chosen):
             return Picked(chosen, take_rows(self.rows, chosen))
-        if self.index.numbers is not None:
-            if need > Need.ROWS and self._is_sparse(chosen):
-                starts = self.starts(chosen)
-                rows = rows_of_records(
-                    self.buffer,
-                    starts,
-                    ids=chosen + self.first_id,
-                    topics=self.index.numbers[chosen].astype(np.int64),
-                    name_bytes=self.name_bytes,
-                )
-                return None if rows is None else Picked(chosen, rows, starts)
+        sparse = self.index.sparse
+        if sparse is not None:
+            if need is not Need.ROWS and self._is_sparse(chosen):
+                return self._picked_sparsely(sparse, chosen, need)
             try:
                 self.index.check(int(chosen[0]), int(chosen[-1]) + 1)
             except DoubtError:
@@ -264,6 +279,20 @@ class Segment:
         if need > Need.ROWS and not self._are_intact(chosen, whole=need is Need.RECORDS):
             return None
         return Picked(chosen, take_rows(self.rows, chosen))
+
+    def _picked_sparsely(self, sparse: Sparse, chosen: Numbers, need: Need) -> Picked | None:
+        """Do the same without the rows of the index: few of them are wanted."""
+        ids = chosen + self.first_id
+        if need is Need.SIZES:
+            return Picked(chosen, rows_of_sizes(ids, sizes_of(sparse.places[chosen])))
+        starts = ends_of_places(sparse.places[chosen - 1])
+        if not chosen[0]:
+            starts[0] = HEADER_BYTES
+        topics = sparse.topics[chosen].astype(np.int64)
+        rows = rows_of_records(
+            self.buffer, starts, ids=ids, topics=topics, name_bytes=self.name_bytes
+        )
+        return None if rows is None else Picked(chosen, rows, starts)
 
     def _is_sparse(self, chosen: Numbers) -> bool:
         around = int(chosen[-1]) + 1 - int(chosen[0])

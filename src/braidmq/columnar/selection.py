@@ -64,9 +64,13 @@ class Selection:
         """Return which topic numbers of a segment are wanted; None when every message is."""
         if not self.is_partial:
             return None
-        wanted = [self.wants(name) for name in segment.names]
+        wanted = np.zeros(len(segment.names), np.bool_)
+        if self.topics is not None:
+            wanted[[segment.number(name) for name in self.topics if self.wants(name)]] = True
+        else:
+            wanted[:] = [self.wants(name) for name in segment.names]
         wanted[0] = False  # no message
-        return np.array(wanted, np.bool_)
+        return wanted
 
     def misses(self, segment: Segment) -> bool:
         """Tell whether a segment certainly has nothing that is wanted, and no gap either."""
@@ -86,8 +90,8 @@ class Selection:
         """Return the rows of first..last that are wanted, in order."""
         numbers = self.wanted_numbers(segment)
         rows = segment.rows[first:last]
-        known = segment.index.numbers
-        topics = rows["topic"] if known is None else known[first:last]
+        known = segment.index.sparse
+        topics = rows["topic"] if known is None else known.topics[first:last]
         if numbers is None:
             wanted = topics != 0
             if self.qos is None and wanted.all():

@@ -86,7 +86,7 @@ def test_a_growing_index_shows_no_row_beyond_the_mark(tmp_path: Path) -> None:
 
     assert index is not None
     assert [1, 2, 3] == index.rows["id"].tolist()
-    assert [b"", b"a", b"b"] == index.names
+    assert [b"", b"a", b"b"] == list(index.topics)
     other = {"first_id": 1, "last_id": 3, "created_us": created_us + 1}
     assert growing_index(buffer, segment, **other) is None
     beyond = growing_index(buffer, segment, first_id=1, last_id=7, created_us=created_us)
@@ -120,7 +120,7 @@ def test_a_rebuilt_index_has_the_rows_that_were_written(tmp_path: Path) -> None:
     index = rebuilt_index(segment, first_id=1, last_id=7, sealed=True)
 
     assert written[HEADER_BYTES : HEADER_BYTES + 7 * ROW_BYTES] == index.rows.tobytes()
-    assert [b"", b"a", b"b", b"dlq.a", b"z"] == index.names
+    assert [b"", b"a", b"b", b"dlq.a", b"z"] == list(index.topics)
     with pytest.raises(DamagedLogError):
         rebuilt_index(segment, first_id=1, last_id=8, sealed=True)
     with pytest.raises(DamagedLogError):

@@ -55,9 +55,9 @@ def test_a_sealed_index_has_the_topics_apart(tmp_path: Path, topics: int) -> Non
         tmp_path, [*bodies, message("z", b"z" * 2**20)], segment_bytes=2**20, batch=99_999
     )
     segment = Segment(tmp_path, 1, len(bodies) + 1, sealed=True)
-    assert segment.index.numbers is not None
+    assert segment.index.sparse is not None
 
-    assert segment.rows["topic"].tolist() == segment.index.numbers.tolist()
+    assert segment.rows["topic"].tolist() == segment.index.sparse.topics.tolist()
     found = Selection(topics=["t/2"]).rows(segment, 0, len(bodies)).tolist()
     assert list(range(2, len(bodies), topics)) == found
 
