@@ -29,6 +29,7 @@ from braidmq.columnar.layout import (
     gather_bytes,
     gather_structs,
     rows_of,
+    starts_at,
     starts_of,
     take_rows,
 )
@@ -182,9 +183,7 @@ class GrowingIndex:
         if not np.array_equal(highest[grown], np.arange(1, len(grown) + 1)):
             raise DoubtError
         rows = self.rows[grown]
-        starts = np.array(
-            [starts_of(self.rows, row, row + 1)[0] for row in grown.tolist()], np.int64
-        )
+        starts = starts_at(self.rows, grown)
         ids = rows["id"].astype(np.int64)
         if not records_are_intact(self._segment, ids, starts, ends_of(rows)):
             raise DoubtError

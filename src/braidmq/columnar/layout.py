@@ -127,22 +127,24 @@ def ends_of(rows: Rows) -> Numbers:
     return ends
 
 
-def ends_at(rows: Rows, chosen: Numbers) -> Numbers:
-    """Return where the records of the chosen rows end, as `ends_of` does for few of many."""
+def starts_at(rows: Rows, chosen: Numbers) -> Numbers:
+    """Return where the records of the chosen rows, which are in order, start."""
     # Offset and length lie side by side and are taken as one word.
     words = rows.view(np.uint64)
-    return ends_of_places(words.take(chosen * (ROW_BYTES // 8) + _PAYLOAD_WORD))
+    return starts_behind(words[(chosen - 1) * (ROW_BYTES // 8) + _PAYLOAD_WORD], chosen)
 
 
-def ends_of_places(places: Words) -> Numbers:
-    """Return where payloads end of which offset and length are given as one word."""
-    ends: Numbers = (places & _LOW_HALF).astype(np.int64)
-    ends += sizes_of(places)
-    return ends
+def starts_behind(places: Words, chosen: Numbers) -> Numbers:
+    """Return the same, of the places of the rows before them; before the first is any."""
+    starts: Numbers = (places & _LOW_HALF).astype(np.int64)
+    starts += sizes_of(places)
+    if len(chosen) and not chosen[0]:
+        starts[0] = HEADER_BYTES
+    return starts
 
 
 def sizes_of(places: Words) -> Numbers:
-    """Return the lengths of such payloads."""
+    """Return the lengths of payloads of which offset and length are given as one word."""
     sizes: Numbers = (places >> 32).astype(np.int64)
     return sizes
 

@@ -48,10 +48,6 @@ class Losses:
         self._fail = fail
         self.noted: list[Loss] = [] if noted is None else noted
 
-    def apart(self) -> "Losses":
-        """Return an empty one for a part of the read that another thread does."""
-        return Losses(self._path, fail=self._fail)
-
     def note(self, first_id: int, last_id: int, reason: str) -> None:
         """Take note that first..last are lost; nothing when that is no id.
 

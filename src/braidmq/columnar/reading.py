@@ -5,8 +5,6 @@ runs or not. Ids go from `start` to before `end`; what is not asked for is not r
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -76,12 +74,9 @@ class TopicCount(NamedTuple):
 
 
 def read(path: Path | str, **wanted: Unpack[Wanted]) -> pa.Table:
-    """Return the messages as one table, for a range that fits into memory; see `batches`.
-
-    Segments are read beside each other, by as many threads as Arrow may use.
-    """
+    """Return the messages as one table, for a range that fits into memory; see `batches`."""
     found = batches(path, **wanted)
-    return pa.Table.from_batches(found.at_once(), found.schema)
+    return pa.Table.from_batches(found, found.schema)
 
 
 def batches(path: Path | str, **wanted: Unpack[Wanted]) -> "Batches":
@@ -132,7 +127,7 @@ class Batches:
         self._losses = Losses(str(path), fail=fail, noted=wanted.get("losses"))
         self._view = View(path)
         self.start, self.end = _range(self._view, wanted)
-        self._found = self._read(self._view, self.start, self.end, self._losses)
+        self._found = self._read()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -140,30 +135,8 @@ class Batches:
     def __next__(self) -> pa.RecordBatch:
         return next(self._found)
 
-    def at_once(self) -> Iterator[pa.RecordBatch]:
-        """Yield all of them in the same order, of which any number may be ready in memory."""
-        starts = [self.start, *self._view.first_ids(self.start, self.end)[1:]]
-        # What is the caller's is called by one thread; and to decode is Python's work anyway.
-        alone = self._decoding is not None or self._selection.allowed is not None
-        if alone or len(starts) == 1:
-            yield from self
-            return
-        with ThreadPoolExecutor(min(pa.cpu_count(), len(starts)), "braidmq-read") as threads:
-            for found, losses in threads.map(self._part, starts, [*starts[1:], self.end]):
-                self._losses.noted += losses
-                yield from found
-
-    def _part(self, start: int, end: int) -> tuple[list[pa.RecordBatch], list[Loss]]:
-        losses = self._losses.apart()
-        # A view of its own: what one thread learns of deleted segments may not be for another,
-        # which has to note what is lost of its own part.
-        found = self._read(copy(self._view), start, end, losses)
-        return list(found), losses.noted
-
-    def _read(
-        self, view: View, start: int, end: int, losses: Losses
-    ) -> Iterator[pa.RecordBatch]:
-        found = windows(view, start, end, losses, self._selection)
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        found = windows(self._view, self.start, self.end, self._losses, self._selection)
         for segment, first, last in found:
             select = partial(self._selection.rows, segment, first, last)
             picked = segment.verified(select, self._need)

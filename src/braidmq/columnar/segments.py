@@ -30,11 +30,11 @@ from braidmq.columnar.layout import (
     Bytes,
     Numbers,
     Rows,
-    ends_at,
     ends_of,
-    ends_of_places,
     is_run,
     sizes_of,
+    starts_at,
+    starts_behind,
     take_rows,
 )
 from braidmq.columnar.records import rows_of_records, rows_of_sizes
@@ -285,9 +285,7 @@ class Segment:
         ids = chosen + self.first_id
         if need is Need.SIZES:
             return Picked(chosen, rows_of_sizes(ids, sizes_of(sparse.places[chosen])))
-        starts = ends_of_places(sparse.places[chosen - 1])
-        if not chosen[0]:
-            starts[0] = HEADER_BYTES
+        starts = starts_behind(sparse.places[chosen - 1], chosen)
         topics = sparse.topics[chosen].astype(np.int64)
         rows = rows_of_records(
             self.buffer, starts, ids=ids, topics=topics, name_bytes=self.name_bytes
@@ -328,8 +326,4 @@ class Segment:
 
     def starts(self, chosen: Numbers) -> Numbers:
         """Return where the records of these rows, which are in order, start."""
-        if not len(chosen):
-            return np.zeros(0, np.int64)
-        if chosen[0]:
-            return ends_at(self.rows, chosen - 1)
-        return np.append(HEADER_BYTES, ends_at(self.rows, chosen[1:] - 1))
+        return starts_at(self.rows, chosen)

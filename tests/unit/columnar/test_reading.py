@@ -4,8 +4,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from shutil import copytree
-from threading import Thread, get_ident
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -140,37 +139,6 @@ def test_the_same_range_read_twice_is_identical(tmp_path: Path) -> None:
         write(wal, mixed(200, seed=2))
 
         assert first == list(columnar.batches(tmp_path, start=50, end=150, batch_rows=13))
-
-
-def test_a_table_has_the_batches_in_their_order(mixed_log: Path) -> None:
-    """However many threads read its segments."""
-    assert len(segment_files(mixed_log)) > 10
-    for wanted in ({}, {"topics": ["b"]}, {"start": 33, "end": 270}, {"start": 33, "end": 33}):
-        found = columnar.batches(mixed_log, **wanted)
-        assert pa.Table.from_batches(found, found.schema) == columnar.read(mixed_log, **wanted)
-
-
-def test_the_first_damage_is_the_one_that_is_told(mixed_log: Path, tmp_path: Path) -> None:
-    """As if one segment was read after the other."""
-    copytree(mixed_log, tmp_path, dirs_exist_ok=True)
-    second, *_, last = segment_files(tmp_path)[1:]
-    for path in (last, second):
-        flip(path, 150)
-
-    with pytest.raises(DamagedLogError, match=second.name):
-        columnar.read(tmp_path)
-
-
-def test_what_is_the_callers_is_called_by_its_own_thread(mixed_log: Path) -> None:
-    """It need not be prepared for others."""
-    seen = set()
-
-    def allowed(topic: str) -> bool:
-        seen.add(get_ident())
-        return topic == "a"
-
-    assert {"a"} == set(columnar.read(mixed_log, allowed=allowed)["topic"].to_pylist())
-    assert {get_ident()} == seen
 
 
 @pytest.fixture(scope="module")
