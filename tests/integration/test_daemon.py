@@ -375,7 +375,8 @@ async def test_logs_are_json_lines_without_secrets(tmp_path: Path) -> None:
         lines = [json.loads(line) for line in broker.stderr.splitlines()]
 
         assert status in {200, 401}
-        assert ["ready"] == [line["event"] for line in lines if line["event"] == "ready"]
+        (ready,) = (line for line in lines if line["event"] == "ready")
+        assert f"http://{facts['http']}/" == ready["page"]
         assert all({"event", "level", "timestamp"} <= set(line) for line in lines)
         assert [] == [line for line in lines if line["level"] in {"error", "critical"}]
         for secret in (CANARY_KEY, CANARY_PAYLOAD.decode()):

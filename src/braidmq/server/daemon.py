@@ -175,6 +175,13 @@ class Daemon:
             self._files.unlock(LOCK_PATH)
             self._is_locked = False
 
+    @property
+    def page(self) -> str | None:
+        """Where the dashboard is, when HTTP is on."""
+        address = self.addresses["http"]
+        scheme = "https" if self._config.http.tls_cert else "http"
+        return None if address is None else f"{scheme}://{address}/"
+
     def ready_facts(self) -> dict[str, object]:
         """Return what the ready file says."""
         qumbed = self._qumbed
@@ -416,6 +423,7 @@ async def _serve(config: Config, ready_file: Path | None, *, mdns: bool, watch: 
     _log.info(
         "ready",
         **daemon.addresses,
+        page=daemon.page,
         qumbed_fingerprint=facts["qumbed_fingerprint"],
         compiled=is_compiled(),
     )
@@ -453,7 +461,7 @@ def _log_recovery(found: Recovered, seconds: float) -> None:
     _log.info(
         "recovered",
         seconds=round(seconds, 3),
-        records=recovered.replayed_records,
+        replayed_records=recovered.replayed_records,
         next_id=found.wal.next_id,
         subscriptions=found.broker.subscription_count(),
         topics=len(found.broker.topics),
