@@ -22,23 +22,27 @@ def stoppable(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**given: object) -> None:
-        try:
-            with _raised():
+        with _raised():
+            try:
                 command(**given)
-        except _TerminatedError:
-            print(f"{command.__name__}: stopped", file=sys.stderr)
+            except _TerminatedError:
+                print(f"{command.__name__}: stopped", file=sys.stderr)
 
     return run
 
 
 @contextmanager
 def _raised() -> Iterator[None]:
-    """Let SIGTERM be an exception, in the main thread."""
+    """Let the first SIGTERM be an exception, in the main thread.
+
+    `timeout` sends it twice, to the process and to its group.
+    """
     if current_thread() is not main_thread():
         yield
         return
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise _TerminatedError
 
     before = signal.signal(signal.SIGTERM, end)

@@ -38,6 +38,20 @@ def test_sigterm_before_spark_is_loaded_is_an_end_as_any_other(
     assert before == signal.getsignal(signal.SIGTERM)
 
 
+def test_a_sigterm_that_comes_twice_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """`timeout` sends it to the process, and then to its group."""
+
+    def archive() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stoppable(archive)()
+
+    assert "archive: stopped\n" == capsys.readouterr().err
+
+
 def test_in_another_thread_signals_are_left_alone() -> None:
     """Python delivers them to the main thread only."""
     found: list[object] = []

@@ -82,3 +82,9 @@ def is_java_gone(error: BaseException) -> bool:
     return isinstance(error, ConnectionError | EOFError) or (
         isinstance(error, Py4JError) and not hasattr(error, "java_exception")
     )
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Return whether *error* is Spark's: what it answers, or that it does not answer."""
+    known = Py4JError | PySparkException | QueryFailedError | JavaGoneError
+    return isinstance(error, known) or is_java_gone(error)

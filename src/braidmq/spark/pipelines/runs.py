@@ -30,6 +30,7 @@ from braidmq.spark.pipelines.failures import (
     JavaGoneError,
     QueryFailedError,
     is_java_gone,
+    is_of_spark,
     told,
 )
 from braidmq.spark.pipelines.queries import LOOK_S, Batch, Query, Stream, Tell
@@ -45,6 +46,9 @@ CHECKPOINT: Final = "_checkpoint"
 LOG: Final = "_spark.log"
 LOCK: Final = "_lock"
 """In the directory of the output; readers of tables pass over names with a `_`."""
+
+SIGNAL_S_MAX: Final = 0.5
+"""A signal to all processes at once may end Spark so much earlier than it is seen here."""
 
 GOES_ON: Final = "the next run goes on from here"
 CONFIG: Final = {
@@ -92,10 +96,10 @@ class Run:
         try:
             with _errors_into(log), _interrupts_kept():
                 found = session(f"braidmq {self.name}", master=self.plan.master, config=config)
+            found.sparkContext.setLogLevel("ERROR")
         except (PySparkException, Py4JError) as error:
             problem = f"Spark does not start: {told(error)}; {log} says more"
             raise QueryFailedError(self.name, problem) from error
-        found.sparkContext.setLogLevel("ERROR")
         _keep_quiet()
         return found
 
@@ -137,9 +141,7 @@ class Run:
             try:
                 yield
             except Exception as error:
-                of_spark = isinstance(error, QueryFailedError | JavaGoneError)
-                told_to = self.stopping.is_set() and not self._failed
-                if not told_to or not (of_spark or is_java_gone(error)):
+                if not self._is_end(error):
                     raise
                 self.tell(f"{self.name}: stopped; {left}")
 
@@ -162,16 +164,21 @@ class Run:
             for query in queries:
                 query.stop()
         except Exception as error:
-            if not is_java_gone(error):
-                self._give_up(queries)
-                raise
-            if not self.stopping.is_set():  # who ends us may end all of us at once
+            going = self._is_end(error)
+            if not going and is_java_gone(error):
                 raise JavaGoneError(self.name) from error
+            self._failed = not going
+            self._give_up(queries)
+            if not going:
+                raise
         if going:
             self.tell(f"{self.name}: stopped; {GOES_ON}")
 
+    def _is_end(self, error: Exception) -> bool:
+        """Return whether *error* is what becomes of Spark when all of us are told to end."""
+        return is_of_spark(error) and not self._failed and self.stopping.wait(SIGNAL_S_MAX)
+
     def _give_up(self, queries: list[Query]) -> None:
-        self._failed = True
         self.stopping.set()
         for query in queries:
             with suppress(Exception):  # the first failure is the one that is told

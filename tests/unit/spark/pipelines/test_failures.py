@@ -12,6 +12,7 @@ from braidmq.spark.pipelines.failures import (
     QueryFailedError,
     is_final,
     is_java_gone,
+    is_of_spark,
     told,
 )
 
@@ -75,6 +76,9 @@ def test_a_jvm_that_died_is_known_by_what_calls_raise() -> None:
 
     assert all(map(is_java_gone, [*gone, ConnectionRefusedError(), ConnectionResetError()]))
     assert not any(map(is_java_gone, [answered, ValueError(), OSError(28, "full")]))
+    ours = [QueryFailedError("a", "why"), JavaGoneError("a"), PySparkException("no")]
+    assert all(map(is_of_spark, [*gone, answered, *ours]))
+    assert not any(map(is_of_spark, [ValueError(), OSError(28, "full")]))
 
 
 def test_errors_say_whose_they_are() -> None:

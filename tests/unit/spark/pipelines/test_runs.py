@@ -4,11 +4,12 @@ import os
 import signal
 from contextlib import nullcontext
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
@@ -110,7 +111,15 @@ def test_an_interrupt_ends_a_run_as_any_signal_whatever_spark_sets(
         assert run.stopping.wait(5)
 
 
+class SparkStoppedError(Py4JError):  # type: ignore[misc]  # its parent has no types
+    """What a JVM answers that is ending: an error of Java, and not silence."""
+
+    java_exception = object()
+
+
 ENDS: dict[str, tuple[Exception, bool]] = {
+    "Spark is ending": (SparkStoppedError("Cannot call methods on a stopped ..."), True),
+    "Spark refuses": (PySparkException("stopped"), True),
     "Spark has failed": (QueryFailedError("archive", "Job 1 cancelled"), True),
     "Spark is gone": (JavaGoneError("archive"), True),
     "Spark does not answer": (EOFError(), True),
@@ -137,6 +146,52 @@ def test_what_a_signal_broke_is_an_end_and_no_error(tmp_path: Path, case: str) -
         fail()
 
     assert (["archive: stopped; too bad"] if is_end else []) == lines
+
+
+@pytest.mark.parametrize("problem", [None, SparkStoppedError("x"), EOFError()], ids=repr)
+def test_a_signal_that_spark_gets_too_ends_the_run_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception | None
+) -> None:
+    """Its queries cannot be stopped any more, and all of them are tried."""
+    played = SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
+    monkeypatch.setattr(runs, "session", lambda *_args, **_more: played)
+    stopped: list[str] = []
+
+    class Ending:
+        def __init__(self, label: str, *_args: object, **_more: object) -> None:
+            self.label = label
+
+        def look(self, _now: float) -> bool:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return True
+
+        def stop(self) -> None:
+            stopped.append(self.label)
+            if problem is not None:
+                raise problem
+
+    monkeypatch.setattr(runs, "Query", Ending)
+    lines: list[str] = []
+    streams = [
+        Stream(lambda: pytest.fail("begun"), lambda _frame, _batch: None, name)
+        for name in ("a", "b")
+    ]
+    Run("archive", Plan({}, tmp_path), lines.append).go(*streams)
+
+    assert [STOPPED] == lines
+    assert {"archive a", "archive b"} == set(stopped)
+
+
+def test_spark_may_be_ended_a_moment_before_the_run_is(tmp_path: Path) -> None:
+    """Whoever signals a group of processes signals one after the other."""
+    lines: list[str] = []
+    run = Run("archive", Plan({}, tmp_path), lines.append)
+    later = Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
+    with run.ending():
+        later.start()
+        raise JavaGoneError("archive")
+
+    assert [STOPPED] == lines
 
 
 def test_in_another_thread_signals_are_left_alone() -> None:
