@@ -5,10 +5,12 @@ It prints nothing and knows no command; an answer that is not good is an HttpErr
 
 import http.client
 import os
+import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 import msgspec
 import typer
@@ -39,11 +41,14 @@ Url = Annotated[
 ]
 
 _FORM: Final = "must be http://KEY@HOST:PORT"
+_PORT_FORM: Final = "the port must be a number from 1 to 65535"
 _HINTS: Final = {
     401: "the key is given in --url or BRAIDMQ_URL",
     403: "a key for this has admin = true",
 }
 _NO_BROKER: Final = "`braidmq serve --dev` starts a broker"
+_SPELLING: Final = "is it spelled right in --url or BRAIDMQ_URL?"
+_OTHER_PORT: Final = f"is it HTTP's port? by default that is {HTTP_PORT}"
 
 
 class HttpError(BraidError):
@@ -205,14 +210,22 @@ class Api:
         return HttpError(f"{told}; {hint}" if hint else told, status)
 
     def _is_unreachable(self, error: OSError) -> HttpError:
-        reason = error.strerror or "no answer in time"
-        hint = f"; {_NO_BROKER}" if isinstance(error, ConnectionRefusedError) else ""
-        if self.is_guessed:
-            hint = "; --url http://KEY@HOST:PORT names another address of HTTP"
-        return HttpError(f"cannot reach HTTP on {self.place}: {reason}{hint}")
+        reason, hint = error.strerror or "no answer in time", ""
+        if isinstance(error, socket.gaierror):
+            reason, hint = "no host has that name", _SPELLING
+        elif isinstance(error, ConnectionRefusedError):
+            hint = _NO_BROKER
+        elif isinstance(error, http.client.RemoteDisconnected):
+            reason, hint = "it hung up", _OTHER_PORT
+        elif isinstance(error, TimeoutError | ConnectionError | ssl.SSLError):
+            hint = _OTHER_PORT
+        if self.is_guessed and hint != _SPELLING:
+            hint = "--url http://KEY@HOST:PORT names another address of HTTP"
+        told = f"cannot reach HTTP on {self.place}: {reason}"
+        return HttpError(f"{told}; {hint}" if hint else told)
 
     def _is_other(self) -> HttpError:
-        return HttpError(f"what listens on {self.place} is not BraidMQ's HTTP")
+        return HttpError(f"what listens on {self.place} is not BraidMQ's HTTP; {_OTHER_PORT}")
 
 
 def api_at(url: str | None) -> Api:
@@ -223,12 +236,14 @@ def api_at(url: str | None) -> Api:
     """
     try:
         parts = urlsplit(url or os.environ.get("BRAIDMQ_URL") or DEFAULT_URL)
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
+        (host or "").encode("idna")  # as it is looked up: a label has 1 to 63 bytes
     except ValueError:
         raise ConfigError("--url", _FORM) from None
     scheme = parts.scheme.removesuffix("s")
     if not host or scheme not in {"http", "blip", "vibe", "qumbed"}:
         raise ConfigError("--url", _FORM)
+    port = _port_in(parts)
     key = unquote(parts.netloc.rpartition("@")[0])
     if not (key.isascii() and key.isprintable()):
         raise ConfigError("--url", "the key must be printable ASCII")
@@ -238,6 +253,16 @@ def api_at(url: str | None) -> Api:
     own_port = port if is_own and port is not None else HTTP_PORT
     tls = parts.scheme.endswith("s")
     return Api(host, own_port, key, tls=tls, is_guessed=not is_own)
+
+
+def _port_in(parts: SplitResult) -> int | None:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:  # not repeated: a key may stand in its place
+        raise ConfigError("--url", _PORT_FORM)
+    return port
 
 
 def path_of(*parts: str) -> str:

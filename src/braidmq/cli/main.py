@@ -50,11 +50,26 @@ ERROR_CHARS_MAX: Final = 2_000
 """An error is one line that a person reads."""
 
 _KEY_PLACE: Final = "the key is given in --url or BRAIDMQ_URL"
+_OTHER_PORT: Final = (
+    "is it the port of that strand? by default blip's is 5555, vibe's 2925, qumbed's 6121"
+)
 _FAILED: Final = {
     os.strerror(errno.ECONNREFUSED): "`braidmq serve --dev` starts a broker",
-    "the broker broke the protocol": "is it the port of that strand?",
+    os.strerror(errno.ECONNRESET): _OTHER_PORT,
+    "the broker broke the protocol": _OTHER_PORT,
+    "the broker closed it": _OTHER_PORT,
+    "no answer within": _OTHER_PORT,
+    "no host has that name": "is it spelled right in --url or BRAIDMQ_URL?",
+    "its certificate is not trusted": (
+        "`publish` and `subscribe` take --ca-file FILE too, or --insecure for a trial"
+    ),
 }
 """What to do when there is no connection, by how the reason begins."""
+
+_NOT_ALLOWED: Final = frozenset({403, "AUTH_FAILED", "UNAUTHORIZED"})
+"""How Blip, Vibe and Qumbed refuse what a key may not do."""
+
+_RIGHTS: Final = {"PublishRefused": "publish", "SubscriptionRefused": "subscribe"}
 
 _USER_OF_URL = re.compile(r"(?<=://)(?!KEY@)[^/\s'\"]*@")  # not in `must be blip://KEY@HOST`
 
@@ -136,11 +151,15 @@ def _hint(error: BraidError) -> str | None:
     if isinstance(error, DataDirInUseError):
         return "stop it first, or choose another with --data-dir"
     # By their names: the client library is not loaded for commands that do without.
-    if type(error).__name__ == "AuthenticationFailed":
+    kind = type(error).__name__
+    if kind == "AuthenticationFailed":
         return _KEY_PLACE
-    if type(error).__name__ == "ConnectionFailed":
+    if kind == "ConnectionFailed":
         reason = str(getattr(error, "reason", ""))
         return next((hint for begin, hint in _FAILED.items() if reason.startswith(begin)), None)
+    if kind in _RIGHTS and getattr(error, "code", None) in _NOT_ALLOWED:
+        topic = getattr(error, "topic", "")
+        return f'the key needs {_RIGHTS[kind]} = ["{topic}"], or a pattern that matches it'
     return None
 
 

@@ -159,7 +159,9 @@ class Connection(asyncio.Protocol, Generic[R]):
         self.is_lost = True
         if not self._reason:
             self.ended_by_peer = True
-            self._reason = str(error) if error is not None else "the broker closed it"
+            self._reason = "the broker closed it"
+            if error is not None:
+                self._reason = reason_of(error) if isinstance(error, OSError) else str(error)
         assert self._check is not None
         self._check.cancel()
         self._out.clear()

@@ -30,12 +30,34 @@ payload.
 
 import os
 import re
+import socket
 from typing import Final
 
 from braidmq.base.errors import EXIT_USAGE, BraidError
 
 _SEVERAL: Final = "Multiple exceptions: "
 _ERRNO: Final = re.compile(r"\[Errno ([0-9]{1,3})\]")
+_UNKNOWN_NAMES: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None)})
+
+_SUPPORTED_BY: Final = {
+    "headers": "vibe",
+    "priority": "vibe",
+    "queues": "vibe",
+    "nack": "vibe",
+    "qos 0": "blip",
+    "stats": "blip",
+    "subscription ids": "blip",
+    "recipient": "qumbed",
+    "schema": "qumbed",
+    "envelope": "qumbed",
+    "private_key": "qumbed",
+    "trust": "qumbed",
+    "ca_file": "qumbed",
+    "certificate": "qumbed",
+    "insecure": "qumbed",
+    "schemas": "qumbed",
+}
+"""The one strand that has what others lack."""
 
 
 class ClientError(BraidError):
@@ -53,14 +75,16 @@ class KeyRefused(InvalidArgument):
 
 
 class NotSupported(ClientError):
-    """The strand in use cannot do what was asked."""
+    """The strand in use cannot do what was asked; *supported_by* is one that can, or ""."""
 
     exit_code = EXIT_USAGE
 
     def __init__(self, strand: str, feature: str) -> None:
-        super().__init__(f"{strand} does not support {feature}")
         self.strand = strand
         self.feature = feature
+        self.supported_by = _SUPPORTED_BY.get(feature, "")
+        other = f"; {self.supported_by} does" if self.supported_by else ""
+        super().__init__(f"{strand} does not support {feature}{other}")
 
 
 class Closed(ClientError):
@@ -171,8 +195,10 @@ class OutcomeUnknown(PublishError):
 class PublishRefused(PublishError):
     """The broker refused the message."""
 
-    def __init__(self, code: int | str, text: str) -> None:
-        super().__init__(f"publish refused: {code} {text}")
+    def __init__(self, code: int | str, text: str, *, topic: str = "") -> None:
+        place = f" to {topic!r}" if topic else ""
+        super().__init__(f"publish{place} refused: {code} {text}")
+        self.topic = topic
         self.code = code
         self.text = text
 
@@ -188,6 +214,10 @@ def reason_of(error: OSError) -> str:
     the address stands before the reason anyway.
     """
     text = str(error)
+    if isinstance(error, socket.gaierror):
+        return (
+            "no host has that name" if error.errno in _UNKNOWN_NAMES else error.strerror or text
+        )
     if isinstance(error, ConnectionError) or text.startswith(_SEVERAL):
         reasons = [os.strerror(int(code)) for code in _ERRNO.findall(text)]
         return ", ".join(dict.fromkeys(reasons)) or text

@@ -103,10 +103,10 @@ def check_confirmed(strand: str, qos: int) -> None:
         raise NotSupported(strand, f"qos {qos}")
 
 
-def refused(refusal: Refusal) -> PublishRefused:
-    """Return the error that a refused publish means."""
+def refused(refusal: Refusal, topic: str) -> PublishRefused:
+    """Return the error that a refused publish to *topic* means."""
     kind = PublishFailed if refusal.code == SERVER_ERROR else PublishRefused
-    return kind(refusal.code, refusal.text)
+    return kind(refusal.code, refusal.text, topic=topic)
 
 
 def payload_bytes(payload: Payload) -> bytes:

@@ -9,7 +9,7 @@ hexadecimal digits. What else follows an address is refused rather than ignored.
 import re
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from braidmq.client.errors import InvalidArgument
 
@@ -53,10 +53,12 @@ def parse(url: str, *, key: str | None = None) -> Endpoint:
     strand, tls = _strand(scheme.lower() if separator else "")
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname or DEFAULT_HOST, parts.port
+        host = parts.hostname or DEFAULT_HOST
+        host.encode("idna")  # as it is looked up: a label has 1 to 63 bytes
     except ValueError:
         # Its text may repeat a misplaced key.
         raise InvalidArgument(f"{strand} URL: the address cannot be read") from None
+    port = _port(strand, parts)
     if parts.path not in {"", "/"} or parts.fragment:
         raise InvalidArgument(f"{strand} URL: nothing may follow host and port")
     user, colon, secret = parts.netloc.rpartition("@")[0].partition(":")
@@ -65,7 +67,7 @@ def parse(url: str, *, key: str | None = None) -> Endpoint:
     return Endpoint(
         strand=strand,
         host=host,
-        port=DEFAULT_PORTS[strand] if port is None else _port(strand, port),
+        port=DEFAULT_PORTS[strand] if port is None else port,
         tls=tls,
         key=_unquoted(strand, secret) if key is None else key,
         user=_unquoted(strand, user),
@@ -79,12 +81,19 @@ def _strand(scheme: str) -> tuple[str, bool]:
     if scheme.endswith("s") and scheme[:-1] in DEFAULT_PORTS:
         return scheme[:-1], True
     known = ", ".join(f"{strand}://" for strand in DEFAULT_PORTS)
-    raise InvalidArgument(f"a broker's URL begins with one of {known}")
+    example = f"blip://KEY@{DEFAULT_HOST}:{DEFAULT_PORTS['blip']}"
+    raise InvalidArgument(f"a broker's URL begins with one of {known}, for example {example}")
 
 
-def _port(strand: str, port: int) -> int:
-    if not 1 <= port <= _PORT_MAX:
-        raise InvalidArgument(f"{strand} URL: port {port} is none")
+def _port(strand: str, parts: SplitResult) -> int | None:
+    try:
+        port = parts.port
+    except ValueError:  # it is no number, or too large
+        port = 0
+    if port == 0:
+        # What stands there is not repeated: it may be a misplaced key.
+        problem = f"the port must be a number from 1 to {_PORT_MAX}"
+        raise InvalidArgument(f"{strand} URL: {problem}")
     return port
 
 

@@ -3,6 +3,7 @@
 import socket
 import threading
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -108,6 +109,25 @@ def test_something_else_that_listens_there_is_told(answer: bytes) -> None:
         thread.join()
 
 
+def test_another_port_of_the_broker_is_guessed_at() -> None:
+    """A strand hangs up on a request of HTTP's."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        port = listener.getsockname()[1]
+        with pytest.raises(HttpError) as caught:
+            api_at(f"http://k@127.0.0.1:{port}").ask("GET", "/api/topics")
+        thread.join()
+
+    assert str(caught.value).endswith("; is it HTTP's port? by default that is 9100")
+
+
 def test_a_strands_url_names_host_and_key() -> None:
     """HTTP is looked for on its own usual port, not on the strand's."""
     guessed = Api("127.0.0.9", 9100, "k", tls=False, is_guessed=True)
@@ -125,7 +145,7 @@ def test_the_default_is_the_broker_in_development_mode(monkeypatch: pytest.Monke
     assert ["e", "u"] == [api_at(None).key, api_at("http://u@h:3").key]
 
 
-BAD_URLS = ["127.0.0.1:9100", "ftp://k@h:1", "http://", "http://k@h:x", "http://k@[::1:1"]
+BAD_URLS = ["127.0.0.1:9100", "ftp://k@h:1", "http://", "http://k@a..b", "http://k@[::1:1"]
 
 
 @pytest.mark.parametrize("bad", BAD_URLS)
@@ -133,6 +153,27 @@ def test_a_bad_url_is_exit_2(capsys: pytest.CaptureFixture[str], bad: str) -> No
     """The form is told, the URL is not repeated."""
     assert 2 == main(["topics", "--url", bad])
     assert "error: --url: must be http://KEY@HOST:PORT\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["0", "99999", "x"])
+def test_a_port_that_is_none_is_exit_2(capsys: pytest.CaptureFixture[str], port: str) -> None:
+    """What would be one is told, and what stands there is not: it may be a key."""
+    assert 2 == main(["topics", "--url", f"http://k@h:{port}"])
+    told = "error: --url: the port must be a number from 1 to 65535\n"
+    assert told == capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", ["http://k@no-such-host.invalid:1", "blip://k@nowhere.invalid"])
+def test_a_host_that_nobody_knows_is_told_in_plain_words(
+    capsys: pytest.CaptureFixture[str], bad: str
+) -> None:
+    """Not in those of the resolver."""
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", Mock(side_effect=unknown))
+        assert 1 == main(["topics", "--url", bad])
+    told = "no host has that name; is it spelled right in --url or BRAIDMQ_URL?\n"
+    assert capsys.readouterr().err.endswith(told)
 
 
 def test_a_key_cannot_smuggle_headers() -> None:

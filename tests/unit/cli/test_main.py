@@ -148,7 +148,30 @@ def test_a_connection_that_fails_is_told_with_what_to_do(
 
     start = f"error: cannot connect to 127.0.0.1:{port}: Connection refused; "
     assert f"{start}`braidmq serve --dev` starts a broker\n" == refused
-    assert capsys.readouterr().err.endswith("; is it the port of that strand?\n")
+    defaults = "by default blip's is 5555, vibe's 2925, qumbed's 6121"
+    hint = f"; is it the port of that strand? {defaults}\n"
+    assert capsys.readouterr().err.endswith(hint)
+
+
+def test_a_broker_that_hangs_up_is_asked_about_on_the_right_port(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As Blip does on a frame of Vibe's."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_hang_up, args=(listener,))
+        thread.start()
+        port = listener.getsockname()[1]
+        assert 1 == main(["publish", "t", "1", "--url", f"vibe://k@127.0.0.1:{port}"])
+        thread.join()
+
+    start = f"error: cannot connect to 127.0.0.1:{port}: the broker closed it; "
+    assert capsys.readouterr().err.startswith(f"{start}is it the port of that strand? ")
+
+
+def _hang_up(listener: socket.socket) -> None:
+    peer, _ = listener.accept()
+    with peer:
+        peer.recv(65_536)
 
 
 def _answer_http(listener: socket.socket) -> None:

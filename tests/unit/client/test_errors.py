@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import socket
 
 import pytest
 
@@ -43,7 +44,8 @@ def test_every_error_is_exported() -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (errors.NotSupported("blip", "headers"), "blip does not support headers"),
+        (errors.NotSupported("blip", "headers"), "blip does not support headers; vibe does"),
+        (errors.NotSupported("vibe", "ttl"), "vibe does not support ttl"),
         (errors.ConnectionFailed("h:1", "refused"), "cannot connect to h:1: refused"),
         (errors.ConnectionLost("h:1", "reset"), "lost the connection to h:1: reset"),
         (errors.StaleDelivery(7, "why"), "delivery 7 cannot be acknowledged: why"),
@@ -52,6 +54,10 @@ def test_every_error_is_exported() -> None:
             "subscription to 't' refused: 403 forbidden",
         ),
         (errors.PublishRefused(403, "forbidden"), "publish refused: 403 forbidden"),
+        (
+            errors.PublishRefused(403, "forbidden", topic="t"),
+            "publish to 't' refused: 403 forbidden",
+        ),
         (
             errors.QueueRefused("q", "AUTH_FAILED", "not allowed"),
             "refused for queue 'q': AUTH_FAILED not allowed",
@@ -85,9 +91,14 @@ FAILURES = {
         "refused",
     ),
     "a name": (
-        OSError(-2, "Name or service not known"),
-        "[Errno -2] Name or service not known",
+        socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+        "no host has that name",
     ),
+    "names for now": (
+        socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+        "Temporary failure in name resolution",
+    ),
+    "another": (OSError(-9, "odd"), "[Errno -9] odd"),
     "no number": (ConnectionResetError("it went away"), "it went away"),
 }
 

@@ -59,5 +59,5 @@ def test_a_message_that_cannot_be_sent_keeps_its_place() -> None:
 
 def test_a_server_error_leaves_the_outcome_open() -> None:
     """All other codes say that the message is not stored."""
-    assert PublishFailed is type(refused(Refusal("SERVER_ERROR", "disk")))
-    assert PublishRefused is type(refused(Refusal("AUTH_FAILED", "not allowed")))
+    assert PublishFailed is type(refused(Refusal("SERVER_ERROR", "disk"), "t"))
+    assert PublishRefused is type(refused(Refusal("AUTH_FAILED", "not allowed"), "t"))

@@ -5,6 +5,9 @@ import pytest
 from braidmq.client.errors import InvalidArgument
 from braidmq.client.url import Endpoint, parse
 
+SCHEMES = "blip://, vibe://, qumbed://"
+EXAMPLE = "blip://KEY@127.0.0.1:5555"
+
 
 @pytest.mark.parametrize(
     ("url", "endpoint", "address"),
@@ -81,6 +84,8 @@ def test_a_key_beside_a_user_is_the_password() -> None:
         "blip://secret@h:0",
         "blip://secret@h:65536",
         "blip://secret@[::1",
+        "blip://secret@a..b:1",
+        f"blip://secret@{64 * 'a'}:1",
         "blip://secret@h/path",
         "blip://secret@h?query",
         "blip://secret@h#fragment",
@@ -103,6 +108,26 @@ def test_what_is_not_such_a_url_is_refused_without_repeating_it(url: str) -> Non
 
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        (
+            "127.0.0.1:5555",
+            f"a broker's URL begins with one of {SCHEMES}, for example {EXAMPLE}",
+        ),
+        ("blip://k@h:99999", "blip URL: the port must be a number from 1 to 65535"),
+        ("blip://k@h:0", "blip URL: the port must be a number from 1 to 65535"),
+        ("blip://k@h:x", "blip URL: the port must be a number from 1 to 65535"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_told_with_what_would_be_right(url: str, told: str) -> None:
+    """An example, or the range."""
+    with pytest.raises(InvalidArgument) as caught:
+        parse(url)
+
+    assert told == str(caught.value)
 
 
 def test_an_endpoint_shows_no_key() -> None:

@@ -222,7 +222,7 @@ class BlipClient(StrandClient[BlipConnection, bytes]):
             if refusal is None and reached_it:
                 return envelope.receipt(repeated=repeated)
             if refusal is not None and not (retry and refusal.code >= SERVER_ERROR):
-                raise refused(refusal)
+                raise refused(refusal, envelope.topic)
             if not retry:
                 raise OutcomeUnknown(str(connection.lost()))
             repeated = True

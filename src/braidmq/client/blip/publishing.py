@@ -69,10 +69,10 @@ def check_qos(qos: int) -> None:
         raise InvalidArgument(f"qos is 0 or 1, not {qos}")
 
 
-def refused(refusal: Refusal) -> PublishRefused:
-    """Return the error that a NACK to a PUBLISH means."""
+def refused(refusal: Refusal, topic: str) -> PublishRefused:
+    """Return the error that a NACK to a PUBLISH to *topic* means."""
     kind = PublishFailed if refusal.code >= SERVER_ERROR else PublishRefused
-    return kind(refusal.code, refusal.text)
+    return kind(refusal.code, refusal.text, topic=topic)
 
 
 class BlipFlight(Flight[bytes]):
@@ -112,7 +112,7 @@ class BlipFlight(Flight[bytes]):
                 continue
             refusal = refusals.get(next(ids))
             if refusal is not None:
-                results.append(refused(refusal))
+                results.append(refused(refusal, self._envelope.topic))
             elif reached:
                 results.append(receipt)
             else:

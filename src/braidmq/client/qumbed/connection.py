@@ -41,7 +41,9 @@ from braidmq.wire.qumbed.session import UNAUTHORIZED
 PROBES_PER_TIMEOUT: Final = 3
 """QUIC asks so often whether the broker is there before it is taken for dead."""
 
-HOW_TO_TRUST: Final = "add ?fingerprint=... as the broker tells it at its start, or a ca_file"
+HOW_TO_TRUST: Final = (
+    "add ?fingerprint=... as the broker tells it at its start, or name a ca_file"
+)
 
 Answer = Ack | Error | Discovery
 

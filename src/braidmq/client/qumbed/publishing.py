@@ -184,7 +184,7 @@ class QumbedFlight(AnsweredFlight[Post, Answer]):
         """Return what an answer means for its message."""
         del one
         if (refusal := refusal_of(answer)) is not None:
-            return refused(refusal)
+            return refused(refusal, self._posting.topic)
         if isinstance(answer, Ack) and answer.ok:
             return self._posting.receipt(answer, repeated=repeated)
         return OutcomeUnknown("the broker's answer is no confirmation")

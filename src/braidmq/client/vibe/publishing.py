@@ -115,7 +115,7 @@ class VibeFlight(AnsweredFlight[Sealed, Body]):
     def judged(self, one: Sealed, answer: Body, *, repeated: bool) -> Receipt | PublishError:
         """Return what an answer means for its message."""
         if (refusal := refusal_of(answer)) is not None:
-            return refused(refusal)
+            return refused(refusal, self._envelope.queue)
         if answer.type == messages.PUBLISH_ACK:
             return self._envelope.receipt(one.id, repeated=repeated)
         return OutcomeUnknown(f"answered with message type {answer.type}")

@@ -56,5 +56,5 @@ def test_a_receipt_says_whether_the_message_is_durable() -> None:
 
 def test_code_500_leaves_the_outcome_open() -> None:
     """All other codes say that the message is not stored."""
-    assert PublishFailed is type(refused(Refusal(500, "disk")))
-    assert PublishRefused is type(refused(Refusal(403, "forbidden")))
+    assert PublishFailed is type(refused(Refusal(500, "disk"), "t"))
+    assert PublishRefused is type(refused(Refusal(403, "forbidden"), "t"))
