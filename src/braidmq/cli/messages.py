@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import signal
 import sys
+from collections.abc import Coroutine
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -43,12 +45,21 @@ CaFile = Annotated[
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Take any certificate (Qumbed).")]
 
+_NO_PAYLOAD: Final = "is left out; give a text, '' for an empty one, or - for standard input"
+_ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP)
+"""What ends a subscriber as Ctrl-C does: a subscription that nobody removes stays, and lags."""
+
 
 def publish(
     topic: Topic,
     payload: Annotated[
-        str, typer.Argument(metavar="[PAYLOAD|-]", help="Text, or - for standard input.")
-    ] = "",
+        str | None,
+        typer.Argument(
+            metavar="PAYLOAD|-",
+            help="Text, '' for an empty message, or - for standard input.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     qos: Qos = 1,
     header: Annotated[
@@ -114,8 +125,12 @@ def subscribe(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the messages of a topic as they come, until Ctrl-C."""
-    asyncio.run(
+    """Print the messages of a topic as they come, until Ctrl-C or SIGTERM.
+
+    What was published before does not come, but for what waits in a queue (Vibe). Either end
+    removes the subscription.
+    """
+    _run_until_ended(
         _subscribe(
             _url(url),
             topic,
@@ -155,7 +170,9 @@ def _header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _payload(argument: str) -> bytes:
+def _payload(argument: str | None) -> bytes:
+    if argument is None:  # most likely a pipe whose - was forgotten
+        raise ConfigError("PAYLOAD", _NO_PAYLOAD)
     # What the shell passes is bytes; they go out as they came in.
     payload = os.fsencode(argument)
     if argument == "-":
@@ -209,6 +226,23 @@ async def _publish(
             )
 
 
+def _run_until_ended(work: Coroutine[object, object, None]) -> None:
+    """Run *work*; a signal that asks us to end is taken as Ctrl-C is, a second one at once."""
+
+    async def watched() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for ending in _ENDINGS:
+            if signal.getsignal(ending) is signal.SIG_DFL:  # `nohup` wants to be left alone
+                loop.add_signal_handler(ending, task.cancel)
+        await work
+
+    try:
+        asyncio.run(watched())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
 async def _subscribe(
     url: str,
     topic: str,
@@ -222,10 +256,13 @@ async def _subscribe(
 ) -> None:
     import braidmq
 
+    options["on_reconnect"] = lambda: _note("connected again")
     async with (
         braidmq.connect(url, **options) as client,
         client.subscribe(topic, qos=qos, envelope=envelope, schema=schema) as messages,
     ):
+        if sys.stderr.isatty():
+            _note(f"waiting for messages of {printable(topic)}; Ctrl-C ends")
         printed = 0
         async for message in messages:
             # Acknowledged once it is out; a message that nobody could see comes again.
@@ -234,6 +271,10 @@ async def _subscribe(
             printed += 1
             if printed == count:
                 return
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _print_message(message: "Message", *, as_json: bool) -> None:

@@ -50,7 +50,10 @@ class Health:
     def broke(self, error: ConnectionLost) -> None:
         """Count a link that has lost its connection."""
         self._broken += 1
-        if self._broken == 1 and self._options.on_disconnect is not None:
+        is_first = self._broken == 1
+        # All connections of a client break together when a broker goes: that is told once.
+        log.log(logging.WARNING if is_first else logging.INFO, "%s; connecting again", error)
+        if is_first and self._options.on_disconnect is not None:
             self.call_back(self._options.on_disconnect, error)
 
     def healed(self, *, connected: bool) -> None:
@@ -166,7 +169,6 @@ class Link(Generic[C]):
         if not self._options.reconnect:
             self._finish(error)
             return
-        log.warning("%s; connecting again", error)
         self._health.broke(error)
         self._reopening = self._health.run(self._reopen())
 

@@ -26,9 +26,14 @@ class Broker:
     def url(self, key: str = "dev-key") -> str:
         return f"blip://{key}@{self.addresses['blip']}"
 
-    def qumbed_url(self) -> str:
+    def qumbed_url(self, key: str = "dev-key") -> str:
         pin = self.addresses["qumbed_fingerprint"]
-        return f"qumbed://dev-key@{self.addresses['qumbed']}?fingerprint={pin}"
+        return f"qumbed://{key}@{self.addresses['qumbed']}?fingerprint={pin}"
+
+    def strand_url(self, strand: str, key: str = "dev-key") -> str:
+        if strand == "qumbed":
+            return self.qumbed_url(key)
+        return f"{strand}://{key}@{self.addresses[strand]}"
 
     def http_url(self, key: str = "dev-key") -> str:
         return f"http://{key}@{self.addresses['http']}"

@@ -1,8 +1,10 @@
 """`braidmq publish` and `braidmq subscribe`, against a real broker."""
 
 import base64
+import hashlib
 import io
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +14,32 @@ import pytest
 
 from braidmq.cli.main import main
 from tests.unit.cli.brokers import BRAIDMQ, Broker, running
+from tests.unit.cli.terminals import on_terminal
 
 pytestmark = pytest.mark.slow  # a broker is started, and commands in processes of their own
+
+LIMITED_KEY = "a-key-of-orders"
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with running(tmp_path_factory.mktemp("broker"), "--qumbed", "127.0.0.1:0") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with a key that may use orders only."""
+    place = tmp_path_factory.mktemp("limited")
+    hashed = hashlib.sha256(LIMITED_KEY.encode()).hexdigest()
+    (place / "a.toml").write_text(
+        f'[[auth.keys]]\nname = "shop"\nhash = "sha256:{hashed}"\n'
+        'publish = ["orders.*"]\nsubscribe = ["orders.*"]\n'
+        '[qumbed]\nauth = "key"\n',
+        "utf-8",
+    )
+    strands = ("--vibe", "127.0.0.1:0", "--qumbed", "127.0.0.1:0")
+    with running(place, *strands, "--config", str(place / "a.toml")) as broker:
         yield broker
 
 
@@ -34,10 +55,21 @@ def subscribed(
     capsys: pytest.CaptureFixture[str],
     *options: str,
     url: str = "",
+    before: str = "",
 ) -> subprocess.Popen[bytes]:
     """Start `subscribe` and return once the broker knows it."""
+    python, option, code = BRAIDMQ
     process = subprocess.Popen(
-        [*BRAIDMQ, "subscribe", topic, "--url", url or broker.url(), *options],
+        [
+            python,
+            option,
+            before + code,
+            "subscribe",
+            topic,
+            "--url",
+            url or broker.url(),
+            *options,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -189,15 +221,98 @@ def test_a_wrong_key_is_told_without_the_key(
     assert "not-a-good-one" not in line
 
 
-def test_ctrl_c_ends_a_subscriber_without_a_word(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_subscriber_without_a_word(
+    broker: Broker, capsys: pytest.CaptureFixture[str], ending: signal.Signals
 ) -> None:
-    """130, as shells expect it."""
-    reader = subscribed(broker, "interrupted", capsys)
-    reader.send_signal(2)
+    """130, as shells expect it of Ctrl-C, and no subscription stays to lag behind."""
+    topic = f"ended.{ending.name}"
+    reader = subscribed(broker, topic, capsys)
+    reader.send_signal(ending)
 
     assert (b"", b"") == reader.communicate(timeout=60)
     assert 130 == reader.returncode
+    assert 0 == subscriptions(broker, topic, capsys)
+
+
+def test_a_subscriber_in_the_background_of_a_script_takes_leave_too(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There Ctrl-C is ignored, and SIGTERM is the only way to end it."""
+    ignoring = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    reader = subscribed(broker, "background", capsys, before=ignoring)
+    reader.send_signal(signal.SIGINT)
+    assert 0 == main(["publish", "background", "x", "--url", broker.url(), "--json"])
+    assert 1 == json.loads(capsys.readouterr().out)["count"]
+    assert reader.stdout is not None
+    assert b"x\n" == reader.stdout.readline()
+    reader.send_signal(signal.SIGTERM)
+
+    assert (b"", b"") == reader.communicate(timeout=60)
+    assert 130 == reader.returncode
+    assert 0 == subscriptions(broker, "background", capsys)
+
+
+def test_on_a_terminal_a_subscriber_says_that_it_waits(broker: Broker) -> None:
+    """Silence would look as if it hung; in a pipe there is nobody to tell."""
+    words = ["subscribe", "quiet", "--url", broker.url()]
+    code, written = on_terminal(words, until=lambda said: "Ctrl-C ends" in said)
+
+    assert 130 == code
+    assert written.startswith("waiting for messages of quiet; Ctrl-C ends\r\n")
+
+
+def test_a_subscriber_tells_the_loss_once_and_that_it_is_connected_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However many connections it has."""
+    with running(tmp_path) as first:
+        reader = subscribed(first, "again", capsys, "--count", "1")
+        again = ("--blip", str(first.addresses["blip"]))
+        first.process.kill()
+        first.process.communicate()
+        assert reader.stderr is not None
+        lost = reader.stderr.readline().decode()
+        with running(tmp_path, *again) as second:
+            back = reader.stderr.readline().decode()
+            assert 0 == main(["publish", "again", "x", "--url", second.url()])
+            out, rest = reader.communicate(timeout=60)
+
+    assert lost.startswith(f"lost the connection to {first.addresses['blip']}: ")
+    assert lost.endswith("; connecting again\n")
+    assert ("connected again\n", b"x\n", b"") == (back, out, rest)
+
+
+def test_a_payload_that_is_left_out_is_no_empty_message(
+    broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever forgot the - of a pipe is told; '' asks for an empty one."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hi")))
+    assert 2 == main(["publish", "left-out", "--url", broker.url()])
+    told = "is left out; give a text, '' for an empty one, or - for standard input"
+    assert ("", f"error: PAYLOAD: {told}\n") == capsys.readouterr()
+
+    assert 0 == main(["publish", "left-out", "", "--url", broker.url()])
+    assert "published 1 to left-out\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("strand", ["blip", "vibe", "qumbed"])
+def test_what_a_key_may_not_do_is_told_with_what_it_lacks(
+    limited: Broker, capsys: pytest.CaptureFixture[str], strand: str
+) -> None:
+    """The topic, and the setting that would allow it."""
+    url = limited.strand_url(strand, LIMITED_KEY)
+    assert 1 == main(["publish", "salaries", "1", "--url", url])
+    publishing = capsys.readouterr().err
+    assert 1 == main(["subscribe", "salaries", "--url", url])
+    subscribing = capsys.readouterr().err
+
+    assert publishing.startswith("error: publish to 'salaries' refused: ")
+    hint = 'the key needs publish = ["salaries"], or a pattern that matches it'
+    assert publishing.endswith(f"; {hint}\n")
+    assert subscribing.startswith("error: subscription to 'salaries' refused: ")
+    assert subscribing.endswith(f"; {hint.replace('publish', 'subscribe')}\n")
+    assert 1 == publishing.count("\n") == subscribing.count("\n")
 
 
 def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:

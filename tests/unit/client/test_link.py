@@ -208,6 +208,19 @@ async def test_callbacks_come_with_the_first_loss_and_the_last_return() -> None:
             await link.close()
 
 
+async def test_a_loss_of_all_connections_is_logged_as_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The others are for those who want to know more."""
+    health = Health(Options())
+    with caplog.at_level(logging.INFO, "braidmq.client"):
+        for _ in range(2):
+            health.broke(ConnectionLost("h:1", "reset"))
+
+    assert [logging.WARNING, logging.INFO] == [record.levelno for record in caplog.records]
+    assert {"lost the connection to h:1: reset; connecting again"} == set(caplog.messages)
+
+
 async def test_a_callback_that_raises_is_logged_and_harms_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
