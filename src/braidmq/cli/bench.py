@@ -117,7 +117,7 @@ def bench(
         rate=rate,
     )
     measured = _run(load, address)
-    _tell(load, measured, wanted, plot=plot, as_json=as_json)
+    _tell(load, measured, wanted, plot=plot, as_json=as_json, is_ours=address is None)
 
 
 def _strand(chosen: Strand | None, url: str | None) -> str:
@@ -173,6 +173,7 @@ def _tell(
     *,
     plot: Path | None,
     as_json: bool,
+    is_ours: bool,
 ) -> None:
     from braidmq.cli import bench_report
     from braidmq.cli.bench_plot import write
@@ -185,6 +186,8 @@ def _tell(
         return
     print_rows(bench_report.rows(found), bench_report.columns(found), as_json=False)
     told = bench_report.troubles(found)
+    if not is_ours and (left := bench_report.remains(found)):
+        told.append(left)
     if sys.stdout.isatty():  # a script has read the documentation
         told += bench_report.notes(found)
         if plot is not None:

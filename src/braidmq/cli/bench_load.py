@@ -80,6 +80,7 @@ class Measured:
     delivered: int = 0
     repeated: int = 0
     lost: int = 0
+    queue_stays: bool = False
     publish_s: float = 0.0
     deliver_s: float = 0.0
     latencies: "array[float]" = field(default_factory=lambda: array("d"))
@@ -110,7 +111,7 @@ class Run:
 
         Raises:
             BenchError: Something that must arrive did not.
-            ClientError: The broker cannot be reached, or refuses.
+            ClientError: The broker cannot be reached, or refuses all that is published.
         """
         import braidmq
 
@@ -120,29 +121,42 @@ class Run:
                 await stack.enter_async_context(braidmq.connect(url))
                 for _ in range(load.publishers + load.subscribers)
             ]
-            publishers, readers = clients[: load.publishers], clients[load.publishers :]
-            async with AsyncExitStack() as subscribed:
-                tasks = [
-                    asyncio.create_task(
-                        self._receive(
-                            await subscribed.enter_async_context(
-                                reader.subscribe(load.topic, qos=load.qos)
-                            )
-                        )
-                    )
-                    for reader in readers
-                ]
-                try:
-                    await self._publish_all(publishers)
-                    await self._wait_for_rest(tasks)
-                finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
-            if load.strand == "vibe":
-                await clients[0].delete_queue(load.topic)
+            try:
+                await self._measure(clients[: load.publishers], clients[load.publishers :])
+            finally:
+                if load.strand == "vibe":
+                    await self._delete_queue(clients[0])
         self._finish()
         return self._measured
+
+    async def _measure(self, publishers: "list[Client]", readers: "list[Client]") -> None:
+        load = self._load
+        async with AsyncExitStack() as subscribed:
+            tasks = [
+                asyncio.create_task(
+                    self._receive(
+                        await subscribed.enter_async_context(
+                            reader.subscribe(load.topic, qos=load.qos)
+                        )
+                    )
+                )
+                for reader in readers
+            ]
+            try:
+                await self._publish_all(publishers)
+                await self._wait_for_rest(tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _delete_queue(self, client: "Client") -> None:
+        from braidmq.client import ClientError
+
+        try:
+            await client.delete_queue(self._load.topic)
+        except ClientError:  # it is not what was measured, nor why that failed
+            self._measured.queue_stays = True
 
     async def _publish_all(self, publishers: "list[Client]") -> None:
         self._started_ns = self._last_delivery_ns = time.monotonic_ns()
@@ -156,8 +170,6 @@ class Run:
         self._measured.publish_s = self._elapsed_s()
 
     async def _publish(self, client: "Client") -> None:
-        from braidmq.client import PublishError
-
         load, measured = self._load, self._measured
         rate = load.rate / load.publishers
         pause_s = min(LOOK_S, 0.5 / rate) if rate else 0.0
@@ -170,13 +182,25 @@ class Run:
                 await asyncio.sleep(pause_s)
                 continue
             began_ns = time.monotonic_ns()
-            results = await client.publish_many(load.topic, batch, qos=load.qos)
-            refused = sum(isinstance(result, PublishError) for result in results)
-            measured.refused += refused
-            measured.published += len(results) - refused
-            measured.confirmations.append((time.monotonic_ns() - began_ns) / _NS)
-            measured.published_at[self._bucket()] += len(results) - refused
+            published = await self._publish_batch(client, batch)
+            if published:
+                measured.confirmations.append((time.monotonic_ns() - began_ns) / _NS)
+                measured.published_at[self._bucket()] += published
             self._tell()
+
+    async def _publish_batch(self, client: "Client", batch: list[bytes]) -> int:
+        """Return how many of a batch were taken; raise when none was, of this or another."""
+        from braidmq.client import PublishError
+
+        load, measured = self._load, self._measured
+        results = await client.publish_many(load.topic, batch, qos=load.qos)
+        refusals = [result for result in results if isinstance(result, PublishError)]
+        published = len(results) - len(refusals)
+        measured.refused += len(refusals)
+        measured.published += published
+        if refusals and not measured.published:
+            raise refusals[0]  # a rate of refusals would say nothing about messages
+        return published
 
     def _due(self, rate: float) -> Iterator[list[bytes] | None]:
         """Yield what one publisher shall send now, perhaps nothing yet; None at the end."""

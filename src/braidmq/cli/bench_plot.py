@@ -14,6 +14,7 @@ from typing import Final
 from braidmq.base.errors import ConfigError
 from braidmq.cli.bench_load import BUCKET_S, Measured
 from braidmq.cli.bench_report import Figures, percentile
+from braidmq.cli.tables import counted
 
 _SVG: Final = "http://www.w3.org/2000/svg"
 WIDTH: Final = 760
@@ -82,8 +83,9 @@ def svg(found: Figures, measured: Measured) -> str:
 
 def _title(found: Figures) -> str:
     return (
-        f"{found.strand}, QoS {found.qos}, {found.size} bytes, {found.publishers} publishers, "
-        f"{found.subscribers} subscribers: {found.publish_rate:,.0f} messages/s"
+        f"{found.strand}, QoS {found.qos}, {found.size} bytes, "
+        f"{counted(found.publishers, 'publisher')}, "
+        f"{counted(found.subscribers, 'subscriber')}: {found.publish_rate:,.0f} messages/s"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from braidmq.base.errors import ConfigError
 from braidmq.cli.bench_load import Load, Measured
+from braidmq.cli.tables import counted, printable
 
 PERCENTILES: Final = "50,90,99,99.9"
 PERCENTILES_MAX: Final = 20
@@ -20,6 +21,7 @@ class Figures:
     """The result of a run; latencies are milliseconds by percentile."""
 
     strand: str
+    topic: str
     qos: int
     size: int
     publishers: int
@@ -30,6 +32,7 @@ class Figures:
     delivered: int
     repeated: int
     lost: int
+    queue_stays: bool
     publish_seconds: float
     publish_rate: float
     publish_mb_per_s: float
@@ -70,6 +73,7 @@ def figures(load: Load, measured: Measured, percentiles: Sequence[float]) -> Fig
     published, delivered = measured.published, measured.delivered
     return Figures(
         strand=load.strand,
+        topic=load.topic,
         qos=load.qos,
         size=load.size,
         publishers=load.publishers,
@@ -80,6 +84,7 @@ def figures(load: Load, measured: Measured, percentiles: Sequence[float]) -> Fig
         delivered=delivered,
         repeated=measured.repeated,
         lost=measured.lost,
+        queue_stays=measured.queue_stays,
         publish_seconds=round(measured.publish_s, 3),
         publish_rate=_rate(published, measured.publish_s),
         publish_mb_per_s=_rate(published * load.size / _MEGA, measured.publish_s),
@@ -153,6 +158,19 @@ def troubles(found: Figures) -> list[str]:
         count = getattr(found, name)
         if count:
             told.append(f"{name}: {count:,}")
+    return told
+
+
+def remains(found: Figures) -> str:
+    """Return what stays behind in a broker that was there before; "" when nothing does."""
+    told = ""
+    if found.published and found.qos:
+        messages = counted(found.published, "message")
+        told = f"left in the log until retention takes it: topic {printable(found.topic)} "
+        told += f"with {messages}"
+    if found.queue_stays:
+        queue = f"queue {printable(found.topic)} stays: `braidmq queue delete` removes it"
+        told = f"{told}; {queue}" if told else queue
     return told
 
 

@@ -12,7 +12,7 @@ from braidmq.cli.completion import letter_queue_names
 from braidmq.cli.config import AsJson
 from braidmq.cli.confirmation import Yes, confirm
 from braidmq.cli.progress import Advance, progress, waiting
-from braidmq.cli.tables import print_done, print_rows, printable
+from braidmq.cli.tables import counted, print_done, print_rows, printable
 
 app = typer.Typer(help="Dead letters of a running broker.", no_args_is_help=True)
 
@@ -84,7 +84,7 @@ def replay(
         with progress("sending letters back") as advance:
             total = there if count is None else min(count, there)
             sent = _send_back_in_parts(api, queue, total, advance)
-    done = f"sent {sent} letters back from {printable(queue)}"
+    done = f"sent {counted(sent, 'letter')} back from {printable(queue)}"
     print_done({"queue": queue, "replayed": sent}, done, as_json=as_json)
 
 
@@ -96,7 +96,8 @@ def purge(queue: Queue, *, yes: Yes = False, url: Url = None, as_json: AsJson = 
     api.ask("GET", _page(queue, 1, 1), listed_by=LIST)
     confirm("purge dead letters", queue, yes=yes)
     answer = api.ask("POST", path_of("api", "queues", queue, "purge"), listed_by=LIST)
-    done = f"purged {answer.get('purged')} letters from {printable(queue)}"
+    purged = counted(api.number_in(answer, "purged"), "letter")
+    done = f"purged {purged} from {printable(queue)}"
     print_done(answer, done, as_json=as_json)
 
 

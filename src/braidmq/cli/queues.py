@@ -8,7 +8,7 @@ from braidmq.cli.api import Url, api_at, path_of
 from braidmq.cli.completion import queue_names
 from braidmq.cli.config import AsJson
 from braidmq.cli.confirmation import Yes, confirm
-from braidmq.cli.tables import print_done, print_json, print_rows, printable
+from braidmq.cli.tables import counted, print_done, print_json, print_rows, printable
 
 app = typer.Typer(help="Queues of a running broker.", no_args_is_help=True)
 
@@ -110,7 +110,8 @@ def purge(name: Name, *, yes: Yes = False, url: Url = None, as_json: AsJson = Fa
     api = api_at(url)
     confirm("purge queue", name, yes=yes)
     answer = api.ask("POST", path_of("api", "queues", name, "purge"), listed_by=LIST)
-    done = f"purged {answer.get('purged')} messages from {printable(name)}"
+    purged = counted(api.number_in(answer, "purged"), "message")
+    done = f"purged {purged} from {printable(name)}"
     print_done(answer, done, as_json=as_json)
 
 

@@ -17,7 +17,7 @@ from braidmq.base.errors import EXIT_DAMAGED_LOG, ConfigError
 from braidmq.cli.config import AsJson, ConfigFile, effective_config
 from braidmq.cli.exact_json import payload_as_json
 from braidmq.cli.progress import progress
-from braidmq.cli.tables import print_json, printable
+from braidmq.cli.tables import counted, print_json, printable
 
 if TYPE_CHECKING:  # what a command needs is imported when it runs
     from braidmq.wal.disk import Disk
@@ -128,7 +128,8 @@ def _print_report(report: "Report", *, as_json: bool) -> None:
         print_json({"intact": report.is_intact, **asdict(report)})
         return
     print(
-        f"{report.segments} segments, {report.records} records, {report.bytes} bytes; "
+        f"{counted(report.segments, 'segment')}, {counted(report.records, 'record')}, "
+        f"{counted(report.bytes, 'byte')}; "
         f"ids {report.first_id} to {report.last_id}, durable up to {report.durable_id}"
     )
     for first_id, last_id in report.gaps:

@@ -1,5 +1,6 @@
 """`braidmq bench`, as it is typed: against a broker that runs, and with one of its own."""
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def test_it_has_a_broker_of_its_own(strand: str) -> None:
 def test_it_measures_the_broker_that_is_named(
     broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A table in a pipe is tab-separated, and when all is well nothing is said beside it."""
+    """A table in a pipe is tab-separated, and beside it is said what stays in the broker."""
     plot = tmp_path / "plot.html"
     asked = "--messages 500 --size 64 --publishers 2 --subscribers 0 --topic load"
     assert 0 == main(["bench", *asked.split(), "--plot", str(plot), "--url", broker.url()])
@@ -63,9 +64,29 @@ def test_it_measures_the_broker_that_is_named(
     head, row = said.out.splitlines()
     assert "what\tmessages\tmessages/s\tMB/s\tp50 ms\tp90 ms\tp99 ms\tp99.9 ms" == head
     assert row.startswith("published\t500\t")
-    assert "" == said.err
+    left = "left in the log until retention takes it: topic load with 500 messages\n"
+    assert left == said.err
     assert plot.exists()
     assert 500 == topics["load"]
+
+
+@pytest.mark.parametrize("ending", [["--messages", "10"], ["--duration", "60"]])
+def test_a_broker_that_refuses_everything_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: list[str]
+) -> None:
+    """Why, at once, and no table: latencies of refusals would mean nothing."""
+    hashed = hashlib.sha256(b"a-reader").hexdigest()
+    config = tmp_path / "a.toml"
+    config.write_text(
+        f'[[auth.keys]]\nname = "a"\nhash = "sha256:{hashed}"\nsubscribe = ["*"]\n', "utf-8"
+    )
+    with running(tmp_path, "--config", str(config)) as broker:
+        words = ["bench", "--topic", "t", *ending, "--url", broker.url("a-reader")]
+        assert 1 == main(words)
+
+    said = capsys.readouterr()
+    hint = 'the key needs publish = ["t"], or a pattern that matches it'
+    assert ("", f"error: publish to 't' refused: 403 forbidden; {hint}\n") == said
 
 
 USAGE = {

@@ -1,5 +1,6 @@
 """The load: what is published arrives, is counted once, and has its time."""
 
+import hashlib
 import json
 
 import pytest
@@ -97,9 +98,41 @@ async def test_what_does_not_arrive_ends_in_an_error(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.asyncio
-async def test_on_vibe_nothing_is_left_behind() -> None:
-    """The queue that it made is gone."""
+async def test_on_vibe_no_queue_is_left_behind() -> None:
+    """That which it made is gone."""
     async with running_broker() as broker:
-        await Run(load("vibe", messages=10), lambda _: None).go(broker.url("vibe"))
+        run = Run(load("vibe", messages=10), lambda _: None)
+        measured = await run.go(broker.url("vibe"))
         async with braidmq.connect(broker.url("vibe")) as client:
             assert [] == await client.list_queues()
+
+    assert not measured.queue_stays
+
+
+def config(**rights: object) -> dict[str, object]:
+    hashed = f"sha256:{hashlib.sha256(b'limited').hexdigest()}"
+    return {"auth": {"keys": [{"name": "limited", "hash": hashed, **rights}]}}
+
+
+@pytest.mark.asyncio
+async def test_a_queue_that_may_not_be_deleted_costs_no_figures() -> None:
+    """It is noted that it stays."""
+    async with running_broker(config=config(publish=["*"], subscribe=["*"])) as broker:
+        async with braidmq.connect(broker.url("vibe")) as client:
+            await client.declare_queue("bench")
+        run = Run(load("vibe", messages=10), lambda _: None)
+        measured = await run.go(broker.url("vibe", key="limited"))
+
+    assert (10, True) == (measured.published, measured.queue_stays)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("strand", ["blip", "vibe"])
+async def test_a_broker_that_takes_nothing_ends_it(strand: str) -> None:
+    """With the first refusal; nothing was measured."""
+    async with running_broker(config=config(subscribe=["*"])) as broker:
+        async with braidmq.connect(broker.url("vibe")) as client:
+            await client.declare_queue("bench")
+        wanted = load(strand, messages=None, seconds=60.0, rate=10.0)
+        with pytest.raises(braidmq.PublishRefused, match="publish to 'bench' refused: "):
+            await Run(wanted, lambda _: None).go(broker.url(strand, key="limited"))

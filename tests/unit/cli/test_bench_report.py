@@ -12,6 +12,7 @@ from braidmq.cli.bench_report import (
     notes,
     parse_percentiles,
     percentile,
+    remains,
     rows,
     troubles,
 )
@@ -87,6 +88,25 @@ def test_what_went_wrong_is_said() -> None:
 
     assert ["refused: 3", "lost: 1,000"] == troubles(found)
     assert [] == troubles(figures(load(), Measured(), (50,)))
+
+
+@pytest.mark.parametrize(
+    ("measured", "qos", "expected"),
+    [
+        (Measured(published=1), 1, "topic t with 1 message"),
+        (Measured(published=2_000), 1, "topic t with 2,000 messages"),
+        (Measured(published=2_000), 0, ""),
+        (Measured(), 1, ""),
+        (Measured(published=1, queue_stays=True), 1, "1 message; queue t stays: "),
+        (Measured(queue_stays=True), 1, "queue t stays: `braidmq queue delete` removes it"),
+    ],
+)
+def test_what_stays_in_the_broker_is_said(measured: Measured, qos: int, expected: str) -> None:
+    """A topic cannot be removed, so whoever made one should know its name."""
+    told = remains(figures(load(qos=qos), measured, (50,)))
+
+    assert expected in told
+    assert bool(expected) == bool(told)
 
 
 def test_a_person_is_told_how_to_read_it() -> None:

@@ -78,7 +78,7 @@ def test_letters_are_sent_back(
     everything, some, one = capsys.readouterr().out.splitlines()
     assert "sent 3 letters back from dlq.a" == everything
     assert {"queue": "dlq.a", "replayed": 2} == json.loads(some)
-    assert "sent 1 letters back from dlq.a" == one
+    assert "sent 1 letter back from dlq.a" == one
     assert [("dlq.a", 3), ("dlq.a", 2)] == letters.replays
     assert [("dlq.a", 3)] == letters.replayed_alone
 

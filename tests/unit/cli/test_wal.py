@@ -68,7 +68,7 @@ def test_an_intact_log_is_said_to_be(
     code, text = ran(capsys, "verify", "--data-dir", data_dir)
 
     assert 0 == code
-    assert text.startswith("1 segments, 4 records, ")
+    assert text.startswith("1 segment, 4 records, ")
     assert "; ids 1 to 4, durable up to 4\n" in text
     assert text.endswith("\nintact\n")
 
