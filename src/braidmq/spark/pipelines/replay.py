@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from braidmq.base.errors import ConfigError
 from braidmq.spark import values
 from braidmq.spark.options import for_write
+from braidmq.spark.pipelines.contacts import meet
 from braidmq.spark.pipelines.guards import held, plain_errors
 from braidmq.spark.pipelines.keys import batch_key
 from braidmq.spark.pipelines.progress import BatchLine
@@ -69,6 +70,7 @@ def replay(plan: Plan, wish: Wish, tell: Tell) -> None:
         )
     run = Run(NAME, plan, tell)
     with held(plan.out, "--checkpoint"), run.ending(), plain_errors(NAME):
+        run.meet()
         Replay(run, wish).go()
 
 
@@ -115,6 +117,8 @@ class Replay:
         chunk = self._place.last()
         if chunk is None or chunk.done:
             chunk = self._behind(chunk)
+        if chunk is not None and not self._run.stopping.is_set():
+            meet(NAME, self._wish.sink, needed=True)
         while chunk is not None and not self._run.stopping.is_set():
             spark = self._run.spark  # first of all: it may not come up
             begun_s = monotonic()

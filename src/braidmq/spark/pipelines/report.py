@@ -62,6 +62,7 @@ def report(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
     options = for_batch(plan.source)
     for wish in wanted:
         schema_of(wish.schema)
+    run.meet()
     found = Scan(options, [])
     first, end = batch_range(found.log, options)
     pinned = {"startingOffsets": str(first), "endingOffsets": str(end)}

@@ -26,6 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.base.errors import ConfigError, DataDirInUseError
+from braidmq.spark.pipelines.contacts import meet
 from braidmq.spark.pipelines.failures import (
     JavaGoneError,
     QueryFailedError,
@@ -81,6 +82,7 @@ class Run:
         self.tell = tell
         self.stopping = Event()
         self._failed = False
+        self._has_met = False
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -88,8 +90,9 @@ class Run:
 
         Raises:
             ConfigError: There is no Java.
-            QueryFailedError: Spark does not start.
+            QueryFailedError: Spark does not start, or the broker has never answered.
         """
+        self.meet()
         self.plan.out.mkdir(parents=True, exist_ok=True)
         log = self.plan.out / LOG
         config = {**CONFIG, **self.plan.config}
@@ -102,6 +105,17 @@ class Run:
             raise QueryFailedError(self.name, problem) from error
         _keep_quiet()
         return found
+
+    def meet(self) -> None:
+        """Let the broker answer, if it is read or begins a cursor; later it may be away.
+
+        Raises:
+            QueryFailedError: It does not.
+        """
+        if not self._has_met:
+            begins = "groupId" in self.plan.source and not self.checkpoint().exists()
+            meet(self.name, self.plan.source, needed=begins)
+        self._has_met = True
 
     def messages(self, **options: str) -> DataFrame:
         """Return the log as a stream, with the plan's options and more."""

@@ -187,11 +187,36 @@ def test_spark_may_be_ended_a_moment_before_the_run_is(tmp_path: Path) -> None:
     lines: list[str] = []
     run = Run("archive", Plan({}, tmp_path), lines.append)
     later = Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
-    with run.ending():
-        later.start()
+
+    def lose_spark() -> None:
         raise JavaGoneError("archive")
 
+    with run.ending():
+        later.start()
+        lose_spark()
+    later.join()
+
     assert [STOPPED] == lines
+
+
+def test_a_broker_has_to_answer_before_spark_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once; whoever asks for the session then does not wait for it again."""
+    played: Any = SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
+    met: list[tuple[object, ...]] = []
+    monkeypatch.setattr(runs, "session", lambda *_args, **_more: played)
+    monkeypatch.setattr(runs, "meet", lambda *args, needed: met.append((*args, needed)))
+    run = run_of(tmp_path)
+    run.meet()
+
+    assert run.spark is played
+    assert [("archive", {"path": "data"}, False)] == met
+    grouped = {"path": "data", "groupId": "g"}
+    for _ in range(2):
+        Run("archive", Plan(grouped, tmp_path / "new"), print).meet()
+        (tmp_path / "new" / "_checkpoint").mkdir(parents=True, exist_ok=True)
+    assert [("archive", grouped, True), ("archive", grouped, False)] == met[1:]
 
 
 def test_in_another_thread_signals_are_left_alone() -> None:
