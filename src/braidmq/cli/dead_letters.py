@@ -1,13 +1,15 @@
 """`braidmq dlq`: look at the dead letters of a running broker, send them back, let them go."""
 
+import http
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Annotated, Final
 from urllib.parse import quote, urlencode
 
 import typer
 
-from braidmq.cli.api import PAGE_SIZE, Api, Url, api_at, path_of
+from braidmq.cli.api import PAGE_SIZE, Api, HttpError, Url, api_at, path_of
 from braidmq.cli.completion import letter_queue_names
 from braidmq.cli.config import AsJson
 from braidmq.cli.confirmation import Yes, confirm
@@ -56,7 +58,8 @@ def list_(
     if queue is None:
         print_rows(list(api.rows(LETTERS, "queues")), _QUEUE_COLUMNS, as_json=as_json)
     else:
-        rows = list(islice(_letters(api, queue, count), count))
+        with _meant(api, queue):
+            rows = list(islice(_letters(api, queue, count), count))
         print_rows(rows, _COLUMNS, as_json=as_json)
 
 
@@ -77,11 +80,11 @@ def replay(
     api = api_at(url)
     if offset is not None:
         # The broker is told both, if both are given, and says what is wrong with that.
-        with waiting("sending the letter back"):
+        with _meant(api, queue), waiting("sending the letter back"):
             sent = _send_back(api, queue, count=count, offset=offset)
     else:
         there = _waiting_in(api, queue)
-        with progress("sending letters back") as advance:
+        with _meant(api, queue), progress("sending letters back") as advance:
             total = there if count is None else min(count, there)
             sent = _send_back_in_parts(api, queue, total, advance)
     done = f"sent {counted(sent, 'letter')} back from {printable(queue)}"
@@ -93,7 +96,8 @@ def purge(queue: Queue, *, yes: Yes = False, url: Url = None, as_json: AsJson = 
     """Let go of all letters that wait in a queue of dead letters."""
     api = api_at(url)
     # A purge takes any queue; this one is not meant for messages that are still alive.
-    api.ask("GET", _page(queue, 1, 1), listed_by=LIST)
+    with _meant(api, queue):
+        api.ask("GET", _page(queue, 1, 1), listed_by=LIST)
     confirm("purge dead letters", queue, yes=yes)
     answer = api.ask("POST", path_of("api", "queues", queue, "purge"), listed_by=LIST)
     purged = counted(api.number_in(answer, "purged"), "letter")
@@ -127,12 +131,40 @@ def _send_back(api: Api, queue: str, *, count: int | None, offset: int | None = 
 
 def _waiting_in(api: Api, queue: str) -> int:
     """Return how many letters wait in a queue; none if it is no queue of dead letters."""
+    row = _row_of(api, queue)
+    return 0 if row is None else api.number_in(row, "messageCount")
+
+
+def _row_of(api: Api, queue: str) -> dict[str, object] | None:
     # Whoever may send letters back sees their queue in this list, but perhaps not by itself.
     for row in api.rows(LETTERS, "queues", after=queue[:-1]):
         name = str(row.get("queue"))
         if name >= queue:
-            return api.number_in(row, "messageCount") if name == queue else 0
-    return 0
+            return row if name == queue else None
+    return None
+
+
+@contextmanager
+def _meant(api: Api, queue: str) -> Iterator[None]:
+    """Tell whoever names the queue that letters came from which one they are in."""
+    try:
+        yield
+    except HttpError as error:
+        if error.status != http.HTTPStatus.NOT_FOUND:
+            raise
+        with suppress(HttpError):  # what it says is less to the point than the first error
+            letters = _letters_of(api, queue)
+            if _row_of(api, letters) is not None:
+                told = f"{printable(queue)} is no queue of dead letters"
+                error = HttpError(f"{told}; did you mean {printable(letters)}?", error.status)
+        raise error from None
+
+
+def _letters_of(api: Api, queue: str) -> str:
+    name: object = None
+    with suppress(HttpError):  # topics have dead letters, too
+        name = api.ask("GET", path_of("api", "queues", queue)).get("deadLetterQueueName")
+    return str(name or f"dlq.{queue}")
 
 
 def _letters(api: Api, queue: str, count: int) -> Iterator[dict[str, object]]:

@@ -4,6 +4,7 @@ It looks and times; it installs nothing, and what it writes into the data direct
 removes again. A missing thing that a broker can do without is told, not held against it.
 """
 
+import errno
 import os
 import platform
 import shutil
@@ -12,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,6 +41,11 @@ FSYNC_UNREAL_S: Final = 0.000_005
 MOUNTS_FILE: Final = Path("/proc/self/mountinfo")
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
 MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
+
+ANSWER_TIMEOUT_S: Final = 2.0
+"""A broker of this machine answers sooner."""
+
+_IN_USE: Final = f": {os.strerror(errno.EADDRINUSE)}"
 
 OK: Final = "ok"
 WARNING: Final = "warning"
@@ -93,10 +99,7 @@ def _findings(config: "Config") -> Iterator[Finding]:
     yield file_system(config.data_dir)
     yield fsync_latency(config.data_dir)
     yield api_keys(len(config.auth.keys))
-    for name, listener in config.listeners():
-        if listener.enabled:
-            kind = socket.SOCK_DGRAM if name == "qumbed" else socket.SOCK_STREAM
-            yield port(name, listener.host, listener.port, kind)
+    yield from _addresses(config)
     yield java()
 
 
@@ -229,6 +232,41 @@ def port(name: str, host: str, number: int, kind: int) -> Finding:
         advice = f"a broker may be running; else set {name}.port, or {name}.enabled = false"
         return Finding(title, WARNING, f"{shown}: {error.strerror}", advice)
     return Finding(title, OK, f"{shown} is free")
+
+
+def _addresses(config: "Config") -> Iterator[Finding]:
+    findings = []
+    for name, listener in config.listeners():
+        if listener.enabled:
+            kind = socket.SOCK_DGRAM if name == "qumbed" else socket.SOCK_STREAM
+            findings.append(port(name, listener.host, listener.port, kind))
+    taken = [finding for finding in findings if finding.found.endswith(_IN_USE)]
+    if taken and _answers(config):
+        yield running(taken)
+        findings = [finding for finding in findings if finding not in taken]
+    yield from findings
+
+
+def _answers(config: "Config") -> bool:
+    """Tell whether a broker is on the address of HTTP that one would have here."""
+    from braidmq.cli.api import Api, HttpError
+
+    http = config.http
+    api = Api(http.host, http.port, key="", tls=http.tls_cert is not None)
+    try:
+        return api.ask("GET", "/healthz", timeout_s=ANSWER_TIMEOUT_S).get("status") == "ok"
+    except HttpError:
+        return False
+
+
+def running(taken: Sequence[Finding]) -> Finding:
+    """Tell of a broker that is there, and of the addresses that it has."""
+    places = ", ".join(
+        f"{finding.name.partition(' ')[0]} {finding.found.removesuffix(_IN_USE)}"
+        for finding in taken
+    )
+    advice = "a second one needs other addresses and another data directory"
+    return Finding("broker", OK, f"one is running here: {places}", advice)
 
 
 def java() -> Finding:

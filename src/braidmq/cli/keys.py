@@ -4,7 +4,8 @@ A key is shown once, when it is made; only its hash is kept, and by nobody but t
 """
 
 import json
-from typing import Annotated
+import sys
+from typing import Annotated, Final
 
 import typer
 
@@ -12,6 +13,11 @@ from braidmq.cli.config import AsJson, ConfigFile, effective_config
 from braidmq.cli.tables import print_json, print_rows
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
+
+_NO_KEYS: Final = (
+    "no keys are configured; `braidmq keys new --name NAME` makes one, --config FILE names "
+    "another configuration, and a broker of `serve --dev` has a key of its own, dev-key"
+)
 
 Patterns = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="May be repeated.")]
 
@@ -61,4 +67,7 @@ def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """List the configured keys: names and permissions, never the keys."""
     config = effective_config(config_file, {}, keys_needed=False)
     rows = [key.model_dump(exclude={"hash"}) for key in config.auth.keys]
-    print_rows(rows, ("name", "publish", "subscribe", "admin"), as_json=as_json)
+    if rows or as_json or not sys.stdout.isatty():  # nobody looks at an empty table
+        print_rows(rows, ("name", "publish", "subscribe", "admin"), as_json=as_json)
+    if not rows and not as_json:
+        print(_NO_KEYS, file=sys.stderr)

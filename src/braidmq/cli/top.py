@@ -17,7 +17,7 @@ import typer
 from braidmq.cli.api import Api, HttpError, Url, api_at
 from braidmq.cli.config import AsJson
 from braidmq.cli.tables import print_json
-from braidmq.cli.top_view import View, plain, point_of
+from braidmq.cli.top_view import View, plain, point_of, print_drawn
 
 EVENTS: Final = "/api/events"
 OVERVIEW: Final = "/api/overview"
@@ -45,11 +45,11 @@ def top(
     """Watch a running broker: rates by strand, fsync, backlog, memory, the busiest topics."""
     api, every = api_at(url), round(interval)
     try:
-        if once or as_json or not sys.stdout.isatty():
+        if once:
+            _print(next(_views(api, every=every)), as_json=as_json)
+        elif as_json or not sys.stdout.isatty():
             for view in _views(api, every=every):
                 _print(view, as_json=as_json)
-                if once:
-                    return
         else:
             _draw(api, every=every)
     except KeyboardInterrupt:
@@ -103,6 +103,8 @@ def _whole(value: object) -> int:
 def _print(view: View, *, as_json: bool) -> None:
     if as_json:
         print_json(view.as_json())
+    elif sys.stdout.isatty():
+        print_drawn(view)
     else:
         print(plain(view))
     sys.stdout.flush()

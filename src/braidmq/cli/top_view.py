@@ -128,7 +128,14 @@ def plain(view: View) -> str:
     return "\n".join(lines) + "\n"
 
 
-def drawn(view: View, *, height: int) -> "RenderableType":
+def print_drawn(view: View) -> None:
+    """Print it as a terminal shows it, once."""
+    from rich.console import Console
+
+    Console().print(drawn(view, height=_ROWS_BESIDES + TOPICS_SHOWN, is_live=False))
+
+
+def drawn(view: View, *, height: int, is_live: bool = True) -> "RenderableType":
     """Return it as rich draws it on a screen of so many lines."""
     from rich import box
     from rich.console import Group
@@ -152,7 +159,10 @@ def drawn(view: View, *, height: int) -> "RenderableType":
         # A Text takes no markup: a topic may have any name.
         shown = Text(_cut(printable(name)), overflow="ellipsis", no_wrap=True)
         busiest.add_row(shown, _rate(rate), f"{count:,}")
-    return Group(Text(title(view), style="bold"), both, busiest, Text("Ctrl-C ends", "dim"))
+    parts: list[RenderableType] = [Text(title(view), style="bold"), both, busiest]
+    if is_live:
+        parts.append(Text("Ctrl-C ends", "dim"))
+    return Group(*parts)
 
 
 def away(reason: str) -> "RenderableType":
@@ -182,7 +192,7 @@ def _rate(rate: float | None) -> str:
 
 
 def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.2f} ms"
+    return f"{value:,.2f} ms" if value else "-"  # no disk takes no time: none was asked
 
 
 def _time(seconds: float) -> str:

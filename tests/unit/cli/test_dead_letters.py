@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -81,6 +82,45 @@ def test_letters_are_sent_back(
     assert "sent 1 letter back from dlq.a" == one
     assert [("dlq.a", 3), ("dlq.a", 2)] == letters.replays
     assert [("dlq.a", 3)] == letters.replayed_alone
+
+
+@pytest.mark.parametrize(
+    "command", [["list"], ["replay"], ["replay", "--offset", "1"], ["purge"]]
+)
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("dlq.work", "error: work is no queue of dead letters; did you mean dlq.work?\n"),
+        ("dlq.other", "; `braidmq dlq list` names those there are\n"),
+    ],
+)
+def test_whoever_names_the_queue_is_told_where_its_letters_are(
+    letters: FakeLetters,
+    port: int,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    case: tuple[str, str],
+) -> None:
+    """If there are any."""
+    letters_in, told = case
+    letters.add(letters_in, 1)
+
+    assert 1 == main(["dlq", *command, "work", "--url", url(port)])
+    line = capsys.readouterr().err
+    assert line.endswith(told)
+    assert 1 == line.count("\n")
+
+
+def test_the_name_that_a_queue_has_for_its_letters_is_told(
+    source: FakeSource, letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It need not be the usual one."""
+    letters.add("lost", 1)
+    source.queues.rows["work"] = replace(facts("work"), dead_letter_name="lost")
+
+    assert 1 == main(["dlq", "list", "work", "--url", url(port)])
+    told = "error: work is no queue of dead letters; did you mean lost?\n"
+    assert told == capsys.readouterr().err
 
 
 @pytest.mark.parametrize("payload", ODD)

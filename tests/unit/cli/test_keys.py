@@ -50,6 +50,30 @@ def test_a_bad_name_is_refused(capsys: pytest.CaptureFixture[str], name: str) ->
     assert ("", "error: --name: must be 1 to 128 printable characters\n") == captured
 
 
+NO_KEYS = "no keys are configured; `braidmq keys new --name NAME` makes one, "
+
+
+def test_where_no_key_is_configured_list_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the table, which a script reads; on a terminal instead of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BRAIDMQ_CONFIG", raising=False)
+    assert 0 == main(["keys", "list"])
+    piped = capsys.readouterr()
+    assert "name\tpublish\tsubscribe\tadmin\n" == piped.out
+    assert piped.err.startswith(NO_KEYS)
+    assert "dev-key" in piped.err
+    assert 0 == main(["keys", "list", "--json"])
+    assert ("[]\n", "") == capsys.readouterr()
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert 0 == main(["keys", "list"])
+    shown = capsys.readouterr()
+    assert "" == shown.out
+    assert shown.err.startswith(NO_KEYS)
+
+
 def test_list_shows_names_and_permissions_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

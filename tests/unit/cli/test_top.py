@@ -66,6 +66,17 @@ def test_once_is_one_look(broker: Broker, capsys: pytest.CaptureFixture[str]) ->
     assert "orders\t\t7" in lines
 
 
+def test_once_on_a_terminal_is_a_table_that_stays(broker: Broker) -> None:
+    """No screen is taken, nothing is left to end, and no tabs are in it."""
+    code, written = on_terminal(["top", "--once", "--url", broker.http_url()])
+
+    assert 0 == code
+    assert "busiest topics" in written
+    assert "orders" in written
+    for unwanted in ("\t", "\x1b[?1049h", "Ctrl-C"):
+        assert unwanted not in written, unwanted
+
+
 def test_as_json_each_look_is_a_line_and_rates_are_known_from_the_second_on(
     broker: Broker, load: None
 ) -> None:

@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from braidmq.cli.top_view import Point, View, drawn, plain, point_of, size, title
+from braidmq.cli.top_view import Point, View, drawn, facts, plain, point_of, size, title
 
 NUMBERS: dict[str, object] = {
     "time": "2026-11-16T12:00:00Z",
@@ -86,6 +86,14 @@ def test_plain_lines_say_everything() -> None:
         "evil\\x1b[2J\\ttopic\t\t3",
     ):
         assert line in lines, line
+
+
+@pytest.mark.parametrize("nothing", [0.0, None])
+def test_at_rest_there_is_no_time_of_a_disk(nothing: float | None) -> None:
+    """Nothing was measured, which is not the same as none."""
+    at_rest = point(fsync_p50_ms=nothing, fsync_p99_ms=nothing, loop_lag_ms=None)
+
+    assert ("fsync", "- p50, - p99") in facts(View("h:1", OVERVIEW, at_rest, []))
 
 
 def test_a_screen_takes_no_markup_and_no_escapes_from_a_name() -> None:
