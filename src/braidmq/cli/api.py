@@ -217,7 +217,11 @@ class Api:
             hint = _NO_BROKER
         elif isinstance(error, http.client.RemoteDisconnected):
             reason, hint = "it hung up", _OTHER_PORT
-        elif isinstance(error, TimeoutError | ConnectionError | ssl.SSLError):
+        elif isinstance(error, ssl.SSLCertVerificationError):
+            reason = f"its certificate is not trusted: {error.verify_message}"
+        elif isinstance(error, ssl.SSLError):
+            reason, hint = "it does not speak TLS", "http:// is without"
+        elif isinstance(error, TimeoutError | ConnectionError):
             hint = _OTHER_PORT
         if self.is_guessed and hint != _SPELLING:
             hint = "--url http://KEY@HOST:PORT names another address of HTTP"

@@ -59,6 +59,9 @@ _FAILED: Final = {
     "the broker broke the protocol": _OTHER_PORT,
     "the broker closed it": _OTHER_PORT,
     "no answer within": _OTHER_PORT,
+    "QUIC handshake failed: nobody listens there": (
+        "`braidmq serve --dev` starts a broker, with Qumbed on UDP port 6121"
+    ),
     "no host has that name": "is it spelled right in --url or BRAIDMQ_URL?",
     "its certificate is not trusted": (
         "`publish` and `subscribe` take --ca-file FILE too, or --insecure for a trial"

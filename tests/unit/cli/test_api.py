@@ -128,6 +128,14 @@ def test_another_port_of_the_broker_is_guessed_at() -> None:
     assert str(caught.value).endswith("; is it HTTP's port? by default that is 9100")
 
 
+def test_https_to_a_port_without_tls_is_told(port: int) -> None:
+    """In words, not in those of the library."""
+    api = api_at(f"https://k@127.0.0.1:{port}")
+    told = f"cannot reach HTTP on 127.0.0.1:{port}: it does not speak TLS; http:// is without"
+    with pytest.raises(HttpError, match=told):
+        api.ask("GET", "/api/topics")
+
+
 def test_a_strands_url_names_host_and_key() -> None:
     """HTTP is looked for on its own usual port, not on the strand's."""
     guessed = Api("127.0.0.9", 9100, "k", tls=False, is_guessed=True)

@@ -323,6 +323,19 @@ def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) 
     assert "some-key" not in line
 
 
+def test_a_certificate_that_nobody_knows_is_told_with_the_options_for_it(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The URL's, and the command's own."""
+    url = broker.qumbed_url().partition("?")[0]
+    assert 1 == main(["publish", "t", "x", "--url", url])
+    line = capsys.readouterr().err
+    for option in ("?fingerprint=", "--ca-file FILE", "--insecure"):
+        assert option in line, option
+    assert 1 == line.count("\n")
+    assert 0 == main(["publish", "t", "x", "--url", url, "--insecure"])
+
+
 @pytest.mark.parametrize("header", ["a", "=b"])
 def test_a_header_is_name_and_value(capsys: pytest.CaptureFixture[str], header: str) -> None:
     """Told before anything is connected."""
