@@ -1,11 +1,16 @@
 """Progress of a query in plain lines: what each micro-batch had, how fast, how far behind."""
 
 import json
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from braidmq.spark.offsets import KEY
+
+_RATE_OF_DIGITS: Final = 10
+"""From here on a rate is told without decimals."""
+
+_RATE_MIN: Final = 0.1
 
 
 class BatchLine(str):
@@ -28,13 +33,33 @@ def line(name: str, progress: StreamingQueryProgress, rows: int | None = None) -
     """Return one micro-batch as a line; *rows* are those of the log, where they are known."""
     count = progress.numInputRows if rows is None else rows
     seconds = progress.batchDuration / 1000
-    rate = round(count / seconds) if seconds else 0
-    behind = lag(progress)
+    return batch_line(name, progress.batchId, rows=count, seconds=seconds, lag=lag(progress))
+
+
+def batch_line(name: str, number: int, *, rows: int, seconds: float, lag: int) -> BatchLine:
+    """Return a batch as a line."""
     text = (
-        f"{name}: batch {progress.batchId}, {count} rows in {seconds:.1f} s, "
-        f"{rate} rows/s, lag {behind}"
+        f"{name}: batch {number}, {counted(rows, 'row')} in {seconds:.1f} s, "
+        f"{_rate(rows, seconds)} rows/s, lag {lag:,}"
     )
-    return BatchLine(text, name=name, rows=count, lag=behind)
+    return BatchLine(text, name=name, rows=rows, lag=lag)
+
+
+def nothing_new(name: str) -> str:
+    """Return the line of a run that has found no message behind its place."""
+    return f"{name}: nothing new, lag 0"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return so many of something in words: `1 row`, `1,000 rows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _rate(rows: int, seconds: float) -> str:
+    rate = rows / seconds if seconds else 0.0
+    if rate >= _RATE_OF_DIGITS or not rate:
+        return f"{rate:,.0f}"
+    return f"{rate:.1f}" if rate >= _RATE_MIN else f"below {_RATE_MIN}"
 
 
 def lag(progress: StreamingQueryProgress) -> int:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq.spark.pipelines.checkpoints import Checkpoint
 from braidmq.spark.pipelines.failures import QueryFailedError, is_final, is_java_gone, told
-from braidmq.spark.pipelines.progress import line
+from braidmq.spark.pipelines.progress import line, nothing_new
 from braidmq.spark.pipelines.triggers import Trigger
 
 RESTARTS_MAX: Final = 5
@@ -114,8 +114,13 @@ class Query:
             if error is not None:
                 self._fail(error, now)
             else:
-                self._ended = True
+                self._end()
         return not self._ended
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._told < 0 and not self._written:
+            self._tell(nothing_new(self._label))
 
     def _start(self, now: float) -> None:
         self._error = None

@@ -23,7 +23,7 @@ from braidmq.spark.options import for_write
 from braidmq.spark.pipelines.contacts import meet
 from braidmq.spark.pipelines.guards import held, plain_errors
 from braidmq.spark.pipelines.keys import batch_key
-from braidmq.spark.pipelines.progress import BatchLine
+from braidmq.spark.pipelines.progress import batch_line
 from braidmq.spark.pipelines.replay_inputs import Input, LogInput, TableInput, table_files
 from braidmq.spark.pipelines.replay_places import Chunk, Place, Subject
 from braidmq.spark.pipelines.replay_rows import outgoing
@@ -155,13 +155,8 @@ class Replay:
             writer.options(**self._wish.sink, sinkId=NAME).save()
 
     def _tell(self, chunk: Chunk, rows: int, seconds: float) -> None:
-        rate = round(rows / seconds) if seconds else 0
         left = self._subject.end - chunk.behind
-        text = (
-            f"{NAME}: batch {chunk.number}, {rows} rows in {seconds:.1f} s, {rate} rows/s, "
-            f"lag {left}"
-        )
-        self._run.tell(BatchLine(text, name=NAME, rows=rows, lag=left))
+        self._run.tell(batch_line(NAME, chunk.number, rows=rows, seconds=seconds, lag=left))
 
 
 def _said(source: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ from braidmq.spark.offsets import batch_range
 from braidmq.spark.options import for_batch
 from braidmq.spark.pipelines import report_counts as counts
 from braidmq.spark.pipelines.guards import cancelling, held, plain_errors
+from braidmq.spark.pipelines.progress import counted
 from braidmq.spark.pipelines.queries import StoppingError
 from braidmq.spark.pipelines.report_page import Findings, TopicFit, TopicVolume, page
 from braidmq.spark.pipelines.runs import Plan, Run, Tell
@@ -105,8 +106,8 @@ class Counting:
             "dead_letters": self._result(counts.deaths(alike)).sort_by("topic"),
         }
         messages = sum(tables["topics"].column("messages").to_pylist())
-        topics = len(tables["topics"])
-        self._run.tell(f"{NAME}: {messages} messages of {topics} topics are counted")
+        topics = counted(len(tables["topics"]), "topic")
+        self._run.tell(f"{NAME}: counted {counted(messages, 'message')} of {topics}")
         claimed = self._result(counts.claims(alike)).to_pylist()
         alike.unpersist()
         tables["typed"], delays = self._typed(claimed, typed)

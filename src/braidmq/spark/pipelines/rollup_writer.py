@@ -23,6 +23,7 @@ from braidmq.spark.pipelines import rollup_windows as windowing
 from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
 from braidmq.spark.pipelines.keys import batch_key
 from braidmq.spark.pipelines.names import plain_name
+from braidmq.spark.pipelines.progress import counted
 from braidmq.spark.pipelines.readings import Reading
 from braidmq.spark.pipelines.rollup_states import State, StateError, States, Windows
 from braidmq.spark.pipelines.rollup_windows import Rules
@@ -99,7 +100,7 @@ class Rollup:
             self.compact()
         self._tell(
             f"rollup: batch {number}: {state.late} late, {state.invalid} invalid, "
-            f"{state.closed} minutes closed, {state.open} open"
+            f"{counted(state.closed, 'minute')} of sensors closed, {state.open:,} open"
         )
         return state.rows
 
@@ -134,7 +135,7 @@ class Rollup:
         windows = self._states.windows(number, state).frame(spark)
         left = windows.where(~windowing.is_closed(state.watermark_ms))
         self._publish(left, Batch(state.query_id, number, state.place), CLOSING)
-        self._tell(f"rollup: closed the last {closing.closed} minutes")
+        self._tell(f"rollup: closed the last {counted(closing.closed, 'minute')} of sensors")
 
     def _compute(self, frame: DataFrame, batch: Batch) -> State:
         number, rules = batch.batch_id, self._goal.rules

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from braidmq.spark.pipelines.progress import lag, line
+from braidmq.spark.pipelines.progress import batch_line, lag, line
 
 SOURCE = {
     "description": "braidmq",
@@ -48,6 +48,25 @@ def test_a_batch_is_a_line() -> None:
         "archive", found, 100
     )
     assert "0 rows/s" in line("a", progress(SOURCE, duration_ms=0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds", "said"),
+    [
+        (0, 2.0, "0 rows in 2.0 s, 0 rows/s"),
+        (1, 15.8, "1 row in 15.8 s, below 0.1 rows/s"),
+        (3, 15.8, "3 rows in 15.8 s, 0.2 rows/s"),
+        (99, 10.0, "99 rows in 10.0 s, 9.9 rows/s"),
+        (100, 10.0, "100 rows in 10.0 s, 10 rows/s"),
+        (1_234_567, 1.0, "1,234,567 rows in 1.0 s, 1,234,567 rows/s"),
+    ],
+)
+def test_numbers_are_told_as_people_say_them(rows: int, seconds: float, said: str) -> None:
+    """A slow batch has a rate, too."""
+    told = batch_line("a", 7, rows=rows, seconds=seconds, lag=1_000)
+
+    assert f"a: batch 7, {said}, lag 1,000" == told
+    assert ("a", rows, 1_000) == (told.name, told.rows, told.lag)
 
 
 @pytest.mark.parametrize(

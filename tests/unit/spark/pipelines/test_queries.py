@@ -140,6 +140,15 @@ def test_a_query_is_started_and_ends_by_itself(rig: Rig) -> None:
     assert str(rig.spark.checkpoint) == rig.spark.settings["checkpointLocation"]
 
 
+def test_a_query_that_finds_nothing_says_so(rig: Rig) -> None:
+    """Once, when it has ended."""
+    assert rig.query.look(0.0)
+    rig.spark.isActive = False
+
+    assert [False, False] == [rig.query.look(0.0) for _ in range(2)]
+    assert ["archive: nothing new, lag 0"] == rig.lines
+
+
 def test_a_trigger_is_passed_on(tmp_path: Path) -> None:
     """As Spark spells it."""
     rig = Rig(tmp_path, Trigger("10 seconds"))
