@@ -1,15 +1,18 @@
 """Progress of long work: a bar on stderr where a person looks, and nothing anywhere else."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, TextIO
 
 from braidmq.cli.tables import printable
 
 if TYPE_CHECKING:  # rich is not needed to print --help
     from rich.progress import TaskID
+
+    from braidmq.spark.pipelines.progress import BatchLine
 
 Advance = Callable[[int, int], None]
 """Told how much is done, and of how much; the second may grow. From any thread."""
@@ -81,36 +84,82 @@ def telling(place: Path | None = None) -> Iterator[Callable[[str], None]]:
     if not is_watched():
         yield _say
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    with _terminal() as screen:
+        shown = _Shown(screen)
+        shown.say("starting Spark, which takes about half a minute")
+        with shown:
+            yield shown.tell
+        if place is not None:
+            shown.say(printable(f"see {place}"))
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    tasks: dict[str, TaskID] = {}
 
-    def say(line: str) -> None:
-        bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+@contextmanager
+def _terminal() -> Iterator[TextIO]:
+    """Give stderr as it is now: while Spark comes up, a file stands in its place."""
+    with os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8") as screen:
+        yield screen
 
-    def tell(line: str) -> None:
+
+class _Shown:
+    """Lines about a pipeline on a terminal, and below them a sign of life, then bars."""
+
+    def __init__(self, screen: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        self._console = Console(file=screen)
+        name = TextColumn("{task.description}")
+        self._life = Progress(
+            *(SpinnerColumn(), name, TimeElapsedColumn()),
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,  # what Spark says while it comes up is not for the screen
+            redirect_stderr=False,
+        )
+        self._bars = Progress(
+            *(name, BarColumn(), MofNCompleteColumn()), console=self._console, transient=True
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._done: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        self._life.add_task("at work", total=None)
+        self._life.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._life.stop()
+        self._bars.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line above what is moving."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def tell(self, line: str) -> None:
+        """Print a line, and move the bar of its pipeline if it is about a batch."""
         from braidmq.spark.pipelines.progress import BatchLine
 
-        say(line)
         if isinstance(line, BatchLine):
-            # Only now: while Spark comes up, it has stderr for itself.
-            bar.start()
-            task = tasks.get(line.name)
-            if task is None:
-                task = tasks[line.name] = bar.add_task(line.name)
-            done = bar.tasks[list(tasks).index(line.name)].completed + line.rows
-            bar.update(task, completed=done, total=done + line.lag, refresh=True)
+            self._move(line)
+        self.say(line)
 
-    say("starting Spark, which takes some seconds")
-    try:
-        yield tell
-    finally:
-        bar.stop()
-    if place is not None:
-        say(printable(f"see {place}"))
+    def _move(self, line: "BatchLine") -> None:
+        done = self._done[line.name] = self._done.get(line.name, 0) + line.rows
+        total = done + line.lag
+        if line.name in self._tasks:
+            self._bars.update(self._tasks[line.name], completed=done, total=total)
+        else:
+            task = self._bars.add_task(line.name, completed=done, total=total)
+            self._tasks[line.name] = task
+        self._life.stop()
+        self._bars.start()
 
 
 def _say(line: str) -> None:

@@ -1,6 +1,7 @@
 """Bars: on a real terminal they are there, in a pipe there is not a byte of them."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -107,10 +108,34 @@ def test_on_a_terminal_a_pipeline_has_a_bar_below_its_lines(
     code, written = on_terminal([])
 
     assert 0 == code
+    assert "at work" in written[: written.index("begins")], "no sign of life"
+    assert not re.search(r"\D0/\d", written), "a bar of nothing"
+    assert BAR not in written[: written.index("begins")]
     for said in ("archive: [red]begins", "archive: batch 0", "archive: batch 1", BAR, "30/100"):
         assert said in written, said
     first, last = written.index("starting Spark"), written.index("see tables/archive")
     assert first < written.index("begins") < written.index("batch 1") < last
+
+
+STARTING = """
+import os
+from braidmq.cli.progress import telling
+with telling() as tell:
+    kept = os.dup(2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # as a run does while Java starts
+    tell("archive: still told")
+    os.dup2(kept, 2)
+"""
+
+
+def test_what_is_told_while_spark_has_stderr_is_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the sign of life would be in Spark's log."""
+    monkeypatch.setattr(terminals, "BRAIDMQ", [sys.executable, "-c", STARTING])
+    code, written = on_terminal([])
+
+    assert (0, True) == (code, "archive: still told" in written)
 
 
 def test_the_terminal_of_these_tests_is_one() -> None:
