@@ -19,18 +19,24 @@ pytestmark = pytest.mark.slow
 
 ADMIN: Final = "the-key-of-an-administrator"
 READER: Final = "the-key-of-somebody-else"
+LISTENER: Final = "the-key-of-somebody-who-only-reads"
 
 
-def _section(name: str, key: str, patterns: str, *, admin: bool) -> str:
+def _section(
+    name: str, key: str, patterns: str, *, publish: str | None = None, admin: bool = False
+) -> str:
     digest = hashlib.sha256(key.encode()).hexdigest()
     return (
         f'[[auth.keys]]\nname = "{name}"\nhash = "sha256:{digest}"\n'
-        f"publish = {patterns}\nsubscribe = {patterns}\nadmin = {str(admin).lower()}\n"
+        f"publish = {publish or patterns}\nsubscribe = {patterns}\n"
+        f"admin = {str(admin).lower()}\n"
     )
 
 
-CONFIG: Final = _section("ada", ADMIN, '["*"]', admin=True) + _section(
-    "bob", READER, '["open.*"]', admin=False
+CONFIG: Final = (
+    _section("ada", ADMIN, '["*"]', admin=True)
+    + _section("bob", READER, '["open.*"]')
+    + _section("eve", LISTENER, '["open.*"]', publish="[]")
 )
 
 
@@ -118,6 +124,23 @@ def test_a_key_sees_and_is_offered_what_it_may(
     tab.sees("For administrators")
     tab.goto_topic("closed.news")
     tab.sees("This key may not read the topic")
+    tab.sees("This key may not publish to the topic")
+    assert 0 == tab.page.get_by_label("Payload", exact=True).count()
+
+
+def test_a_key_that_only_reads_is_told_so_when_it_publishes(
+    keyed: Stage, new_tab: Callable[..., Tab]
+) -> None:
+    """In words about the key; what was typed stays."""
+    tab = new_tab(keyed.origin)
+    tab.open("#/topics/open.news")
+    sign_in(tab, LISTENER)
+    tab.page.locator("details.message").wait_for()
+    tab.page.get_by_label("Payload", exact=True).fill("[1]")
+    tab.button("Publish")
+    tab.sees("This key may not publish to the topic: it has no publish permission for it.")
+
+    assert "[1]" == tab.page.get_by_label("Payload", exact=True).input_value()
 
 
 def test_a_key_that_is_taken_back_ends_the_visit(

@@ -1,4 +1,7 @@
 // Browsing a topic: from the newest, the oldest, an offset or a moment; page by page, or live.
+//
+// Whoever looks at the newest sees what comes, unless Follow is off. Somebody who reads (has
+// opened a message, or scrolled away from the top) is only told that there is more.
 
 import { get, path } from "./api.js";
 import { busy, every, fill, h, pause } from "./dom.js";
@@ -12,19 +15,24 @@ const SHOWN_MAX = 500;
 const FOLLOW_MS = 1_000;
 const BREATH_MS = 50; // between two parts of a long search: others ask the broker, too
 
-/** Return `{element, showNewest()}` for the messages of *topic*. */
+/**
+ * Return `{element, showNewest(), topicIsThere()}` for the messages of *topic*.
+ *
+ * The last is to be called when the broker has said so: a topic may come into being while its
+ * page is open.
+ */
 export function browser({ topic, query, signal }) {
   const rows = h("div", { class: "messages", role: "list" });
   const told = h("div", { class: "messages-told", role: "status" });
   const more = h("button", { type: "button", hidden: true, onclick: () => busy(more, turn) }, "More");
   const searching = searchBar(() => looking.abort());
-  const controls = browseControls(query, { go, follow });
+  const controls = browseControls(query, { go, showNew });
   let state = { order: "desc" };
   let next = null;
   let last = 0; // the newest offset that is shown: following goes on behind it
-  let following = false;
   let looking = new AbortController(); // an answer to an older look comes too late
   let settled = false; // whether there is what new messages are put before
+  let failed = false; // whether a later try may find what this one did not
 
   async function page(wanted, until) {
     return get(path("topics", topic, "messages"), { query: { ...wanted, limit: PAGE_MESSAGES }, signal: until, exact: true });
@@ -56,6 +64,8 @@ export function browser({ topic, query, signal }) {
     next = null;
     last = 0;
     settled = false;
+    failed = false;
+    controls.offerNew(false);
     searching.hide();
     if (remember && !signal.aborted) keep(wanted);
     fill(told, "Loading…");
@@ -71,6 +81,8 @@ export function browser({ topic, query, signal }) {
     looking.abort();
     const mine = new AbortController();
     looking = mine;
+    const wasSettled = settled;
+    settled = false; // nothing is put on top meanwhile
     try {
       const found = await search(wanted, AbortSignal.any([signal, mine.signal]), (from) => {
         put([]); // what an older look has found does not stay meanwhile
@@ -83,11 +95,14 @@ export function browser({ topic, query, signal }) {
       if (mine !== looking) return;
       put(found.messages.map(item));
       next = found.next;
+      settled = true;
       fill(told, !rows.hasChildNodes() && nothing(topic, state));
     } catch (error) {
-      if (mine === looking) fail(error, mine.signal.aborted);
+      if (mine !== looking) return;
+      settled = wasSettled;
+      fail(error, mine.signal.aborted);
     }
-    if (mine === looking) settle();
+    settle();
   }
 
   /** Say up to where there is nothing; `next` is the first that was not searched. */
@@ -97,7 +112,6 @@ export function browser({ topic, query, signal }) {
 
   function settle() {
     if (looking.signal.aborted) looking = new AbortController(); // it was stopped; following goes on
-    settled = true;
     more.hidden = next === null;
     fill(more, state.order === "desc" ? "Older messages" : "Newer messages");
     if (searching.hide() && !more.hidden) more.focus();
@@ -109,17 +123,18 @@ export function browser({ topic, query, signal }) {
       fill(told, h("p", { class: "muted nothing" }, `Stopped. Nothing ${rows.hasChildNodes() ? "more " : ""}was found ${reached()}.`));
       return;
     }
+    failed = !settled && next === null && error.status !== 403;
     const refused = error.status === 403 ? "This key may not read the topic: it has no subscribe permission for it." : sentence(error);
-    fill(told, h("div", { class: "problem-box", role: "alert" }, error.status === 404 ? "Nothing here yet." : refused));
+    fill(told, error.status === 404 ? noMessages(topic, "No messages yet") : h("div", { class: "problem-box", role: "alert" }, refused));
   }
 
-  function follow(on) {
-    following = on;
-    if (on) go({ order: "desc" });
+  function isReading() {
+    return rows.querySelector("details[open]") !== null || (rows.hasChildNodes() && rows.getBoundingClientRect().top < 0);
   }
 
-  async function lookForNew() {
-    if (!following || !settled || state.order !== "desc") return;
+  /** Put what has come on top; to somebody who reads, and has not *asked* for it, offer it. */
+  async function lookForNew(asked = false) {
+    if (!settled || !controls.isFollowing() || (controls.offersNew() && !asked && isReading())) return;
     const mine = looking;
     const until = AbortSignal.any([signal, mine.signal]);
     try {
@@ -127,14 +142,36 @@ export function browser({ topic, query, signal }) {
       const all = found.next === null;
       const newest = all ? found.messages : (await page({ order: "desc" }, until)).messages.reverse();
       const fresh = newest.filter((message) => message.offset > last);
-      if (!following || mine !== looking || fresh.length === 0) return;
+      if (!controls.isFollowing() || mine !== looking || fresh.length === 0) return;
+      if (!asked && isReading()) {
+        controls.offerNew(true);
+        return;
+      }
+      controls.offerNew(false);
       fill(told);
       if (fresh[0].offset > found.messages[0].offset) rows.prepend(gap());
       rows.prepend(...fresh.map(item).reverse());
-      while (rows.childElementCount > SHOWN_MAX) rows.lastElementChild.remove();
+      trim();
     } catch {
       // The header says when the broker is away; the next look may find it back.
     }
+  }
+
+  /** Keep a page that is open for days short; what is dropped is asked for again by "Older". */
+  function trim() {
+    if (rows.childElementCount <= SHOWN_MAX) return;
+    while (rows.childElementCount > SHOWN_MAX || rows.lastElementChild.matches(".messages-gap")) rows.lastElementChild.remove();
+    next = Number(rows.lastElementChild.querySelector(".message").dataset.offset);
+    settle();
+  }
+
+  async function showNew() {
+    await lookForNew(true);
+    rows.querySelector("summary")?.focus();
+  }
+
+  async function topicIsThere() {
+    if (failed) await go(state, { remember: false });
   }
 
   async function showNewest() {
@@ -148,6 +185,7 @@ export function browser({ topic, query, signal }) {
     element: h("section", { class: "panel messages-panel", "aria-label": "Messages" },
       h("h2", {}, "Messages"), controls.element, told, rows, h("div", { class: "actions" }, more, searching.element)),
     showNewest,
+    topicIsThere,
   };
 }
 
@@ -186,31 +224,33 @@ function keep(wanted) {
 
 function nothing(topic, wanted) {
   if (wanted.from || wanted.time) return h("p", { class: "muted nothing" }, "No messages from there on.");
+  return noMessages(topic, "No messages in the log");
+}
+
+function noMessages(topic, title) {
   // A name that a shell would take apart is not offered as a command.
   const word = /^[\w.-]{1,64}$/.test(topic) ? topic : "TOPIC";
-  return h("div", { class: "empty" }, h("p", { class: "empty-title" }, "No messages in the log"),
+  return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title),
     h("p", { class: "muted" }, "Publish one with the form, or:"), command(`braidmq publish ${word} '{"n": 1}'`));
 }
 
-function browseControls(query, { go, follow }) {
+function browseControls(query, { go, showNew }) {
   const start = h("select", { id: "browse-start", onchange: changed },
     h("option", { value: "newest" }, "Newest first"), h("option", { value: "oldest" }, "Oldest first"),
     h("option", { value: "offset" }, "From offset"), h("option", { value: "time" }, "From time"));
   const offset = h("input", { id: "browse-offset", inputmode: "numeric", "aria-label": "Offset", placeholder: "offset" });
   const time = h("input", { id: "browse-time", type: "datetime-local", step: "1", "aria-label": "Local time" });
   const button = h("button", { type: "submit" }, "Show");
-  const live = h("input", { type: "checkbox", id: "follow", onchange: () => follow(live.checked) });
+  const live = h("input", { type: "checkbox", id: "follow", checked: true, onchange: () => offerNew(false) });
   const liveLabel = h("label", { class: "check" }, live, "Follow");
+  const fresh = h("button", { type: "button", hidden: true, onclick: () => busy(fresh, showNew) }, "Show new messages");
   const problem = h("span", { class: "problem", role: "alert" });
 
   function changed() {
     offset.hidden = start.value !== "offset";
     time.hidden = start.value !== "time";
     liveLabel.hidden = start.value !== "newest";
-    if (live.checked && start.value !== "newest") {
-      live.checked = false;
-      follow(false);
-    }
+    offerNew(false);
     if (start.value === "time" && !time.value) time.value = localInput(new Date(Date.now() - 3_600_000));
     if (start.value === "newest" || start.value === "oldest") go(wanted());
     else (start.value === "offset" ? offset : time).focus();
@@ -240,14 +280,21 @@ function browseControls(query, { go, follow }) {
     liveLabel.hidden = start.value !== "newest";
   }
 
+  function offerNew(on) {
+    fresh.hidden = !on;
+  }
+
   const given = { from: query.get("from"), time: query.get("time"), order: query.get("order") ?? "desc" };
   if (given.from && !/^\d+$/.test(given.from)) given.from = null; // typed by hand into the address
   if (given.time && Number.isNaN(Date.parse(given.time))) given.time = null;
   set(given);
   return {
     element: h("form", { class: "toolbar", onsubmit, novalidate: true },
-      h("label", { class: "unseen-text", for: "browse-start" }, "Start at"), start, offset, time, button, liveLabel, problem),
+      h("label", { class: "unseen-text", for: "browse-start" }, "Start at"), start, offset, time, button, liveLabel, h("span", { role: "status" }, fresh), problem),
     wanted,
     set,
+    isFollowing: () => start.value === "newest" && live.checked,
+    offerNew,
+    offersNew: () => !fresh.hidden,
   };
 }

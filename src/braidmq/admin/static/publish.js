@@ -2,9 +2,12 @@
 
 import { path, post } from "./api.js";
 import { busy, fill, h, icon, unseen } from "./dom.js";
+import { count } from "./format.js";
 import { sentence } from "./notices.js";
 import { fromBase64, toBase64 } from "./payload.js";
 
+/** What a key is told that has no right to publish to the topic. */
+export const MAY_NOT_PUBLISH = "This key may not publish to the topic: it has no publish permission for it.";
 const PRIORITIES = ["low", "normal", "high", "critical"];
 
 /** Return the form for *topic*; *published* is called with the offset, null for memory only. */
@@ -35,11 +38,11 @@ export function publishForm(topic, published) {
         qos: Number(qos.value),
         priority: Number(priority.value),
       });
-      fill(told, h("span", { class: "good-text" }, offset ? `Published at offset ${offset.toLocaleString("en")}.` : "Published, in memory only."));
+      fill(told, h("span", { class: "good-text" }, offset ? `Published at offset ${count(offset)}.` : "Published, in memory only."));
       published(offset ?? null);
     } catch (error) {
       if (error.status === undefined) payload.setAttribute("aria-invalid", "true");
-      fill(told, sentence(error));
+      fill(told, error.status === 403 ? MAY_NOT_PUBLISH : sentence(error));
     }
   }
 

@@ -7,7 +7,7 @@ import { browser } from "./browse.js";
 import { named, plain } from "./names.js";
 import { sentence } from "./notices.js";
 import { badge, copyButton, facts, heading, panel, tiles, when } from "./pieces.js";
-import { publishForm } from "./publish.js";
+import { MAY_NOT_PUBLISH, publishForm } from "./publish.js";
 
 const REFRESH_MS = 5_000;
 const HEADING_CHARS_MAX = 160;
@@ -19,39 +19,51 @@ export function view({ params, query, signal }) {
   const queue = h("div", {});
   const marks = h("span", { class: "marks" });
   const messages = browser({ topic: name, query, signal });
+  const place = h("div", {});
   let wasQueue = false;
 
   async function refresh() {
     try {
       const topic = await get(path("topics", name), { signal });
+      messages.topicIsThere();
       redraw(numbers, topicTiles(topic));
       redraw(marks, topic.is_queue && badge("queue"), topic.schema && badge(h("span", {}, "schema ", named(topic.schema, { max: SCHEMA_CHARS_MAX }))));
       if (topic.is_queue || wasQueue) redraw(queue, await queuePanel(name, signal));
       wasQueue = Boolean(topic.is_queue);
     } catch (error) {
       if (signal.aborted) return;
-      redraw(numbers, error.status === 404
+      if (error.status === 403) refuse();
+      else redraw(numbers, error.status === 404
         ? h("p", { class: "muted nothing" }, "This topic does not exist yet. Its first message makes it.")
         : h("div", { class: "problem-box", role: "alert" }, sentence(error)));
     }
   }
 
-  every(REFRESH_MS, refresh, signal);
+  /** Whoever may publish to a topic may see it: this key may neither. The messages say so too. */
+  function refuse() {
+    redraw(numbers);
+    redraw(place, h("p", { class: "muted nothing" }, MAY_NOT_PUBLISH));
+    toForm.hidden = true;
+  }
+
   const form = publishForm(name, async () => {
     await refresh();
     await messages.showNewest();
   });
+  const toForm = h("button", { type: "button", class: "to-publish", onclick: () => form.querySelector("textarea").focus() }, "Publish…");
+  place.append(form);
+  every(REFRESH_MS, refresh, signal);
   return {
     title: plain(name),
     element: h("div", {},
       heading(title(name, marks), {
         above: h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics")),
-        actions: [h("button", { type: "button", class: "to-publish", onclick: () => form.querySelector("textarea").focus() }, "Publish…")],
+        actions: [toForm],
       }),
       numbers,
       h("div", { class: "beside" },
         messages.element,
-        h("aside", { "aria-label": "About this topic" }, panel("Publish", form), queue))),
+        h("aside", { "aria-label": "About this topic" }, panel("Publish", place), queue))),
   };
 }
 
