@@ -4,7 +4,9 @@ The screenshots stay in build/screenshots, for people to look at.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from tests.browser.stage import SCREENSHOTS, Stage, Tab, skip_without_browser, staged
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 skip_without_browser()
 
@@ -77,6 +79,24 @@ NAMELESS: Final = """() => {
 }"""
 
 
+# Rows of tiles that end before the edge, and values on two lines or cut.
+UNTIDY: Final = """() => {
+  const edge = document.querySelector(".tiles").getBoundingClientRect().right;
+  const tiles = [...document.querySelectorAll(".tile")];
+  const box = (element) => element.getBoundingClientRect();
+  const untidy = tiles.filter((tile, n) =>
+    (!tiles[n + 1] || box(tiles[n + 1]).top > box(tile).top) && edge - box(tile).right > 3);
+  for (const value of document.querySelectorAll(".tile dd")) {
+    const range = document.createRange();
+    const text = value.querySelector("a")?.firstChild ?? value.firstChild;
+    range.selectNodeContents(text);
+    const lines = new Set([...range.getClientRects()].map((rect) => rect.top));
+    if (lines.size > 1 || value.scrollWidth > value.clientWidth) untidy.push(value);
+  }
+  return untidy.map((element) => element.innerText);
+}"""
+
+
 @pytest.fixture(scope="module")
 def furnished(chromium: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Run a broker with something to see on every page."""
@@ -128,6 +148,28 @@ def test_every_view_fits_every_width_in_both_themes(
         assert (view, width) == (view, tab.width())
         assert (view, []) == (view, tab.page.evaluate(PALE, CONTRAST_MIN))
         assert (view, []) == (view, tab.page.evaluate(NAMELESS))
+
+
+@pytest.mark.parametrize("width", [360, 700, 900, 1280, 1600])
+def test_tiles_fill_their_rows_and_values_their_lines(
+    furnished: Stage, new_tab: Callable[..., Tab], width: int
+) -> None:
+    """At every width: nothing stands alone beside a hole, and "14 min 10 s" on one line."""
+    long = {"uptime_s": 86_399, "log_bytes": 1023 * 2**40, "messages": 99_999_999_999}
+    yesterday = (datetime.now(UTC) - timedelta(seconds=86_390)).isoformat()
+
+    def told(route: "Route") -> None:
+        answer = route.fetch()
+        about = {**answer.json(), **long, "last_timestamp": yesterday}
+        route.fulfill(response=answer, json=about)
+
+    tab = new_tab(furnished.origin, viewport={"width": width, "height": 900})
+    tab.page.route(re.compile("/api/(overview|topics/orders)$"), told)
+    for view, seen in (("overview", "23 h 59 min"), ("topic", "23 h ago"), ("log", "always")):
+        shown(tab, view)
+        tab.page.locator(".tile", has_text=seen).wait_for()
+
+        assert (view, []) == (view, tab.page.evaluate(UNTIDY))
 
 
 def test_the_theme_can_be_chosen_and_stays(

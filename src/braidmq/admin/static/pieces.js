@@ -6,6 +6,7 @@ import { count, moment } from "./format.js";
 export const STRANDS = ["blip", "vibe", "qumbed", "http", "spark"];
 const STRAND_NAMES = { blip: "Blip", vibe: "Vibe", qumbed: "Qumbed", http: "HTTP", spark: "Spark", flight: "Flight" };
 const COPIED_MS = 1_500;
+const TILE_CHARS_MAX = 11; // in the large letters of a tile
 
 /** Return a strand's name as people write it. */
 export function strandName(strand) {
@@ -36,12 +37,12 @@ export function heading(title, { about = null, actions = [], above = null } = {}
 
 /** Return numbers in a row; each of *tiles* is `{label, value, note, kind, href}`. */
 export function tiles(list) {
-  return h("dl", { class: list.length === 5 ? "tiles five" : "tiles" }, list.map((tile) =>
-    h("div", { class: `tile ${tile.kind ?? ""}` },
+  return h("div", { class: "tiles-place" }, h("dl", { class: list.length === 5 ? "tiles five" : "tiles" }, list.map((tile) =>
+    h("div", { class: `tile ${tile.kind ?? ""} ${tile.value?.length > TILE_CHARS_MAX ? "long" : ""}` },
       h("dt", {}, tile.label),
       h("dd", { "data-number": tile.id ?? null },
         tile.href ? h("a", { href: tile.href }, tile.value) : tile.value,
-        tile.note && h("small", {}, tile.note)))));
+        tile.note && h("small", {}, tile.note))))));
 }
 
 /** Return a point in time: local to read, UTC beside it. */
