@@ -4,7 +4,7 @@
 // browser's Back comes back to it.
 
 import { every, fill, h, redraw } from "./dom.js";
-import { count } from "./format.js";
+import { count, plural } from "./format.js";
 import { sentence } from "./notices.js";
 import { table } from "./table.js";
 
@@ -15,26 +15,32 @@ const TYPING_MS = 200;
 /**
  * Return `{element, reload()}`.
  *
- * *load* takes `{search, sort, after, limit, signal}` and returns `{rows, next, total}`;
- * *empty* is what to show when there is nothing at all; *search* and *sorts* are the labels of
+ * *noun* is what a row is, one and many; *load* takes `{search, sort, after, limit, signal}`
+ * and returns `{rows, next, total}`; *empty* is what to show when there is nothing at all; *search* and *sorts* are the labels of
  * what can be searched and `[[word, label], …]` of what it can be sorted by.
  */
-export function list({ context, caption, columns, key, load, empty, search = null, sorts = null }) {
+export function list({ context, noun, columns, key, load, empty, search = null, sorts = null }) {
   const { query, signal } = context;
   const state = {
     search: query.get("search") ?? "",
     sort: query.get("sort") ?? (sorts ? sorts[0][0] : ""),
     after: query.get("after") ?? "",
   };
-  const before = []; // where earlier pages began: cursors only know the way forward
+  const caption = noun[1];
+  // How many rows are before this page. Cursors do not know; so it is counted, and kept in the
+  // address. Null: whoever wrote the address has not said.
+  let skipped = state.after ? wholeNumber(query.get("skipped")) : 0;
+  const before = []; // `{after, skipped}` of earlier pages: cursors only know the way forward
   const shown = table({ caption, columns, key, sorting: state.sort, onSort: sorts && sortBy });
   const place = h("div", { class: "list-place" }, h("p", { class: "muted" }, "Loading…"));
   const trouble = h("div", { role: "alert" });
   const summary = h("span", { class: "muted list-summary", role: "status" });
   const previous = h("button", { type: "button", onclick: back }, "Previous");
   const following = h("button", { type: "button", onclick: forward }, "Next");
-  const pager = h("nav", { class: "pager", hidden: true, "aria-label": `Pages of ${caption}` }, previous, following);
+  const position = h("span", { class: "muted list-summary", "aria-hidden": "true" }); // the summary is spoken
+  const pager = h("nav", { class: "pager", hidden: true, "aria-label": `Pages of ${caption}` }, position, previous, following);
   let next = null;
+  let rowsShown = 0;
   let asked = 0;
   let answered = null; // the question whose answer is shown
 
@@ -54,6 +60,7 @@ export function list({ context, caption, columns, key, load, empty, search = nul
 
   function draw({ rows, next: cursor, total }) {
     next = cursor;
+    rowsShown = rows.length;
     redraw(trouble);
     place.hidden = false;
     const nothing = rows.length === 0 && !state.search && !state.after;
@@ -64,7 +71,9 @@ export function list({ context, caption, columns, key, load, empty, search = nul
       show(shown.element);
     }
     const paged = Boolean(next) || Boolean(state.after);
-    redraw(summary, nothing ? "" : told(rows.length, total, paged));
+    const words = nothing ? "" : told(rows.length, total, paged);
+    redraw(summary, words);
+    redraw(position, words);
     previous.disabled = !state.after;
     following.disabled = !next;
     pager.hidden = !paged;
@@ -75,8 +84,15 @@ export function list({ context, caption, columns, key, load, empty, search = nul
   }
 
   function told(rows, total, paged) {
-    if (typeof total === "number" && paged) return `${count(rows)} of ${count(total)} ${caption}`;
-    return paged ? `${count(rows)} shown` : `${count(total ?? rows)} ${caption}`;
+    if (!paged) return plural(total ?? rows, ...noun);
+    const which = placed(rows, total ?? Infinity);
+    return typeof total === "number" ? `${which} of ${plural(total, ...noun)}` : `${which} shown`;
+  }
+
+  /** Say which rows are shown: "51–100"; or how many, where that is not known or cannot be. */
+  function placed(rows, total) {
+    if (skipped === null || rows === 0 || skipped + rows > total) return count(rows);
+    return rows === 1 ? count(skipped + 1) : `${count(skipped + 1)}–${count(skipped + rows)}`;
   }
 
   function fail(error, keep) {
@@ -90,10 +106,11 @@ export function list({ context, caption, columns, key, load, empty, search = nul
     place.hidden = true;
   }
 
-  function go(change) {
+  function go(change, nowSkipped = 0) {
     if (signal.aborted) return null; // typed in the last moment; the address is another view's now
     Object.assign(state, change);
-    const kept = new URLSearchParams(Object.entries(state)
+    skipped = nowSkipped;
+    const kept = new URLSearchParams(Object.entries({ ...state, skipped })
       .filter(([name, value]) => value && !(name === "sort" && value === sorts?.[0][0])));
     const base = location.hash.split("?")[0];
     history.replaceState(null, "", kept.size ? `${base}?${kept}` : base);
@@ -106,13 +123,14 @@ export function list({ context, caption, columns, key, load, empty, search = nul
   }
 
   async function forward() {
-    before.push(state.after);
-    await go({ after: next });
+    before.push({ after: state.after, skipped });
+    await go({ after: next }, skipped === null ? null : skipped + rowsShown);
     afterPaging();
   }
 
   async function back() {
-    await go({ after: before.pop() ?? "" });
+    const page = before.pop() ?? { after: "", skipped: 0 };
+    await go({ after: page.after }, page.skipped);
     afterPaging();
   }
 
@@ -127,6 +145,10 @@ export function list({ context, caption, columns, key, load, empty, search = nul
   } });
   every(REFRESH_MS, reload, signal);
   return { element: h("section", { class: "list" }, tools, trouble, place, pager), reload };
+}
+
+function wholeNumber(text) {
+  return /^\d{1,15}$/.test(text ?? "") ? Number(text) : null;
 }
 
 function toolbar({ search, sorts, state, summary, find, sortBy }) {

@@ -4,7 +4,7 @@
 // bytes allow, and the likeliest is shown first. A sealed payload can be opened by nobody here.
 
 import { fill, h } from "./dom.js";
-import { bytes, count } from "./format.js";
+import { bytes, plural } from "./format.js";
 import { named, spelt } from "./names.js";
 import { badge, copyButton, facts } from "./pieces.js";
 
@@ -50,7 +50,7 @@ export function preview(message) {
   if (message.sealed) return badge("sealed");
   const content = contentOf(message);
   const text = content.compact ?? content.text;
-  if (text === null) return h("span", { class: "muted" }, `${bytes(message.size ?? content.bytes.length)} that are no text`);
+  if (text === null) return h("span", { class: "muted" }, `${bytes(message.size ?? content.bytes.length)}, not text`);
   if (text === "") return h("span", { class: "muted" }, "empty");
   return h("bdi", {}, spelt(text.slice(0, PREVIEW_CHARS_MAX).replace(/\s+/g, " ")));
 }
@@ -170,7 +170,7 @@ function sealed(message) {
   const about = SEAL_HEADERS.filter((name) => message.headers?.[name])
     .map((name) => [name, h("code", {}, named(message.headers[name]))]);
   return h("div", { class: "sealed" },
-    h("p", {}, `${count(message.size)} bytes, sealed from end to end. Only the holder of the recipient's private key can open them; the broker cannot.`),
+    h("p", {}, `${plural(message.size, "byte")}, sealed from end to end. Only the holder of the recipient's private key can open this; the broker cannot.`),
     about.length > 0 && facts(about));
 }
 

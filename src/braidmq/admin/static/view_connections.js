@@ -13,7 +13,7 @@ import { me } from "./session.js";
 export function view(context) {
   const connections = list({
     context,
-    caption: "connections",
+    noun: ["connection", "connections"],
     key: (row) => String(row.id),
     columns: [
       { title: "Peer", wide: true, cell: (row) => h("code", {}, row.peer ?? "–") },

@@ -13,7 +13,7 @@ import { me } from "./session.js";
 export function view(context) {
   const cursors = list({
     context,
-    caption: "cursors",
+    noun: ["cursor", "cursors"],
     key: (row) => row.name,
     columns: [
       { title: "Cursor", wide: true, cell: (row) => named(row.name) },

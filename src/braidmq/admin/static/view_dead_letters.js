@@ -10,7 +10,7 @@ import { emptyState, heading } from "./pieces.js";
 export function view(context) {
   const queues = list({
     context,
-    caption: "queues of dead letters",
+    noun: ["queue of dead letters", "queues of dead letters"],
     key: (row) => row.queue,
     columns: [
       { title: "Queue", wide: true, cell: (row) => h("a", { href: `#/dead-letters/${inAddress(row.queue)}` }, named(row.queue)) },

@@ -112,8 +112,9 @@ function firstSteps(facts) {
   const usual = facts.dev && (!blip || blip === "127.0.0.1:5555");
   const url = usual ? "" : ` --url blip://${facts.dev ? "dev-key" : "KEY"}@${blip ?? "HOST:5555"}`;
   return h("section", { class: "empty first-steps", "aria-label": "First steps" },
-    h("p", { class: "empty-title" }, "The broker is up, and empty. Send it something:"),
-    command(`braidmq publish hello '{"n": 1}'${url}`),
-    h("p", { class: "muted" }, "and read it in another terminal, or on this page under Topics:"),
-    command(`braidmq subscribe hello${url}`));
+    h("p", { class: "empty-title" }, "The broker is up, and empty"),
+    h("p", { class: "muted" }, "Subscribe first: a subscription gets what is published from then on."),
+    command(`braidmq subscribe hello${url}`),
+    h("p", { class: "muted" }, "Then publish, in another terminal. It is on this page, too, under Topics."),
+    command(`braidmq publish hello '{"n": 1}'${url}`));
 }

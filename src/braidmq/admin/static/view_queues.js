@@ -27,7 +27,7 @@ const OVERFLOWS = [
 export function view(context) {
   const queues = list({
     context,
-    caption: "queues",
+    noun: ["queue", "queues"],
     search: "Search queues",
     sorts: SORTS,
     key: (queue) => queue.name,

@@ -10,7 +10,7 @@ import { emptyState, heading, lag, strandBadge } from "./pieces.js";
 export function view(context) {
   const subscriptions = list({
     context,
-    caption: "subscriptions",
+    noun: ["subscription", "subscriptions"],
     search: "Search by topic",
     key: (row) => `${row.id} ${row.connection}`,
     columns: [

@@ -13,7 +13,7 @@ const SORTS = [["name", "Name"], ["messages", "Messages"], ["last", "Newest mess
 export function view(context) {
   const topics = list({
     context,
-    caption: "topics",
+    noun: ["topic", "topics"],
     search: "Search topics",
     sorts: SORTS,
     key: (topic) => topic.name,
