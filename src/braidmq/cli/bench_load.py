@@ -121,10 +121,11 @@ class Run:
                 await stack.enter_async_context(braidmq.connect(url))
                 for _ in range(load.publishers + load.subscribers)
             ]
+            makes_queue = load.strand == "vibe" and await self._is_new_queue(clients[0])
             try:
                 await self._measure(clients[: load.publishers], clients[load.publishers :])
             finally:
-                if load.strand == "vibe":
+                if makes_queue:
                     await self._delete_queue(clients[0])
         self._finish()
         return self._measured
@@ -149,6 +150,16 @@ class Run:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _is_new_queue(self, client: "Client") -> bool:
+        """Tell whether the queue is ours to delete; one that is there is somebody's."""
+        from braidmq.client import QueueRefused
+
+        try:
+            return await client.queue_info(self._load.topic) is None
+        except QueueRefused:  # who may not know may still publish
+            self._measured.queue_stays = True
+            return False
 
     async def _delete_queue(self, client: "Client") -> None:
         from braidmq.client import ClientError

@@ -109,6 +109,21 @@ async def test_on_vibe_no_queue_is_left_behind() -> None:
     assert not measured.queue_stays
 
 
+@pytest.mark.asyncio
+async def test_a_queue_that_was_there_stays() -> None:
+    """It is somebody's, and so is what waits in it."""
+    async with (
+        running_broker() as broker,
+        braidmq.connect(broker.url("vibe")) as client,
+    ):
+        await client.declare_queue("bench")
+        run = Run(load("vibe", messages=10), lambda _: None)
+        measured = await run.go(broker.url("vibe"))
+        assert ["bench"] == await client.list_queues()
+
+    assert not measured.queue_stays
+
+
 def config(**rights: object) -> dict[str, object]:
     hashed = f"sha256:{hashlib.sha256(b'limited').hexdigest()}"
     return {"auth": {"keys": [{"name": "limited", "hash": hashed, **rights}]}}
@@ -118,12 +133,19 @@ def config(**rights: object) -> dict[str, object]:
 async def test_a_queue_that_may_not_be_deleted_costs_no_figures() -> None:
     """It is noted that it stays."""
     async with running_broker(config=config(publish=["*"], subscribe=["*"])) as broker:
-        async with braidmq.connect(broker.url("vibe")) as client:
-            await client.declare_queue("bench")
         run = Run(load("vibe", messages=10), lambda _: None)
         measured = await run.go(broker.url("vibe", key="limited"))
 
     assert (10, True) == (measured.published, measured.queue_stays)
+
+
+@pytest.mark.asyncio
+async def test_who_may_not_look_at_the_queue_deletes_none() -> None:
+    """What it is told is the refusal of what it measures."""
+    async with running_broker(config=config(publish=["other"])) as broker:
+        run = Run(load("vibe", messages=10, subscribers=0), lambda _: None)
+        with pytest.raises(braidmq.PublishRefused, match="publish to 'bench' refused: "):
+            await run.go(broker.url("vibe", key="limited"))
 
 
 @pytest.mark.asyncio
