@@ -318,7 +318,8 @@ _STYLE: Final = """
 :root{--page:#17181a;--text:#eceae6;--quiet:#a9a69f;--line:#3a3b3e;--bar:#6aa5e8}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:72rem;padding:1rem;background:var(--page);color:var(--text);
-font:1rem/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
+font:1rem/1.5 system-ui,sans-serif;overflow-wrap:break-word}
+bdi{overflow-wrap:anywhere}
 h1{font-size:1.6rem;margin:.5rem 0}h2{font-size:1.2rem;margin:2.5rem 0 .5rem}
 dl{display:flex;flex-wrap:wrap;gap:.5rem 2rem;margin:1rem 0}
 dt,caption,figcaption{color:var(--quiet);font-size:.875rem;text-align:left}
@@ -330,11 +331,17 @@ svg{display:block;width:100%;height:auto}
 svg text{fill:var(--text);font:12px system-ui,sans-serif}
 svg .number{text-anchor:end;font-variant-numeric:tabular-nums}svg .middle{text-anchor:middle}
 .bar{fill:var(--bar)}.track{fill:var(--line)}.line{stroke:var(--line)}
-.scroll{overflow-x:auto}.scroll:focus-visible{outline:2px solid var(--bar)}
+.scroll{overflow-x:auto;background:
+linear-gradient(90deg,var(--page) 50%,transparent) 0 0/2rem 100% no-repeat local,
+linear-gradient(270deg,var(--page) 50%,transparent) 100% 0/2rem 100% no-repeat local,
+linear-gradient(90deg,var(--line),transparent) 0 0/.75rem 100% no-repeat,
+linear-gradient(270deg,var(--line),transparent) 100% 0/.75rem 100% no-repeat}
+.scroll+.scroll,.pair+.pair{margin-top:1.5rem}
+.scroll:focus-visible{outline:2px solid var(--bar)}
 table{border-collapse:collapse;width:100%;font-size:.875rem}
 th,td{padding:.25rem .75rem .25rem 0;border-bottom:1px solid var(--line);text-align:left;
 vertical-align:top;font-weight:normal;min-width:4rem}
-th:first-child{min-width:9rem}thead th{color:var(--quiet)}
+th:first-child,td:has(bdi){min-width:9rem}thead th{color:var(--quiet)}
 td.number,th.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 thead th.number{white-space:normal}
 """
