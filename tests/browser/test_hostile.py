@@ -87,6 +87,40 @@ def test_hostile_topics_are_text_and_work(stage: Stage, tab: Tab) -> None:
         assert (kind, True) == (kind, is_unharmed(tab))
 
 
+AS_SENT: Final = (
+    b'{"n": 1, "item": "tea"}',
+    b'{"n":1}',
+    b"  [ 1.10,12345678901234567890 , 1e2 ]",
+    b'"payload"',
+    b'"a \\" b \\\\"',
+    b'{"payload": {"payload":"}"}, "encoding":"json","size":1}',
+    b'{"messages" : [{"payload" : [ "]" ]}]}',
+    b'{"a" : 1, "a":2}',
+    '{"é": "ü🍵"}'.encode(),
+    b'{"broken": ',
+    b'\xff "payload":1',
+    b"",
+    b"null",
+)
+
+
+def test_a_list_shows_payloads_as_they_were_sent(stage: Stage, tab: Tab) -> None:
+    """Each its own, spaces and all, whatever the ones before it look like."""
+    with stage.client("blip") as client:
+        for payload in AS_SENT:
+            client.publish("as.sent", payload)
+    stage.overfill("letters.as.sent", waiting=1, dead=1)
+    tab.goto_topic("as.sent", "?order=asc")
+    tab.page.locator(ROW).nth(len(AS_SENT) - 1).wait_for()
+    found = tab.page.locator(".message-preview").all_inner_texts()
+    shown = {b"": "empty", AS_SENT[10]: f"{len(AS_SENT[10])} B, not text"}
+    assert [shown.get(p) or p.decode().strip() for p in AS_SENT] == [f.strip() for f in found]
+
+    tab.open("#/dead-letters/dlq.letters.as.sent")
+    tab.page.locator(ROW).wait_for()
+    assert '{"n": 1}' == tab.text(".message-preview")
+
+
 @pytest.mark.parametrize("kind", SHOWN)
 def test_a_hostile_schema_is_text(stage: Stage, new_tab: Callable[..., Tab], kind: str) -> None:
     """Beside a topic's name: a header says it, and publishers say headers."""

@@ -3,6 +3,7 @@
 // Every refusal is an ApiError with the one line that the broker said. A 401 is also told to
 // `onRefused`, because whoever asked can do nothing about it: the key is no longer good.
 
+import { exactly } from "./exact.js";
 import { inAddress } from "./names.js";
 
 const PLACE = "braidmq.key";
@@ -65,7 +66,7 @@ export function send(address, { headers = {}, trial, ...options } = {}) {
   });
 }
 
-/** Look: return what the API answers. *query* is without what is empty; *exact* keeps numbers. */
+/** Look: return what the API answers. *query* is without what is empty; *exact* keeps payloads. */
 export function get(address, { query = {}, signal, exact = false, trial } = {}) {
   const wanted = Object.entries(query).filter(([, value]) => value !== "" && value != null);
   const search = new URLSearchParams(wanted.map(([name, value]) => [name, String(value)]));
@@ -116,14 +117,4 @@ function reason(text, status) {
     // Not ours: a proxy between us, perhaps.
   }
   return `the broker answered ${status}`;
-}
-
-// A payload's 12345678901234567890 or 1.10 must not change by being looked at. Where the
-// browser can, numbers that JavaScript would write otherwise keep their own digits.
-function exactly(text) {
-  if (typeof JSON.rawJSON !== "function") return JSON.parse(text);
-  return JSON.parse(text, (_name, value, context) =>
-    typeof value === "number" && String(value) !== context.source
-      ? JSON.rawJSON(context.source)
-      : value);
 }

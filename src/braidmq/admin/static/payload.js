@@ -49,7 +49,7 @@ function utf8(raw) {
 export function preview(message) {
   if (message.sealed) return badge("sealed");
   const content = contentOf(message);
-  const text = content.compact ?? content.text;
+  const text = content.json === null ? content.text : message.sent ?? content.compact;
   if (text === null) return h("span", { class: "muted" }, `${bytes(message.size ?? content.bytes.length)}, not text`);
   if (text === "") return h("span", { class: "muted" }, "empty");
   return h("bdi", {}, spelt(text.slice(0, PREVIEW_CHARS_MAX).replace(/\s+/g, " ")));
@@ -90,7 +90,7 @@ function asSent(message, content, letter) {
   if (content.json === null) return async () => content;
   return async () => {
     const shortest = new TextEncoder().encode(content.compact);
-    const text = shortest.length === message.size ? content.compact : await letter();
+    const text = message.sent ?? (shortest.length === message.size ? content.compact : await letter());
     return text === null
       ? { text: content.compact, bytes: shortest, rewritten: true }
       : { text, bytes: new TextEncoder().encode(text) };
