@@ -172,10 +172,11 @@ def test_an_older_message_is_searched_for_backwards(stage: Stage, tab: Tab) -> N
             empty(held.wait())
             tab.sees(f"Searching… nothing yet down to offset {reached}")
             assert [] == offsets(tab)
-        tab.page.get_by_role("button", name="Stop").click()
-        tab.sees("Stopped. Nothing was found down to offset 2,000,000.")
         given_up = held.wait()
         assert "from=2000000" in given_up.request.url
+        tab.page.get_by_role("button", name="Stop").click()
+        tab.sees("Stopped. Nothing was found down to offset 2,000,000.")
+        assert "net::ERR_ABORTED" == given_up.request.failure
         tab.button("Older messages")
         assert "from=2000000" in held.pass_on()
         tab.page.locator(ROW).wait_for()
