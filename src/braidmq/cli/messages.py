@@ -45,7 +45,7 @@ CaFile = Annotated[
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Take any certificate (Qumbed).")]
 
-_NO_PAYLOAD: Final = "is left out; give a text, '' for an empty one, or - for standard input"
+_NO_PAYLOAD: Final = "is left out; give a text, '' for an empty one, or pipe it in"
 _ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP)
 """What ends a subscriber as Ctrl-C does: a subscription that nobody removes stays, and lags."""
 
@@ -56,7 +56,7 @@ def publish(
         str | None,
         typer.Argument(
             metavar="PAYLOAD|-",
-            help="Text, '' for an empty message, or - for standard input.",
+            help="Text, or - for standard input, which is also read when this is left out.",
             show_default=False,
         ),
     ] = None,
@@ -171,12 +171,13 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _payload(argument: str | None) -> bytes:
-    if argument is None:  # most likely a pipe whose - was forgotten
+    if argument is None and sys.stdin.isatty():
         raise ConfigError("PAYLOAD", _NO_PAYLOAD)
-    # What the shell passes is bytes; they go out as they came in.
-    payload = os.fsencode(argument)
-    if argument == "-":
+    if argument is None or argument == "-":
         payload = sys.stdin.buffer.read(MESSAGE_BYTES_MAX + 1)
+    else:
+        # What the shell passes is bytes; they go out as they came in.
+        payload = os.fsencode(argument)
     if len(payload) > MESSAGE_BYTES_MAX:
         raise ConfigError("PAYLOAD", f"must be at most {MESSAGE_BYTES_MAX} bytes")
     return payload

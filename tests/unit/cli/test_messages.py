@@ -286,14 +286,19 @@ def test_a_subscriber_tells_the_loss_once_and_that_it_is_connected_again(
 def test_a_payload_that_is_left_out_is_no_empty_message(
     broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever forgot the - of a pipe is told; '' asks for an empty one."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hi")))
-    assert 2 == main(["publish", "left-out", "--url", broker.url()])
-    told = "is left out; give a text, '' for an empty one, or - for standard input"
-    assert ("", f"error: PAYLOAD: {told}\n") == capsys.readouterr()
-
+    """It is what a pipe brings; at a terminal somebody has forgotten it. '' asks for one."""
+    reader = subscribed(broker, "left-out", capsys, "--count", "2")
+    stdin = io.TextIOWrapper(io.BytesIO(b"piped"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert 0 == main(["publish", "left-out", "--url", broker.url()])
     assert 0 == main(["publish", "left-out", "", "--url", broker.url()])
-    assert "published 1 to left-out\n" == capsys.readouterr().out
+    assert (b"piped\n\n", b"") == reader.communicate(timeout=60)
+    capsys.readouterr()
+
+    monkeypatch.setattr(stdin, "isatty", lambda: True)
+    assert 2 == main(["publish", "left-out", "--url", broker.url()])
+    told = "is left out; give a text, '' for an empty one, or pipe it in"
+    assert ("", f"error: PAYLOAD: {told}\n") == capsys.readouterr()
 
 
 @pytest.mark.parametrize("strand", ["blip", "vibe", "qumbed"])
