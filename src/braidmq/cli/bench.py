@@ -186,7 +186,7 @@ def _tell(
         return
     print_rows(bench_report.rows(found), bench_report.columns(found), as_json=False)
     told = bench_report.troubles(found)
-    if not is_ours and (left := bench_report.remains(found)):
+    if not is_ours and sys.stderr.isatty() and (left := bench_report.remains(found)):
         told.append(left)
     if sys.stdout.isatty():  # a script has read the documentation
         told += bench_report.notes(found)

@@ -175,6 +175,8 @@ def _payload(argument: str | None) -> bytes:
         raise ConfigError("PAYLOAD", _NO_PAYLOAD)
     if argument is None or argument == "-":
         payload = sys.stdin.buffer.read(MESSAGE_BYTES_MAX + 1)
+        if argument is None and not payload:  # nobody has piped anything, as under cron
+            raise ConfigError("PAYLOAD", _NO_PAYLOAD)
     else:
         # What the shell passes is bytes; they go out as they came in.
         payload = os.fsencode(argument)
