@@ -130,6 +130,20 @@ def config(**rights: object) -> dict[str, object]:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("content", [b"{}", b'"job"', payload(1, 10**9, 50), b"7" * 50])
+async def test_messages_of_others_end_it_and_stay(content: bytes) -> None:
+    """They wait in the queue that it was told to use, for whom they are meant."""
+    async with running_broker() as broker, braidmq.connect(broker.url("vibe")) as client:
+        await client.publish("bench", content)
+        with pytest.raises(BenchError, match="messages of others on bench; take another"):
+            await Run(load("vibe"), lambda _: None).go(broker.url("vibe"))
+        async with client.subscribe("bench") as messages:
+            kept = await anext(messages)
+
+    assert content == kept.payload
+
+
+@pytest.mark.asyncio
 async def test_a_queue_that_may_not_be_deleted_costs_no_figures() -> None:
     """It is noted that it stays."""
     async with running_broker(config=config(publish=["*"], subscribe=["*"])) as broker:
