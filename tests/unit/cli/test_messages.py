@@ -227,7 +227,10 @@ def test_a_signal_ends_a_subscriber_without_a_word(
 ) -> None:
     """130, as shells expect it of Ctrl-C, and no subscription stays to lag behind."""
     topic = f"ended.{ending.name}"
-    reader = subscribed(broker, topic, capsys)
+    usual = "default_int_handler" if ending == signal.SIGINT else "SIG_DFL"
+    # Whoever runs the tests, a `nohup` maybe, may have it ignored.
+    heeding = f"import signal; signal.signal({ending.value}, signal.{usual}); "
+    reader = subscribed(broker, topic, capsys, before=heeding)
     reader.send_signal(ending)
 
     assert (b"", b"") == reader.communicate(timeout=60)
