@@ -7,7 +7,7 @@
 Nothing is ever written: a reader leaves the data directory as it is.
 """
 
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -66,26 +66,16 @@ class DoubtError(Exception):
     """Index and segment do not agree; the segment, walked over, says who is right."""
 
 
-class Sparse(NamedTuple):
-    """Columns of a sealed index: `topics` are verified already, `places` are not.
-
-    A place is a row's payload offset, and above it, from bit 32 on, its length.
-    """
-
-    topics: TopicColumn
-    places: NDArray[np.uint64]
-
-
 class Index(Protocol):
     """Rows of one segment.
 
     `topics` are the topics' names in order of their numbers, the first of them empty;
-    `block_sums` are there when the segment is sealed. `sparse`, if there, is what finds few
-    rows of many. `is_proof` says that whoever made it has verified the segment.
+    `block_sums` are there when the segment is sealed. `numbers`, if there, are the topics of
+    the rows and verified already. `is_proof` says that its maker has verified the segment.
     """
 
     rows: Rows
-    sparse: Sparse | None
+    numbers: TopicColumn | None
     topics: dict[bytes, int]
     gap_count: int
     block_sums: list[int]
@@ -109,9 +99,8 @@ class SealedIndex:
         self._row_sums = tables.row_sums
         self._checked = np.zeros(len(tables.row_sums), np.bool_)
         self.rows = rows_of(buffer, trailer.rows, HEADER_BYTES)
-        self.sparse: Sparse | None = Sparse(
-            np.frombuffer(tables.numbers, f"<u{number_bytes(len(tables.topics) - 1)}"),
-            np.frombuffer(buffer, "<u8", trailer.rows, trailer.places_at),
+        self.numbers: TopicColumn | None = np.frombuffer(
+            tables.numbers, f"<u{number_bytes(len(tables.topics) - 1)}"
         )
         self.topics = tables.topics
         self.gap_count = trailer.gap_count
@@ -163,7 +152,7 @@ class GrowingIndex:
 
     is_proof = False
     block_sums = _NO_SUMS
-    sparse: Sparse | None = None
+    numbers: TopicColumn | None = None
 
     def __init__(self, rows: Rows, segment: pa.Buffer, first_id: int) -> None:
         self._segment = segment
@@ -314,7 +303,7 @@ class RebuiltIndex:
 
     is_proof = True
     block_sums = _NO_SUMS
-    sparse: Sparse | None = None
+    numbers: TopicColumn | None = None
 
     def __init__(self, rows: bytes, topics: dict[bytes, int]) -> None:
         self.rows: Rows = np.frombuffer(rows, ROW)

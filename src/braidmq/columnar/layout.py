@@ -33,7 +33,6 @@ Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 Places = NDArray[np.int64] | NDArray[np.uint32]
 """Offsets in a segment, as they are computed or as index rows have them."""
-Words = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 Rows = NDArray[np.void]
 """Index rows: a structured array of ROW."""
@@ -54,7 +53,6 @@ ROW: Final = np.dtype(
     ]
 )
 assert ROW.itemsize == ROW_BYTES
-_LOW_HALF: Final = np.uint64(2**32 - 1)
 _PAYLOAD_WORD: Final = np.dtype(ROW.descr[:2]).itemsize // 8  # behind id and timestamp
 
 RECORD_HEAD: Final = np.dtype(
@@ -129,24 +127,13 @@ def ends_of(rows: Rows) -> Numbers:
 
 def starts_at(rows: Rows, chosen: Numbers) -> Numbers:
     """Return where the records of the chosen rows, which are in order, start."""
-    # Offset and length lie side by side and are taken as one word.
-    words = rows.view(np.uint64)
-    return starts_behind(words[(chosen - 1) * (ROW_BYTES // 8) + _PAYLOAD_WORD], chosen)
-
-
-def starts_behind(places: Words, chosen: Numbers) -> Numbers:
-    """Return the same, of the places of the rows before them; before the first is any."""
-    starts: Numbers = (places & _LOW_HALF).astype(np.int64)
-    starts += sizes_of(places)
+    # Offset and length lie side by side and are taken as one word, of the row before.
+    places = rows.view(np.uint64)[(chosen - 1) * (ROW_BYTES // 8) + _PAYLOAD_WORD]
+    starts: Numbers = (places & 0xFFFF_FFFF).astype(np.int64)
+    starts += (places >> 32).astype(np.int64)
     if len(chosen) and not chosen[0]:
         starts[0] = HEADER_BYTES
     return starts
-
-
-def sizes_of(places: Words) -> Numbers:
-    """Return the lengths of payloads of which offset and length are given as one word."""
-    sizes: Numbers = (places >> 32).astype(np.int64)
-    return sizes
 
 
 def _end_of(rows: Rows, row: int) -> int:

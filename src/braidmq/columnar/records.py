@@ -5,6 +5,7 @@ For few rows of many that is quicker than to verify the blocks of the index that
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from braidmq.columnar.checksums import bodies_add_up
 from braidmq.columnar.layout import (
@@ -52,7 +53,7 @@ def rows_of_records(
     return rows
 
 
-def rows_of_sizes(ids: Numbers, sizes: Numbers) -> Rows:
+def rows_of_sizes(ids: Numbers, sizes: NDArray[np.uint32]) -> Rows:
     """Return rows that say nothing but these ids and lengths of payloads."""
     rows = np.zeros(len(ids), ROW)
     rows["id"] = ids

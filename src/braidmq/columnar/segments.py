@@ -20,7 +20,7 @@ from braidmq.columnar.checksums import Blocks, blocks_are_cheaper, records_are_i
 from braidmq.columnar.indexes import (
     DoubtError,
     Index,
-    Sparse,
+    TopicColumn,
     gap_of,
     growing_index,
     rebuilt_index,
@@ -32,9 +32,7 @@ from braidmq.columnar.layout import (
     Rows,
     ends_of,
     is_run,
-    sizes_of,
     starts_at,
-    starts_behind,
     take_rows,
 )
 from braidmq.columnar.records import rows_of_records, rows_of_sizes
@@ -157,7 +155,8 @@ class Segment:
 
     def number(self, topic: str) -> int:
         """Return the number of a topic; 0 when the segment has no message of it."""
-        return self.index.topics.get(topic.encode(), 0)
+        # No topic has half a surrogate, but whoever asks for one is not to blame.
+        return self.index.topics.get(topic.encode(errors="surrogatepass"), 0)
 
     def _damage(self, reason: str) -> DamagedLogError:
         return DamagedLogError(
@@ -195,7 +194,7 @@ class Segment:
             if first >= behind:
                 return
             last = min(behind, (first // rows_max + 1) * rows_max)
-            if settled or self.index.sparse is None:
+            if settled or self.index.numbers is None:
                 self._settled(first, last)
             yield first, last
             # By ids: if the index was made anew meanwhile, rows may have moved.
@@ -268,10 +267,10 @@ class Segment:
         """Return rows that are good for *need*, or None: something is wrong."""
         if self.index.is_proof or not len(chosen):
             return Picked(chosen, take_rows(self.rows, chosen))
-        sparse = self.index.sparse
-        if sparse is not None:
+        numbers = self.index.numbers
+        if numbers is not None:
             if need is not Need.ROWS and self._is_sparse(chosen):
-                return self._picked_sparsely(sparse, chosen, need)
+                return self._picked_sparsely(numbers, chosen, need)
             try:
                 self.index.check(int(chosen[0]), int(chosen[-1]) + 1)
             except DoubtError:
@@ -280,13 +279,15 @@ class Segment:
             return None
         return Picked(chosen, take_rows(self.rows, chosen))
 
-    def _picked_sparsely(self, sparse: Sparse, chosen: Numbers, need: Need) -> Picked | None:
-        """Do the same without the rows of the index: few of them are wanted."""
+    def _picked_sparsely(
+        self, numbers: TopicColumn, chosen: Numbers, need: Need
+    ) -> Picked | None:
+        """Do the same without verifying the rows of the index: few of them are wanted."""
         ids = chosen + self.first_id
         if need is Need.SIZES:
-            return Picked(chosen, rows_of_sizes(ids, sizes_of(sparse.places[chosen])))
-        starts = starts_behind(sparse.places[chosen - 1], chosen)
-        topics = sparse.topics[chosen].astype(np.int64)
+            return Picked(chosen, rows_of_sizes(ids, self.rows["payload_bytes"][chosen]))
+        starts = self.starts(chosen)
+        topics = numbers[chosen].astype(np.int64)
         rows = rows_of_records(
             self.buffer, starts, ids=ids, topics=topics, name_bytes=self.name_bytes
         )

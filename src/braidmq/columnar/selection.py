@@ -90,8 +90,8 @@ class Selection:
         """Return the rows of first..last that are wanted, in order."""
         numbers = self.wanted_numbers(segment)
         rows = segment.rows[first:last]
-        known = segment.index.sparse
-        topics = rows["topic"] if known is None else known.topics[first:last]
+        known = segment.index.numbers
+        topics = rows["topic"] if known is None else known[first:last]
         if numbers is None:
             wanted = topics != 0
             if self.qos is None and wanted.all():

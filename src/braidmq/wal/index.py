@@ -21,11 +21,9 @@ from braidmq.wal.format import (
 )
 from braidmq.wal.tables import (
     BLOCK_ROWS,
-    PLACE_BYTES,
     ROW_BLOCK_BYTES,
     TRAILER_BYTES,
     BlockSums,
-    Places,
     TopicNumbers,
     Trailer,
     decode_tables,
@@ -118,7 +116,6 @@ class IndexWriter:
         self.gap_count = 0
         self.topics: dict[bytes, int] = {b"": 0}
         self._sums = BlockSums(ROW_BLOCK_BYTES)
-        self._places = Places()
         self._numbers = TopicNumbers()
 
     @classmethod
@@ -145,7 +142,6 @@ class IndexWriter:
         self.rows += len(rows) // ROW_BYTES
         self.gap_count += gap_count
         self._sums.update(rows)
-        self._places.update(rows)
         self._numbers.update(rows, len(self.topics) - 1)
 
     def append(self, rows: bytes) -> None:
@@ -165,12 +161,7 @@ class IndexWriter:
         """
         names = list(self.topics)[1:]
         tables = encode_tables(
-            trailer,
-            names,
-            places=self._places.all(),
-            numbers=self._numbers.all(),
-            row_sums=self._sums.all(),
-            block_sums=block_sums,
+            trailer, names, self._numbers.all(), self._sums.all(), block_sums
         )
         write_all(self.file, tables, self.size)
 
@@ -226,9 +217,6 @@ def open_sealed(files: Files, first_id: int, created_us: int, size: int) -> Inde
         return None
     trailer = _trailer_of(file, first_id, created_us, size)
     if trailer is None:
-        return None
-    places = read_all(file, trailer.rows * PLACE_BYTES, trailer.places_at)
-    if checksum(places) != trailer.places_crc:
         return None
     length = file.size() - TRAILER_BYTES - trailer.topics_at
     tables = decode_tables(read_all(file, length, trailer.topics_at), trailer)

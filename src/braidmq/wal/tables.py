@@ -1,13 +1,11 @@
 """The bytes around an index's rows: what is appended when a segment is sealed. No file.
 
-0      32          places_at topics_at                row_sums_at block_sums_at
-+------+-----+-----+--------+--------+---------------+-----------+------------+---------+
-|header| row | ... | places | topics | topic numbers | row sums  | block sums | trailer |
-+------+-----+-----+--------+--------+---------------+-----------+------------+---------+
+0      32                topics_at                row_sums_at  block_sums_at
++------+-----+-----+-----+--------+---------------+------------+-------------+---------+
+|header| row | row | ... | topics | topic numbers | row sums   | block sums  | trailer |
++------+-----+-----+-----+--------+---------------+------------+-------------+---------+
 
 header      as a segment's, with the index's magic and the same first id and created_us
-places      each row's payload offset and length once more, u32 and u32, so that few pages tell
-            where scattered records are; places_at is where the rows end
 topics      for each number 1, 2, 3 ... in turn: length u16, name
 numbers     each row's topic once more, so that few bytes tell where one topic's rows are:
             u8 each with up to 255 topics, u16 with up to 65,535, else u32
@@ -19,15 +17,13 @@ the trailer
 +------+---------+---------------+-----------+-------------+---------------+
 | rows | last id | segment bytes | topics_at | row_sums_at | block_sums_at |
 +------+---------+---------------+-----------+-------------+---------------+
-48            52          56           60           64    68      76
-+-------------+-----------+------------+------------+-----+-------+
-| topic count | gap count | places crc | tables crc | crc | magic |
-+-------------+-----------+------------+------------+-----+-------+
+48            52          56           60    64      72
++-------------+-----------+------------+-----+-------+
+| topic count | gap count | tables crc | crc | magic |
++-------------+-----------+------------+-----+-------+
 
-places crc  CRC-32C of the places; who only goes to a few of them need not verify all, but holds
-            the records there against their own checksums and the ids due
 tables crc  CRC-32C of topics, topic numbers, row sums and block sums
-crc         CRC-32C of the 64 bytes before it
+crc         CRC-32C of the 60 bytes before it
 """
 
 from array import array
@@ -37,10 +33,9 @@ from typing import Final, Literal
 from braidmq.base.limits import MIB
 from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
 
-TRAILER_MAGIC: Final = b"BRAIDEN3"
-"""Without places it was BRAIDEN2, without topic numbers BRAIDEND; they are written anew."""
-TRAILER_BYTES: Final = 76
-PLACE_BYTES: Final = 8
+TRAILER_MAGIC: Final = b"BRAIDEN2"
+"""Without topic numbers it was BRAIDEND; such an index is written anew."""
+TRAILER_BYTES: Final = 72
 BLOCK_ROWS: Final = 4096
 """Rows that are read, and verified, at once."""
 ROW_BLOCK_BYTES: Final = BLOCK_ROWS * ROW_BYTES
@@ -55,12 +50,11 @@ _TRAILER: Final = Struct(
     "Q"  # block_sums_at
     "I"  # topic count
     "I"  # gap count
-    "I"  # places crc
     "I"  # tables crc
     "I"  # crc
     "8s"  # magic
 )
-_CRC_AT: Final = 64
+_CRC_AT: Final = 60
 
 assert _TRAILER.size == TRAILER_BYTES
 
@@ -77,17 +71,10 @@ class Trailer:
         self.row_sums_at = 0
         self.block_sums_at = 0
         self.topic_count = 0
-        self.places_crc = 0
         self.tables_crc = 0
 
-    @property
-    def places_at(self) -> int:
-        """Where the rows end."""
-        return HEADER_BYTES + self.rows * ROW_BYTES
 
-
-_PLACE_AT: Final = 16  # in a row: behind id and time
-_TOPIC_AT: Final = 24  # and behind offset and length
+_TOPIC_AT: Final = 24  # in a row: behind id, time, offset and length
 _CODES: Final[dict[int, Literal["B", "H", "I"]]] = {1: "B", 2: "H", 4: "I"}
 
 
@@ -118,39 +105,20 @@ class TopicNumbers:
         return bytes(self._data)
 
 
-class Places:
-    """Where the payload of each row of an index that grows is, and how long it is."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def update(self, rows: bytes) -> None:
-        """Take in the rows that follow those of the last call."""
-        words = memoryview(rows).cast("Q")
-        self._data += words[_PLACE_AT // PLACE_BYTES :: ROW_BYTES // PLACE_BYTES].tobytes()
-
-    def all(self) -> bytes:
-        """Return the place of each row."""
-        return bytes(self._data)
-
-
 def encode_tables(
     trailer: Trailer,
     topics: list[bytes],
-    *,
-    places: bytes,
     numbers: bytes,
     row_sums: list[int],
     block_sums: list[int],
 ) -> bytes:
     """Return everything behind the rows; *topics* are the names in order of their numbers."""
-    assert len(places) == trailer.rows * PLACE_BYTES
     assert len(numbers) == trailer.rows * number_bytes(len(topics))
     names = b"".join([len(name).to_bytes(2, "little") + name for name in topics])
     row_bytes = Struct(f"<{len(row_sums)}I").pack(*row_sums)
     block_bytes = Struct(f"<{len(block_sums)}I").pack(*block_sums)
     tables = names + numbers + row_bytes + block_bytes
-    topics_at = trailer.places_at + len(places)
+    topics_at = HEADER_BYTES + trailer.rows * ROW_BYTES
     row_sums_at = topics_at + len(names) + len(numbers)
     fields = _TRAILER.pack(
         trailer.rows,
@@ -161,13 +129,11 @@ def encode_tables(
         row_sums_at + len(row_bytes),
         len(topics),
         trailer.gap_count,
-        checksum(places),
         checksum(tables),
         0,
         TRAILER_MAGIC,
     )[:_CRC_AT]
-    end = fields + checksum(fields).to_bytes(4, "little") + TRAILER_MAGIC
-    return b"".join([places, tables, end])
+    return tables + fields + checksum(fields).to_bytes(4, "little") + TRAILER_MAGIC
 
 
 def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
@@ -180,9 +146,8 @@ def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
     rows, last_id, segment_bytes, topics_at, row_sums_at, block_sums_at, *rest = (
         _TRAILER.unpack(data)
     )
-    topic_count, gap_count, places_crc, tables_crc, crc, _ = rest
-    trailer = Trailer(rows, last_id, segment_bytes, gap_count)
-    if checksum(data[:_CRC_AT]) != crc or topics_at != trailer.places_at + rows * PLACE_BYTES:
+    topic_count, gap_count, tables_crc, crc, _ = rest
+    if checksum(data[:_CRC_AT]) != crc or topics_at != HEADER_BYTES + rows * ROW_BYTES:
         return None
     numbers_at = row_sums_at - rows * number_bytes(topic_count)
     if numbers_at < topics_at or block_sums_at != row_sums_at + 4 * -(-rows // BLOCK_ROWS):
@@ -190,11 +155,11 @@ def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
     blocks = -(-segment_bytes // SEGMENT_BLOCK_BYTES)
     if file_bytes != block_sums_at + 4 * blocks + TRAILER_BYTES:
         return None
+    trailer = Trailer(rows, last_id, segment_bytes, gap_count)
     trailer.topics_at = topics_at
     trailer.row_sums_at = row_sums_at
     trailer.block_sums_at = block_sums_at
     trailer.topic_count = topic_count
-    trailer.places_crc = places_crc
     trailer.tables_crc = tables_crc
     return trailer
 

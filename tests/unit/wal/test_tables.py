@@ -5,10 +5,8 @@ from hypothesis import strategies as st
 
 from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
 from braidmq.wal.tables import (
-    PLACE_BYTES,
     TRAILER_BYTES,
     BlockSums,
-    Places,
     TopicNumbers,
     Trailer,
     decode_tables,
@@ -17,24 +15,12 @@ from braidmq.wal.tables import (
     number_bytes,
 )
 
-ROWS = 5000
-PLACES = bytes(ROWS * PLACE_BYTES)
-
 
 def sample() -> tuple[bytes, int]:
-    """Return tables for an index of 5000 rows, its places left out, and its file's size."""
-    numbers = bytes(i % 4 for i in range(ROWS))
-    names = [b"a", b"", b"ccc"]
-    data = encode_tables(
-        Trailer(ROWS, 9, 99, 1),
-        names,
-        places=PLACES,
-        numbers=numbers,
-        row_sums=[1, 2],
-        block_sums=[3],
-    )
-    assert data.startswith(PLACES)
-    return data[len(PLACES) :], HEADER_BYTES + ROWS * ROW_BYTES + len(data)
+    """Return tables for an index of 5000 rows, and the size of its file."""
+    numbers = bytes(i % 4 for i in range(5000))
+    data = encode_tables(Trailer(5000, 9, 99, 1), [b"a", b"", b"ccc"], numbers, [1, 2], [3])
+    return data, HEADER_BYTES + 5000 * ROW_BYTES + len(data)
 
 
 def test_what_is_encoded_is_decoded() -> None:
@@ -46,11 +32,10 @@ def test_what_is_encoded_is_decoded() -> None:
     assert tables is not None
 
     found = (trailer.rows, trailer.last_id, trailer.segment_bytes, trailer.gap_count)
-    assert (ROWS, 9, 99, 1) == found
+    assert (5000, 9, 99, 1) == found
     assert ([1, 2], [3]) == (tables.row_sums, tables.block_sums)
     assert 3 == tables.topics[b"ccc"]
-    assert bytes(i % 4 for i in range(ROWS)) == tables.numbers
-    assert size == trailer.topics_at + len(data)
+    assert bytes(i % 4 for i in range(5000)) == tables.numbers
 
 
 def test_every_bit_counts() -> None:
@@ -71,14 +56,7 @@ def test_a_trailer_must_fit_its_file() -> None:
     assert None is decode_trailer(data[-TRAILER_BYTES:], size - 1)
     assert None is decode_trailer(data[-TRAILER_BYTES:], size + 1)
     assert None is decode_trailer(data[-TRAILER_BYTES + 1 :], size)
-    odd = encode_tables(
-        Trailer(ROWS, 9, 99, 1),
-        [b"a"],
-        places=PLACES,
-        numbers=bytes(ROWS),
-        row_sums=[1],
-        block_sums=[2],
-    )
+    odd = encode_tables(Trailer(5000, 9, 99, 1), [b"a"], bytes(5000), [1], [2])
     assert None is decode_trailer(odd[-TRAILER_BYTES:], size)
 
 
@@ -104,20 +82,6 @@ def test_topic_numbers_are_those_of_the_rows(batches: list[tuple[int, int]]) -> 
 
     assert width == (1 if count < 256 else 2 if count < 65_536 else 4)
     assert b"".join(topic.to_bytes(width, "little") for topic in expected) == numbers.all()
-
-
-@given(st.lists(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)))))
-def test_places_are_those_of_the_rows(batches: list[list[tuple[int, int]]]) -> None:
-    """Offset and length of each, however the rows arrive."""
-    places = Places()
-    for batch in batches:
-        pairs = [
-            offset.to_bytes(4, "little") + size.to_bytes(4, "little") for offset, size in batch
-        ]
-        places.update(b"".join(b"\xff" * 16 + pair + b"\xff" * 8 for pair in pairs))
-    expected = [number for batch in batches for pair in batch for number in pair]
-
-    assert expected == memoryview(places.all()).cast("I").tolist()
 
 
 @given(st.lists(st.binary(max_size=30)), st.integers(1, 20))
