@@ -11,10 +11,10 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from braidmq.base.counts import counted
 from braidmq.base.errors import ConfigError
 from braidmq.cli.bench_load import BUCKET_S, Measured
 from braidmq.cli.bench_report import Figures, percentile
-from braidmq.cli.tables import counted
 
 _SVG: Final = "http://www.w3.org/2000/svg"
 WIDTH: Final = 760

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from braidmq.base.counts import counted
 from braidmq.base.errors import ConfigError
 from braidmq.cli.bench_load import Load, Measured
-from braidmq.cli.tables import counted, printable
+from braidmq.cli.tables import printable
 
 PERCENTILES: Final = "50,90,99,99.9"
 PERCENTILES_MAX: Final = 20

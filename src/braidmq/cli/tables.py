@@ -46,11 +46,6 @@ def printable(text: str) -> str:
     )
 
 
-def counted(count: int, noun: str) -> str:
-    """Return so many of something in words, for example `1 letter` and `1,000 letters`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
     """Return the text as a terminal shows it; as it is where there is none."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):

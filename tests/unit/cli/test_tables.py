@@ -6,22 +6,13 @@ import sys
 
 import pytest
 
-from braidmq.cli.tables import counted, print_done, print_json, print_rows, printable, styled
+from braidmq.cli.tables import print_done, print_json, print_rows, printable, styled
 
 ROWS: list[dict[str, object]] = [
     {"name": "a\tb\x1b[2J", "count": 3, "patterns": ["x.*", "y"], "on": True},
     {"name": "[red]c", "count": None, "on": False},
 ]
 COLUMNS = ("name", "count", "patterns", "on")
-
-
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [(0, "0 letters"), (1, "1 letter"), (7_795, "7,795 letters")],
-)
-def test_one_is_not_many(count: int, said: str) -> None:
-    """And thousands are readable."""
-    assert said == counted(count, "letter")
 
 
 def test_in_a_pipe_rows_are_tab_separated(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from typing import Any, Final, Self
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from braidmq.base.counts import counted
 from braidmq.spark.offsets import KEY
 
 _RATE_OF_DIGITS: Final = 10
@@ -48,11 +49,6 @@ def batch_line(name: str, number: int, *, rows: int, seconds: float, lag: int) -
 def nothing_new(name: str) -> str:
     """Return the line of a run that has found no message behind its place."""
     return f"{name}: nothing new, lag 0"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return so many of something in words: `1 row`, `1,000 rows`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _rate(rows: int, seconds: float) -> str:

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
+from braidmq.base.counts import counted
 from braidmq.spark.offsets import batch_range
 from braidmq.spark.options import for_batch
 from braidmq.spark.pipelines import report_counts as counts
 from braidmq.spark.pipelines.guards import cancelling, held, plain_errors
-from braidmq.spark.pipelines.progress import counted
 from braidmq.spark.pipelines.queries import StoppingError
 from braidmq.spark.pipelines.report_page import Findings, TopicFit, TopicVolume, page
 from braidmq.spark.pipelines.runs import Plan, Run, Tell

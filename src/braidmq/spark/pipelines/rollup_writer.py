@@ -18,12 +18,12 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's users give it
 
+from braidmq.base.counts import counted
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipelines import rollup_windows as windowing
 from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
 from braidmq.spark.pipelines.keys import batch_key
 from braidmq.spark.pipelines.names import plain_name
-from braidmq.spark.pipelines.progress import counted
 from braidmq.spark.pipelines.readings import Reading
 from braidmq.spark.pipelines.rollup_states import State, StateError, States, Windows
 from braidmq.spark.pipelines.rollup_windows import Rules
