@@ -9,28 +9,12 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from braidmq.base.limits import MIB
-from braidmq.columnar.combining import Sums, combined
-from braidmq.columnar.layout import (
-    RECORD_HEAD,
-    Bytes,
-    Flags,
-    Numbers,
-    gather_bytes,
-    gather_structs,
-    near_pieces,
-)
-from braidmq.wal.format import RECORD_HEADER_BYTES
+from braidmq.columnar.copies import copies
+from braidmq.columnar.layout import Bytes, Flags, Numbers
 from braidmq.wal.tables import SEGMENT_BLOCK_BYTES
 
 RECORD_COST_BYTES: Final = 600
 """To verify a record by itself takes as long as so many bytes of a block, and its own twice."""
-
-GROUP_RECORDS: Final = 65_536
-GROUP_BYTES: Final = 4 * MIB
-"""Records are verified together up to here: many, and yet in the cache."""
-
-_CRC_AT: Final = 12
 
 
 def checksum(data: Bytes | pa.Buffer) -> int:
@@ -39,38 +23,8 @@ def checksum(data: Bytes | pa.Buffer) -> int:
 
 
 def records_are_intact(buffer: pa.Buffer, ids: Numbers, starts: Numbers, ends: Numbers) -> bool:
-    """Tell whether the records with these ids lie at starts..ends of *buffer*, unharmed.
-
-    They are judged together: the checksum of all of them must be what theirs add up to.
-    """
-    lengths = ends - starts - RECORD_HEADER_BYTES
-    if np.any(lengths <= 0) or (len(ends) and int(ends.max()) > buffer.size):
-        return False
-    heads = gather_structs(buffer, starts, RECORD_HEAD)
-    if not (np.array_equal(heads["id"], ids) and np.array_equal(heads["length"], lengths)):
-        return False
-    return bodies_add_up(buffer, starts, ends, heads["crc"].copy())
-
-
-def bodies_add_up(buffer: pa.Buffer, starts: Numbers, ends: Numbers, kept: Sums) -> bool:
-    """Tell whether records have the checksums *kept*, whatever their ids and lengths are."""
-    lengths = ends - starts - RECORD_HEADER_BYTES
-    return all(
-        _sum_of(buffer, starts[group], ends[group])
-        == combined(kept[group], lengths[group] + _CRC_AT)
-        for group in near_pieces(starts, ends, rows=GROUP_RECORDS, record_bytes=GROUP_BYTES)
-    )
-
-
-def _sum_of(buffer: pa.Buffer, starts: Numbers, ends: Numbers) -> int:
-    """Return the checksum of records in a row, their own checksums left out."""
-    pieces = np.empty((2, len(starts), 2), np.int64)
-    pieces[0, :, 0] = starts
-    pieces[1, :, 0] = starts + _CRC_AT
-    pieces[0, :, 1] = starts + RECORD_HEADER_BYTES
-    pieces[1, :, 1] = ends
-    gathered = gather_bytes(buffer, pieces[0].reshape(-1), pieces[1].reshape(-1))
-    return checksum(gathered.buffers()[2])
+    """Tell whether the records with these ids lie at starts..ends of *buffer*, unharmed."""
+    return None not in copies(buffer, ids, starts, ends)
 
 
 def blocks_are_cheaper(blocks: int, records: int, record_bytes: int) -> bool:

@@ -28,6 +28,7 @@ from braidmq.columnar.layout import (
     HEADERS_AT,
     NOTHING,
     TOPIC_LENGTH_BYTES,
+    Places,
     gather_bytes,
     is_run,
 )
@@ -113,6 +114,7 @@ class Columns:
         self._picked = picked
         self._rows = picked.rows
         self._headers: Headers | None = None
+        self._buffer = segment.buffer if picked.copied is None else picked.copied
 
     def batch(self, names: Sequence[str]) -> pa.RecordBatch:
         """Return the columns *names* as a batch; it has its rows even without any column.
@@ -136,8 +138,10 @@ class Columns:
 
     def value(self) -> pa.Array:
         """Return the payloads."""
-        starts = self._rows["payload_at"]
-        return gather_bytes(self._segment.buffer, starts, starts + self._rows["payload_bytes"])
+        starts: Places = self._rows["payload_at"]
+        if self._picked.moved is not None:
+            starts = starts + self._picked.moved
+        return gather_bytes(self._buffer, starts, starts + self._rows["payload_bytes"])
 
     def topic(self) -> pa.Array:
         """Return the topics' names."""
@@ -145,7 +149,7 @@ class Columns:
 
     def _parsed(self) -> Headers:
         if self._headers is None and self._have_no_headers():
-            self._headers = Headers(self._segment.buffer, NOTHING, NOTHING, len(self._rows))
+            self._headers = Headers(self._buffer, NOTHING, NOTHING, len(self._rows))
         if self._headers is None:
             rows = self._rows
             heads = HEADERS_AT[rows["kind"]]
@@ -154,8 +158,11 @@ class Columns:
             ends = rows["payload_at"].astype(np.int64) - topic_bytes
             if np.any(heads == 0) or np.any(ends < starts):
                 raise self._damage()
+            if self._picked.moved is not None:
+                starts += self._picked.moved
+                ends += self._picked.moved
             try:
-                self._headers = Headers(self._segment.buffer, starts, ends, len(rows))
+                self._headers = Headers(self._buffer, starts, ends, len(rows))
             except MalformedHeadersError:
                 raise self._damage() from None
         return self._headers

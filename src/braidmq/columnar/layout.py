@@ -127,13 +127,19 @@ def ends_of(rows: Rows) -> Numbers:
 
 def starts_at(rows: Rows, chosen: Numbers) -> Numbers:
     """Return where the records of the chosen rows, which are in order, start."""
-    # Offset and length lie side by side and are taken as one word, of the row before.
-    places = rows.view(np.uint64)[(chosen - 1) * (ROW_BYTES // 8) + _PAYLOAD_WORD]
-    starts: Numbers = (places & 0xFFFF_FFFF).astype(np.int64)
-    starts += (places >> 32).astype(np.int64)
+    starts = ends_at(rows, chosen - 1)
     if len(chosen) and not chosen[0]:
         starts[0] = HEADER_BYTES
     return starts
+
+
+def ends_at(rows: Rows, chosen: Numbers) -> Numbers:
+    """Return where the records of the chosen rows end."""
+    # Offset and length lie side by side and are taken as one word.
+    places = rows.view(np.uint64)[chosen * (ROW_BYTES // 8) + _PAYLOAD_WORD]
+    ends: Numbers = (places & 0xFFFF_FFFF).astype(np.int64)
+    ends += (places >> 32).astype(np.int64)
+    return ends
 
 
 def _end_of(rows: Rows, row: int) -> int:

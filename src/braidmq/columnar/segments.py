@@ -30,6 +30,7 @@ from braidmq.columnar.layout import (
     Bytes,
     Numbers,
     Rows,
+    ends_at,
     ends_of,
     is_run,
     starts_at,
@@ -66,16 +67,22 @@ class Need(IntEnum):
 
 
 class Picked(NamedTuple):
-    """Rows by their numbers, which are in order, what they say, and where they begin."""
+    """Rows by their numbers, which are in order, what they say, and where they begin.
+
+    The records' bodies may have been copied: then they are in *copied*, *moved* so far.
+    """
 
     chosen: Numbers
     rows: Rows
     starts: Numbers | None = None
+    copied: pa.Buffer | None = None
+    moved: Numbers | None = None
 
     def part(self, piece: slice) -> "Picked":
         """Return some of them."""
         starts = None if self.starts is None else self.starts[piece]
-        return Picked(self.chosen[piece], self.rows[piece], starts)
+        moved = None if self.moved is None else self.moved[piece]
+        return Picked(self.chosen[piece], self.rows[piece], starts, self.copied, moved)
 
 
 def map_file(path: Path) -> pa.Buffer:
@@ -286,12 +293,21 @@ class Segment:
         ids = chosen + self.first_id
         if need is Need.SIZES:
             return Picked(chosen, rows_of_sizes(ids, self.rows["payload_bytes"][chosen]))
-        starts = self.starts(chosen)
-        topics = numbers[chosen].astype(np.int64)
-        rows = rows_of_records(
-            self.buffer, starts, ids=ids, topics=topics, name_bytes=self.name_bytes
+        starts, ends = self.starts(chosen), ends_at(self.rows, chosen)
+        found = rows_of_records(
+            self.buffer,
+            starts,
+            ends,
+            ids=ids,
+            topics=numbers[chosen],
+            name_bytes=self.name_bytes,
         )
-        return None if rows is None else Picked(chosen, rows, starts)
+        if found is None:
+            return None
+        rows, copy = found
+        if copy is None:
+            return Picked(chosen, rows, starts)
+        return Picked(chosen, rows, starts, copy.buffer, copy.moved)
 
     def _is_sparse(self, chosen: Numbers) -> bool:
         around = int(chosen[-1]) + 1 - int(chosen[0])

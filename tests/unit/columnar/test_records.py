@@ -7,6 +7,7 @@ import pytest
 
 from braidmq import columnar
 from braidmq.base.errors import DamagedLogError
+from braidmq.columnar.layout import ends_at
 from braidmq.columnar.records import rows_of_records
 from braidmq.columnar.segments import SPARSE_ROWS, Need, Segment
 from tests.unit.columnar.logs import (
@@ -41,6 +42,10 @@ def rare_rows(segment: Segment) -> np.ndarray:
     return np.nonzero(segment.rows["topic"] == number)[0]
 
 
+def places(segment: Segment, chosen: np.ndarray) -> list[np.ndarray]:
+    return [segment.starts(chosen), ends_at(segment.rows, chosen)]
+
+
 def test_rows_of_records_are_the_rows_of_the_index(tmp_path: Path) -> None:
     """Of messages, dead letters and rows of a sink alike."""
     segment = sealed_log(tmp_path)
@@ -57,20 +62,53 @@ def test_what_is_no_intact_message_there_has_no_row(tmp_path: Path) -> None:
     """Another place, another id, a topic whose name is too long, or what is no message."""
     segment = sealed_log(tmp_path)
     chosen = rare_rows(segment)
-    starts, topics = segment.starts(chosen), segment.rows["topic"][chosen].astype(np.int64)
+    of_rare = places(segment, chosen)
     note = np.array([len(COMMON) + 1])
-    known = {"ids": chosen + 1, "topics": topics, "name_bytes": segment.name_bytes}
+    known = {
+        "ids": chosen + 1,
+        "topics": segment.rows["topic"][chosen],
+        "name_bytes": segment.name_bytes,
+    }
 
-    assert None is not rows_of_records(segment.buffer, starts, **known)
-    assert None is rows_of_records(segment.buffer, starts + 1, **known)
-    assert None is rows_of_records(segment.buffer, starts + segment.buffer.size, **known)
-    assert None is rows_of_records(segment.buffer, starts, **{**known, "ids": chosen})
-    long_names = segment.name_bytes + 5000
-    assert None is rows_of_records(
-        segment.buffer, starts, **{**known, "name_bytes": long_names}
-    )
-    of_note = {"ids": note + 1, "topics": note * 0, "name_bytes": segment.name_bytes}
-    assert None is rows_of_records(segment.buffer, segment.starts(note), **of_note)
+    assert rows_of_records(segment.buffer, *of_rare, **known) is not None
+    for wrong in (
+        [at + 1 for at in of_rare],
+        [at + segment.buffer.size for at in of_rare],
+        [of_rare[0], of_rare[0] + 17],
+        [of_rare[0], np.append(of_rare[1][1:], segment.buffer.size)],
+    ):
+        assert rows_of_records(segment.buffer, *wrong, **known) is None
+    other = {**known, "ids": chosen}
+    assert rows_of_records(segment.buffer, *of_rare, **other) is None
+    long_names = {**known, "name_bytes": segment.name_bytes + 5000}
+    assert rows_of_records(segment.buffer, *of_rare, **long_names) is None
+    of_note = {**known, "ids": note + 1, "topics": segment.rows["topic"][note]}
+    assert rows_of_records(segment.buffer, *places(segment, note), **of_note) is None
+
+
+def test_records_that_are_too_many_for_one_copy_are_read_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read is the same: memory is bounded, whatever the payloads' lengths are."""
+    segment = sealed_log(tmp_path)
+    expected = columnar.read(tmp_path, headers=True, topics=["rare"])
+    assert segment.verified(lambda: rare_rows(segment), Need.RECORDS).copied is not None
+
+    monkeypatch.setattr("braidmq.columnar.copies.GROUP_RECORDS", 2)
+
+    assert segment.verified(lambda: rare_rows(segment), Need.RECORDS).copied is None
+    assert expected == columnar.read(tmp_path, headers=True, topics=["rare"])
+
+
+def test_a_copy_is_cut_into_batches(tmp_path: Path) -> None:
+    """Each batch has its own part of it."""
+    sealed_log(tmp_path)
+    expected = columnar.read(tmp_path, headers=True, topics=["rare"])
+
+    found = list(columnar.batches(tmp_path, headers=True, topics=["rare"], batch_rows=1))
+
+    assert 3 == len(found)
+    assert expected.to_pylist() == [row for batch in found for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("which", ["index", "segment"])
