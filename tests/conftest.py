@@ -15,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 import setup
 from braidmq.base import build
+from braidmq.spark.java import SHORT_LIVED
 
 TOGETHER: Final = {
     "tests/integration/spark/": "spark",
@@ -40,6 +41,9 @@ hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("quick", derandomize=True, deadline=None, max_examples=20)
 hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("BRAIDMQ_HYPOTHESIS", "ci"))
+
+# Spark gives it to every JVM that a command starts, and tests start many.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
 
 
 def pytest_configure(config: pytest.Config) -> None:
