@@ -4,7 +4,8 @@
 # their sources; BRAIDMQ_PURE=1 leaves them interpreted (the faster loop while editing them).
 
 PYTHON ?= python3
-JOBS ?= 2
+# Tests wait as well as work: three at a time keep two cores busy.
+JOBS ?= 3
 PYTEST_ARGS ?=
 
 # How much `make chaos` does; a release asks for more.
