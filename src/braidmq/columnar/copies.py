@@ -53,9 +53,9 @@ _COPIED_MESSAGE_HEAD: Final = _without_checksum(MESSAGE_HEAD)
 
 
 @cache
-def _order() -> pa.Array:
+def _order(records: int) -> pa.Array:
     """Return which pieces are copied: of each record the head, the body, the checksum."""
-    pieces = np.arange(_PIECES * GROUP_RECORDS, dtype=np.int32).reshape(-1, _PIECES)
+    pieces = np.arange(_PIECES * records, dtype=np.int32).reshape(-1, _PIECES)
     return pa.array(pieces[:, [0, 2, 1]].reshape(-1))
 
 
@@ -78,7 +78,7 @@ class Copy:
             _PIECES * count - 1,
             [None, pa.py_buffer(offsets), buffer.slice(base)],
         )
-        _, places, self.buffer = laid.take(_order().slice(0, 3 * count)).buffers()
+        _, places, self.buffer = laid.take(_order(GROUP_RECORDS).slice(0, 3 * count)).buffers()
         copied = np.frombuffer(places, np.int32, 3 * count + 1)
         self._starts: Numbers = copied[:-1:3].astype(np.int64)
         self._sums_at = copied[2::3]
