@@ -10,11 +10,13 @@ Whoever sends them may send them to Spark, too: what that breaks is not an error
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from socketserver import BaseServer
 from threading import Event, current_thread, main_thread
 from time import monotonic
 from types import FrameType
@@ -104,6 +106,7 @@ class Run:
             problem = f"Spark does not start: {told(error)}; {log} says more"
             raise QueryFailedError(self.name, problem) from error
         _keep_quiet()
+        _let_java_go_quietly(found.sparkContext._accumulatorServer)  # noqa: SLF001 - as Spark made it
         return found
 
     def meet(self) -> None:
@@ -250,6 +253,20 @@ def _keep_quiet() -> None:
         logger = logging.getLogger(name)
         if not logger.handlers:
             logger.addHandler(logging.NullHandler())
+
+
+def _let_java_go_quietly(server: BaseServer) -> None:
+    """Keep Spark's server of accumulators from printing that the JVM has hung up.
+
+    It is another thread, so it may be the last to print: behind what the run says of its end.
+    """
+    tell = server.handle_error
+
+    def handle_error(request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in socketserver
+        if not isinstance(sys.exception(), EOFError | OSError):
+            tell(request, client_address)
+
+    server.handle_error = handle_error  # type: ignore[method-assign] # of this one server
 
 
 @contextmanager

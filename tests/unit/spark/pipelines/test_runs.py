@@ -4,6 +4,8 @@ import os
 import signal
 from contextlib import nullcontext
 from pathlib import Path
+from socket import create_connection
+from socketserver import BaseRequestHandler, TCPServer
 from threading import Event, Thread, Timer
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -17,6 +19,12 @@ from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines import runs
 from braidmq.spark.pipelines.failures import JavaGoneError, QueryFailedError
 from braidmq.spark.pipelines.runs import Plan, Run, Stream, signals
+
+
+def played_session() -> Any:  # noqa: ANN401 - as much of a session as a run asks for
+    server = SimpleNamespace(handle_error=print)
+    context = SimpleNamespace(setLogLevel=print, _accumulatorServer=server)
+    return SimpleNamespace(sparkContext=context)
 
 
 def run_of(out: Path, checkpoint: Path | None = None) -> Run:
@@ -66,7 +74,7 @@ def test_a_signal_while_spark_comes_up_ends_the_run(
         os.kill(os.getpid(), signal.SIGTERM)
         if problem is not None:
             raise problem
-        return SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
+        return played_session()
 
     monkeypatch.setattr(runs, "session", session)
     lines: list[str] = []
@@ -80,7 +88,7 @@ def test_a_query_that_fails_is_an_error_though_the_others_are_stopped_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No signal has come: it is not an end."""
-    played = SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
+    played = played_session()
     monkeypatch.setattr(runs, "session", lambda *_args, **_more: played)
     lines: list[str] = []
 
@@ -101,7 +109,7 @@ def test_an_interrupt_ends_a_run_as_any_signal_whatever_spark_sets(
 
     def session(*_args: object, **_more: object) -> Any:  # noqa: ANN401 - a Spark that is played
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        return SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
+        return played_session()
 
     monkeypatch.setattr(runs, "session", session)
     run = run_of(tmp_path)
@@ -153,7 +161,7 @@ def test_a_signal_that_spark_gets_too_ends_the_run_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception | None
 ) -> None:
     """Its queries cannot be stopped any more, and all of them are tried."""
-    played = SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
+    played = played_session()
     monkeypatch.setattr(runs, "session", lambda *_args, **_more: played)
     stopped: list[str] = []
 
@@ -203,7 +211,7 @@ def test_a_broker_has_to_answer_before_spark_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once; whoever asks for the session then does not wait for it again."""
-    played: Any = SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
+    played = played_session()
     met: list[tuple[object, ...]] = []
     monkeypatch.setattr(runs, "session", lambda *_args, **_more: played)
     monkeypatch.setattr(runs, "meet", lambda *args, needed: met.append((*args, needed)))
@@ -246,3 +254,21 @@ def test_what_a_jvm_says_while_it_starts_goes_into_a_file(
 
     assert "WARNING: incubator\n" == (tmp_path / "log").read_text()
     assert "behind\n" == capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("problem", "is_told"), [(EOFError, False), (ValueError, True)])
+def test_a_jvm_that_hangs_up_is_not_told_by_the_server_of_accumulators(
+    capsys: pytest.CaptureFixture[str], problem: type[Exception], is_told: bool
+) -> None:
+    """Which has a thread of its own; anything else that goes wrong there is told as before."""
+
+    class Failing(BaseRequestHandler):
+        def handle(self) -> NoReturn:
+            raise problem
+
+    with TCPServer(("127.0.0.1", 0), Failing) as server:
+        runs._let_java_go_quietly(server)  # noqa: SLF001 - a session would need a JVM
+        with create_connection(("127.0.0.1", server.server_address[1])):
+            server.handle_request()
+
+    assert is_told == ("Exception occurred" in capsys.readouterr().err)
