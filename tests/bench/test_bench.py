@@ -52,12 +52,14 @@ AMOUNTS: Final = {
     "ready again after a kill, 200,000 behind",
     "memory, 500 queues with a message each",
     "memory, an idle Qumbed subscriber",
-    "one topic of 100 as an Arrow table",
+    "one topic of 100 of an open log",
+    "one topic of 100 at the first read",
     "one topic of 100 only a byte of each payload",
     "a page of /api/topics, of 10,000",
 }
 SPARK_ROWS: Final = {
-    "one topic of 100 as an Arrow table",
+    "one topic of 100 of an open log",
+    "one topic of 100 at the first read",
     "one topic of 100 only a byte of each payload",
     "one topic of 100 through Spark",
     "Spark source",

@@ -18,7 +18,7 @@ from braidmq.columnar.loss import Losses
 from braidmq.columnar.reading import windows
 from braidmq.columnar.segments import Need
 from braidmq.columnar.selection import Selection
-from braidmq.columnar.views import View
+from braidmq.columnar.views import View, view_of
 
 PART_BYTES: Final = 64 * MIB
 ROW_COST_BYTES: Final = 64
@@ -62,7 +62,7 @@ class _Piece:
 
 
 def cut(
-    path: Path | str,
+    path: Path | str | View,
     start: int | None = None,
     end: int | None = None,
     *,
@@ -86,11 +86,11 @@ def cut(
         if value is not None and value < 1:
             raise ConfigError(name, "must be at least 1")
     selection = Selection(topics, pattern, allowed=allowed)
-    view = View(path)
+    view = view_of(path)
     start = view.earliest if start is None else start
     end = view.latest if end is None else end
     _check_ids(start=start, end=end)
-    losses = Losses(str(path), fail=fail_on_data_loss)
+    losses = Losses(str(view.root), fail=fail_on_data_loss)
 
     def pieces() -> Iterator[_Piece]:
         return _pieces(view, selection, start, end, losses)
@@ -103,7 +103,7 @@ def cut(
 
 
 def advance(
-    path: Path | str,
+    path: Path | str | View,
     start: int,
     *,
     topics: Iterable[str] | None = None,
@@ -126,9 +126,9 @@ def advance(
     if messages < 1 or payload_bytes < 1:
         raise ConfigError("messages, payload_bytes", "must be at least 1")
     _check_ids(start=start)
-    view = View(path)
+    view = view_of(path)
     selection = Selection(topics, pattern, allowed=allowed)
-    losses = Losses(str(path), fail=fail_on_data_loss)
+    losses = Losses(str(view.root), fail=fail_on_data_loss)
     passed = held = 0
     for piece in _pieces(view, selection, start, view.latest, losses):
         if passed + piece.messages > messages or held + piece.payload_bytes > payload_bytes:

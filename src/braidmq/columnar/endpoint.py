@@ -8,7 +8,7 @@ runs nobody's regular expression.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self, Unpack
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from braidmq.columnar.cuts import Part
 from braidmq.columnar.decode import Decoding
 from braidmq.columnar.failures import TooManyTopicsError
 from braidmq.columnar.fetched import FetchedBatches, columns_to_fetch
+from braidmq.columnar.logs import OfBatches
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import BATCH_ROWS, Offsets, TopicCount
 from braidmq.columnar.requests import CursorPlace, SinkCommit, SinkKey, Stage
@@ -44,6 +45,12 @@ class Endpoint:
 
     def __repr__(self) -> str:
         return f"Endpoint({self.address!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def address(self) -> str:
@@ -157,6 +164,11 @@ class Endpoint:
         return FetchedBatches(
             self._connection, request, wanted=wanted, decoding=decoding, losses=losses
         )
+
+    def read(self, **wanted: Unpack[OfBatches]) -> pa.Table:
+        """Return the messages of a range, which fits into memory, as one table."""
+        found = self.batches(**wanted)
+        return pa.Table.from_batches(found, found.schema)
 
     def _names(
         self,

@@ -59,6 +59,10 @@ from braidmq.wal.tables import (
 
 TopicColumn = NDArray[np.unsignedinteger[Any]]
 
+CHECKED_ROWS: Final = 16_384
+"""Rows of a growing index are compared so many at a time: what is made of them stays cached."""
+
+NO_NUMBERS: Final[TopicColumn] = np.zeros(0, np.uint32)
 _NO_SUMS: Final[list[int]] = []
 
 
@@ -70,12 +74,13 @@ class Index(Protocol):
     """Rows of one segment.
 
     `topics` are the topics' names in order of their numbers, the first of them empty;
-    `block_sums` are there when the segment is sealed. `numbers`, if there, are the topics of
-    the rows and verified already. `is_proof` says that its maker has verified the segment.
+    `block_sums` are there when the segment is sealed. `numbers` are the topics of the first
+    rows, or of all, as far as they can be believed whatever becomes of the file. `is_proof`
+    says that its maker has verified the segment.
     """
 
     rows: Rows
-    numbers: TopicColumn | None
+    numbers: TopicColumn
     topics: dict[bytes, int]
     gap_count: int
     block_sums: list[int]
@@ -99,7 +104,7 @@ class SealedIndex:
         self._row_sums = tables.row_sums
         self._checked = np.zeros(len(tables.row_sums), np.bool_)
         self.rows = rows_of(buffer, trailer.rows, HEADER_BYTES)
-        self.numbers: TopicColumn | None = np.frombuffer(
+        self.numbers: TopicColumn = np.frombuffer(
             tables.numbers, f"<u{number_bytes(len(tables.topics) - 1)}"
         )
         self.topics = tables.topics
@@ -117,6 +122,10 @@ class SealedIndex:
             if checksum(data) != self._row_sums[block]:
                 raise DoubtError
             self._checked[block] = True
+
+    def renew(self) -> None:
+        """Verify each block once more when it is used."""
+        self._checked[:] = False
 
 
 def sealed_index(
@@ -148,17 +157,24 @@ def _is_index_of(buffer: pa.Buffer, first_id: int, created_us: int) -> bool:
 
 
 class GrowingIndex:
-    """The index of the segment that grows, up to the durable mark."""
+    """The index of the segment that grows, up to the durable mark.
+
+    The topics of its first rows may be *known* from a read before this one.
+    """
 
     is_proof = False
     block_sums = _NO_SUMS
-    numbers: TopicColumn | None = None
 
-    def __init__(self, rows: Rows, segment: pa.Buffer, first_id: int) -> None:
+    def __init__(
+        self, rows: Rows, segment: pa.Buffer, first_id: int, known: TopicColumn = NO_NUMBERS
+    ) -> None:
         self._segment = segment
         self._first_id = first_id
+        self._checked = range(0)
         self.rows = rows
         self.gap_count = int(np.count_nonzero(rows["kind"] == GAP_KIND))
+        # A repair may have put its gap record where other rows were.
+        self.numbers = NO_NUMBERS if self.gap_count else known[: len(rows)]
         self._names = self._read_names()
         self._name_bytes = np.array([len(name) for name in self._names], np.int64)
         self.topics = {name: number for number, name in enumerate(self._names)}
@@ -197,8 +213,16 @@ class GrowingIndex:
 
     def check(self, first: int, last: int) -> None:
         """Compare these rows with the heads of their records."""
-        if first >= last:
+        if self._checked.start <= first and last <= self._checked.stop:
             return
+        for start in range(first, last, CHECKED_ROWS):
+            self._check(start, min(start + CHECKED_ROWS, last))
+        self._checked = range(first, last)
+        known = len(self.numbers)
+        if first <= known < last:
+            self.numbers = np.concatenate([self.numbers, self.rows["topic"][known:last]])
+
+    def _check(self, first: int, last: int) -> None:
         rows = self.rows[first:last]
         starts = starts_of(self.rows, first, last)
         self._check_order(first, rows, rows["id"].astype(np.int64))
@@ -258,7 +282,13 @@ class GrowingIndex:
 
 
 def growing_index(
-    buffer: pa.Buffer, segment: pa.Buffer, *, first_id: int, last_id: int, created_us: int
+    buffer: pa.Buffer,
+    segment: pa.Buffer,
+    *,
+    first_id: int,
+    last_id: int,
+    created_us: int,
+    known: TopicColumn = NO_NUMBERS,
 ) -> GrowingIndex | None:
     """Return the index in *buffer* up to the id *last_id*, or None: rebuild it."""
     if not _is_index_of(buffer, first_id, created_us):
@@ -272,7 +302,7 @@ def growing_index(
         count = int(np.searchsorted(rows["id"], np.uint64(last_id), side="right"))
         rows = rows[:count]
     try:
-        index = GrowingIndex(rows, segment, first_id)
+        index = GrowingIndex(rows, segment, first_id, known)
         if not count or _last_id(rows, segment) < last_id:
             return None
     except DoubtError:
@@ -303,7 +333,7 @@ class RebuiltIndex:
 
     is_proof = True
     block_sums = _NO_SUMS
-    numbers: TopicColumn | None = None
+    numbers = NO_NUMBERS
 
     def __init__(self, rows: bytes, topics: dict[bytes, int]) -> None:
         self.rows: Rows = np.frombuffer(rows, ROW)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, TypedDict, Unpack
+from typing import Protocol, Self, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -10,6 +10,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.columnar import cuts, reading
 from braidmq.columnar.cuts import Part
 from braidmq.columnar.decode import Decoding
+from braidmq.columnar.held import HeldSegments
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches, Offsets, TopicCount
 from braidmq.columnar.times import offset_at
@@ -98,46 +99,83 @@ class Log(Protocol):
     def batches(self, **wanted: Unpack[OfBatches]) -> LogBatches:
         """Return the messages of a range in batches."""
 
+    def read(self, **wanted: Unpack[OfBatches]) -> pa.Table:
+        """Return the messages of a range, which fits into memory, as one table."""
+
+    def close(self) -> None:
+        """Let go of files or connections; the next question opens them again."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
 
 class DirectoryLog:
-    """The log below a data directory, whether its broker runs or not."""
+    """The log below a data directory, whether its broker runs or not.
+
+    It can be pickled and shared by threads. Segments of which few topics were read stay mapped
+    for the next question until it is closed; a file that retention has deleted is let go of by
+    the next question, too.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self._held = HeldSegments()
 
     def __repr__(self) -> str:
         return f"DirectoryLog({self.address!r})"
+
+    def __reduce__(self) -> tuple[type["DirectoryLog"], tuple[Path]]:
+        return DirectoryLog, (self.path,)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmap all files; the next question maps them again."""
+        self._held.clear()
 
     @property
     def address(self) -> str:
         """Where it is, for people."""
         return str(self.path)
 
+    def view(self) -> View:
+        """Return the log as it is now."""
+        return View(self.path, self._held)
+
     def offsets(self) -> Offsets:
         """Return the first id that the log has and the one behind the last durable one."""
-        return reading.offsets(self.path)
+        return reading.offsets(self.view())
 
     def offset_at(self, time_us: int) -> int:
         """Return the id of the first durable message that was accepted then or later."""
-        return offset_at(View(self.path), time_us)
+        return offset_at(self.view(), time_us)
 
     def topic_counts(self, **wanted: Unpack[OfRange]) -> dict[str, TopicCount]:
         """Return what each topic has in a range of ids."""
-        return reading.topic_counts(self.path, **wanted)
+        return reading.topic_counts(self.view(), **wanted)
 
     def cut(
         self, start: int | None = None, end: int | None = None, **wanted: Unpack[OfCut]
     ) -> list[Part]:
         """Return parts of a range."""
-        return cuts.cut(self.path, start, end, **wanted)
+        return cuts.cut(self.view(), start, end, **wanted)
 
     def advance(self, start: int, **wanted: Unpack[OfAdvance]) -> int:
         """Return the id behind so many wanted messages, or payload bytes."""
-        return cuts.advance(self.path, start, **wanted)
+        return cuts.advance(self.view(), start, **wanted)
 
     def batches(self, **wanted: Unpack[OfBatches]) -> Batches:
         """Return the messages of a range in batches."""
-        return reading.batches(self.path, **wanted)
+        return reading.batches(self.view(), **wanted)
+
+    def read(self, **wanted: Unpack[OfBatches]) -> pa.Table:
+        """Return the messages of a range, which fits into memory, as one table."""
+        return reading.read(self.view(), **wanted)
 
 
 def open_log(

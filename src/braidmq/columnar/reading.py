@@ -29,7 +29,7 @@ from braidmq.columnar.segments import (
 )
 from braidmq.columnar.selection import EVERYTHING, Selection
 from braidmq.columnar.times import offset_at
-from braidmq.columnar.views import View
+from braidmq.columnar.views import View, view_of
 
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 32 * MIB
@@ -73,13 +73,13 @@ class TopicCount(NamedTuple):
     payload_bytes: int
 
 
-def read(path: Path | str, **wanted: Unpack[Wanted]) -> pa.Table:
+def read(path: Path | str | View, **wanted: Unpack[Wanted]) -> pa.Table:
     """Return the messages as one table, for a range that fits into memory; see `batches`."""
     found = batches(path, **wanted)
     return pa.Table.from_batches(found, found.schema)
 
 
-def batches(path: Path | str, **wanted: Unpack[Wanted]) -> "Batches":
+def batches(path: Path | str | View, **wanted: Unpack[Wanted]) -> "Batches":
     """Return the messages of the log below *path* in batches of bounded size, in id order.
 
     topics, pattern      names, or a regular expression for whole names; default: all
@@ -98,7 +98,7 @@ def batches(path: Path | str, **wanted: Unpack[Wanted]) -> "Batches":
         DataLossError: While reading: an id of the range is lost.
         DamagedLogError: While reading: the log is damaged.
     """
-    return Batches(Path(path), wanted)
+    return Batches(view_of(path), wanted)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class _Bounds:
 class Batches:
     """An iterator of record batches that knows their schema before the first one."""
 
-    def __init__(self, path: Path, wanted: Wanted) -> None:
+    def __init__(self, view: View, wanted: Wanted) -> None:
         self._selection = Selection(
             wanted.get("topics"),
             wanted.get("pattern"),
@@ -124,8 +124,8 @@ class Batches:
         if self._decoding is not None:
             self.schema = self._decoding.schema_behind(self.schema)
         fail = wanted.get("fail_on_data_loss", True)
-        self._losses = Losses(str(path), fail=fail, noted=wanted.get("losses"))
-        self._view = View(path)
+        self._losses = Losses(str(view.root), fail=fail, noted=wanted.get("losses"))
+        self._view = view
         self.start, self.end = _range(self._view, wanted)
         self._found = self._read()
 
@@ -208,7 +208,7 @@ def windows(
     # Id 0 is nobody's: whoever begins there begins at the beginning.
     losses.note(max(start, 1), min(view.earliest, end) - 1, RETAINED)
     losses.note(max(start, view.latest), end - 1, NOT_DURABLE)
-    for segment in view.segments(start, end, losses):
+    for segment in view.segments(start, end, losses, hold=selection.is_partial):
         if selection.misses(segment):
             continue
         rows_max = WINDOW_ROWS if selection.is_partial else DENSE_WINDOW_ROWS
@@ -232,18 +232,18 @@ def _cut(segment: Segment, picked: Picked, bounds: _Bounds) -> Iterator[Picked]:
         yield picked.part(piece)
 
 
-def offsets(path: Path | str) -> Offsets:
+def offsets(path: Path | str | View) -> Offsets:
     """Return the first id that the log has and the one behind the last durable one.
 
     Raises:
         ConfigError: There is no log.
     """
-    view = View(path)
+    view = view_of(path)
     return Offsets(view.earliest, view.latest)
 
 
 def topic_counts(
-    path: Path | str,
+    path: Path | str | View,
     *,
     start: int | None = None,
     end: int | None = None,
@@ -256,10 +256,10 @@ def topic_counts(
         DataLossError: An id of the range is lost.
         DamagedLogError: The log is damaged.
     """
-    view = View(path)
+    view = view_of(path)
     start, end = _range(view, {"start": start, "end": end})
     counts: dict[str, TopicCount] = {}
-    losses = Losses(str(path), fail=fail_on_data_loss)
+    losses = Losses(str(view.root), fail=fail_on_data_loss)
     for segment, first, last in windows(view, start, end, losses):
         rows = segment.rows[first:last]
         numbers = rows["topic"]

@@ -18,8 +18,10 @@ from braidmq.base.errors import DamagedLogError
 from braidmq.base.records import GAP_KIND
 from braidmq.columnar.checksums import Blocks, blocks_are_cheaper, records_are_intact
 from braidmq.columnar.indexes import (
+    NO_NUMBERS,
     DoubtError,
     Index,
+    SealedIndex,
     TopicColumn,
     gap_of,
     growing_index,
@@ -85,45 +87,98 @@ class Picked(NamedTuple):
         return Picked(self.chosen[piece], self.rows[piece], starts, self.copied, moved)
 
 
-def map_file(path: Path) -> pa.Buffer:
-    """Return the bytes of a file as they are now, without reading them.
+class KnownTopics(NamedTuple):
+    """What is known of the first rows of a file: the numbers of their topics, in order."""
+
+    file: "FileIdentity"
+    created_us: int
+    numbers: TopicColumn
+
+    def of(self, file: "FileIdentity", created_us: int) -> TopicColumn:
+        """Return what is known of a segment, which may be another one."""
+        is_same = (file, created_us) == (self.file, self.created_us)
+        return self.numbers if is_same else NO_NUMBERS
+
+
+class FileIdentity(NamedTuple):
+    """Which file it is, whatever its name or its content."""
+
+    device: int
+    inode: int
+
+
+class MappedFile:
+    """The bytes of a file as they are now, which are not read yet.
 
     Raises:
         FileNotFoundError: It is not there.
     """
-    with path.open("rb", buffering=0) as file:
-        if not os.fstat(file.fileno()).st_size:
-            return pa.py_buffer(b"")
-        # Not Arrow's own: that has the whole file read ahead, of which little may be wanted.
-        return pa.py_buffer(mmap(file.fileno(), 0, access=ACCESS_READ))
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with path.open("rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            self._state = _state(status)
+            self.identity = FileIdentity(status.st_dev, status.st_ino)
+            # Not Arrow's own map: it has the whole file read ahead, of which little is wanted.
+            self.buffer: pa.Buffer = pa.py_buffer(
+                mmap(file.fileno(), 0, access=ACCESS_READ) if status.st_size else b""
+            )
+
+    def is_current(self) -> bool:
+        """Tell whether it is still the file of that name, and was not written since."""
+        try:
+            return _state(self._path.stat()) == self._state
+        except FileNotFoundError:
+            return False
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class Segment:
     """One segment from its first id up to *last_id*, all of which is durable.
+
+    The topics of one that grows may be *known* in part from a read before this one.
 
     Raises:
         FileNotFoundError: It is not there.
         DamagedLogError: It cannot be read.
     """
 
-    def __init__(self, root: Path, first_id: int, last_id: int, *, sealed: bool) -> None:
+    def __init__(
+        self,
+        root: Path,
+        first_id: int,
+        last_id: int,
+        *,
+        sealed: bool,
+        known: "KnownTopics | None" = None,
+    ) -> None:
         self.first_id = first_id
         self.last_id = last_id
         self._sealed = sealed
-        self.buffer = map_file(root / segment_path(first_id))
+        file = MappedFile(root / segment_path(first_id))
+        self._files = [file]
+        self._identity = file.identity
+        self.buffer = file.buffer
         self._data: Bytes = np.frombuffer(self.buffer, np.uint8)
         head = self.buffer.slice(0, min(HEADER_BYTES, self.buffer.size)).to_pybytes()
         header, problem = judge_header(head, first_id)
         if header is None:
             raise self._damage(problem)
-        self._take(self._open_index(root, header.created_us))
+        self._created_us = header.created_us
+        self._take(self._open_index(root, known))
 
-    def _open_index(self, root: Path, created_us: int) -> Index:
-        first_id, last_id = self.first_id, self.last_id
+    def _open_index(self, root: Path, known: "KnownTopics | None") -> Index:
+        first_id, last_id, created_us = self.first_id, self.last_id, self._created_us
         try:
-            buffer = map_file(root / index_path(first_id))
+            file = MappedFile(root / index_path(first_id))
         except FileNotFoundError:
             return self._rebuilt()
+        self._files.append(file)
+        buffer = file.buffer
         if buffer.size < HEADER_BYTES:
             return self._rebuilt()
         index: Index | None
@@ -142,6 +197,7 @@ class Segment:
                 first_id=first_id,
                 last_id=last_id,
                 created_us=created_us,
+                known=NO_NUMBERS if known is None else known.of(self._identity, created_us),
             )
         return index if index is not None else self._rebuilt()
 
@@ -159,6 +215,25 @@ class Segment:
             raise self._damage("a topic is not UTF-8") from None
         self.name_array = pa.array(self.names, pa.string())
         self.name_bytes: Numbers = np.array([len(name) for name in index.topics], np.int64)
+
+    def is_current(self) -> bool:
+        """Tell whether the files that were mapped are still those of the log."""
+        return all(file.is_current() for file in self._files)
+
+    def renew(self) -> bool:
+        """Forget what was verified, so that all of it is again; tell whether that is possible.
+
+        It is not where a segment grows, or was verified as a whole to make its index.
+        """
+        if not isinstance(self.index, SealedIndex):
+            return False
+        self.index.renew()
+        self._blocks = Blocks(self._data, self.index.block_sums)
+        return True
+
+    def known_topics(self) -> "KnownTopics":
+        """Return the topics of its rows, as far as they were verified from the first one on."""
+        return KnownTopics(self._identity, self._created_us, self.index.numbers)
 
     def number(self, topic: str) -> int:
         """Return the number of a topic; 0 when the segment has no message of it."""
@@ -201,8 +276,9 @@ class Segment:
             if first >= behind:
                 return
             last = min(behind, (first // rows_max + 1) * rows_max)
-            if settled or self.index.numbers is None:
-                self._settled(first, last)
+            unsettled = first if settled else max(first, len(self.index.numbers))
+            if unsettled < last:
+                self._settled(unsettled, last)
             yield first, last
             # By ids: if the index was made anew meanwhile, rows may have moved.
             at = self._id_behind(last) if last < behind else end
@@ -275,7 +351,7 @@ class Segment:
         if self.index.is_proof or not len(chosen):
             return Picked(chosen, take_rows(self.rows, chosen))
         numbers = self.index.numbers
-        if numbers is not None:
+        if int(chosen[-1]) < len(numbers):
             if need is not Need.ROWS and self._is_sparse(chosen):
                 return self._picked_sparsely(numbers, chosen, need)
             try:

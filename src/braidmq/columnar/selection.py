@@ -91,7 +91,7 @@ class Selection:
         numbers = self.wanted_numbers(segment)
         rows = segment.rows[first:last]
         known = segment.index.numbers
-        topics = rows["topic"] if known is None else known[first:last]
+        topics = rows["topic"] if len(known) < last else known[first:last]
         if numbers is None:
             wanted = topics != 0
             if self.qos is None and wanted.all():

@@ -12,6 +12,7 @@ from typing import Final
 
 from braidmq.base.errors import ConfigError, DamagedLogError
 from braidmq.base.ids import FIRST_ID
+from braidmq.columnar.held import HeldSegments
 from braidmq.columnar.loss import RETAINED, Losses
 from braidmq.columnar.segments import Segment
 from braidmq.wal.disk import Disk
@@ -26,13 +27,16 @@ MARK_READS_MAX: Final = 16
 class View:
     """The log below a data directory, as far as it is durable now.
 
+    Segments of which little is read are *held* for the next view, if anybody holds them.
+
     Raises:
         ConfigError: There is no log.
         DamagedLogError: There was one, and its segments are gone.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, held: HeldSegments | None = None) -> None:
         self.root = Path(path)
+        self._held = held
         self._disk = Disk(self.root)
         if not (self.root / LOG_DIR).is_dir():
             problem = f"{self.root} is not a data directory of BraidMQ"
@@ -43,6 +47,8 @@ class View:
         if not self._first_ids and mark:
             raise _missing(FIRST_ID, mark, "no segment is there")
         self.durable_id = max(mark, self._first_ids[-1] - 1 if self._first_ids else 0)
+        if held is not None:
+            held.keep_only(self._first_ids)
 
     def _read_mark(self) -> int:
         for _ in range(MARK_READS_MAX):
@@ -67,8 +73,10 @@ class View:
         end = min(end, self.latest)
         return [first_id for first_id in self._first_ids[below:] if first_id < end]
 
-    def open(self, first_id: int) -> Segment | None:
+    def open(self, first_id: int, held: HeldSegments | None = None) -> Segment | None:
         """Return a segment, or None when retention has deleted it since the view was taken.
+
+        One that is *held* is taken from there.
 
         Raises:
             DamagedLogError: It cannot be read, or is missing and was not deleted in turn.
@@ -76,7 +84,7 @@ class View:
         while True:
             seen = self._first_ids
             try:
-                return self._open(first_id)
+                return self._open(first_id, held)
             except (FileNotFoundError, DamagedLogError) as error:
                 # What is listed while the log turns to a new segment may not fit together.
                 self._first_ids = list_segments(self._disk)
@@ -88,16 +96,24 @@ class View:
                     raise
                 raise _missing(first_id, self.durable_id, "missing segment") from error
 
-    def _open(self, first_id: int) -> Segment:
+    def _open(self, first_id: int, held: HeldSegments | None) -> Segment:
         if first_id not in self._first_ids:
             raise FileNotFoundError(segment_path(first_id))
         following = bisect_right(self._first_ids, first_id)
         if following == len(self._first_ids):
-            return Segment(self.root, first_id, self.durable_id, sealed=False)
-        return Segment(self.root, first_id, self._first_ids[following] - 1, sealed=True)
+            known = None if held is None else held.growing
+            return Segment(self.root, first_id, self.durable_id, sealed=False, known=known)
+        last_id = self._first_ids[following] - 1
+        found = None if held is None else held.take(first_id, last_id)
+        return found or Segment(self.root, first_id, last_id, sealed=True)
 
-    def segments(self, start: int, end: int, losses: Losses) -> Iterator[Segment]:
+    def segments(
+        self, start: int, end: int, losses: Losses, *, hold: bool = False
+    ) -> Iterator[Segment]:
         """Yield the segments that have ids from *start* to before *end*; note what is gone.
+
+        A segment is used until the next one is asked for. To *hold* them is for those who
+        read little of each: every page that was read counts for the process that maps it.
 
         Raises:
             DamagedLogError: One cannot be read.
@@ -106,12 +122,22 @@ class View:
         first_ids = self.first_ids(start, end)
         # Now, because the list is another one when a segment was missed.
         ends = [*first_ids[1:], end] if first_ids else []
+        held = self._held if hold else None
         for first_id, behind in zip(first_ids, ends, strict=True):
-            segment = self.open(first_id)
+            segment = self.open(first_id, held)
             if segment is None:
                 losses.note(max(first_id, start), min(behind, end) - 1, RETAINED)
-            else:
+                continue
+            try:
                 yield segment
+            finally:  # whoever has seen enough does not ask for the next one
+                if held is not None:
+                    held.give(segment)
+
+
+def view_of(log: Path | str | View) -> View:
+    """Return the view of a data directory now, or the one that was given."""
+    return log if isinstance(log, View) else View(log)
 
 
 def _missing(first_id: int, last_id: int, reason: str) -> DamagedLogError:

@@ -8,7 +8,7 @@ import pytest
 from braidmq import columnar
 from braidmq.base.errors import DamagedLogError
 from braidmq.columnar.indexes import growing_index, rebuilt_index, sealed_index
-from braidmq.columnar.segments import map_file
+from braidmq.columnar.segments import MappedFile
 from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, encode_record
 from tests.unit.columnar.logs import (
     NOTE,
@@ -78,8 +78,8 @@ def test_an_index_may_end_anywhere_or_be_of_another_segment(
 def test_a_growing_index_shows_no_row_beyond_the_mark(tmp_path: Path) -> None:
     """Rows that are there already, and not yet durable, are not among its rows."""
     write_log(tmp_path, BODIES, segment_bytes=2**20)
-    segment = map_file(segment_files(tmp_path)[0])
-    buffer = map_file(tmp_path / "wal/00000000000000000001.idx")
+    segment = MappedFile(segment_files(tmp_path)[0]).buffer
+    buffer = MappedFile(tmp_path / "wal/00000000000000000001.idx").buffer
     created_us = int.from_bytes(segment.slice(20, 8).to_pybytes(), "little")
 
     index = growing_index(buffer, segment, first_id=1, last_id=3, created_us=created_us)
@@ -87,8 +87,8 @@ def test_a_growing_index_shows_no_row_beyond_the_mark(tmp_path: Path) -> None:
     assert index is not None
     assert [1, 2, 3] == index.rows["id"].tolist()
     assert [b"", b"a", b"b"] == list(index.topics)
-    other = {"first_id": 1, "last_id": 3, "created_us": created_us + 1}
-    assert growing_index(buffer, segment, **other) is None
+    other = growing_index(buffer, segment, first_id=1, last_id=3, created_us=created_us + 1)
+    assert other is None
     beyond = growing_index(buffer, segment, first_id=1, last_id=7, created_us=created_us)
     assert beyond is None
 
@@ -96,8 +96,8 @@ def test_a_growing_index_shows_no_row_beyond_the_mark(tmp_path: Path) -> None:
 def test_a_sealed_index_must_fit_its_segment(tmp_path: Path) -> None:
     """Another size or another last id is another segment's."""
     small_log(tmp_path, sealed=True)
-    segment = map_file(segment_files(tmp_path)[0])
-    buffer = map_file(tmp_path / "wal/00000000000000000001.idx")
+    segment = MappedFile(segment_files(tmp_path)[0]).buffer
+    buffer = MappedFile(tmp_path / "wal/00000000000000000001.idx").buffer
     created_us = int.from_bytes(segment.slice(20, 8).to_pybytes(), "little")
     facts = {
         "first_id": 1,
@@ -114,7 +114,7 @@ def test_a_sealed_index_must_fit_its_segment(tmp_path: Path) -> None:
 def test_a_rebuilt_index_has_the_rows_that_were_written(tmp_path: Path) -> None:
     """Byte for byte what the log itself wrote."""
     small_log(tmp_path, sealed=True)
-    segment = map_file(segment_files(tmp_path)[0])
+    segment = MappedFile(segment_files(tmp_path)[0]).buffer
     written = (tmp_path / "wal/00000000000000000001.idx").read_bytes()
 
     index = rebuilt_index(segment, first_id=1, last_id=7, sealed=True)

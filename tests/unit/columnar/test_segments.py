@@ -7,7 +7,7 @@ import pytest
 
 from braidmq import columnar
 from braidmq.base.errors import DamagedLogError
-from braidmq.columnar.segments import Need, Segment, map_file
+from braidmq.columnar.segments import MappedFile, Need, Segment
 from tests.unit.columnar.logs import (
     NOTE,
     flip,
@@ -72,15 +72,15 @@ def test_a_mapped_file_outlives_its_name(tmp_path: Path) -> None:
     """Retention may delete what a reader has mapped; an empty file is empty."""
     path = tmp_path / "file"
     path.write_bytes(b"abc" * 1000)
-    buffer = map_file(path)
+    buffer = MappedFile(path).buffer
     path.unlink()
 
     assert b"abc" * 1000 == buffer.to_pybytes()
     path.write_bytes(b"")
-    assert 0 == map_file(path).size
+    assert 0 == MappedFile(path).buffer.size
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        map_file(path)
+        MappedFile(path)
 
 
 def test_windows_have_the_rows_of_their_ids(tmp_path: Path) -> None:

@@ -1,0 +1,336 @@
+"""Segments that an open log keeps mapped."""
+
+import gc
+import os
+import pickle
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from braidmq import columnar
+from braidmq.base.errors import DamagedLogError
+from braidmq.base.limits import MIB
+from braidmq.base.records import GAP_KIND
+from braidmq.columnar import checksums, held
+from braidmq.columnar.held import HeldSegments
+from braidmq.columnar.indexes import GrowingIndex
+from braidmq.columnar.logs import DirectoryLog
+from braidmq.columnar.segments import SPARSE_ROWS, Segment
+from tests.unit.columnar.logs import (
+    flip,
+    log_of,
+    message,
+    open_log,
+    retain_from,
+    segment_files,
+    write,
+    write_log,
+)
+
+COMMON = [message("often", b"x" * 30) for _ in range(2 * SPARSE_ROWS)]
+BODIES = [message("rare", b"payload"), *COMMON, message("rare", b"another"), *COMMON] * 6
+MEDIUM = 8192
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[DirectoryLog]:
+    """A log of several sealed segments, some of them with few messages of a topic."""
+    write_log(tmp_path, BODIES, segment_bytes=MEDIUM)
+    assert len(segment_files(tmp_path)) > 2
+    with DirectoryLog(tmp_path) as opened:
+        yield opened
+
+
+def sealed(path: Path) -> Segment:
+    first, second = (int(found.stem) for found in segment_files(path)[:2])
+    return Segment(path, first, second - 1, sealed=True)
+
+
+def opened_segments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of the segments that are mapped from now on, by their first ids."""
+    mapped: list[int] = []
+    make = Segment.__init__
+
+    def noted(self: Segment, root: Path, first_id: int, *rest: Any, **more: Any) -> None:  # noqa: ANN401 - as it is
+        mapped.append(first_id)
+        make(self, root, first_id, *rest, **more)
+
+    monkeypatch.setattr(Segment, "__init__", noted)
+    return mapped
+
+
+def unnoticed(path: Path, offset: int) -> None:
+    """Flip a bit as a disk does: nothing but the bytes is changed, and the map sees it."""
+    before = path.stat()
+    flip(path, offset)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_a_second_read_of_few_topics_maps_only_what_grows(
+    log: DirectoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealed segments are there still; what they say is the same."""
+    expected = columnar.read(log.path, topics=["rare"])
+    assert expected == log.read(topics=["rare"])
+    mapped = opened_segments(monkeypatch)
+
+    assert expected == log.read(topics=["rare"])
+    assert log.cut(topics=["rare"]) == columnar.cut(log.view(), topics=["rare"])
+    growing = int(segment_files(log.path)[-1].stem)
+    assert {growing} == set(mapped)
+
+
+def test_a_read_of_all_topics_holds_nothing(
+    log: DirectoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages are the whole log, and would count for the process."""
+    log.read()
+    mapped = opened_segments(monkeypatch)
+    log.read()
+
+    assert [int(path.stem) for path in segment_files(log.path)] == mapped
+
+
+def test_a_read_that_stops_early_gives_its_segment_back(
+    log: DirectoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever limits a batch looks at no more than that."""
+    behind = log.advance(1, topics=["rare"], messages=1)
+    mapped = opened_segments(monkeypatch)
+
+    assert behind == log.advance(1, topics=["rare"], messages=1)
+    assert [] == mapped
+
+
+def test_a_segment_is_read_by_one_at_a_time(log: DirectoryLog) -> None:
+    """What was verified, and an index that was made anew, belong to one read."""
+    segment, kept = sealed(log.path), HeldSegments()
+    kept.give(segment)
+
+    assert segment is kept.take(segment.first_id, segment.last_id)
+    assert kept.take(segment.first_id, segment.last_id) is None
+
+
+@pytest.mark.parametrize("ending", ["wal", "idx"])
+def test_a_file_that_was_written_or_replaced_is_mapped_anew(
+    log: DirectoryLog, ending: str
+) -> None:
+    """As a repair does it, or a broker that makes an index again; or it is gone."""
+    segment, kept = sealed(log.path), HeldSegments()
+    path = segment_files(log.path)[0].with_suffix(f".{ending}")
+
+    def is_held() -> bool:
+        kept.give(segment)
+        return kept.take(segment.first_id, segment.last_id) is segment
+
+    assert is_held()
+    content, before = path.read_bytes(), path.stat()
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert not is_held()
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert is_held()
+    path.rename(path.with_suffix(".old"))
+    assert not is_held()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not is_held()
+
+
+def test_another_last_id_is_another_segment(log: DirectoryLog) -> None:
+    """The list of segments says where one ends."""
+    segment, kept = sealed(log.path), HeldSegments()
+    kept.give(segment)
+
+    assert kept.take(segment.first_id, segment.last_id + 1) is None
+
+
+def test_what_grows_or_was_verified_as_a_whole_is_not_held(log: DirectoryLog) -> None:
+    """The one changes, and of the other nothing would ever be verified again."""
+    kept = HeldSegments()
+    growing = int(segment_files(log.path)[-1].stem)
+    walked = sealed(log.path)
+    walked.doubt()
+    for segment in (Segment(log.path, growing, len(BODIES), sealed=False), walked):
+        kept.give(segment)
+        assert kept.take(segment.first_id, segment.last_id) is None
+
+
+def test_the_segments_that_were_used_last_are_held(
+    log: DirectoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are open as long as they are mapped, so there is a bound."""
+    monkeypatch.setattr(held, "HELD_SEGMENTS_MAX", 1)
+    first, second, third = (int(path.stem) for path in segment_files(log.path)[:3])
+    kept = HeldSegments()
+    for first_id, behind in ((first, second), (second, third)):
+        kept.give(Segment(log.path, first_id, behind - 1, sealed=True))
+
+    assert kept.take(first, second - 1) is None
+    assert kept.take(second, third - 1) is not None
+
+
+@pytest.mark.parametrize(
+    ("topic", "record_cost_bytes"), [("rare", 0), ("often", 0), ("often", MIB)]
+)
+def test_every_read_verifies_what_it_uses(
+    log: DirectoryLog, topic: str, record_cost_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records by their own checksums, or by those of their blocks where that is less work."""
+    monkeypatch.setattr(checksums, "RECORD_COST_BYTES", record_cost_bytes)
+    log.read(topics=[topic])
+    first = segment_files(log.path)[0]
+    place = first.read_bytes().index(b"payload" if topic == "rare" else b"x" * 30)
+    unnoticed(first, place)
+
+    with pytest.raises(DamagedLogError):
+        log.read(topics=[topic])
+
+
+def test_every_read_verifies_the_rows_that_it_uses(log: DirectoryLog) -> None:
+    """A row that has changed since the last read is made anew, and nothing is amiss."""
+    expected = log.read(topics=["often"], columns=["offset", "timestamp"])
+    unnoticed(segment_files(log.path)[0].with_suffix(".idx"), 32 + 5 * 32 + 8)
+
+    assert expected == log.read(topics=["often"], columns=["offset", "timestamp"])
+
+
+def test_what_retention_has_deleted_is_let_go_of(tmp_path: Path) -> None:
+    """At the next question, whatever it is: the room on the disk is free again."""
+    with log_of(tmp_path, BODIES, segment_bytes=MEDIUM) as wal:
+        log = DirectoryLog(tmp_path)
+        log.read(topics=["rare"])
+        (first, segment), *_ = log._held._segments.items()  # noqa: SLF001 - what is not to be
+        gone = weakref.ref(segment)
+        del segment
+        retain_from(wal, first + 200)
+        assert gone() is not None
+        log.offsets()
+        gc.collect()
+
+        assert gone() is None
+        expected = columnar.read(tmp_path, topics=["rare"])
+        assert expected == log.read(topics=["rare"])
+
+
+def test_a_closed_log_holds_nothing_and_can_be_asked_again(log: DirectoryLog) -> None:
+    """And so it is with one that was pickled: it is a description."""
+    expected = log.read(topics=["rare"])
+    assert log._held._segments  # noqa: SLF001 - there was something
+    copied = pickle.loads(pickle.dumps(log))  # noqa: S301 - it is our own
+    log.close()
+
+    assert not log._held._segments  # noqa: SLF001 - files that nobody can see otherwise
+    assert not copied._held._segments  # noqa: SLF001 - as above
+    assert expected == log.read(topics=["rare"]) == copied.read(topics=["rare"])
+
+
+def test_threads_can_share_a_log(log: DirectoryLog) -> None:
+    """Each read has segments of its own."""
+    wanted = [["rare"], ["often"], ["rare", "often"], ["none"]] * 10
+    expected = [columnar.read(log.path, topics=topics) for topics in wanted]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda topics: log.read(topics=topics), wanted))
+
+    assert expected == found
+
+
+def compared_rows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return a list of the rows that are compared with their records from now on."""
+    compared: list[tuple[int, int]] = []
+    check = GrowingIndex._check  # noqa: SLF001 - what it does, and not when
+
+    def noted(self: GrowingIndex, first: int, last: int) -> None:
+        compared.append((first, last))
+        check(self, first, last)
+
+    monkeypatch.setattr(GrowingIndex, "_check", noted)
+    return compared
+
+
+def test_rows_of_a_growing_segment_are_compared_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind that only the new ones; records are verified by every read that uses them."""
+    with log_of(tmp_path, BODIES, segment_bytes=MIB) as wal, DirectoryLog(tmp_path) as log:
+        expected = log.read(topics=["rare"])
+        compared = compared_rows(monkeypatch)
+        assert expected == log.read(topics=["rare"])
+        assert [] == compared
+        write(wal, BODIES[:40])
+        assert columnar.read(log.view(), topics=["rare"]) == log.read(topics=["rare"])
+        assert [(len(BODIES), len(BODIES) + 40)] == compared
+    unnoticed(segment_files(tmp_path)[0], 32 + 60)
+
+    with pytest.raises(DamagedLogError):
+        log.read(topics=["rare"])
+
+
+def test_rows_in_the_middle_of_a_growing_segment_are_compared_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known begins with the first row; and many rows are not believed by topics."""
+    with log_of(tmp_path, BODIES, segment_bytes=MIB), DirectoryLog(tmp_path) as log:
+        compared = compared_rows(monkeypatch)
+        for _ in range(2):
+            log.read(topics=["rare"], start=101, end=201)
+        assert [(100, 200)] * 2 == compared
+        log.read(topics=["rare"])
+        compared.clear()
+        log.read(topics=["often"])
+
+        assert [(1, len(BODIES))] == compared
+
+
+def test_a_growing_segment_that_is_another_one_is_looked_at_anew(tmp_path: Path) -> None:
+    """Another file, or one that was created at another time, has rows of its own."""
+    path = tmp_path / "log"
+    write_log(path, BODIES, segment_bytes=MIB)
+    log = DirectoryLog(path)
+    log.read(topics=["rare"])
+    path.rename(tmp_path / "old")
+    write_log(path, BODIES[::-1], segment_bytes=MIB)
+
+    assert columnar.read(path, topics=["rare"]) == log.read(topics=["rare"])
+
+
+def test_nothing_is_known_of_a_growing_segment_with_a_gap(tmp_path: Path) -> None:
+    """A repair has put one record in the place of others."""
+    write_log(tmp_path, BODIES, segment_bytes=MIB)
+    segment = Segment(tmp_path, 1, len(BODIES), sealed=False)
+    rows = segment.rows.copy()
+    rows["kind"][7] = GAP_KIND
+    known = np.ones(9, np.uint32)
+
+    assert not len(GrowingIndex(rows, segment.buffer, 1, known).numbers)
+    assert 9 == len(GrowingIndex(segment.rows, segment.buffer, 1, known).numbers)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 2**32),
+    steps=st.lists(st.sampled_from(["write", "retain", "few", "many"]), max_size=20),
+)
+def test_an_open_log_says_what_the_directory_says(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, steps: list[str]
+) -> None:
+    """Whatever has become of it since the last read: it grows, turns to new files, shrinks."""
+    dice, path = Random(seed), tmp_path_factory.mktemp("log")
+    wal, log = open_log(path), DirectoryLog(path)
+    for step in steps:
+        if step == "write":
+            topics = dice.choices(["a", "b"], [1, 99], k=dice.randrange(200))
+            write(wal, [message(topic, dice.randbytes(9)) for topic in topics])
+        elif step == "retain":
+            retain_from(wal, dice.randint(1, columnar.offsets(path).latest))
+        else:
+            wanted = ["a"] if step == "few" else ["a", "b"]
+            assert columnar.read(path, topics=wanted) == log.read(topics=wanted)
+    wal.close()
