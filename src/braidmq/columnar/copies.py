@@ -1,15 +1,18 @@
 """Few records of many, copied beside each other: verified together, and used from the cache.
 
     in the segment                      copied
-    0            12    16               0            12
-    +------------+-----+------+         +------------+------+----------------+
-    | id, length | crc | body |         | id, length | body | crc xor _RETURN |
-    +------------+-----+------+         +------------+------+----------------+
+    0            12    16               0        4
+    +------------+-----+------+         +--------+------+
+    | id, length | crc | body |         | bridge | body |
+    +------------+-----+------+         +--------+------+
 
-A CRC-32C that reads a record's own checksum behind the record comes to a state that is always
-the same; _RETURN makes that the state which it began in. Copied so, any number of records have
-together the checksum of no bytes at all, 0, if each of them has its own. One that has not
-leaves another state, and no intact record behind it leads back.
+    bridge = crc of the record before it (0 for the first) xor CRC-32C of the id xor length
+
+A CRC-32C is a state that bytes are mixed into. The bridge leads it from the state that the
+record before must have left to the one behind this record's id and length: four bytes, read
+behind a state, undo it where they are the same. So the copy has the checksum of its last
+record if each of them has its own. One that has not leaves another state, and no intact record
+behind it leads back.
 """
 
 from collections.abc import Iterator
@@ -19,6 +22,7 @@ from typing import Final
 import google_crc32c
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from braidmq.base.limits import MIB
 from braidmq.columnar.layout import (
@@ -26,6 +30,7 @@ from braidmq.columnar.layout import (
     RECORD_HEAD,
     Numbers,
     Rows,
+    gather_bytes,
     gather_structs,
     near_pieces,
 )
@@ -35,28 +40,16 @@ GROUP_RECORDS: Final = 65_536
 GROUP_BYTES: Final = 4 * MIB
 """Records are copied together up to here: many, and yet in the cache."""
 
-_RETURN: Final = 0x9BE0_9BAB
 _CRC_BYTES: Final = 4
 _CRC_AT: Final = RECORD_HEADER_BYTES - _CRC_BYTES
-_PIECES: Final = 4
-"""A record's head, checksum and body, and what is between it and the next one."""
+_ID_BYTES: Final = 8
+_LOW_BITS: Final = 16
 
-assert google_crc32c.extend(_RETURN, bytes(_CRC_BYTES)) == 0
+Sums = NDArray[np.uint32]
 
-
-def _without_checksum(head: np.dtype[np.void]) -> np.dtype[np.void]:
-    return np.dtype([field for field in head.descr if field[0] != "crc"])
-
-
-_COPIED_RECORD_HEAD: Final = _without_checksum(RECORD_HEAD)
-_COPIED_MESSAGE_HEAD: Final = _without_checksum(MESSAGE_HEAD)
-
-
-@cache
-def _order(records: int) -> pa.Array:
-    """Return which pieces are copied: of each record the head, the body, the checksum."""
-    pieces = np.arange(_PIECES * records, dtype=np.int32).reshape(-1, _PIECES)
-    return pa.array(pieces[:, [0, 2, 1]].reshape(-1))
+_COPIED_HEAD: Final = np.dtype(
+    [field for field in MESSAGE_HEAD.descr if field[0] not in {"id", "length"}]
+)
 
 
 class Copy:
@@ -66,40 +59,53 @@ class Copy:
     """
 
     def __init__(self, buffer: pa.Buffer, starts: Numbers, ends: Numbers) -> None:
-        count = len(starts)
-        base = int(starts[0])
-        offsets = np.empty((count, _PIECES), np.int32)
-        np.subtract(starts, base, out=offsets[:, 0], casting="unsafe")
-        np.add(offsets[:, 0], _CRC_AT, out=offsets[:, 1])
-        np.add(offsets[:, 0], RECORD_HEADER_BYTES, out=offsets[:, 2])
-        np.subtract(ends, base, out=offsets[:, 3], casting="unsafe")
-        laid = pa.Array.from_buffers(
-            pa.binary(),
-            _PIECES * count - 1,
-            [None, pa.py_buffer(offsets), buffer.slice(base)],
-        )
-        _, places, self.buffer = laid.take(_order(GROUP_RECORDS).slice(0, 3 * count)).buffers()
-        copied = np.frombuffer(places, np.int32, 3 * count + 1)
-        self._starts: Numbers = copied[:-1:3].astype(np.int64)
-        self._sums_at = copied[2::3]
-        self.moved: Numbers = self._starts - starts - _CRC_BYTES
-
-    def ids_and_lengths(self) -> Rows:
-        """Return what the records say of themselves."""
-        return gather_structs(self.buffer, self._starts, _COPIED_RECORD_HEAD)
+        self._heads = gather_structs(buffer, starts, RECORD_HEAD)
+        sums_at = starts + _CRC_AT
+        _, places, self.buffer = gather_bytes(buffer, sums_at, ends).buffers()
+        copied = np.frombuffer(places, np.int32, len(starts))
+        self._starts: Numbers = copied.astype(np.int64)
+        self.moved: Numbers = self._starts - sums_at
 
     def message_heads(self) -> Rows:
-        """Return the heads of records, all of which are long enough for a message."""
-        return gather_structs(self.buffer, self._starts, _COPIED_MESSAGE_HEAD)
+        """Return the heads, without ids, of records that are long enough for a message."""
+        return gather_structs(self.buffer, self._starts, _COPIED_HEAD)
 
-    def settle(self) -> bool:
-        """Tell, once, whether the records have their checksums."""
+    def settle(self, ids: Numbers) -> bool:
+        """Tell, once, whether they are the records with these ids, and have their checksums."""
+        sums = self._heads["crc"]
+        if not np.array_equal(self._heads["id"], ids):
+            return False
+        bridges = _sums_of(ids) ^ self._heads["length"]
+        bridges[1:] ^= sums[:-1]
         size = self.buffer.size - _CRC_BYTES + 1
-        words: np.ndarray[tuple[int], np.dtype[np.uint32]] = np.ndarray(
-            (size,), "<u4", self.buffer, 0, (1,)
-        )
-        words[self._sums_at] ^= np.uint32(_RETURN)
-        return int(google_crc32c.value(self.buffer)) == 0
+        words: Sums = np.ndarray((size,), "<u4", self.buffer, 0, (1,))
+        words[self._starts] = bridges
+        return int(google_crc32c.value(self.buffer)) == int(sums[-1])
+
+
+def _sums_of(ids: Numbers) -> Sums:
+    """Return the CRC-32C of each id as a record has it; they are in order and not far apart."""
+    high = ids >> _LOW_BITS
+    first, last = int(high[0]), int(high[-1])
+    of_high = np.array(
+        [_sum_of(number << _LOW_BITS) for number in range(first, last + 1)], np.uint32
+    )
+    found: Sums = of_high[high - first] ^ _changes_by_low_bits()[ids & ((1 << _LOW_BITS) - 1)]
+    return found
+
+
+def _sum_of(number: int) -> int:
+    return int(google_crc32c.value(number.to_bytes(_ID_BYTES, "little")))
+
+
+@cache
+def _changes_by_low_bits() -> Sums:
+    """Return how the checksum of a number changes with its lowest bits: each by itself."""
+    changes = np.zeros(1, np.uint32)
+    for bit in range(_LOW_BITS):
+        change = np.uint32(_sum_of(1 << bit) ^ _sum_of(0))
+        changes = np.concatenate([changes, changes ^ change])
+    return changes
 
 
 def copies(
@@ -109,9 +115,8 @@ def copies(
 
     None is yielded instead of a group with a record that is damaged, elsewhere or another.
     """
-    sizes = ends - starts
     if (
-        np.any(sizes <= RECORD_HEADER_BYTES)
+        np.any(ends - starts <= RECORD_HEADER_BYTES)
         or np.any(starts[1:] < ends[:-1])
         or int(ends[-1:].max(initial=0)) > buffer.size
     ):
@@ -119,12 +124,4 @@ def copies(
         return
     for group in near_pieces(starts, ends, rows=GROUP_RECORDS, record_bytes=GROUP_BYTES):
         copy = Copy(buffer, starts[group], ends[group])
-        said = copy.ids_and_lengths()
-        if (
-            np.array_equal(said["id"], ids[group])
-            and np.array_equal(said["length"], sizes[group] - RECORD_HEADER_BYTES)
-            and copy.settle()
-        ):
-            yield group, copy
-        else:
-            yield None
+        yield (group, copy) if copy.settle(ids[group]) else None

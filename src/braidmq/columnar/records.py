@@ -43,6 +43,7 @@ def rows_of_records(
     there are no intact messages with these ids there.
     """
     rows = np.empty(len(starts), ROW)
+    rows["id"] = ids
     rows["topic"] = topics
     only: Copy | None = None
     if np.any(ends - starts < MESSAGE_HEAD.itemsize):
@@ -60,7 +61,7 @@ def rows_of_records(
 def _describe(
     rows: Rows, copy: Copy, starts: Numbers, ends: Numbers, name_bytes: Numbers
 ) -> bool:
-    """Fill in *rows*, whose topics are known; tell whether their records are messages."""
+    """Fill in *rows*, whose ids and topics are known; tell whether they are messages."""
     heads = copy.message_heads()
     kinds = heads["kind"] & TYPE_MASK
     headers_at = HEADERS_AT[kinds]
@@ -68,7 +69,7 @@ def _describe(
     payloads_at += name_bytes[rows["topic"]]
     if not (np.all(headers_at > 0) and np.all(payloads_at <= ends)):
         return False
-    for name in ("id", "timestamp_us", "qos", "priority", "origin"):
+    for name in ("timestamp_us", "qos", "priority", "origin"):
         rows[name] = heads[name]
     rows["kind"] = kinds
     rows["payload_at"] = payloads_at

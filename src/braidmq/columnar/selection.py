@@ -97,7 +97,7 @@ class Selection:
             if self.qos is None and wanted.all():
                 return np.arange(first, last)
         else:
-            few = np.nonzero(numbers)[0]
+            few = np.nonzero(numbers)[0].tolist()
             wanted = topics == few[0] if len(few) == 1 else numbers[topics]
         if self.qos is not None:
             wanted &= rows["qos"] == self.qos

@@ -40,7 +40,7 @@ def test_bodies_are_copied_and_verified(bodies: list[bytes]) -> None:
     group, copy = found
     assert slice(0, len(bodies)) == group
     copied = copy.buffer.to_pybytes()
-    assert len(copied) == int((ends - starts).sum())
+    assert len(copied) == int((ends - starts).sum()) - 12 * len(bodies)
     for body, end, moved in zip(bodies, ends, copy.moved, strict=True):
         at = end + moved
         assert data[end - len(body) : end] == copied[at - len(body) : at]
@@ -71,7 +71,9 @@ def test_checksums_that_were_exchanged_are_found() -> None:
     assert not are_found(bytes(changed), starts, ends)
 
 
-@pytest.mark.parametrize("wrong", ["other ids", "out of order", "empty", "behind the end"])
+@pytest.mark.parametrize(
+    "wrong", ["other ids", "out of order", "empty", "backwards", "too long", "behind the end"]
+)
 def test_places_that_cannot_be_are_refused_before_anything_is_read(wrong: str) -> None:
     """They come from an index that nobody has verified."""
     data, starts, ends = laid([b"one", b"two", b"three"])
@@ -83,6 +85,10 @@ def test_places_that_cannot_be_are_refused_before_anything_is_read(wrong: str) -
         ids = ids[[1, 0, 2]]
     elif wrong == "empty":
         ends = starts + RECORD_HEADER_BYTES
+    elif wrong == "backwards":
+        ends = np.array([ends[0], starts[1] - len(HOLE), ends[2]])
+    elif wrong == "too long":
+        ends = ends + len(HOLE)
     else:
         ends = ends + 2**40
 
