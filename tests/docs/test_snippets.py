@@ -38,6 +38,7 @@ OURS: Final = (
     "docs/delivery.md",
     "docs/differences.md",
     "docs/encryption.md",
+    "docs/howto/arrow.md",
     "docs/howto/backup.md",
     "docs/howto/container.md",
     "docs/howto/dead-letters.md",

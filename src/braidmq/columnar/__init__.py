@@ -7,7 +7,10 @@ It reads what the log has made durable, and knows neither Spark nor a running br
     table = columnar.read("data", topics=["sensors/temp"])     a pyarrow.Table
     for batch in columnar.batches("data", start=1000): ...     bounded memory
 
-`columnar.open_log` is the same for a log that is behind a Flight endpoint.
+`columnar.open_log` opens a log for several reads, also one that is behind a Flight endpoint:
+
+    with columnar.open_log("data") as log:
+        log.read(topics=["sensors/temp"])
 
 Needs numpy and pyarrow: `pip install braidmq[spark]`.
 """
