@@ -3,15 +3,30 @@
 Not longer than a module: Playwright's loop stays in the thread, and asynchronous tests need it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser.stage import Stage, Tab, launched, staged
+from tests.browser.stage import Stage, Tab, launched, skip_without_browser, staged
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+
+class BrowserModule(pytest.Module):
+    """A module of this directory, which is skipped unread where there is no browser."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        skip_without_browser()
+        return super().collect()
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    """Have every module here know that it needs a browser, without saying so itself."""
+    module: BrowserModule = BrowserModule.from_parent(parent, path=module_path)
+    return module
 
 
 @pytest.fixture(scope="module")

@@ -51,12 +51,12 @@ _UNTIL: Final = """() => new Promise((resolve, reject) => {
 
 
 def skip_without_browser() -> None:
-    """Skip the module that calls this when there is no browser, all in one line.
+    """Skip the module that is collected when there is no browser, all of them in one line.
 
     Where CI is set nothing is skipped, and each test fails for want of it.
     """
     if (reason := _lacking()) and not os.environ.get("CI"):
-        pytest.skip(f"{reason}: the dashboard is not tested", allow_module_level=True)
+        pytest.skip(f"{reason}: what needs one is not tested")
 
 
 def _lacking() -> str:
@@ -71,7 +71,7 @@ def _lacking() -> str:
 def launched() -> Iterator["Browser"]:
     """Run a headless Chromium, Debian's."""
     if reason := _lacking():
-        pytest.fail(f"{reason}, and CI is set: the browser tests must run", pytrace=False)
+        pytest.fail(f"{reason}: the browser tests must run", pytrace=False)
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - it may be missing
 
     with sync_playwright() as playwright:

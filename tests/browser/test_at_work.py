@@ -13,15 +13,13 @@ import pytest
 
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.requests import SinkKey
-from tests.browser.stage import PATIENCE_MS, Stage, Tab, skip_without_browser, staged
+from tests.browser.stage import PATIENCE_MS, Stage, Tab, staged
 from tests.integration.flights import FLIGHT, SCHEMA, rows
 from tests.integration.vibe import peer as vibe
 from tests.integration.vibe_peer import CREATE_USER, GRANT_PERMISSION, connect, request
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
-
-skip_without_browser()
 
 pytestmark = pytest.mark.slow
 

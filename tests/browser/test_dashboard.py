@@ -12,9 +12,7 @@ from typing import Final
 import nacl.public
 import pytest
 
-from tests.browser.stage import Stage, Tab, skip_without_browser, staged
-
-skip_without_browser()
+from tests.browser.stage import Stage, Tab, staged
 
 pytestmark = pytest.mark.slow
 

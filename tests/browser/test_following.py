@@ -4,9 +4,7 @@ from typing import Final
 
 import pytest
 
-from tests.browser.stage import Stage, Tab, skip_without_browser
-
-skip_without_browser()
+from tests.browser.stage import Stage, Tab
 
 pytestmark = pytest.mark.slow
 

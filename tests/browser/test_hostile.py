@@ -6,12 +6,10 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browser.stage import Stage, Tab, skip_without_browser
+from tests.browser.stage import Stage, Tab
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
-
-skip_without_browser()
 
 pytestmark = pytest.mark.slow
 

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.browser.stage import SCREENSHOTS, Stage, Tab, skip_without_browser, staged
+from tests.browser.stage import SCREENSHOTS, Stage, Tab, staged
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
-
-skip_without_browser()
 
 pytestmark = pytest.mark.slow
 

@@ -9,12 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from braidmq.wal.format import HEADER_BYTES, encode_gap, encode_record, scan
-from tests.browser.stage import PATIENCE_MS, Stage, Tab, skip_without_browser, staged
+from tests.browser.stage import PATIENCE_MS, Stage, Tab, staged
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
-
-skip_without_browser()
 
 pytestmark = pytest.mark.slow
 

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.browser.stage import Stage, Tab, skip_without_browser, staged
+from tests.browser.stage import Stage, Tab, staged
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-skip_without_browser()
 
 pytestmark = pytest.mark.slow
 
