@@ -98,3 +98,35 @@ def test_the_script_for_the_own_shell_is_shown() -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, text=True)
 
     assert "complete_bash" in done.stdout
+
+
+def test_bash_completes_after_it_was_set_up_in_an_empty_home(tmp_path: Path) -> None:
+    """`--install-completion` writes what the next bash reads, and says where."""
+    home, tools = tmp_path / "home", tmp_path / "tools"
+    home.mkdir()
+    tools.mkdir()
+    tool = tools / "braidmq"
+    tool.write_text(f'#!/bin/sh\nexec {shlex.join(BRAIDMQ)} "$@"\n')
+    tool.chmod(0o755)
+    told = os.environ | {"HOME": str(home), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    # The shell that it is typed in is the process above it: `true` keeps bash there.
+    installed = subprocess.run(
+        ["bash", "-c", "braidmq --install-completion bash; code=$?; true; exit $code"],
+        capture_output=True,
+        check=False,
+        env=told,
+        text=True,
+    )
+    script = """
+COMP_WORDS=(braidmq publ) COMP_CWORD=1
+$(complete -p braidmq | sed 's/.*-F //; s/ .*//') braidmq publ braidmq
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+    # Without a terminal an interactive bash complains of that, on stderr.
+    offered = subprocess.run(
+        ["bash", "-ic", script], capture_output=True, check=True, env=told, text=True
+    )
+
+    assert (0, "") == (installed.returncode, installed.stderr)
+    assert str(home) in installed.stdout
+    assert ["publish"] == offered.stdout.split()
