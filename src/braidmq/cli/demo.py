@@ -16,6 +16,7 @@ import asyncio
 import json
 import logging
 import random
+import shlex
 import shutil
 import signal
 import sys
@@ -39,6 +40,7 @@ from braidmq.cli.tables import styled
 if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Client, Subscription
 
+PROGRAM: Final = "braidmq"
 READINGS: Final = "demo.readings"
 COMMANDS: Final = "demo.commands"
 DEAD_READINGS: Final = "dlq.demo.readings"
@@ -97,9 +99,19 @@ def _tell_where_to_look(tables: Path | None) -> None:
     if tables is not None and tables.exists():
         print(f"  the tables, Parquet files for any reader   {tables}")
         print(f"  a page about them                          {tables / 'report/report.html'}")
-    print("  a broker of your own, with its page        braidmq serve --dev")
+    print(f"  a broker of your own, with its page        {_program()} serve --dev")
     print("                                             http://127.0.0.1:9100")
     print("  what to do with it                         README.md, docs/start.md")
+
+
+def _program() -> str:
+    """Return what starts this program again from where we are."""
+    called = sys.argv[0]
+    if Path(called).name != PROGRAM:
+        return PROGRAM  # another program runs us, and we cannot know how to be called
+    found = shutil.which(PROGRAM)
+    on_path = found is not None and Path(found).resolve() == Path(called).resolve()
+    return PROGRAM if on_path else shlex.quote(called)
 
 
 # Who publishes and who consumes.

@@ -185,6 +185,49 @@ def test_counts_that_disagree_are_exit_1_and_keep_the_log(
     assert capsys.readouterr().out.endswith(f"The log is kept: {kept}\n")
 
 
+@pytest.mark.parametrize(
+    ("called", "path", "typed"),
+    [
+        ("bin/braidmq", "", "bin/braidmq"),  # as `make demo` does, on a clone
+        ("{here}/bin/braidmq", "bin", "braidmq"),  # as a shell that has found it does
+        ("{here}/bin/braidmq", "other", "{here}/bin/braidmq"),  # there it is another one
+        ("-c", "", "braidmq"),
+    ],
+)
+def test_at_the_end_it_tells_what_can_be_typed_next(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    *,
+    called: str,
+    path: str,
+    typed: str,
+) -> None:
+    """The program is named as it was called, unless its name alone is enough."""
+
+    async def run(_directory: Path, _readings: int, _tables: Path) -> list[Line]:
+        return [Line("good", {1}, {1})]
+
+    for place in ("bin", "other"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "braidmq").touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "_run", run)
+    monkeypatch.setenv("PATH", str(tmp_path / path) if path else "")
+    monkeypatch.setattr(sys, "argv", [called.format(here=tmp_path), "demo"])
+    code = main(["demo"])
+    shown = typed.format(here=tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+
+    assert 0 == code
+    assert [
+        "Where to look:",
+        f"  a broker of your own, with its page        {shown} serve --dev",
+        "                                             http://127.0.0.1:9100",
+        "  what to do with it                         README.md, docs/start.md",
+    ] == lines[-4:]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
@@ -211,6 +254,9 @@ def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
     assert [] == list(temporary.iterdir())
     assert (tables / "report" / "report.html").is_file()
+    assert f"a page about them                          {tables}/report/report.html" in [
+        line.strip() for line in done.stdout.splitlines()[-4:]
+    ]
 
 
 def test_tables_are_never_mixed_with_what_is_there(
