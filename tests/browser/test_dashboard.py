@@ -2,9 +2,7 @@
 
 import json
 import shlex
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -19,25 +17,6 @@ pytestmark = pytest.mark.slow
 ROW: Final = "details.message"
 
 
-@contextmanager
-def publishing(stage: Stage, topic: str) -> Iterator[None]:
-    """Publish over Blip, again and again, while the block runs."""
-    enough = threading.Event()
-
-    def publish() -> None:
-        with stage.client("blip") as client:
-            while not enough.is_set():
-                client.publish(topic, b'{"meter": 1}')
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    try:
-        yield
-    finally:
-        enough.set()
-        thread.join()
-
-
 def test_a_development_broker_signs_in_by_itself_and_is_live(tab: Tab) -> None:
     """Whoever opens the page sees the broker, without a question."""
     tab.open()
@@ -45,39 +24,6 @@ def test_a_development_broker_signs_in_by_itself_and_is_live(tab: Tab) -> None:
 
     assert "Overview" == tab.text("h1")
     assert "dev" == tab.text("#who bdi")
-
-
-def test_numbers_and_charts_move_while_messages_are_published(stage: Stage, tab: Tab) -> None:
-    """What is published over Blip is seen as it happens, in the numbers and in the charts."""
-    tab.open()
-    tab.until("document.querySelector('[data-number=in]')")
-    assert 0 == tab.page.locator(".plot .area.of-blip").count()
-
-    with publishing(stage, "meters"):
-        tab.until("parseFloat(document.querySelector('[data-number=in]').textContent) > 0")
-        tab.page.locator(".plot .area.of-blip").first.wait_for(state="attached")
-        label = tab.page.locator(".plot").first.get_attribute("aria-label")
-
-    assert label is not None
-    assert label.startswith("Messages in, last two minutes. Now: Blip ")
-
-
-def test_numbers_that_move_leave_the_focus_where_it_is(stage: Stage, tab: Tab) -> None:
-    """A keyboard is not thrown off the page each second, nor a click lost with its link."""
-    tab.open()
-    tab.until("document.querySelector('[data-number=log] a')")
-    tab.page.evaluate(
-        """() => {
-          globalThis.link = document.querySelector("[data-number=log] a");
-          globalThis.said = document.querySelector("main").innerText;
-          link.focus();
-        }"""
-    )
-    with publishing(stage, "focus"):
-        tab.until("document.querySelector('main').innerText !== said")
-        tab.until("parseFloat(document.querySelector('[data-number=in]').textContent) > 0")
-
-    assert tab.page.evaluate("() => document.activeElement === link && link.isConnected")
 
 
 def test_what_is_waited_for_again_and_again_leaves_nothing_behind(tab: Tab) -> None:
