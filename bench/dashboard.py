@@ -1,7 +1,8 @@
-"""What an open dashboard costs: a page of many topics, and publishing while somebody looks.
+"""The dashboard: how soon it is there, what a page of many topics costs, and what being open.
 
-One broker with many topics. Publishing is measured in turn with the dashboard closed and open;
-open is what the page does then: it reads the live numbers, and the overview now and then.
+One broker with many topics. What a browser shows of it, and when, is in `first_page`.
+Publishing is measured in turn with the dashboard closed and open; open is what the page does
+then: it reads the live numbers, and the overview now and then.
 """
 
 import http.client
@@ -13,7 +14,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from bench import blip, report
+from bench import blip, first_page, report
 from bench.servers import Broker
 from bench.streams import BrokenRunError, Sample
 
@@ -43,6 +44,7 @@ def rows(directory: Path, messages: int, rounds: int) -> Iterator[report.Row]:
         yield report.amount_row(
             f"a page of /api/topics, of {TOPICS:,}", slowest_ms, "ms", bar=PAGE_BAR_MS
         )
+        yield from first_page.rows(broker)
         watched: list[Sample] = []
         alone: list[Sample] = []
         for _ in range(rounds):

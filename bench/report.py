@@ -114,6 +114,11 @@ def amount_row(
     )
 
 
+def absent_row(name: str, why: str) -> Row:
+    """Return a row that could not be measured here, and why."""
+    return Row(name=name, value="", peer=why)
+
+
 def table(rows: Sequence[Row]) -> str:
     """Return the rows with their columns aligned."""
     lines = [("", "BraidMQ", "peer", "ratio", "bar", "", "CPU us/msg")]

@@ -1,6 +1,7 @@
 """The benchmarks run: what they print is there and can be true. Speed is not asked for."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from bench import nats, rabbitmq, redis
+from bench import first_page, nats, rabbitmq, redis
 from braidmq.base.build import is_compiled
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -57,6 +58,7 @@ AMOUNTS: Final = {
     "one topic of 100 only a byte of each payload",
     "a page of /api/topics, of 10,000",
 }
+FIRST_PAGE: Final = {first_page.PAINTED, first_page.LIVE}
 SPARK_ROWS: Final = {
     "one topic of 100 of an open log",
     "one topic of 100 at the first read",
@@ -86,11 +88,12 @@ def test_the_quick_run_measures_every_row(tmp_path: Path) -> None:
 
     assert (0, "") == (run.returncode, run.stderr)
     rows = {row["name"]: row for row in json.loads(figures.read_text())["rows"]}
-    assert RATES | AMOUNTS == set(rows)
+    assert RATES | AMOUNTS | FIRST_PAGE == set(rows)
     assert [] == [name for name in rows if not re.search(f"^{name} ", run.stdout, re.MULTILINE)]
     assert [] == [name for name in RATES if not 10 < rows[name]["rate"] < 100_000_000]
     assert [] == [name for name in RATES if not _ratio_is_plausible(rows[name])]
     assert [] == [name for name in AMOUNTS if not 0 < rows[name]["amount"] < 10_000]
+    assert [] == [name for name in FIRST_PAGE if not _is_seen_or_told(rows[name])]
 
 
 @pytest.mark.campaign
@@ -127,6 +130,34 @@ def test_an_unknown_row_is_refused() -> None:
 
     assert 2 == run.returncode
     assert "publish" in run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(RUN_S_MAX)
+def test_without_a_browser_the_rows_of_the_first_page_say_so(tmp_path: Path) -> None:
+    """They are there, and nothing is measured or judged."""
+    figures = tmp_path / "figures.json"
+    run = subprocess.run(
+        [sys.executable, "-m", "bench", "--quick", "--only", "dashboard", "--json", figures],
+        cwd=ROOT,
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S_MAX,
+    )
+
+    assert (0, "") == (run.returncode, run.stderr)
+    rows = {row["name"]: row for row in json.loads(figures.read_text())["rows"]}
+    assert 2 * [("chromium is not installed", None, None)] == [
+        (rows[name]["peer"], rows[name]["amount"], rows[name]["met"]) for name in FIRST_PAGE
+    ]
+
+
+def _is_seen_or_told(row: dict[str, Any]) -> bool:
+    if lacked := first_page.missing():
+        return row["amount"] is None and f"{lacked} is not installed" == row["peer"]
+    return bool(0 < row["amount"] < 60)
 
 
 def _ratio_is_plausible(row: dict[str, Any]) -> bool:
