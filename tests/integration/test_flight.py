@@ -34,7 +34,7 @@ from tests.integration.flights import (
     serving,
 )
 from tests.integration.served import Served, key_section
-from tests.unit.columnar.endpoints import read
+from tests.unit.columnar.endpoints import passed_over, read
 from tests.unit.columnar.logs import message, write_log
 from tests.unit.columnar.test_reading import mixed
 
@@ -304,7 +304,9 @@ async def test_the_event_loop_does_not_wait_for_work_that_is_stuck(tmp_path: Pat
         assert 30 == table.num_rows == parts[0].messages
 
 
-async def test_retention_under_a_stream_is_told(tmp_path: Path) -> None:
+async def test_retention_under_a_stream_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """What is deleted before it was read is an error, or passed over aloud: no short read."""
     wal = {"segment_bytes": 65_536, "retention_bytes": 1, "retention_force": True}
     config: dict[str, object] = {"flight": {}, "wal": wal}
@@ -336,6 +338,7 @@ async def test_retention_under_a_stream_is_told(tmp_path: Path) -> None:
     lost = [number for loss in losses for number in range(loss.first_id, loss.last_id + 1)]
     assert RETAINED == caught.value.loss.reason
     assert {RETAINED} == {loss.reason for loss in losses}
+    assert {passed_over(endpoint.address, loss) for loss in losses} <= set(caplog.messages)
     assert set(offsets) | set(lost) >= set(range(offsets[0], end))
     assert set(offsets).isdisjoint(lost)
 

@@ -11,6 +11,7 @@ import pyarrow.flight as fl
 from braidmq.broker.authorize import Principal
 from braidmq.columnar.connections import Connection
 from braidmq.columnar.endpoint import Endpoint
+from braidmq.columnar.loss import Loss
 from braidmq.columnar.requests import Message
 from braidmq.server.flight_calls import Calls
 from braidmq.server.flight_reading import Reading
@@ -52,6 +53,11 @@ def read(log: Any, **wanted: Any) -> pa.Table:  # noqa: ANN401 - a log, and what
     """Return a read of a log as a table."""
     found = log.batches(**wanted)
     return pa.Table.from_batches(found, found.schema)
+
+
+def passed_over(address: str, loss: Loss) -> str:
+    """Return the line that whoever reads there must find in their log."""
+    return f"{address}: passed over the ids {loss.first_id} to {loss.last_id}: {loss.reason}"
 
 
 class Scripted(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no types

@@ -21,7 +21,7 @@ from braidmq.columnar import endpoint as endpoints
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.failures import UnauthenticatedError
 from braidmq.columnar.logs import DirectoryLog
-from tests.unit.columnar.endpoints import Served, read, served
+from tests.unit.columnar.endpoints import Served, passed_over, read, served
 from tests.unit.columnar.logs import log_of, message, retain_from, write, write_log
 from tests.unit.columnar.test_reading import mixed
 
@@ -183,8 +183,8 @@ def test_a_new_topic_does_not_slip_past_a_pattern(tmp_path: Path) -> None:
         assert 40 == sum(map(len, endpoint.batches(pattern="a.*", columns=["offset"])))
 
 
-def test_loss_is_told_or_noted(tmp_path: Path) -> None:
-    """An error with its ids, or rows and a note of what was passed over."""
+def test_loss_is_told_or_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An error with its ids, or rows and a note of what was passed over, logged here too."""
     with log_of(tmp_path, [message("t", bytes(500))] * 60) as wal, served(tmp_path) as found:
         retain_from(wal, 40)
         endpoint = found.endpoint()
@@ -198,6 +198,7 @@ def test_loss_is_told_or_noted(tmp_path: Path) -> None:
         assert endpoint.address == caught.value.path
         assert (1, earliest - 1) == caught.value.loss[:2]
         assert [caught.value.loss] == losses
+        assert 1 == caplog.messages.count(passed_over(endpoint.address, losses[0]))
         assert list(range(earliest, 61)) == rows["offset"].to_pylist()
 
 

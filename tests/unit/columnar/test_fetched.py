@@ -21,7 +21,7 @@ from braidmq.columnar.fetched import FetchedBatches, FetchedColumns, columns_to_
 from braidmq.columnar.headers import HEADERS_TYPE
 from braidmq.columnar.requests import EndOfRead, LostIds, ReadRequest, encode
 from braidmq.columnar.unsealing import Unsealing
-from tests.unit.columnar.endpoints import scripted
+from tests.unit.columnar.endpoints import passed_over, scripted
 
 NAMES = ["topic", "offset"]
 SCHEMA = schema_of(NAMES)
@@ -38,14 +38,17 @@ def end(rows: int, *losses: LostIds) -> tuple[pa.RecordBatch, bytes]:
     return NOTHING, encode(EndOfRead(rows, list(losses)))
 
 
-def test_a_stream_that_comes_to_its_end_is_what_was_sent() -> None:
-    """Its last batch is the mark, which is nobody's row; what was lost is passed on."""
+def test_a_stream_that_comes_to_its_end_is_what_was_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its last batch is the mark, which is nobody's row; what was lost is passed on, aloud."""
     losses: list[Loss] = []
     with scripted(schema=SCHEMA, stream=[TWO, TWO, end(4, LostIds(7, 9, "gone"))]) as server:
         found = fetched(server.connection(), losses)
 
         assert SCHEMA == found.schema
         assert [TWO, TWO] == list(found)
+        assert [passed_over(server.address, Loss(7, 9, "gone"))] == caplog.messages
     assert [Loss(7, 9, "gone")] == losses
 
 

@@ -1,11 +1,13 @@
 """Logs with everything in them, and reads of them as Spark does them, but without a JVM."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import DataType, StructField, StructType
+from structlog.testing import capture_logs
 
 from braidmq.spark.source import FilteringBraidSource
 from braidmq.spark.stream import StreamReader
@@ -71,6 +73,18 @@ def read_batch(
     reader = batch_reader(path, schema, **options)
     reader.pushFilters(list(filters))
     return read_parts(reader, reader.partitions())
+
+
+@contextmanager
+def losing() -> Iterator[list[str]]:
+    """Have a list that has, behind the block, what it has logged as lost: as warnings only."""
+    problems: list[str] = []
+    with capture_logs() as lines:
+        yield problems
+    assert {("offsets_lost", "warning")} >= {
+        (line["event"], line["log_level"]) for line in lines
+    }
+    problems += [line["problem"] for line in lines]
 
 
 def struct(*columns: tuple[str, DataType], **named: DataType) -> StructType:

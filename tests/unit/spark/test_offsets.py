@@ -26,6 +26,7 @@ from braidmq.spark.offsets import (
 from braidmq.spark.options import ReadOptions, for_batch, for_stream
 from braidmq.spark.values import OptionError
 from tests.unit.columnar.logs import log_of, message, retain_from, write_log
+from tests.unit.spark.sources import losing
 
 
 def hundred(root: Path) -> Path:
@@ -87,7 +88,10 @@ def test_a_batch_that_begins_behind_the_log_is_a_loss(
 
     with pytest.raises(LostOffsetsError, match="the log ends at 101, before the offset"):
         range_of(for_batch(given))
-    assert left == range_of(for_batch(given | {"failOnDataLoss": "false"}))
+    with losing() as problems:
+        assert left == range_of(for_batch(given | {"failOnDataLoss": "false"}))
+    (problem,) = problems
+    assert problem.startswith("the log ends at 101, before the offset")
 
 
 CROSSED = [
@@ -118,8 +122,10 @@ def test_a_batch_that_ends_before_what_retention_has_left_is_a_loss(tmp_path: Pa
 
         with pytest.raises(LostOffsetsError, match="the offsets before 5 are lost"):
             range_of(for_batch(given))
-        start, end = range_of(for_batch(given | {"failOnDataLoss": "false"}))
+        with losing() as problems:
+            start, end = range_of(for_batch(given | {"failOnDataLoss": "false"}))
         assert start == end
+        assert [f"the offsets before 5 are lost: the log begins at {start}"] == problems
 
 
 def test_earliest_is_what_retention_has_left(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.unit.columnar.logs import (
     write_log,
 )
 from tests.unit.spark.running import PATIENCE_S, Running, Waiting, running
-from tests.unit.spark.sources import read_parts, stream_reader, varied
+from tests.unit.spark.sources import losing, read_parts, stream_reader, varied
 
 ALL = ReadAllAvailable()
 
@@ -146,13 +146,15 @@ def test_the_beginning_is_looked_up_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_log_that_ends_before_the_checkpoint_is_a_loss(tmp_path: Path, fail: bool) -> None:
     """It is another log, or was cut; to wait in silence would look like health."""
-    path = write_log(tmp_path, varied(50))
+    path, told = write_log(tmp_path, varied(50)), "the log ends at 51, before the offset 99"
     reader = stream_reader(path, startingOffsets="earliest", failOnDataLoss=fail)
     if fail:
-        with pytest.raises(LostOffsetsError, match="the log ends at 51, before the offset 99"):
+        with pytest.raises(LostOffsetsError, match=told):
             reader.latestOffset({"offset": 99}, ALL)
     else:
-        assert {"offset": 99} == reader.latestOffset({"offset": 99}, ALL)
+        with losing() as problems:
+            assert {"offset": 99} == reader.latestOffset({"offset": 99}, ALL)
+        assert [f"{told}: is it another one"] == problems
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -166,7 +168,9 @@ def test_a_first_batch_whose_end_retention_has_passed_is_a_loss(
         with pytest.raises(LostOffsetsError, match="before 20 are lost: the log begins at 30"):
             reader.partitions({"offset": 30}, {"offset": 20})
     else:
-        assert [] == reader.partitions({"offset": 30}, {"offset": 20})
+        with losing() as problems:
+            assert [] == reader.partitions({"offset": 30}, {"offset": 20})
+        assert ["the offsets before 20 are lost: the log begins at 30"] == problems
 
 
 def test_topics_own_beginnings_hold_for_the_stream(tmp_path: Path) -> None:
