@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkAttributeError, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import pyspark_braidmq
@@ -59,6 +59,22 @@ class Session:
         self.set[name] = value
 
 
+class ConnectSession(Session):
+    """A session of Spark Connect: JVM and context are the server's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.sparkContext
+
+    def __getattr__(self, name: str) -> object:
+        raise PySparkAttributeError(
+            errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": name}
+        )
+
+    def _register(self, source: type) -> None:
+        self.registered.append(source)
+
+
 def registered(session: Session) -> Session:
     register(cast("SparkSession", session))
     return session
@@ -107,6 +123,17 @@ def test_streams_may_begin_at_once() -> None:
     assert [Shared({"A": "1"})] == session.environments
     assert [Shared] == list(map(type, session.environments))
     assert dict is type(session.sparkContext.environment)
+
+
+def test_with_spark_connect_the_format_is_registered_without_a_listener() -> None:
+    """And with its filters; workers, and what a thread's session is, are the server's."""
+    session = registered(ConnectSession())
+
+    assert [FilteringBraidSource] == session.registered
+    assert "true" == session.set[FILTER_PUSHDOWN]
+    assert "(?i)apikey|(?i)url" == session.set[REDACTED]
+    assert [] == session.listeners
+    assert [] == session.made_before
 
 
 def test_local_workers_run_this_python() -> None:
