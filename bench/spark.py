@@ -48,6 +48,18 @@ WARM_UPS: Final = 2
 SHORT_RUNS: Final = 5
 """What takes hundredths of a second is done so often in a round, and its median counts."""
 
+CONTESTANTS: Final = (
+    "source",
+    "parquet",
+    "topic",
+    "typed",
+    "json",
+    "parquet_json",
+    "archive",
+    "copy",
+)
+"""What is run in each round, in this order: methods of `Contestants`."""
+
 SPARK_S_MAX: Final = 3_600.0
 FEW: Final = 5
 """Memory is compared between all messages and this part of them."""
@@ -304,11 +316,10 @@ def _measure(directory: Path, messages: int, rounds: int) -> dict[str, Any]:
     contestants.source()
     many_bytes = processes.worker_peak_bytes()
     contestants.prepare(messages)
-    names = ("source", "parquet", "topic", "typed", "json", "parquet_json", "archive", "copy")
-    samples: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    samples: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
     warm_ups = WARM_UPS if rounds > 1 else 0
     for number in range(warm_ups + rounds):
-        for name in names:
+        for name in CONTESTANTS:
             run: Callable[[], None] = getattr(contestants, name)
             before = processes.cpu_s()
             seconds = _seconds(run)
