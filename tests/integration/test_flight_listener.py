@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -27,6 +29,8 @@ from tests.unit.columnar.endpoints import read
 from tests.unit.columnar.logs import message, write_log
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def certificate(directory: Path) -> tuple[str, bytes]:
@@ -62,6 +66,39 @@ async def test_tls_is_spoken_with_whoever_trusts_the_certificate(tmp_path: Path)
             await asked(Endpoint(address.replace("+tls", ""), "dev-key").offsets)
         assert 0 == await broker.end()
         assert_clean(broker)
+
+
+READ: Final = """
+import sys
+from tests.unit.spark.sources import read_batch
+for row in read_batch(None, endpoint=sys.argv[1], apiKey="dev-key"):
+    print(row["offset"], row["topic"], row["value"].decode())
+"""
+
+
+async def test_the_source_of_spark_trusts_the_roots_that_the_environment_names(
+    tmp_path: Path,
+) -> None:
+    """In a process of its own, as it is for driver and executors; others do not trust it."""
+    section, root = certificate(tmp_path)
+    (tmp_path / "root.pem").write_bytes(root)
+    write_log(tmp_path / "data", [message("t", b"x%d" % number) for number in range(1, 31)])
+    async with serving(tmp_path, config=section) as broker:
+        address = broker.facts()["flight"]
+        run = await asked(
+            subprocess.run,
+            [sys.executable, "-c", READ, address],
+            env={**os.environ, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(tmp_path / "root.pem")},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert (0, "") == (run.returncode, run.stderr)
+        assert [f"{n} t x{n}" for n in range(1, 31)] == run.stdout.splitlines()
+        with pytest.raises(UnavailableError):
+            await asked(Endpoint(address, "dev-key").offsets)
 
 
 RUBBISH: Final = (
