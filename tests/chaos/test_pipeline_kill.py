@@ -59,7 +59,7 @@ STEPS: Final = {
     "archive": _TABLE,
     "typed": _TABLE,
     "rollup": ("windows/*/*", "stages/*", "batch-*.parquet", "offsets/[0-9]*"),
-    "replay": ("stages/*", "replay/*"),
+    "replay": ("stages/*", "replay/_checkpoint/*"),
     "report": ("report/*.parquet",),
 }
 """What a batch of a pipeline leaves behind itself, step by step."""

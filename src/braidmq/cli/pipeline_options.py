@@ -139,6 +139,24 @@ class Tables:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Course:
+    """When a pipeline reads, and where it notes how far it is."""
+
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where its place is, if it keeps one; default: in --out."
+        ),
+    ] = None
+    trigger: Annotated[
+        str,
+        typer.Option(
+            metavar="WHEN", help="available-now, or, but for a replay, every so often: 10s."
+        ),
+    ] = "available-now"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Streaming:
     """How a query goes through the log, batch by batch."""
 
@@ -155,14 +173,6 @@ class Streaming:
             help="Messages of a micro-batch.",
         ),
     ] = None
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where the query's place is; default: in --out."),
-    ] = None
-    trigger: Annotated[
-        str,
-        typer.Option(metavar="WHEN", help="available-now, or every so often: 10s."),
-    ] = "available-now"
     compact: Annotated[
         bool, typer.Option("--compact", help="Merge the small files of each directory.")
     ] = False
@@ -192,7 +202,12 @@ ONCE = Streaming()
 
 
 def plan_of(
-    source: dict[str, str], *, tables: Tables, spark: OnSpark, streaming: Streaming = ONCE
+    source: dict[str, str],
+    *,
+    tables: Tables,
+    course: Course,
+    spark: OnSpark,
+    streaming: Streaming = ONCE,
 ) -> "Plan":
     """Return what a pipeline is told.
 
@@ -201,15 +216,17 @@ def plan_of(
     """
     need_spark()
     from braidmq.spark.pipelines.runs import Plan
+    from braidmq.spark.pipelines.tables import check_format
     from braidmq.spark.pipelines.triggers import parse_trigger
     from braidmq.spark.sessions import MASTER
 
-    checkpoint = streaming.checkpoint
+    check_format(tables.format_)
+    checkpoint = course.checkpoint
     return Plan(
         source=source | streaming.source(),
         out=tables.out.absolute(),
         checkpoint=None if checkpoint is None else checkpoint.absolute(),
-        trigger=parse_trigger(streaming.trigger),
+        trigger=parse_trigger(course.trigger),
         format=tables.format_,
         master=spark.master or MASTER,
         config=dict(map(_setting, spark.conf or ())),

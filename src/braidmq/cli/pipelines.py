@@ -13,6 +13,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.cli.option_groups import grouped
 from braidmq.cli.pipeline_ends import stoppable
 from braidmq.cli.pipeline_options import (
+    Course,
     FromLog,
     OnSpark,
     Streaming,
@@ -47,10 +48,13 @@ def archive(
     log: FromLog,
     group: Group = None,
     streaming: Streaming,
+    course: Course,
     spark: OnSpark,
 ) -> None:
     """Write every message into files by day and topic."""
-    plan = plan_of(log.source(group), tables=tables, spark=spark, streaming=streaming)
+    plan = plan_of(
+        log.source(group), tables=tables, course=course, spark=spark, streaming=streaming
+    )
     from braidmq.spark.pipelines.archive import archive as run
 
     with telling(tables.out) as tell:
@@ -74,6 +78,7 @@ def typed(
     log: FromLog,
     group: Group = None,
     streaming: Streaming,
+    course: Course,
     spark: OnSpark,
 ) -> None:
     """Write messages of a schema as tables of its fields, and misfits into quarantine."""
@@ -82,7 +87,7 @@ def typed(
         problem = "give topics by it, or --schema-id with --subscribe, and not both"
         raise ConfigError("--typed", problem)
     source = log.source(group) | unsealing.source()
-    plan = plan_of(source, tables=tables, spark=spark, streaming=streaming)
+    plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
     from braidmq.spark.pipelines.typed import Wish, wishes
     from braidmq.spark.pipelines.typed import typed as run
 
@@ -118,11 +123,12 @@ def rollup(
     log: FromLog,
     group: Group = None,
     streaming: Streaming,
+    course: Course,
     spark: OnSpark,
 ) -> None:
     """Sum readings up by sensor and minute: in a table, and on the topic rollup.SCHEMA."""
     source = log.source_beside_sink(group) | unsealing.source()
-    plan = plan_of(source, tables=tables, spark=spark, streaming=streaming)
+    plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
     from braidmq.spark.pipelines.moments import length_ms
     from braidmq.spark.pipelines.rollup import Wish
     from braidmq.spark.pipelines.rollup import rollup as run
@@ -142,12 +148,19 @@ def replay(
     name: Annotated[
         str, typer.Option(metavar="NAME", help="Run again under the same name, it goes on.")
     ],
-    checkpoint: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where it is written how far the replay is.")
-    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where its own files are; default: --checkpoint."),
+    ] = None,
     table: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Rows of Parquet files or Delta; default: the log."),
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="FORMAT", help="Of --table, parquet or delta; default: seen."
+        ),
     ] = None,
     to_topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="Default: each row's own.")
@@ -157,6 +170,7 @@ def replay(
     ] = None,
     times: Times,
     log: FromLog,
+    course: Course,
     spark: OnSpark,
 ) -> None:
     """Publish rows of a table, or of a time in the log, again; dead letters where they died."""
@@ -165,13 +179,17 @@ def replay(
     chosen = [option for option in choices if option]
     if table is not None and chosen:
         raise ConfigError("--table", f"{chosen[0]!r} chooses in the log, not in a table")
-    plan = plan_of(source | times.source(), tables=Tables(out=checkpoint), spark=spark)
+    own = out or course.checkpoint
+    if own is None:
+        raise ConfigError("--out", "is missing; give it, or --checkpoint")
+    source |= times.source()
+    plan = plan_of(source, tables=Tables(out=own), course=course, spark=spark)
     from braidmq.spark.pipelines.replay import Wish
     from braidmq.spark.pipelines.replay import replay as run
 
     place = None if table is None else table.absolute()
     with telling() as tell:
-        run(plan, Wish(name, log.sink(), place, to_topic, rate), tell)
+        run(plan, Wish(name, log.sink(), place, to_topic, rate, format_), tell)
 
 
 @app.command("report")
@@ -183,10 +201,12 @@ def report(
     pairs: TypedPairs = None,
     times: Times,
     log: FromLog,
+    course: Course,
     spark: OnSpark,
 ) -> None:
     """Say what is in the log: volume, sizes, dead letters, misfits, as tables and a page."""
-    plan = plan_of(log.source() | times.source(), tables=tables, spark=spark)
+    source = log.source() | times.source()
+    plan = plan_of(source, tables=tables, course=course, spark=spark)
     from braidmq.spark.pipelines.report import PAGE
     from braidmq.spark.pipelines.report import report as run
     from braidmq.spark.pipelines.typed import wishes

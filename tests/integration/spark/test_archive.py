@@ -174,7 +174,7 @@ def test_a_signal_ends_a_run_behind_its_batch(tmp_path: Path) -> None:
         if "batch 0," in line:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    every_second = Trigger("1 seconds")
+    every_second = Trigger(1_000)
     archive(replace(plan_of(log, tmp_path / "out", 30), trigger=every_second), tell)
     seen = archived(tmp_path / "out")
 

@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Timer
 from typing import Any, Final
 
 import pyarrow.parquet as pq
@@ -15,8 +16,17 @@ from pyspark.sql import SparkSession
 
 from braidmq.spark.pipelines.report import report
 from braidmq.spark.pipelines.runs import Plan
+from braidmq.spark.pipelines.triggers import Trigger
 from braidmq.spark.pipelines.typed import Wish
-from tests.unit.columnar.logs import Row, dead_letter, message, plain_rows, write_log
+from tests.unit.columnar.logs import (
+    Row,
+    dead_letter,
+    log_of,
+    message,
+    plain_rows,
+    write,
+    write_log,
+)
 from tests.unit.spark.pipelines.test_report_page import HOSTILE, Seen
 from tests.unit.spark.sources import varied
 
@@ -143,6 +153,32 @@ def test_a_signal_ends_a_report_and_the_last_one_stays(
     assert "report: stopped; the last report is as it was" == lines[-1]
     assert not (tmp_path / "report.html").exists()
     assert {} == tables(tmp_path)
+
+
+def test_a_report_is_made_anew_every_so_often_when_there_is_something_new(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Until a signal; a log in which nothing has come is not counted again."""
+    lines: list[str] = []
+    with log_of(tmp_path / "log", [message("a", b"1", START_US)]) as wal:
+
+        def tell(line: str) -> None:
+            lines.append(line)
+            written = sum("is written" in line for line in lines)
+            if "is written" in line and written == 1:
+                Timer(1.0, write, (wal, [message("b", b"2", START_US)])).start()
+            elif "is written" in line:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        plan = Plan({"path": str(tmp_path / "log")}, tmp_path / "out", trigger=Trigger(100))
+        report(plan, [], tell)
+
+    counted = [line for line in lines if "counted" in line]
+    assert ["1 message of 1 topic", "2 messages of 2 topics"] == [
+        line.removeprefix("report: counted ") for line in counted
+    ]
+    assert "report: stopped; the last report is as it was" == lines[-1]
+    assert ["a", "b"] == [row["topic"] for row in tables(tmp_path / "out")["topics"]]
 
 
 def test_an_empty_log_is_reported_as_such(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from braidmq.base.errors import ConfigError
 from braidmq.cli.pipeline_options import (
+    Course,
     FromLog,
     OnSpark,
     Streaming,
@@ -14,6 +15,7 @@ from braidmq.cli.pipeline_options import (
     Unsealing,
     plan_of,
 )
+from braidmq.spark.pipelines.triggers import Trigger
 
 DATA = Path("data")
 ENDPOINT = "grpc://a:1"
@@ -73,9 +75,12 @@ def test_a_plan_is_made_of_the_groups() -> None:
     """Without a stream it reads once, from the source's own beginning."""
     tables = Tables(out=Path("out"), format_="delta")
     spark = OnSpark(conf=["spark.x=1=2"])
-    once = plan_of({"path": "data"}, tables=tables, spark=spark)
+    once = plan_of({"path": "data"}, tables=tables, course=Course(), spark=spark)
+    often = Course(trigger="10s", checkpoint=Path("place"))
     batches = Streaming(max_offsets=5, compact=True)
-    stream = plan_of({"path": "data"}, tables=tables, spark=spark, streaming=batches)
+    stream = plan_of(
+        {"path": "data"}, tables=tables, course=often, spark=spark, streaming=batches
+    )
 
     assert ({"path": "data"}, Path("out").absolute(), "delta") == (
         once.source,
@@ -83,6 +88,8 @@ def test_a_plan_is_made_of_the_groups() -> None:
         once.format,
     )
     assert ({"spark.x": "1=2"}, False) == (once.config, once.compact)
+    assert (Trigger(), None) == (once.trigger, once.checkpoint)
+    assert (Trigger(10_000), Path("place").absolute()) == (stream.trigger, stream.checkpoint)
     assert ({"path": "data", "maxOffsetsPerTrigger": "5"}, True) == (
         stream.source,
         stream.compact,

@@ -52,7 +52,7 @@ def test_an_archive_is_told_everything(given: list[Any], tmp_path: Path) -> None
         source,
         tmp_path / "out",
         tmp_path / "place",
-        Trigger("10 seconds"),
+        Trigger(10_000),
         "delta",
         "spark://host:7077",
         {"spark.x": "1=2"},

@@ -128,10 +128,11 @@ class Query:
             writer = self._stream.frame().writeStream.foreachBatch(self._write)
             writer = writer.option("checkpointLocation", str(self._checkpoint.path))
             writer = writer.outputMode(self._stream.output_mode)
-            if self._trigger.every is None:
+            if self._trigger.every_ms is None:
                 writer = writer.trigger(availableNow=True)
             else:
-                writer = writer.trigger(processingTime=self._trigger.every)
+                every = f"{self._trigger.every_ms} milliseconds"
+                writer = writer.trigger(processingTime=every)
             self._query = writer.start()
         except Exception as error:
             if not is_java_gone(error) and not self._has_run:

@@ -2,6 +2,7 @@
 
     <checkpoint>/replay.json    what is replayed
     <checkpoint>/chunk.json     how far it is: `replay_places`
+    <out>/_spark.log            what Spark has to say; and the checkpoint, if it has no place
 
 Rows go in chunks, each of them a batch of the sink, and no faster than the rate. A replay that
 was killed, or is run again, goes on with the chunk that it was at, or finds that it is done.
@@ -24,10 +25,17 @@ from braidmq.spark.pipelines.contacts import meet
 from braidmq.spark.pipelines.guards import held, plain_errors
 from braidmq.spark.pipelines.keys import batch_key
 from braidmq.spark.pipelines.progress import batch_line
-from braidmq.spark.pipelines.replay_inputs import Input, LogInput, TableInput, table_files
+from braidmq.spark.pipelines.replay_inputs import (
+    Input,
+    LogInput,
+    TableInput,
+    check_table,
+    table_files,
+)
 from braidmq.spark.pipelines.replay_places import Chunk, Place, Subject
 from braidmq.spark.pipelines.replay_rows import outgoing
 from braidmq.spark.pipelines.runs import GOES_ON, Plan, Run, Tell
+from braidmq.spark.pipelines.tables import check_format
 from braidmq.spark.source import FORMAT
 
 NAME: Final = "replay"
@@ -46,6 +54,7 @@ class Wish:
     table: Path | None = None  # None: the log that the plan's source is
     to_topic: str | None = None  # None: each row's own
     rate: float | None = None  # messages a second
+    format: str | None = None  # of the table; None: as it is
 
     @property
     def chunk_rows(self) -> int:
@@ -56,11 +65,15 @@ class Wish:
 
 
 def replay(plan: Plan, wish: Wish, tell: Tell) -> None:
-    """Run the pipeline; its checkpoint is the plan's `out`.
+    """Run the pipeline; of the plan's `out` it needs no more than the checkpoint.
 
     Raises:
         BraidError: It cannot begin, or not go on; the next run goes on where this one was.
     """
+    if plan.trigger.every_ms is not None:
+        problem = "a replay has an end, fixed when it begins: give available-now"
+        raise ConfigError("--trigger", f"{problem}, and another --name for what comes later")
+    _check_format(wish, tell)
     values.name("--name", wish.name)
     topic = {} if wish.to_topic is None else {"topic": wish.to_topic}
     for_write({**wish.sink, **topic})
@@ -69,9 +82,19 @@ def replay(plan: Plan, wish: Wish, tell: Tell) -> None:
             "--rate", f"{wish.rate:g} is not more than 0; leave it out for no limit"
         )
     run = Run(NAME, plan, tell)
-    with held(plan.out, "--checkpoint"), run.ending(), plain_errors(NAME):
+    with held(run.checkpoint(), "--checkpoint"), run.ending(), plain_errors(NAME):
         run.meet()
         Replay(run, wish).go()
+
+
+def _check_format(wish: Wish, tell: Tell) -> None:
+    if wish.format is None:
+        return
+    check_format(wish.format)
+    if wish.table is None:
+        tell(f"{NAME}: --format {wish.format} changes nothing: rows come from the log")
+    else:
+        check_table(wish.table, wish.format)
 
 
 class Replay:
@@ -80,7 +103,7 @@ class Replay:
     def __init__(self, run: Run, wish: Wish) -> None:
         self._run = run
         self._wish = wish
-        self._place = Place(run.plan.out)
+        self._place = Place(run.checkpoint())
         self._input, fresh = self._opened(self._place.begun())
         self._subject = self._place.subject(fresh)
 

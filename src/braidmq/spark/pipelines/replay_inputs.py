@@ -20,6 +20,7 @@ from braidmq.base.limits import MIB
 from braidmq.spark.offsets import batch_range
 from braidmq.spark.options import for_batch
 from braidmq.spark.pipelines.replay_rows import COLUMNS
+from braidmq.spark.pipelines.tables import DELTA
 from braidmq.spark.scans import Scan
 from braidmq.spark.source import FORMAT
 
@@ -167,6 +168,18 @@ def _groups(metadata: Any, start: int, count: int) -> tuple[list[int], int]:  # 
     return groups, before
 
 
+def check_table(table: Path, format_: str) -> None:
+    """See that a table is of a format; files of a Delta table may have rows that are deleted.
+
+    Raises:
+        ConfigError: It is of the other one.
+    """
+    is_delta = _is_delta(table)
+    if table.is_dir() and is_delta != (format_ == DELTA):
+        other = "a Delta table" if is_delta else "no Delta table"
+        raise ConfigError("--format", f"{table} is {other}; leave it out, and that is seen")
+
+
 def table_files(table: Path) -> list[TableFile]:
     """Return the files of a table, in the order in which their rows came about, if they say it.
 
@@ -181,8 +194,12 @@ def table_files(table: Path) -> list[TableFile]:
     return [file for _, file in sorted(found)]
 
 
+def _is_delta(table: Path) -> bool:
+    return (table / DELTA_LOG).is_dir()
+
+
 def _paths(table: Path) -> list[Path]:
-    if (table / DELTA_LOG).is_dir():
+    if _is_delta(table):
         from deltalake import DeltaTable
 
         return [Path(uri) for uri in DeltaTable(table).file_uris()]

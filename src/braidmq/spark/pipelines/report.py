@@ -1,5 +1,7 @@
 """`report`: what is in the log, as tables and as one HTML page; a batch, made anew each time.
 
+With a trigger of every so often it is made anew then, if there is something new in the log.
+
     <out>/report.html             the page
     <out>/topics.parquet          each topic: messages, bytes, sizes, first and last
     <out>/hours.parquet           messages by hour
@@ -11,8 +13,9 @@ whose messages name a built-in schema, and those that the user names one for.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,7 +24,7 @@ from pyspark.sql import DataFrame
 
 from braidmq.base.counts import counted
 from braidmq.spark.offsets import batch_range
-from braidmq.spark.options import for_batch
+from braidmq.spark.options import ReadOptions, for_batch
 from braidmq.spark.pipelines import report_counts as counts
 from braidmq.spark.pipelines.guards import cancelling, held, plain_errors
 from braidmq.spark.pipelines.queries import StoppingError
@@ -36,6 +39,7 @@ from braidmq.wal.files import replace_file
 
 NAME: Final = "report"
 PAGE: Final = "report.html"
+STAYS: Final = "the last report is as it was"
 _READ: Final = (
     "value binary, topic string, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
@@ -63,16 +67,38 @@ def report(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
     options = for_batch(plan.source)
     for wish in wanted:
         schema_of(wish.schema)
+    if plan.checkpoint is not None:
+        tell(f"{NAME}: --checkpoint is not used: a report is made anew, and keeps no place")
     run.meet()
-    found = Scan(options, [])
-    first, end = batch_range(found.log, options)
-    pinned = {"startingOffsets": str(first), "endingOffsets": str(end)}
-    with (
-        held(plan.out, "--out"),
-        run.ending("the last report is as it was"),
-        plain_errors(NAME),
-    ):
-        Counting(run, pinned).go(found.log.address, {w.schema: w.topics for w in wanted})
+    address = _scanned(options)[0]  # before Spark is started, which takes its time
+    typed = {wish.schema: wish.topics for wish in wanted}
+    with held(plan.out, "--out"), run.ending(STAYS), plain_errors(NAME):
+        before: dict[str, str] = {}
+        for _ in due(run):
+            pinned = _scanned(options)[1]
+            if pinned != before:
+                Counting(run, pinned).go(address, typed)
+            before = pinned
+
+
+def due(run: Run) -> Iterator[None]:
+    """Yield when a report is due: once, or every so often until a signal."""
+    every_ms = run.plan.trigger.every_ms
+    while True:
+        begun_s = monotonic()
+        yield
+        if every_ms is None:
+            return
+        if run.stopping.wait(max(0.0, begun_s + every_ms / 1_000 - monotonic())):
+            run.tell(f"{NAME}: stopped; {STAYS}")
+            return
+
+
+def _scanned(options: ReadOptions) -> tuple[str, dict[str, str]]:
+    """Return where the log is, and the range of it that there is now."""
+    log = Scan(options, []).log
+    first, end = batch_range(log, options)
+    return log.address, {"startingOffsets": str(first), "endingOffsets": str(end)}
 
 
 class Counting:

@@ -44,7 +44,7 @@ def rollup(plan: Plan, wish: Wish, tell: Tell) -> None:
         BraidError: It cannot begin, or not go on; what was written stays.
     """
     run = Run(NAME, plan, tell)
-    if wish.close and plan.trigger.every is not None:
+    if wish.close and plan.trigger.every_ms is not None:
         raise ConfigError("--close", "needs --trigger available-now: other runs have no end")
     if wish.sink is not None:
         for_write(wish.sink)

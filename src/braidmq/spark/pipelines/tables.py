@@ -29,6 +29,16 @@ Count = Callable[[], int | None]
 """Asked how many rows a batch has; None: nobody knows."""
 
 
+def check_format(format_: str) -> None:
+    """See that there are tables of a format.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    if format_ not in FORMATS:
+        raise ConfigError("--format", f"{format_!r} is unknown: {' or '.join(FORMATS)}")
+
+
 class UncountedRowsError(BraidError):
     """A batch has other rows than its files would have; nothing of it was written."""
 
@@ -79,8 +89,7 @@ class Table:
         branches: Mapping[str, Mapping[str, str]] | None = None,
         lock: "Lock | None" = None,
     ) -> None:
-        if format not in FORMATS:
-            raise ConfigError("--format", f"{format!r} is unknown: {' or '.join(FORMATS)}")
+        check_format(format)
         self.out = out
         self.format = format
         keys = tuple(key if isinstance(key, Key) else Key(key) for key in partition_by)

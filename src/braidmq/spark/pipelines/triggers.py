@@ -7,13 +7,13 @@ from braidmq.base.errors import ConfigError
 
 AVAILABLE_NOW: Final = "available-now"
 _EVERY: Final = re.compile(r"(\d{1,6})(ms|s|m|h)")
-_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
 class Trigger(NamedTuple):
-    """An interval as Spark spells it; none: what there is now, and then the end."""
+    """So often; none: what there is now, and then the end."""
 
-    every: str | None = None
+    every_ms: int | None = None
 
 
 def parse_trigger(text: str) -> Trigger:
@@ -27,4 +27,4 @@ def parse_trigger(text: str) -> Trigger:
     found = _EVERY.fullmatch(text)
     if found is None or int(found[1]) == 0:
         raise ConfigError("--trigger", f"{text!r} is neither {AVAILABLE_NOW} nor a time as 10s")
-    return Trigger(f"{int(found[1])} {_UNITS[found[2]]}")
+    return Trigger(int(found[1]) * _UNITS_MS[found[2]])

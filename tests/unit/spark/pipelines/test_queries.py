@@ -151,10 +151,10 @@ def test_a_query_that_finds_nothing_says_so(rig: Rig) -> None:
 
 def test_a_trigger_is_passed_on(tmp_path: Path) -> None:
     """As Spark spells it."""
-    rig = Rig(tmp_path, Trigger("10 seconds"))
+    rig = Rig(tmp_path, Trigger(10_000))
     rig.query.look(0.0)
 
-    assert {"processingTime": "10 seconds"} == rig.spark.settings["trigger"]
+    assert {"processingTime": "10000 milliseconds"} == rig.spark.settings["trigger"]
 
 
 def test_a_query_whose_source_died_is_started_again_but_not_for_ever(rig: Rig) -> None:

@@ -18,6 +18,11 @@ REFUSED = {
     "no key": (Wish("a", {"endpoint": "grpc://a:1"}), "option apiKey"),
     "no topic": (Wish("a", SINK, to_topic=""), "option topic"),
     "no table": (Wish("a", SINK, table=Path("nowhere")), "--table: nowhere is not"),
+    "no table of a format": (
+        Wish("a", SINK, table=Path("nowhere"), format="delta"),
+        "--table: nowhere is not",
+    ),
+    "no format": (Wish("a", SINK, format="orc"), "--format: 'orc' is unknown"),
 }
 
 
@@ -28,7 +33,7 @@ def test_a_wish_that_cannot_be_is_refused_at_once(case: str, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=problem):
         replay(Plan({"path": str(tmp_path)}, tmp_path / "out"), wish, print)
 
-    assert Place(tmp_path / "out").begun() is None
+    assert Place(tmp_path / "out/_checkpoint").begun() is None
 
 
 def test_a_chunk_has_the_rows_of_a_moment_at_its_rate() -> None:
@@ -47,7 +52,7 @@ def test_what_comes_later_is_not_replayed(tmp_path: Path) -> None:
         Replay(run, Wish("a", SINK))
         write(wal, [message("t", b"y", n) for n in range(5, 9)])
         again = Replay(run, Wish("a", SINK, rate=0.5))
-        begun = Place(tmp_path / "out").begun()
+        begun = Place(tmp_path / "out/_checkpoint").begun()
 
     assert begun is not None
     assert (1, 6) == (begun.first, begun.end)
@@ -65,7 +70,7 @@ def test_a_run_that_is_to_stop_begins_no_chunk(tmp_path: Path) -> None:
         Replay(run, Wish("a", SINK)).go()
 
     assert ["replay: stopped; the next run goes on from here"] == said
-    assert Place(tmp_path / "out").last() is None
+    assert Place(tmp_path / "out/_checkpoint").last() is None
 
 
 def test_the_key_is_not_written_down_nor_what_is_done_about_losses() -> None:

@@ -6,6 +6,7 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ from braidmq.spark.pipelines.replay_inputs import (
     LogInput,
     TableFile,
     TableInput,
+    check_table,
     table_files,
 )
 from tests.unit.columnar.logs import message, write_log
@@ -42,6 +44,20 @@ def write(path: Path, numbers: list[int], **columns: pa.Array) -> None:
 
 def offsets(*numbers: int) -> pa.Array:
     return pa.array(numbers, pa.int64())
+
+
+def test_a_table_is_of_the_format_that_was_said(tmp_path: Path) -> None:
+    """The files of a Delta table are not its rows: some of them may be deleted."""
+    plain, delta = tmp_path / "plain", tmp_path / "delta"
+    write(plain / "a.parquet", [1])
+    write_deltalake(delta, pq.read_table(plain))
+    check_table(plain, "parquet")
+    check_table(delta, "delta")
+
+    with pytest.raises(ConfigError, match=r"--format: .*/plain is no Delta table"):
+        check_table(plain, "delta")
+    with pytest.raises(ConfigError, match=r"--format: .*/delta is a Delta table"):
+        check_table(delta, "parquet")
 
 
 def test_every_cut_of_a_table_is_its_rows_in_order(tmp_path: Path) -> None:

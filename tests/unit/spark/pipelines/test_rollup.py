@@ -14,7 +14,7 @@ SINK = {"endpoint": "grpc://127.0.0.1:1", "apiKey": "k"}
 REFUSED = {
     "no readings": (Wish("control.Command"), Trigger(), "'control.Command' is not of readings"),
     "no schema": (Wish("sensor.Nothing"), Trigger(), "there is no schema 'sensor.Nothing'"),
-    "no end": (Wish("sensor.Humidity", close=True), Trigger("10 seconds"), "--close: needs"),
+    "no end": (Wish("sensor.Humidity", close=True), Trigger(10_000), "--close: needs"),
     "no key": (Wish("sensor.Humidity", sink={"endpoint": "grpc://a:1"}), Trigger(), "apiKey"),
     "no number": (Wish("sensor.Humidity", value="x"), Trigger(), "'x' is not a number"),
 }
