@@ -144,7 +144,7 @@ def test_a_key_that_only_reads_is_told_so_when_it_publishes(
 def test_a_key_that_is_taken_back_ends_the_visit(
     keyed: Stage, new_tab: Callable[..., Tab]
 ) -> None:
-    """Also on a page that asks for nothing by itself: the live numbers are refused."""
+    """Also on a page whose own questions are answered: the live numbers are refused."""
     tab = new_tab(keyed.origin)
     tab.open("#/keys")
     sign_in(tab, ADMIN)

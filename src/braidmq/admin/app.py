@@ -40,9 +40,7 @@ _log = structlog.get_logger(__name__)
 METRICS_PATH: Final = "/metrics"
 
 
-class AdminSource(
-    HealthSource, MetricsSource, OverviewSource, SessionSource, KeyringSource, Protocol
-):
+class AdminSource(HealthSource, MetricsSource, OverviewSource, SessionSource, Protocol):
     """What the application shows; each part is what one file of `admin` asks."""
 
     @property
@@ -85,6 +83,11 @@ class AdminSource(
         """What is asked about the log."""
         ...
 
+    @property
+    def keyring(self) -> KeyringSource:
+        """What is asked about keys and users."""
+        ...
+
 
 def endpoints_of(source: AdminSource, *, loopback: bool) -> list[Endpoint]:
     """Return everything that is answered, its description included."""
@@ -101,7 +104,7 @@ def endpoints_of(source: AdminSource, *, loopback: bool) -> list[Endpoint]:
         *cursor_endpoints(source, source.cursors),
         *connection_endpoints(source, source.connections),
         *log_endpoints(source, source.log),
-        *key_endpoints(source, source),
+        *key_endpoints(source, source.keyring),
         *page_endpoints(load_pages()),
     ]
     return [*endpoints, openapi_endpoint(endpoints, source.version)]

@@ -1,6 +1,8 @@
 """Who may come in, over HTTP: names and permissions, never a hash or a secret.
 
-GET /api/keys    {"keys": [...], "users": [...]}; for administrators
+    GET /api/keys?after=&limit=&search=    {"keys": [...], "users": [...], "next", "total"}
+
+For administrators. A page has keys, then users; `next` and `total` are of both together.
 """
 
 from typing import Protocol
@@ -10,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.endpoints import Endpoint, answered
+from braidmq.admin.parameters import AFTER, LIMIT, SEARCH
 from braidmq.admin.requests import KeySource, allow, principal_of
 from braidmq.broker.authorize import ADMIN
 
@@ -38,18 +41,23 @@ class UserRow(msgspec.Struct, frozen=True):
     grants: list[GrantRow]
 
 
-class KeysList(msgspec.Struct, frozen=True):
-    """All API keys and all users, by name."""
+class KeysPage(msgspec.Struct, frozen=True):
+    """Keys by name, behind them users by name, where to go on, and how many fit the search."""
 
     keys: list[KeyRow]
     users: list[UserRow]
+    next: str | None
+    total: int
 
 
 class KeyringSource(Protocol):
     """Who knows everybody."""
 
-    def everybody(self) -> KeysList:
-        """Return all keys and users. RefusedError: not now."""
+    async def page(self, *, after: str, limit: int, search: str) -> KeysPage:
+        """Return up to *limit* keys and users behind *after*.
+
+        RefusedError: not now, or a bad *after*.
+        """
         ...
 
 
@@ -58,16 +66,20 @@ def key_endpoints(keys: KeySource, source: KeyringSource) -> list[Endpoint]:
 
     async def show(request: Request) -> Response:
         allow(principal_of(request, keys), ADMIN, "")
-        return answered(source.everybody())
+        page = await source.page(
+            after=AFTER.of(request), limit=LIMIT.of(request), search=SEARCH.of(request)
+        )
+        return answered(page)
 
     return [
         Endpoint(
             method="GET",
             path="/api/keys",
             handler=show,
-            summary="Names and permissions of keys and users; for administrators.",
+            summary="Names and permissions, a page at a time; for administrators.",
             tag="keys",
-            answer=KeysList,
+            query=(AFTER, LIMIT, SEARCH),
+            answer=KeysPage,
             refusals=(503,),
         )
     ]

@@ -25,6 +25,7 @@ from braidmq.broker.subscriptions import Consumer, Subscription
 from braidmq.server.backlogs import lag_of
 from braidmq.server.connection import Connection
 from braidmq.server.listeners import Line, Listener
+from braidmq.server.page_bounds import name_bytes, rows_on_page
 from braidmq.server.queue_administration import FindEngine, running
 
 _PLACE: Final = re.compile(r"(-?[0-9]{1,20})(?:\.([0-9]{1,20}))?")
@@ -33,7 +34,7 @@ _FIRST: Final = (-(2**64), 0)
 Place = tuple[int, int]
 """What pages go by: the id of a subscription or queue, and the connection of a consumer."""
 
-Row = TypeVar("Row")
+Row = TypeVar("Row", ConnectionRow, SubscriptionRow)
 
 
 class ConnectionList:
@@ -123,11 +124,17 @@ def _page(
                 yield pair
 
     first = heapq.nsmallest(limit + 1, behind(), key=lambda pair: pair[0])
+    on_page = rows_on_page((_name_bytes(row) for _, row in first), limit)
     following = None
-    if len(first) > limit:
-        number, connection = first[limit - 1][0]
+    if len(first) > on_page:
+        number, connection = first[on_page - 1][0]
         following = f"{number}.{connection}" if connection else str(number)
-    return [row for _, row in first[:limit]], following, total
+    return [row for _, row in first[:on_page]], following, total
+
+
+def _name_bytes(row: ConnectionRow | SubscriptionRow) -> int:
+    topic = row.topic if isinstance(row, SubscriptionRow) else ""
+    return name_bytes(topic) + name_bytes(row.principal or "")
 
 
 def _place(after: str) -> Place:

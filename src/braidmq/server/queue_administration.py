@@ -14,6 +14,7 @@ from braidmq.admin.refusals import QueueExistsError, UnavailableError, UnknownQu
 from braidmq.broker import dead_letters
 from braidmq.broker.queues import QUEUES_MAX, Queue
 from braidmq.server.engine import SHUTTING_DOWN, Engine
+from braidmq.server.page_bounds import name_bytes, rows_on_page
 from braidmq.server.ranking import ranked_page
 from braidmq.server.vibe_queues import declared_policy, facts_of
 from braidmq.wire.vibe.queue_options import QueueFacts, QueueOptions
@@ -172,8 +173,10 @@ async def page_of(
     chosen = await asyncio.to_thread(_chosen, names, visible)
     behind = (name for name in chosen if name > after)
     first = await asyncio.to_thread(heapq.nsmallest, limit + 1, behind)
-    shown = [facts_of(queue) for queue in _still_there(queues, first[:limit])]
-    return QueuesPage(shown, first[limit - 1] if len(first) > limit else None, len(chosen))
+    on_page = rows_on_page(map(name_bytes, first), limit)
+    shown = [facts_of(queue) for queue in _still_there(queues, first[:on_page])]
+    following = first[on_page - 1] if len(first) > on_page else None
+    return QueuesPage(shown, following, len(chosen))
 
 
 def _chosen(names: Collection[str], visible: Callable[[str], bool]) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from braidmq.admin.refusals import BadCursorError
+from braidmq.server.page_bounds import name_bytes, rows_on_page
 
 _DIGITS_MAX: Final = 20  # of a 64-bit number
 
@@ -28,11 +29,12 @@ def ranked_page(
         last = _place(after)
         ranked = (pair for pair in ranked if pair[0] > last)
     first = heapq.nsmallest(limit + 1, ranked, key=lambda pair: pair[0])
+    shown = rows_on_page((name_bytes(name) for (_, name), _ in first), limit)
     following = None
-    if len(first) > limit:
-        (negative, name), _ = first[limit - 1]
+    if len(first) > shown:
+        (negative, name), _ = first[shown - 1]
         following = f"{-negative}:{name}"
-    return [row for _, row in first[:limit]], following
+    return [row for _, row in first[:shown]], following
 
 
 def _place(after: str) -> tuple[int, str]:

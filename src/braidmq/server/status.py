@@ -6,7 +6,6 @@ from typing import Final
 
 from braidmq import __version__
 from braidmq.admin.health import Readiness
-from braidmq.admin.keys import GrantRow, KeyRow, KeysList, UserRow
 from braidmq.admin.metrics import MetricValues
 from braidmq.admin.overview import BrokerFacts
 from braidmq.admin.parameters import iso
@@ -19,12 +18,13 @@ from braidmq.server.connection_list import ConnectionList
 from braidmq.server.cursors import Cursors
 from braidmq.server.dead_letters import DeadLetters
 from braidmq.server.engine import Engine
+from braidmq.server.key_list import KeyList
 from braidmq.server.keys import KeyRing
 from braidmq.server.listeners import Listener
 from braidmq.server.log_facts import LogAdministration
 from braidmq.server.messages import Messages
 from braidmq.server.numbers import Numbers, rss_bytes
-from braidmq.server.queue_administration import QueueAdministration, running
+from braidmq.server.queue_administration import QueueAdministration
 from braidmq.server.topics import TopicList
 from braidmq.wal.files import Files
 from braidmq.wal.wal import Wal
@@ -62,6 +62,7 @@ class Status:
         self.letters = DeadLetters(lambda: self.engine, lambda: self.wal)
         self.cursors = Cursors(lambda: self.engine, lambda: self.wal)
         self.connections = ConnectionList(lambda: self.engine, lambda: self.listeners)
+        self.keyring = KeyList(keys, lambda: self.engine)
         self.log = LogAdministration(config.wal, files, lambda: self.engine, lambda: self.wal)
 
     def principal(self, key: str) -> Principal | None:
@@ -70,32 +71,6 @@ class Status:
         if principal is None:
             self._http_failures += 1
         return principal
-
-    def everybody(self) -> KeysList:
-        """Return all keys and users, without what they prove themselves with.
-
-        Raises:
-            UnavailableError: The users are not loaded yet.
-        """
-        users = running(self.engine).users
-        assert users is not None
-        return KeysList(
-            [
-                KeyRow(who.name, list(who.publish), list(who.subscribe), who.admin)
-                for who in self._keys.principals()
-            ],
-            [
-                UserRow(
-                    account.name,
-                    iso(account.created_s * _US_PER_S),
-                    [
-                        GrantRow(grant.pattern, sorted(grant.operations))
-                        for grant in users.permissions(account.name)
-                    ],
-                )
-                for account in users.accounts()
-            ],
-        )
 
     def readiness(self) -> Readiness:
         """Return whether the broker takes work now."""

@@ -17,6 +17,7 @@ from braidmq.broker.followers import SCHEMA_ID
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Topic
 from braidmq.server.log_reading import read_log
+from braidmq.server.page_bounds import rows_on_page
 from braidmq.server.queue_administration import FindEngine, running
 from braidmq.server.ranking import ranked_page
 from braidmq.wal.wal import Wal
@@ -117,9 +118,8 @@ def _ends(wal: Wal, topic: bytes, last_id: int) -> tuple[int | None, bytes | Non
 
 def _plain_page(named: _Named, *, after: str, limit: int) -> TopicsPage:
     start = bisect_right(named.names, after)
-    rows = [_row(topic) for topic in named.topics[start : start + limit]]
-    more = start + limit < len(named.names)
-    return TopicsPage(rows, rows[-1].name if more else None, len(named.names))
+    page, following = _by_name(named.topics, start, limit)
+    return TopicsPage([_row(topic) for topic in page], following, len(named.names))
 
 
 def _chosen_page(
@@ -138,15 +138,20 @@ def _chosen_page(
     if visible is not None:
         chosen = [topic for topic in chosen if visible(topic.name)]
     if sort == "name":
-        start = bisect_right(chosen, after, key=_name)
-        page = chosen[start : start + limit]
-        more = start + limit < len(chosen)
-        following = page[-1].name if more else None
+        page, following = _by_name(chosen, bisect_right(chosen, after, key=_name), limit)
     else:
         key = _KEYS[sort]
         ranked = ((key(topic), topic.name, topic) for topic in chosen)
         page, following = ranked_page(ranked, after=after, limit=limit)
     return TopicsPage([_row(topic) for topic in page], following, len(chosen))
+
+
+def _by_name(topics: list[Topic], start: int, limit: int) -> tuple[list[Topic], str | None]:
+    """Return a page of sorted topics, and where to go on."""
+    page = topics[start : start + limit]
+    page = page[: rows_on_page((len(topic.raw) for topic in page), limit)]
+    more = start + len(page) < len(topics)
+    return page, page[-1].name if more else None
 
 
 def _row(topic: Topic) -> TopicSnapshot:

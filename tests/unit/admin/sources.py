@@ -10,7 +10,7 @@ from braidmq.admin.cursors import CursorSnapshot
 from braidmq.admin.dead_letters import Letter, LettersPage
 from braidmq.admin.events import Point
 from braidmq.admin.health import Readiness
-from braidmq.admin.keys import KeyRow, KeysList, UserRow
+from braidmq.admin.keys import KeyRow, KeysPage, UserRow
 from braidmq.admin.log import LogFacts
 from braidmq.admin.messages import StoredMessage, StoredPage
 from braidmq.admin.metrics import MetricValues
@@ -368,6 +368,21 @@ def some_facts(topics: int = 0) -> BrokerFacts:
     )
 
 
+class FakeKeyring:
+    """Two keys and a user, and what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, str]] = []
+
+    async def page(self, *, after: str, limit: int, search: str) -> KeysPage:
+        self.asked.append((after, limit, search))
+        keys = [
+            KeyRow("ops", [], [], admin=True),
+            KeyRow("orders", ["in.*"], ["orders.*"], admin=False),
+        ]
+        return KeysPage(keys, [UserRow("ada", "1970-01-01T00:00:00Z", [])], "user:ada", 9)
+
+
 class FakeSource:
     """What a broker would say, as plain attributes."""
 
@@ -386,6 +401,7 @@ class FakeSource:
         self.queues = FakeQueues()
         self.letters = FakeLetters(self.queues)
         self.cursors = FakeCursors()
+        self.keyring = FakeKeyring()
         self.principals = {
             ADMIN_KEY: Principal("ops", publish=[], subscribe=[], admin=True),
             ORDERS_KEY: Principal("orders", publish=["in.*"], subscribe=["orders.*"]),
@@ -405,10 +421,3 @@ class FakeSource:
         if self.broken:
             raise RuntimeError("a secret inside")
         return some_facts(len(self.topics.names))
-
-    def everybody(self) -> KeysList:
-        keys = [
-            KeyRow(who.name, who.publish, who.subscribe, who.admin)
-            for who in self.principals.values()
-        ]
-        return KeysList(keys, [UserRow("ada", "1970-01-01T00:00:00Z", [])])

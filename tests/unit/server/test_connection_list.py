@@ -1,11 +1,13 @@
 """Connections and subscriptions as an administrator has them."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
 import braidmq
 from braidmq.admin.refusals import BadCursorError, UnknownThingError
+from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.broker.authorize import Principal
 from braidmq.server.connection_list import ConnectionList
 from braidmq.testing.broker import running_broker
@@ -74,6 +76,26 @@ async def test_pages_go_on_where_the_last_one_ended() -> None:
             assert {"a", "ab"} == {row[0] for row in await rows(source, search="A")}
             assert [] == await rows(source, of=stranger)
             assert [] == (await source.connections(after="", limit=9, of=stranger)).connections
+
+
+async def test_long_topics_come_on_shorter_pages() -> None:
+    """A page has so many bytes of names, and the next one goes on: none is left out."""
+    names = [f"{n:02}{TOPIC_BYTES_MAX * 'x'}"[:TOPIC_BYTES_MAX] for n in range(20)]
+    async with (
+        running_broker() as broker,
+        braidmq.connect(broker.url("blip")) as client,
+        AsyncExitStack() as subscribed,
+    ):
+        for name in names:
+            await subscribed.enter_async_context(client.subscribe(name, qos=1))
+        first = await listing(broker).subscriptions(after="", limit=1_000, search="", of=None)
+        assert first.next is not None
+        rest = await listing(broker).subscriptions(
+            after=first.next, limit=1_000, search="", of=None
+        )
+
+        assert (15, 20, None) == (len(first.subscriptions), rest.total, rest.next)
+        assert names == [row.topic for row in (*first.subscriptions, *rest.subscriptions)]
 
 
 @pytest.mark.parametrize("after", ["x", "1.", "1.2.3", 25 * "9", "\u0663"])

@@ -12,13 +12,14 @@ from braidmq.admin.refusals import (
     UnknownQueueError,
 )
 from braidmq.base.errors import LogFullError, LogPoisonedError
+from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.server import queue_administration
 from braidmq.server.queue_administration import QueueAdministration, changing, running
 from braidmq.testing.broker import running_broker
 from braidmq.wire.vibe.queue_options import OptionError, QueueOptions
 from tests.integration.blip.peer import publish as publish_frame
 from tests.unit.server.by_hand import Hand
-from tests.unit.server.queue_broker import engine_of, publish, status_of
+from tests.unit.server.queue_broker import bury, engine_of, publish, status_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -81,6 +82,24 @@ async def test_queues_are_listed_by_name_in_pages() -> None:
 
         assert (["b", "c"], "c") == ([facts.name for facts in page.queues], page.next)
         assert (["d"], None) == ([facts.name for facts in rest.queues], rest.next)
+
+
+@pytest.mark.parametrize("sort", ["name", "waiting"])
+async def test_long_names_come_on_shorter_pages(sort: str) -> None:
+    """Topics of Blip have dead letters too, and their queues have names as long as theirs."""
+    names = [f"dlq.{n:02}{TOPIC_BYTES_MAX * 'x'}"[:TOPIC_BYTES_MAX] for n in range(20)]
+    async with running_broker() as broker:
+        for name in names:
+            await bury(broker, "q", b"1", letters=name)
+        queues = status_of(broker).queues
+        first = await queues.page(after="", limit=1_000, visible=lambda _: True, sort=sort)
+        assert first.next is not None
+        rest = await queues.page(
+            after=first.next, limit=1_000, visible=lambda _: True, sort=sort
+        )
+
+        assert (16, 20, None) == (len(first.queues), rest.total, rest.next)
+        assert names == [facts.name for facts in (*first.queues, *rest.queues)]
 
 
 async def test_queues_are_listed_by_what_waits_in_them() -> None:

@@ -1,12 +1,9 @@
 """The daemon as its pages show it: ready or why not, and the numbers."""
 
-import asyncio
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from braidmq.admin.parameters import iso
 from braidmq.admin.refusals import UnavailableError
 from braidmq.base.errors import LogPoisonedError
 from braidmq.broker import records
@@ -16,7 +13,6 @@ from braidmq.server.keys import KeyRing
 from braidmq.server.listeners import Admission, TcpListener
 from braidmq.server.recovery import recover
 from braidmq.server.status import Status
-from braidmq.server.users import Result
 from braidmq.testing.disk import FakeDisk
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.integration.blip.peer import broker_at, connected
@@ -155,37 +151,3 @@ async def test_messages_that_will_expire_are_counted() -> None:
 def _readiness(status: Status) -> tuple[bool, str]:
     readiness = status.readiness()
     return readiness.ready, readiness.reason
-
-
-@pytest.mark.asyncio
-async def test_everybody_is_shown_without_a_secret() -> None:
-    """Keys by name with their patterns; the development key's principal is among them."""
-    async with broker_at() as broker:
-        everybody = broker.daemon.status.everybody()
-
-        assert [("dev", ["*"], ["*"], True)] == [
-            (key.name, key.publish, key.subscribe, key.admin) for key in everybody.keys
-        ]
-        assert [] == everybody.users
-
-
-@pytest.mark.asyncio
-async def test_a_user_is_shown_without_a_password() -> None:
-    """By name and time, with what it may do: nothing, at first."""
-    async with broker_at() as broker:
-        engine = broker.daemon.status.engine
-        assert engine is not None
-        assert engine.users is not None
-        created: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        engine.users.create("ada", "countess", created.set_result)
-        assert Result.DONE == await created
-        everybody = broker.daemon.status.everybody()
-        shown = msgspec.to_builtins(everybody.users)
-
-        assert [{"name": "ada", "created": iso(broker.clock.now_us()), "grants": []}] == shown
-
-
-def test_before_recovery_nobody_is_shown() -> None:
-    """The users are in a file that is not read yet."""
-    with pytest.raises(UnavailableError, match="recovering the log"):
-        status_of(None).everybody()

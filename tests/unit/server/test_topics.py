@@ -3,8 +3,10 @@
 import pytest
 
 from braidmq.admin.refusals import BadCursorError, UnavailableError, UnknownTopicError
-from braidmq.admin.topics import TopicsPage
+from braidmq.admin.topics import TopicsPage, Visible
+from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.broker.topics import Topic
+from braidmq.server.page_bounds import PAGE_BYTES_MAX
 from braidmq.server.topics import TopicList
 from braidmq.testing.broker import RunningBroker, running_broker
 from tests.unit.server.queue_broker import engine_of, publish, status_of
@@ -25,13 +27,18 @@ def visible(name: str) -> bool:
 
 
 async def pages(
-    topics: TopicList, *, sort: str, search: str = "", limit: int
+    topics: TopicList,
+    *,
+    sort: str,
+    search: str = "",
+    limit: int,
+    sees: Visible | None = visible,
 ) -> list[TopicsPage]:
     found: list[TopicsPage] = []
     after: str | None = ""
     while after is not None:
         page = await topics.page(
-            after=after, limit=limit, search=search, sort=sort, visible=visible
+            after=after, limit=limit, search=search, sort=sort, visible=sees
         )
         found.append(page)
         after = page.next
@@ -56,6 +63,23 @@ async def test_topics_come_in_pages_of_any_order(
 
         assert expected == [topic.name for page in found for topic in page.topics]
         assert {4} == {page.total for page in found}
+
+
+@pytest.mark.parametrize("sort", ORDERS)
+@pytest.mark.parametrize("sees", [visible, None])
+async def test_long_names_come_on_shorter_pages(sort: str, sees: Visible | None) -> None:
+    """A page has so many bytes of them, and the next one goes on: none is left out."""
+    names = [f"{n:02}{TOPIC_BYTES_MAX * 'x'}"[:TOPIC_BYTES_MAX] for n in range(20)]
+    async with running_broker() as broker:
+        for name in names:
+            await publish(broker, name, b"x")
+        found = await pages(status_of(broker).topics, sort=sort, limit=1_000, sees=sees)
+
+        shown = [[topic.name for topic in page.topics] for page in found]
+        assert sorted(names) == sorted(name for page in shown for name in page)
+        assert [16, 4] == [len(page) for page in shown]
+        assert PAGE_BYTES_MAX >= max(sum(map(len, page)) for page in shown)
+        assert {20} == {page.total for page in found}
 
 
 async def test_who_sees_everything_gets_the_same_pages() -> None:

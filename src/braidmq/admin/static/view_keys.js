@@ -1,68 +1,58 @@
 // Users and keys: who may come in, and what for. Secrets are nowhere in it.
 
 import { get, path } from "./api.js";
-import { fill, h } from "./dom.js";
+import { h } from "./dom.js";
+import { list } from "./lists.js";
 import { named } from "./names.js";
-import { sentence } from "./notices.js";
 import { badge, command, emptyState, heading, panel, when } from "./pieces.js";
-import { table } from "./table.js";
+import { me } from "./session.js";
 
-export function view({ signal }) {
-  const place = h("div", {}, h("p", { class: "muted" }, "Loading…"));
-  get(path("keys"), { signal }).then((found) => draw(place, found)).catch((error) => {
-    if (signal.aborted) return;
-    fill(place, error.status === 403
-      ? emptyState("For administrators", "This key may not see users and keys. Sign in with one that has admin = true.")
-      : h("div", { class: "problem-box", role: "alert" }, sentence(error)));
-  });
+export function view(context) {
   return {
     title: "Users and keys",
-    element: h("div", {}, heading("Users and keys", { about: "What each may do. Keys themselves are shown once, when they are made." }), place),
+    element: h("div", {},
+      heading("Users and keys", { about: "What each may do. Keys themselves are shown once, when they are made." }),
+      me.admin
+        ? everybody(context)
+        : emptyState("For administrators", "This key may not see users and keys. Sign in with one that has admin = true.")),
   };
 }
 
-function draw(place, { keys, users }) {
-  fill(place,
-    panel("API keys", keys.length ? keyTable(keys) : emptyState("No keys are configured", "This broker runs in development mode, with a key that everybody knows. Make one of your own:"),
-      h("details", { class: "hint" }, h("summary", {}, "Make a key"),
-        h("p", { class: "muted" }, "It prints the key once, and the block for the configuration file:"),
-        command("braidmq keys new --name billing --publish 'orders.*' --subscribe 'orders.*'"))),
-    panel("Users", users.length ? userTable(users) : h("p", { class: "muted nothing" },
-      "No users. They come with Vibe clients that sign in with a name and a password; see docs/protocols/vibe.md.")));
-}
-
-function keyTable(keys) {
-  const shown = table({
-    caption: "API keys",
+function everybody(context) {
+  const shown = list({
+    context,
+    noun: ["user or key", "users and keys"],
+    search: "Search by name",
     key: (row) => row.name,
     columns: [
       { title: "Name", cell: (row) => named(row.name) },
-      { title: "Publish", wide: true, cell: (row) => patterns(row.publish) },
-      { title: "Subscribe", wide: true, cell: (row) => patterns(row.subscribe) },
-      { title: "Role", cell: (row) => row.admin ? badge("admin", "good") : h("span", { class: "muted" }, "–") },
+      { title: "May", wide: true, cell: (row) => grants(row.grants) },
+      { title: "Kind", cell: (row) => row.created ? "user" : ["API key", row.admin ? [" ", badge("admin", "good")] : null] },
+      { title: "Since", cell: (row) => row.created ? when(row.created) : h("span", { class: "muted" }, "–") },
     ],
+    async load({ search, after, limit, signal }) {
+      const page = await get(path("keys"), { query: { search, after, limit }, signal });
+      return { rows: [...page.keys.map(asGranted), ...page.users], next: page.next, total: page.total };
+    },
+    empty: emptyState("No keys are configured", "Make one of your own, as it is said below."),
   });
-  shown.render(keys);
-  return shown.element;
+  return [
+    shown.element,
+    panel("More of them",
+      h("div", { class: "hint" },
+        h("p", { class: "muted" }, "This prints a new key once, and the block for the configuration file:"),
+        command("braidmq keys new --name billing --publish 'orders.*' --subscribe 'orders.*'"),
+        h("p", { class: "muted" }, "Users come with Vibe clients that sign in with a name and a password; see docs/protocols/vibe.md."))),
+  ];
 }
 
-function userTable(users) {
-  const shown = table({
-    caption: "Users",
-    key: (row) => row.name,
-    columns: [
-      { title: "Name", cell: (row) => named(row.name) },
-      { title: "Grants", wide: true, cell: (row) => grants(row.grants) },
-      { title: "Since", cell: (row) => when(row.created) },
-    ],
-  });
-  shown.render(users);
-  return shown.element;
-}
-
-function patterns(list) {
-  if (!list?.length) return h("span", { class: "muted" }, "nothing");
-  return h("span", { class: "patterns" }, list.map((pattern) => h("code", {}, named(pattern))));
+/** Return a key with its permissions as a user has them: by pattern. */
+function asGranted(key) {
+  const granted = new Map();
+  for (const operation of ["publish", "subscribe"]) {
+    for (const pattern of key[operation]) granted.set(pattern, [...(granted.get(pattern) ?? []), operation]);
+  }
+  return { ...key, grants: [...granted].map(([pattern, operations]) => ({ pattern, operations })) };
 }
 
 function grants(list) {
