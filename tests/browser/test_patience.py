@@ -273,10 +273,18 @@ def verify(tab: Tab) -> None:
     tab.button("Verify sealed segments")
 
 
+def delete(tab: Tab) -> None:
+    tab.open("#/queues?search=dlq.slow")
+    tab.button("Delete…")
+    tab.page.get_by_label("Type the name to confirm").fill("dlq.slow")
+    tab.page.get_by_role("dialog").get_by_role("button", name="Delete queue").click()
+
+
 LONG: Final = {
     "verify": (verify, "**/api/log/verify", "verified, no damage."),
     "replay": (replay, "**/api/dead-letters/replay", "0 letters sent back."),
     "purge": (purge, "**/api/queues/*/purge", "0 messages purged."),
+    "delete": (delete, "**/api/queues/dlq.slow", "The queue is deleted."),
 }
 
 

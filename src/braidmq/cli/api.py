@@ -21,6 +21,9 @@ from braidmq.cli.exact_json import read_json, room_for_depth
 
 HTTP_PORT: Final = 9100
 ANSWER_TIMEOUT_S: Final = 10.0
+WORK_TIMEOUT_S: Final = 600.0
+"""For what changes many messages: much longer than it takes, but other work may be first."""
+
 PAGE_SIZE: Final = 200
 """Rows asked for at a time."""
 
@@ -48,6 +51,7 @@ _HINTS: Final = {
 }
 _NO_BROKER: Final = "`braidmq serve --dev` starts a broker"
 _SPELLING: Final = "is it spelled right in --url or BRAIDMQ_URL?"
+_AT_IT: Final = "the broker may still be at it"
 _OTHER_PORT: Final = f"is it HTTP's port? by default that is {HTTP_PORT}"
 
 
@@ -116,6 +120,18 @@ class Api:
         if not isinstance(said, dict):
             raise self._is_other()
         return said
+
+    def work(
+        self, method: str, path: str, body: object = None, *, listed_by: str = ""
+    ) -> dict[str, object]:
+        """Return the answer to what may take long, and wait for it so long.
+
+        Raises:
+            HttpError: As in `ask`.
+        """
+        # What is no broker is found out soon, and not after all that time.
+        self.ask("GET", "/healthz")
+        return self.ask(method, path, body, listed_by=listed_by, timeout_s=WORK_TIMEOUT_S)
 
     def rows(self, path: str, field: str, *, after: str = "") -> Iterator[dict[str, object]]:
         """Yield the rows of all pages of a list that is asked for by name, behind *after*.
@@ -195,6 +211,9 @@ class Api:
             response = connection.getresponse()
             return response.status, response.read(ANSWER_BYTES_MAX)
         except OSError as error:
+            if isinstance(error, TimeoutError) and timeout_s >= WORK_TIMEOUT_S:
+                late = f"{self.place} has not answered within {timeout_s:.0f} s; {_AT_IT}"
+                raise HttpError(late) from None
             raise self._is_unreachable(error) from None
         except http.client.HTTPException:
             raise self._is_other() from None

@@ -27,9 +27,6 @@ LETTERS_AT_ONCE: Final = 1_000
 """So many are sent back by one request, for a bar that moves: it is answered when all of them
 are committed."""
 
-REPLAY_TIMEOUT_S: Final = 600.0
-"""Much longer than they take, but another replay may be before them."""
-
 _QUEUE_COLUMNS: Final = ("queue", "messageCount", "inFlight", "subscriberCount")
 _COLUMNS: Final = ("offset", "id", "reason", "deathQueue", "attempts", "timestamp", "size")
 
@@ -100,7 +97,7 @@ def purge(queue: Queue, *, yes: Yes = False, url: Url = None, as_json: AsJson = 
     with _meant(api, queue):
         api.ask("GET", _page(queue, 1, 1), listed_by=LIST)
     confirm("purge dead letters", queue, yes=yes)
-    answer = api.ask("POST", path_of("api", "queues", queue, "purge"), listed_by=LIST)
+    answer = api.work("POST", path_of("api", "queues", queue, "purge"), listed_by=LIST)
     purged = counted(api.number_in(answer, "purged"), "letter")
     done = f"purged {purged} from {printable(queue)}"
     print_done(answer, done, as_json=as_json)
@@ -125,8 +122,7 @@ def _send_back_in_parts(api: Api, queue: str, total: int, advance: Advance) -> i
 
 def _send_back(api: Api, queue: str, *, count: int | None, offset: int | None = None) -> int:
     asked = {"queue": queue, "count": count, "offset": offset}
-    path = f"{LETTERS}/replay"
-    answer = api.ask("POST", path, asked, listed_by=LIST, timeout_s=REPLAY_TIMEOUT_S)
+    answer = api.work("POST", f"{LETTERS}/replay", asked, listed_by=LIST)
     return api.number_in(answer, "replayed")
 
 

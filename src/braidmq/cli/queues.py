@@ -101,7 +101,7 @@ def delete(name: Name, *, yes: Yes = False, url: Url = None, as_json: AsJson = F
     """Delete a queue with all that waits in it; its dead letters stay."""
     api = api_at(url)
     confirm("delete queue", name, yes=yes)
-    answer = api.ask("DELETE", path_of("api", "queues", name), listed_by=LIST)
+    answer = api.work("DELETE", path_of("api", "queues", name), listed_by=LIST)
     print_done(answer, f"deleted queue {printable(name)}", as_json=as_json)
 
 
@@ -110,7 +110,7 @@ def purge(name: Name, *, yes: Yes = False, url: Url = None, as_json: AsJson = Fa
     """Let go of everything that waits in a queue."""
     api = api_at(url)
     confirm("purge queue", name, yes=yes)
-    answer = api.ask("POST", path_of("api", "queues", name, "purge"), listed_by=LIST)
+    answer = api.work("POST", path_of("api", "queues", name, "purge"), listed_by=LIST)
     purged = counted(api.number_in(answer, "purged"), "message")
     done = f"purged {purged} from {printable(name)}"
     print_done(answer, done, as_json=as_json)

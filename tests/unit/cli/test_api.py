@@ -3,12 +3,20 @@
 import socket
 import threading
 from dataclasses import replace
+from http.client import HTTPConnection, HTTPResponse
 from unittest.mock import Mock
 
 import pytest
 
 from braidmq.base.errors import ConfigError
-from braidmq.cli.api import Api, HttpError, api_at, path_of
+from braidmq.cli.api import (
+    ANSWER_TIMEOUT_S,
+    WORK_TIMEOUT_S,
+    Api,
+    HttpError,
+    api_at,
+    path_of,
+)
 from braidmq.cli.main import main
 from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, facts
 from tests.unit.cli.serving import url
@@ -79,6 +87,66 @@ def test_an_address_that_was_guessed_is_told_as_such() -> None:
         replace(guessed, port=1).ask("GET", "/api/topics")
 
     assert 9100 == guessed.port
+
+
+WORK = {
+    "queue purge": (["queue", "purge", "dlq.a", "--yes"], "/api/queues/dlq.a/purge"),
+    "queue delete": (["queue", "delete", "dlq.a", "--yes"], "/api/queues/dlq.a"),
+    "dlq purge": (["dlq", "purge", "dlq.a", "--yes"], "/api/queues/dlq.a/purge"),
+    "dlq replay": (["dlq", "replay", "dlq.a"], "/api/dead-letters/replay"),
+    "one letter": (["dlq", "replay", "dlq.a", "--offset", "1"], "/api/dead-letters/replay"),
+}
+
+
+@pytest.mark.parametrize(("command", "path"), WORK.values(), ids=WORK.keys())
+def test_work_that_may_take_long_is_waited_for(
+    *,
+    source: FakeSource,
+    port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+    path: str,
+) -> None:
+    """The broker goes on with it; whether it is one, is asked with less patience before."""
+    asked: list[tuple[str, float]] = []
+    send = HTTPConnection.request
+
+    def noted(
+        connection: HTTPConnection,
+        method: str,
+        path: str,
+        *,
+        headers: dict[str, str],
+        body: bytes | None = None,
+    ) -> None:
+        asked.append((path, connection.timeout or 0.0))
+        send(connection, method, path, body=body, headers=headers)
+
+    source.letters.add("dlq.a", 1)
+    monkeypatch.setattr(HTTPConnection, "request", noted)
+    assert 0 == main([*command, "--url", url(port)])
+
+    assert [("/healthz", ANSWER_TIMEOUT_S), (path, WORK_TIMEOUT_S)] == asked[-2:]
+
+
+def test_work_that_takes_too_long_is_not_a_wrong_port(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be done all the same."""
+    api = api_at(url(port))
+    answer = HTTPConnection.getresponse
+
+    def late(connection: HTTPConnection) -> HTTPResponse:
+        if connection.timeout == WORK_TIMEOUT_S:
+            raise TimeoutError
+        return answer(connection)
+
+    monkeypatch.setattr(HTTPConnection, "getresponse", late)
+    with pytest.raises(HttpError) as caught:
+        api.work("POST", "/api/queues/a/purge")
+
+    told = f"127.0.0.1:{port} has not answered within 600 s; the broker may still be at it"
+    assert told == str(caught.value)
 
 
 OTHERS = [

@@ -84,9 +84,9 @@ export function post(address, body, { long = false } = {}) {
   return answer(address, { method: "POST", headers, body: JSON.stringify(body ?? {}), long });
 }
 
-/** Remove something. */
-export function remove(address) {
-  return answer(address, { method: "DELETE" });
+/** Remove something; *long* as above. */
+export function remove(address, { long = false } = {}) {
+  return answer(address, { method: "DELETE", long });
 }
 
 async function answer(address, { long = false, ...options }, read = JSON.parse) {

@@ -91,7 +91,7 @@ async function drop(queue) {
     text: `Its rules end, and ${plural(queue.messageCount, "waiting message")} with them.`,
     action: "Delete queue",
     typed: queue.name,
-    act: () => remove(path("queues", queue.name)),
+    act: () => remove(path("queues", queue.name), { long: true }),
   });
   if (done) say("The queue is deleted.");
   return done;
