@@ -51,6 +51,11 @@ _HINTS: Final = {
 }
 _NO_BROKER: Final = "`braidmq serve --dev` starts a broker"
 _SPELLING: Final = "is it spelled right in --url or BRAIDMQ_URL?"
+TRUST_HINT: Final = "SSL_CERT_FILE=FILE in the environment names who vouches for it"
+_UNKNOWN_ISSUERS: Final = frozenset({18, 19, 20, 21})
+"""How OpenSSL numbers that nobody who is trusted vouches; a wrong name, or a certificate that
+has run out, is not helped by trusting more."""
+
 _AT_IT: Final = "the broker may still be at it"
 _OTHER_PORT: Final = f"is it HTTP's port? by default that is {HTTP_PORT}"
 
@@ -238,11 +243,14 @@ class Api:
             reason, hint = "it hung up", _OTHER_PORT
         elif isinstance(error, ssl.SSLCertVerificationError):
             reason = f"its certificate is not trusted: {error.verify_message}"
+            hint = TRUST_HINT if error.verify_code in _UNKNOWN_ISSUERS else ""
         elif isinstance(error, ssl.SSLError):
             reason, hint = "it does not speak TLS", "http:// is without"
         elif isinstance(error, TimeoutError | ConnectionError):
             hint = _OTHER_PORT
-        if self.is_guessed and hint != _SPELLING:
+        if self.is_guessed and not isinstance(
+            error, socket.gaierror | ssl.SSLCertVerificationError
+        ):
             hint = "--url http://KEY@HOST:PORT names another address of HTTP"
         told = f"cannot reach HTTP on {self.place}: {reason}"
         return HttpError(f"{told}; {hint}" if hint else told)

@@ -42,6 +42,7 @@ from braidmq.cli import (
     topics,
     wal,
 )
+from braidmq.cli.api import TRUST_HINT
 
 EXIT_INTERRUPTED: Final = 130
 """128 and the number of SIGINT, as shells say it."""
@@ -53,6 +54,7 @@ _KEY_PLACE: Final = "the key is given in --url or BRAIDMQ_URL"
 _OTHER_PORT: Final = (
     "is it the port of that strand? by default blip's is 5555, vibe's 2925, qumbed's 6121"
 )
+_UNTRUSTED: Final = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
 _FAILED: Final = {
     os.strerror(errno.ECONNREFUSED): "`braidmq serve --dev` starts a broker",
     os.strerror(errno.ECONNRESET): _OTHER_PORT,
@@ -63,6 +65,8 @@ _FAILED: Final = {
         "`braidmq serve --dev` starts a broker, with Qumbed on UDP port 6121"
     ),
     "no host has that name": "is it spelled right in --url or BRAIDMQ_URL?",
+    f"{_UNTRUSTED}self-signed": TRUST_HINT,
+    f"{_UNTRUSTED}unable to": TRUST_HINT,  # find, or verify by, whoever has issued it
     "its certificate is not trusted": (
         "`publish` and `subscribe` take --ca-file FILE too, or --insecure for a trial"
     ),

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 
 from braidmq.admin.app import build_app
 from braidmq.admin.server import AdminServer
@@ -14,13 +15,13 @@ START_S_MAX = 30
 
 
 @contextmanager
-def serving(source: FakeSource) -> Iterator[int]:
-    """Serve *source* and give the port."""
+def serving(source: FakeSource, certificate: Path | None = None) -> Iterator[int]:
+    """Serve *source* and give the port; with TLS when there is a file with both its parts."""
     port: Future[int] = Future()
     stop: Future[asyncio.Event] = Future()
     loop = asyncio.new_event_loop()
     thread = threading.Thread(
-        target=loop.run_until_complete, args=(_serve(source, port, stop),)
+        target=loop.run_until_complete, args=(_serve(source, certificate, port, stop),)
     )
     thread.start()
     try:
@@ -37,9 +38,18 @@ def url(port: int, key: str = ADMIN_KEY) -> str:
 
 
 async def _serve(
-    source: FakeSource, port: "Future[int]", stop: "Future[asyncio.Event]"
+    source: FakeSource,
+    certificate: Path | None,
+    port: "Future[int]",
+    stop: "Future[asyncio.Event]",
 ) -> None:
-    server = AdminServer(build_app(source, loopback=True), host="127.0.0.1", port=0)
+    server = AdminServer(
+        build_app(source, loopback=True),
+        host="127.0.0.1",
+        port=0,
+        tls_cert=certificate,
+        tls_key=certificate,
+    )
     told = asyncio.Event()
     stop.set_result(told)
     port.set_result((await server.start())[1])

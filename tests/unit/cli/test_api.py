@@ -4,9 +4,11 @@ import socket
 import threading
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import trustme
 
 from braidmq.base.errors import ConfigError
 from braidmq.cli.api import (
@@ -19,7 +21,7 @@ from braidmq.cli.api import (
 )
 from braidmq.cli.main import main
 from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, facts
-from tests.unit.cli.serving import url
+from tests.unit.cli.serving import serving, url
 
 
 def test_a_wrong_key_is_told_without_the_key(
@@ -202,6 +204,58 @@ def test_https_to_a_port_without_tls_is_told(port: int) -> None:
     told = f"cannot reach HTTP on 127.0.0.1:{port}: it does not speak TLS; http:// is without"
     with pytest.raises(HttpError, match=told):
         api.ask("GET", "/api/topics")
+
+
+# For whom a certificate was made, and how its refusal ends.
+CERTIFICATES = {
+    "of nobody who is trusted": (
+        "127.0.0.1",
+        "; SSL_CERT_FILE=FILE in the environment names who vouches for it\n",
+    ),
+    "for another name": ("other.invalid", "certificate is not valid for '127.0.0.1'.\n"),
+}
+
+
+@pytest.mark.parametrize(("host", "end"), CERTIFICATES.values(), ids=CERTIFICATES.keys())
+def test_a_certificate_that_is_not_believed_is_told(
+    *,
+    source: FakeSource,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    host: str,
+    end: str,
+) -> None:
+    """With what helps, where that is another authority; one that is named is believed."""
+    authority = trustme.CA()
+    both, trusted = tmp_path / "both.pem", tmp_path / "ca.pem"
+    authority.issue_cert(host).private_key_and_cert_chain_pem.write_to_path(both)
+    authority.cert_pem.write_to_path(trusted)
+    if "SSL_CERT_FILE" not in end:
+        monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    with serving(source, both) as port:
+        address = f"https://{ADMIN_KEY}@127.0.0.1:{port}"
+        refused = main(["topics", "--url", address])
+        told = capsys.readouterr().err
+        monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+        believed = main(["topics", "--url", address])
+
+    begin = f"error: cannot reach HTTP on 127.0.0.1:{port}: its certificate is not trusted: "
+    assert (1, True, True) == (refused, told.startswith(begin), told.endswith(end))
+    assert (0 if host == "127.0.0.1" else 1) == believed
+
+
+def test_a_strand_with_a_certificate_that_is_not_believed_is_told(
+    source: FakeSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As HTTP is: they believe the same authorities."""
+    both = tmp_path / "both.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(both)
+    with serving(source, both) as port:
+        assert 1 == main(["publish", "a", "1", "--url", f"blips://k@127.0.0.1:{port}"])
+
+    told = capsys.readouterr().err
+    assert told.endswith("; SSL_CERT_FILE=FILE in the environment names who vouches for it\n")
 
 
 def test_a_strands_url_names_host_and_key() -> None:
