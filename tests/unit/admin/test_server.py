@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import io
+import json
 import logging
 import signal
 import socket
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from braidmq.admin import server
 from braidmq.admin.app import build_app
+from braidmq.admin.security import HEADERS
 from braidmq.admin.server import (
     CONNECTIONS_MAX,
     HEADER_BYTES_MAX,
@@ -151,6 +153,19 @@ async def answer_to(address: tuple[str, int], *lines: str) -> bytes:
     return answer
 
 
+def refusal_in(answer: bytes) -> tuple[int, str]:
+    """Return the status and the line of a refusal, which has the headers of every answer."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    wanted = {**HEADERS, "Content-Type": "application/json", "Connection": "close"}
+    assert {(name.lower(), value.lower()) for name, value in wanted.items()} <= headers.items()
+    assert "server" not in headers
+    said = json.loads(body)
+    assert ["error"] == list(said)
+    return int(status.split()[1]), said["error"]
+
+
 async def test_an_answer_does_not_say_what_serves_it() -> None:
     """Its name and version would only help those who look for a hole in it."""
     async with listening() as address:
@@ -226,9 +241,23 @@ async def test_a_head_without_an_end_is_refused_at_the_limit() -> None:
     async with listening() as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"GET /" + HEADER_BYTES_MAX * b"a")
-
-        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        answer = await reader.read()
         writer.close()
+
+    told = "this is no request of HTTP, or its head is too long"
+    assert (400, told) == refusal_in(answer)
+
+
+async def test_what_is_no_request_is_refused_as_everything_else_is() -> None:
+    """In JSON, with the headers that every answer has, and the connection ends."""
+    async with listening() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"noise\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+
+    told = "this is no request of HTTP, or its head is too long"
+    assert (400, told) == refusal_in(answer)
 
 
 @pytest.mark.parametrize(
@@ -253,10 +282,15 @@ async def test_more_connections_than_the_bound_get_503() -> None:
     async with listening() as address:
         idle = [await asyncio.open_connection(*address) for _ in range(CONNECTIONS_MAX)]
         try:
-            assert 503 == await asyncio.to_thread(asked, address, "/healthz")
+            answer = await answer_to(address, "GET /healthz HTTP/1.1")
         finally:
             for _, writer in idle:
                 writer.close()
+
+        assert (503, "too many connections; try again later") == refusal_in(answer)
+        async with asyncio.timeout(20):
+            while 503 == await asyncio.to_thread(asked, address, "/healthz"):
+                pass  # until the server has noticed that they are gone
 
 
 async def test_a_peer_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
