@@ -25,7 +25,10 @@ class Build(msgspec.Struct, frozen=True):
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is worth knowing at a glance; `backlog` are messages that wait for a consumer."""
+    """What is worth knowing at a glance; `backlog` are messages that wait for a consumer.
+
+    `tls` are those of the listeners that take nothing else.
+    """
 
     version: str
     dev: bool
@@ -39,6 +42,7 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     queues: int
     connections: dict[str, int]
     listeners: dict[str, str | None]
+    tls: list[str]
     messages_published: int
     messages_delivered: int
     messages_inflight: int

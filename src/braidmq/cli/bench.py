@@ -23,6 +23,7 @@ from braidmq.base.limits import MESSAGE_BYTES_MAX
 from braidmq.cli.bench_load import MESSAGES_MAX, SIZE_MIN
 from braidmq.cli.bench_report import PERCENTILES
 from braidmq.cli.config import AsJson
+from braidmq.cli.strand_address import is_http, strand_address
 from braidmq.cli.tables import print_json, print_rows, printable
 
 if TYPE_CHECKING:  # what a command needs is imported when it runs
@@ -70,8 +71,8 @@ Url = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="blip://, vibe:// or qumbed://KEY@HOST:PORT, or BRAIDMQ_URL; "
-        "default: a broker of its own, which goes away again.",
+        help="blip://, vibe:// or qumbed://KEY@HOST:PORT, or http://, which tells where the "
+        "strand is, or BRAIDMQ_URL; default: a broker of its own, which goes away again.",
     ),
 ]
 
@@ -105,6 +106,8 @@ def bench(
     if messages is not None and duration is not None:
         raise ConfigError("--messages", "give it or --duration, and not both")
     address = url or os.environ.get("BRAIDMQ_URL")
+    if address is not None and is_http(address):
+        address = strand_address(address, (strand or Strand.BLIP).value)
     load = Load(
         strand=_strand(strand, address),
         topic=topic or f"bench.{secrets.token_hex(4)}",

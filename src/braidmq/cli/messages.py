@@ -16,6 +16,7 @@ from braidmq.base.limits import MESSAGE_BYTES_MAX
 from braidmq.cli.completion import topic_names
 from braidmq.cli.config import AsJson
 from braidmq.cli.exact_json import payload_as_json
+from braidmq.cli.strand_address import strand_address
 from braidmq.cli.tables import print_json, printable
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
@@ -29,7 +30,8 @@ Url = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="blip://, vibe:// or qumbed://KEY@HOST:PORT; also BRAIDMQ_URL, out of sight.",
+        help="blip://, vibe:// or qumbed://KEY@HOST:PORT, or http://, which tells where Blip "
+        "is; also BRAIDMQ_URL, out of sight.",
     ),
 ]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)]
@@ -145,7 +147,7 @@ def subscribe(
 
 
 def _url(url: str | None) -> str:
-    return url or os.environ.get("BRAIDMQ_URL") or DEFAULT_URL
+    return strand_address(url or os.environ.get("BRAIDMQ_URL") or DEFAULT_URL)
 
 
 def _options(

@@ -99,6 +99,7 @@ class Status:
             queues=values.queues,
             connections=dict(values.connections),
             listeners=dict(self.addresses),
+            tls=_encrypted(self._config),
             messages_published=values.messages_published,
             messages_delivered=values.messages_delivered,
             messages_inflight=values.messages_inflight,
@@ -160,6 +161,17 @@ def _expiring_in(subscription: Subscription) -> int:
     if handed_out and next(iter(handed_out.values())).message.expires_us:
         count += len(handed_out)
     return count
+
+
+def _encrypted(config: Config) -> list[str]:
+    """Return which listeners have TLS; QUIC has it always."""
+    sections = {
+        "blip": config.blip,
+        "vibe": config.vibe,
+        "http": config.http,
+        "flight": config.flight,
+    }
+    return ["qumbed", *(name for name, one in sections.items() if one.tls_cert is not None)]
 
 
 def _fsyncs_of(wal: Wal | None) -> list[float]:

@@ -354,6 +354,7 @@ def some_facts(topics: int = 0) -> BrokerFacts:
         queues=0,
         connections={},
         listeners={"blip": "127.0.0.1:5555", "vibe": None},
+        tls=["qumbed"],
         messages_published=0,
         messages_delivered=0,
         messages_inflight=0,

@@ -93,7 +93,7 @@ USAGE = {
     "--percentiles 101": "--percentiles: must be",
     "--plot x.png": "--plot: must be a file that ends in .svg or .html",
     "--plot nowhere/x.svg": "--plot: there is no directory nowhere",
-    "--url http://k@127.0.0.1:1": "--url: must be blip://, vibe:// or qumbed://",
+    "--url ftp://k@127.0.0.1:1": "--url: must be blip://, vibe:// or qumbed://",
     "--url blip://k@127.0.0.1:1 --strand vibe": "--strand: is vibe, but the address is of blip",
     "--size 10": "--size",
     "--strand amqp": "--strand",

@@ -183,7 +183,7 @@ def _answer_http(listener: socket.socket) -> None:
 
 def test_an_address_of_no_strand_is_exit_2() -> None:
     """A wrong address is the command's usage."""
-    assert 2 == main(["publish", "t", "x", "--url", "http://dev-key@127.0.0.1:1"])
+    assert 2 == main(["publish", "t", "x", "--url", "ftp://dev-key@127.0.0.1:1"])
 
 
 def test_an_error_line_cannot_move_the_cursor() -> None:

@@ -43,6 +43,24 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
+def test_one_address_serves_all_commands(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that speak a strand ask at the HTTP side where it is."""
+    monkeypatch.setenv("BRAIDMQ_URL", broker.http_url())
+    told = capsys.readouterr
+    assert 0 == main(["publish", "one.address", "1", "--count", "3"])
+    assert "published 3 to one.address\n" == told().out
+    assert 0 == main(["topics", "--json"])
+    assert {"one.address": 3} == {
+        row["name"]: row["messages"]
+        for row in json.loads(told().out)
+        if row["name"] == "one.address"
+    }
+    assert 0 == main(["bench", "--messages", "10", "--json"])
+    assert "blip" == json.loads(told().out)["strand"]
+
+
 def subscriptions(broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]) -> int:
     main(["topics", "--url", broker.http_url(), "--json"])
     rows = json.loads(capsys.readouterr().out)

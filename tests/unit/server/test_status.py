@@ -151,3 +151,16 @@ async def test_messages_that_will_expire_are_counted() -> None:
 def _readiness(status: Status) -> tuple[bool, str]:
     readiness = status.readiness()
     return readiness.ready, readiness.reason
+
+
+def test_listeners_with_tls_are_told(tmp_path: Path) -> None:
+    """Whoever is led to one must know how to speak to it; QUIC is never without."""
+    both = tmp_path / "both.pem"
+    both.touch()
+    config = Config(dev=True, blip=BlipConfig(tls_cert=both, tls_key=both))
+    statuses = [
+        Status(one, KeyRing([], dev=True), FakeDisk(), now_us=lambda: 1)
+        for one in (Config(dev=True), config)
+    ]
+
+    assert [["qumbed"], ["qumbed", "blip"]] == [status.overview().tls for status in statuses]
