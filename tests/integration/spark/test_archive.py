@@ -24,8 +24,9 @@ from braidmq.spark.pipelines.packing import PACKED, packed, unpacked
 from braidmq.spark.pipelines.runs import Plan
 from braidmq.spark.pipelines.triggers import Trigger
 from braidmq.wal import Wal
-from tests.integration.spark.outputs import archived, forget_newest_commit, readings
+from tests.integration.spark.outputs import archived, forget_newest_commit, readings, rows_of
 from tests.unit.columnar.logs import log_of, plain_rows, retain_from, write, write_log
+from tests.unit.columnar.strangers import OF_FILES
 from tests.unit.spark.running import KEY, running
 from tests.unit.spark.sources import varied
 
@@ -92,6 +93,12 @@ def test_files_lie_by_day_and_topic(done: Archived) -> None:
         assert row["timestamp"].date().isoformat() == row["date"]
         assert row["topic_dir"].startswith(f"{row['topic']}~")
     assert all(re.fullmatch(r"batch-\d{10}-\d{4}\.parquet", f.name) for f in done.files())
+
+
+@pytest.mark.parametrize("reader", OF_FILES)
+def test_other_readers_see_what_pyarrow_sees(done: Archived, reader: str) -> None:
+    """Each row once, all columns and what the directories say, by the pattern of the page."""
+    assert rows_of(done.out) == OF_FILES[reader](done.out)
 
 
 def test_files_found_by_pattern_are_the_log(done: Archived) -> None:

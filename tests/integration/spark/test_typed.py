@@ -21,6 +21,7 @@ from tests.integration.spark.outputs import (
     typed_rows,
 )
 from tests.unit.columnar.logs import log_of, message, plain_rows, write, write_log
+from tests.unit.columnar.strangers import OF_FILES
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,7 +39,7 @@ def plan_of(log: Path, out: Path, form: str = "parquet") -> Plan:
 
 
 def test_each_schema_has_its_table_and_misfits_are_in_quarantine(tmp_path: Path) -> None:
-    """Against a count by hand; also when last commits were lost, and with more messages."""
+    """Against a count by hand; also when last commits were lost, and for other readers."""
     out, lines = tmp_path / "out", list[str]()
     with log_of(tmp_path / "log", readings(120)) as wal:
         run = partial(typed, plan_of(tmp_path / "log", out), WANTED, lines.append)
@@ -54,6 +55,8 @@ def test_each_schema_has_its_table_and_misfits_are_in_quarantine(tmp_path: Path)
 
     tables = [rows_of(out / name) for name in (TEMPERATURE, HUMIDITY, "quarantine")]
     assert all(tables)
+    for name, rows in zip((TEMPERATURE, HUMIDITY, "quarantine"), tables, strict=True):
+        assert [rows, rows] == [read(out / name) for read in OF_FILES.values()]
     assert len(wanted) == sum(map(len, tables))
     assert any(line.startswith(f"typed {HUMIDITY}: batch 0, 30 rows") for line in lines)
 

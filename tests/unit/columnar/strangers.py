@@ -1,0 +1,59 @@
+"""What others than pyarrow and Spark make of our Arrow tables and Parquet files."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+
+from tests.unit.columnar.logs import Row
+
+FILES: Final = "**/*.parquet"
+"""The pattern that the documents tell; nothing else that lies below a table matches it."""
+
+
+def duckdb_rows(table: pa.Table) -> list[Row]:
+    """The rows of an Arrow table, through DuckDB."""
+    with duckdb.connect() as connection:
+        return _rows(connection.from_arrow(table))
+
+
+def polars_rows(table: pa.Table) -> list[Row]:
+    """The rows of an Arrow table, through polars."""
+    return pl.DataFrame(table).to_dicts()
+
+
+def duckdb_files(directory: Path) -> list[Row]:
+    """The rows of a table's files in the order of the log, with what its directories say."""
+    with duckdb.connect() as connection:
+        found = connection.read_parquet(str(directory / FILES), hive_partitioning=True)
+        return _in_order(_rows(found))
+
+
+def polars_files(directory: Path) -> list[Row]:
+    """The same."""
+    found = pl.scan_parquet(directory / FILES, hive_partitioning=True)
+    return _in_order(found.collect().to_dicts())
+
+
+OF_ARROW: Final[dict[str, Callable[[pa.Table], list[Row]]]] = {
+    "duckdb": duckdb_rows,
+    "polars": polars_rows,
+}
+OF_FILES: Final[dict[str, Callable[[Path], list[Row]]]] = {
+    "duckdb": duckdb_files,
+    "polars": polars_files,
+}
+
+
+def _rows(found: Any) -> list[Row]:  # noqa: ANN401 - its own type says nothing of its rows
+    rows: list[Row] = found.to_arrow_table().to_pylist()
+    return rows
+
+
+def _in_order(rows: list[Row]) -> list[Row]:
+    """Days become text, as pyarrow has them: the others see that they are days."""
+    days = [{**row, "date": row["date"].isoformat()} for row in rows]
+    return sorted(days, key=lambda row: int(row["offset"]))
