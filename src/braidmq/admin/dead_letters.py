@@ -99,12 +99,19 @@ class LettersList(msgspec.Struct, frozen=True):
     next: int | None
 
 
-class Replay(msgspec.Struct, frozen=True):
+class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which letters to send back: so many of the oldest, the one at an offset, or all."""
 
     queue: Annotated[str, Meta(min_length=1)]
     count: Annotated[int, Meta(ge=1, le=REPLAY_COUNT_MAX)] | None = None
     offset: Annotated[int, Meta(ge=1, le=SIGNED_MAX)] | None = None
+
+
+_ONE_OF: Final = {name: {"type": "integer"} for name in ("count", "offset")}
+_Replay = Annotated[
+    Replay,
+    Meta(extra_json_schema={"not": {"properties": _ONE_OF, "required": list(_ONE_OF)}}),
+]
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -205,7 +212,7 @@ def letter_endpoints(keys: KeySource, source: LetterSource) -> list[Endpoint]:
             handler=replay,
             summary="Send dead letters back to where they came from, oldest first.",
             tag="dead letters",
-            body=Replay,
+            body=_Replay,
             answer=Replayed,
             refusals=(404, 409, 503),
         ),

@@ -72,6 +72,15 @@ _Utf8: Final = codecs.getincrementaldecoder("utf-8")
 LARGE_AT_ONCE_MAX: Final = 2
 """Bodies above BODY_BYTES_MAX that are read and published at once; others wait for them."""
 
+BASE64_PATTERN: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+"""Base64 in JSON Schema's words."""
+
+_Base64 = Annotated[
+    str, Meta(extra_json_schema={"contentEncoding": "base64", "pattern": BASE64_PATTERN})
+]
+_HeaderName = Annotated[str, Meta(min_length=1)]
+_False = Annotated[bool, Meta(extra_json_schema={"const": False})]
+
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message as the log has it."""
@@ -133,9 +142,9 @@ class Posted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """
 
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    payload_base64: str | msgspec.UnsetType = msgspec.UNSET
+    payload_base64: _Base64 | msgspec.UnsetType = msgspec.UNSET
     encoding: Literal["json", "text", "base64"] | msgspec.UnsetType = msgspec.UNSET
-    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    headers: dict[_HeaderName, str] = msgspec.field(default_factory=dict)
     qos: Annotated[int, Meta(ge=0, le=1)] = 1
     priority: Annotated[int, Meta(ge=0, le=PRIORITY_MAX)] = 1
     offset: int | None = None
@@ -144,7 +153,17 @@ class Posted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     size: int | None = None
     origin: str | None = None
     sealed: bool = False
-    truncated: bool = False
+    truncated: _False = False
+
+
+_OnePayload = Annotated[
+    Posted,
+    Meta(
+        extra_json_schema={
+            "oneOf": [{"required": [name]} for name in ("payload", "payload_base64")]
+        }
+    ),
+]
 
 
 class MessageSource(Protocol):
@@ -260,7 +279,7 @@ def _publishing(keys: KeySource, source: MessageSource) -> Endpoint:
         summary="Publish a message; answered when it is durable.",
         tag="messages",
         names=(_TOPIC,),
-        body=Posted,
+        body=_OnePayload,
         answer=Published,
         statuses=(201,),
         refusals=(409, 503),
@@ -292,8 +311,6 @@ def read_posted(body: bytes) -> Posted:
         HEADERS_BYTES_MAX
     ):
         raise HTTPException(400, f"headers: more than {HEADERS_BYTES_MAX} bytes")
-    if "" in posted.headers:
-        raise HTTPException(400, "headers: a name must not be empty")
     return posted
 
 

@@ -40,10 +40,13 @@ from braidmq.broker.authorize import (
     authorize,
 )
 from braidmq.broker.dead_letters import QUEUE_NAME_CHARACTERS_MAX
-from braidmq.wire.vibe.messages import is_queue_name
+from braidmq.wire.vibe.messages import QUEUE_NAME_PATTERN, is_queue_name
 from braidmq.wire.vibe.queue_options import (
+    COUNT_MAX,
     MODES,
     STRATEGIES,
+    TIMESPAN_PATTERN,
+    TTL_MS_MAX,
     OptionError,
     QueueFacts,
     QueueOptions,
@@ -52,18 +55,36 @@ from braidmq.wire.vibe.queue_options import (
 
 _NAMES: Final = (Name("queue", "The queue's name."),)
 
+_NameOrNone = Annotated[
+    str,
+    Meta(
+        max_length=QUEUE_NAME_CHARACTERS_MAX,
+        extra_json_schema={"pattern": QUEUE_NAME_PATTERN},
+    ),
+]
+_Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
+_Mode = Annotated[str, Meta(extra_json_schema={"enum": list(MODES)})]
+_Strategy = Annotated[str, Meta(extra_json_schema={"enum": list(STRATEGIES)})]
+_Ms = Annotated[int, Meta(ge=0, le=TTL_MS_MAX)]
+_Span = Annotated[str, Meta(extra_json_schema={"pattern": TIMESPAN_PATTERN})]
 
-class DeclaredQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A queue to be declared; what is left out is the broker's to choose."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=QUEUE_NAME_CHARACTERS_MAX)]
-    delivery_mode: str | int | None = None  # by name or by number
-    max_queue_size: int | None = None
-    message_ttl: int | str | None = None
+class DeclaredQueue(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
+):
+    """A queue to be declared; what is left out is the broker's to choose.
+
+    It is read by `read_options`, as a strand reads it, and this is what that takes.
+    """
+
+    name: Annotated[_NameOrNone, Meta(min_length=1)]
+    delivery_mode: _Mode | Annotated[int, Meta(ge=0, lt=len(MODES))] | None = None
+    max_queue_size: _Count | None = None
+    message_ttl: _Ms | _Span | None = None
     enable_dead_letter_queue: bool | None = None
-    dead_letter_queue_name: str | None = None
-    overflow_strategy: str | int | None = None  # as the mode
-    max_retry_attempts: int | None = None
+    dead_letter_queue_name: _NameOrNone | None = None  # an empty one is none
+    overflow_strategy: _Strategy | Annotated[int, Meta(ge=0, lt=len(STRATEGIES))] | None = None
+    max_retry_attempts: _Count | None = None
     durable: bool | None = None
 
 

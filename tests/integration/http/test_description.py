@@ -25,6 +25,14 @@ CHECKS = [
     checks.ignored_auth,
     checks.negative_data_rejection,
 ]
+REFUSALS = {
+    "after must be the `next` of a page with the same sort": "it is opaque",
+    "deadLetterQueueName: is the queue itself": "no schema compares two values",
+}
+"""Refusals of what fits the description, and why it cannot say so.
+
+Besides these, what is not there (404) or is there already, otherwise (409), may be refused.
+"""
 BOUNDED = settings(
     max_examples=15,
     derandomize=True,
@@ -41,6 +49,21 @@ def broker() -> Iterator[Served]:
             broker.publish("orders", {"n": number})
         broker.ask("POST", "/api/queues", {"name": "mail", "maxQueueSize": 2})
         yield broker
+
+
+def fitting_data_acceptance(
+    ctx: schemathesis.CheckContext,
+    response: schemathesis.Response,
+    case: schemathesis.Case[Any],
+) -> bool | None:
+    """What fits the description is taken, but for REFUSALS."""
+    if 400 == response.status_code:
+        given = case.body.values() if isinstance(case.body, dict) else []
+        # A schema takes 1.0 for an integer, and the broker does not.
+        if response.json()["error"] in REFUSALS or float in map(type, given):
+            return None
+    taken: bool | None = checks.positive_data_acceptance(ctx, response, case)
+    return taken
 
 
 # The description depends on nothing that runs, so that there is a test for each operation.
@@ -63,4 +86,6 @@ def test_every_answer_is_one_that_was_described(
 ) -> None:
     """Statuses, media types and bodies, for what fits the description and what does not."""
     headers = {"Authorization": "Bearer dev-key"}
-    case.call_and_validate(base_url=broker.url, headers=headers, checks=CHECKS)
+    case.call_and_validate(
+        base_url=broker.url, headers=headers, checks=[*CHECKS, fitting_data_acceptance]
+    )

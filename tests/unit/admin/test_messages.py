@@ -5,8 +5,11 @@ import base64
 import json
 from collections.abc import Callable
 
+import jsonschema_rs
 import msgspec
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Message, Scope
@@ -14,6 +17,7 @@ from starlette.types import ASGIApp, Message, Scope
 from braidmq.admin import messages
 from braidmq.admin.app import build_app
 from braidmq.admin.messages import (
+    BASE64_PATTERN,
     LARGE_AT_ONCE_MAX,
     PAYLOAD_BYTES_MAX,
     SHOWN_BYTES_MAX,
@@ -348,3 +352,21 @@ def test_a_full_queue_is_409(client: TestClient, source: FakeSource) -> None:
     answer = client.post(POSTING, headers=ORDERS, json={"payload": 1})
 
     assert (409, {"error": "the queue is full"}) == (answer.status_code, answer.json())
+
+
+@given(st.text("Az09+/", max_size=9), st.text("=", max_size=3), st.sampled_from(["", *"\n-_A"]))
+def test_the_pattern_of_base64_says_what_is_taken(begun: str, filled: str, end: str) -> None:
+    """Whoever reads it in the description is told no other rule."""
+    assume(
+        len(begun) % 4 or not filled
+    )  # padding where none is due is let pass by some Pythons
+    text = begun + filled + end
+    posted = Posted(payload_base64=text)
+    try:
+        payload_of(posted)
+    except HTTPException:
+        taken = False
+    else:
+        taken = True
+
+    assert taken == jsonschema_rs.is_valid({"pattern": BASE64_PATTERN}, text)

@@ -2,11 +2,12 @@
 
 import jsonschema_rs
 import pytest
+from starlette.testclient import TestClient
 
 from braidmq.admin.app import endpoints_of
 from braidmq.admin.endpoints import Endpoint
 from braidmq.admin.openapi import VERSION, describe, operation_id, statuses_of
-from tests.unit.admin.sources import FakeSource
+from tests.unit.admin.sources import ADMIN, ORDERS, FakeSource
 
 ENDPOINTS = endpoints_of(FakeSource(), loopback=True)
 
@@ -72,6 +73,74 @@ def test_refusals_follow_from_what_an_endpoint_takes(endpoint: Endpoint) -> None
     assert (endpoint.key != "none") == (401 in statuses)
     if endpoint.query or endpoint.body is not None:
         assert 400 in statuses
+
+
+TAKEN: dict[str, list[object]] = {
+    "/api/queues": [
+        {"name": "a"},
+        {"name": "a", "deliveryMode": "RoundRobin", "overflowStrategy": 3, "messageTtl": 0},
+        {"name": "a", "messageTtl": "1.00:00:00", "deadLetterQueueName": "", "durable": None},
+    ],
+    "/api/dead-letters/replay": [
+        {"queue": "a"},
+        {"queue": "a", "count": 1, "offset": None},
+        {"queue": "a", "offset": 7},
+    ],
+    "/api/topics/{topic}/messages": [
+        {"payload": None},
+        {"payload_base64": "AA==", "headers": {"k": "v"}, "truncated": False},
+    ],
+}
+REFUSED: dict[str, list[object]] = {
+    "/api/queues": [
+        {},
+        {"name": ""},
+        {"name": "a b"},
+        {"name": "a", "priority": 1},
+        {"name": "a", "deliveryMode": "Random"},
+        {"name": "a", "deliveryMode": 4},
+        {"name": "a", "overflowStrategy": -1},
+        {"name": "a", "messageTtl": "1"},
+        {"name": "a", "messageTtl": -1},
+        {"name": "a", "maxQueueSize": 0},
+        {"name": "a", "maxRetryAttempts": 2**31},
+        {"name": "a", "deadLetterQueueName": "a/b"},
+    ],
+    "/api/dead-letters/replay": [
+        {"queue": ""},
+        {"queue": "a", "all": True},
+        {"queue": "a", "count": 0},
+        {"queue": "a", "count": 1, "offset": 1},
+    ],
+    "/api/topics/{topic}/messages": [
+        {},
+        {"payload": 1, "payload_base64": ""},
+        {"payload_base64": "A"},
+        {"payload": 1, "headers": {"": "v"}},
+        {"payload": 1, "truncated": True},
+    ],
+}
+
+
+@pytest.mark.parametrize("path", TAKEN)
+def test_bodies_are_described_as_strictly_as_they_are_read(
+    client: TestClient, path: str
+) -> None:
+    """A generated client refuses what the broker would, before it asks."""
+    described = describe(ENDPOINTS, "1")
+    body = operations()["POST", path]["requestBody"]
+    assert isinstance(body, dict)
+    schema = {
+        "components": described["components"],
+        **body["content"]["application/json"]["schema"],
+    }
+    validator = jsonschema_rs.validator_for(schema, offline=True)
+    address, key = path.replace("{topic}", "in.a"), ORDERS if "{topic}" in path else ADMIN
+    answers = [client.post(address, json=one, headers=key) for one in REFUSED[path]]
+
+    assert [] == [one for one in TAKEN[path] if not validator.is_valid(one)]
+    assert [] == [one for one in REFUSED[path] if validator.is_valid(one)]
+    assert {400} == {answer.status_code for answer in answers}
 
 
 def test_every_schema_can_be_used() -> None:

@@ -68,6 +68,9 @@ _HEAD: Final = struct.Struct(
 _NO_HEADERS: Final = bytes(2)
 _NO_ERROR: Final = bytes(4)
 
+QUEUE_NAME_PATTERN: Final = r"^[\p{L}\p{Nd}._-]*$"
+"""The characters of queue names in JSON Schema's words; `is_queue_name` judges faster."""
+
 _ASCII_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
 

@@ -42,16 +42,17 @@ _MS_PER_DAY: Final = 86_400_000
 _TICKS_PER_MS: Final = 10_000  # seven decimals of a second
 _DIGITS_MAX: Final = 16  # of an integer; more than any bound here has
 
-_TIMESPAN: Final = re.compile(
-    r"(?:(?P<days>\d{1,8})\.)?(?P<hours>\d\d):(?P<minutes>\d\d):(?P<seconds>\d\d)"
-    r"(?:\.(?P<fraction>\d{1,7}))?",
-    re.ASCII,
-)
-_HOURS: Final = 24
+_TIME_OF_DAY: Final = r"([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])(?:\.([0-9]{1,7}))?"
+_TIMESPAN: Final = re.compile(rf"(?:([0-9]{{1,8}})\.)?{_TIME_OF_DAY}")
+
+TIMESPAN_PATTERN: Final = rf"^(?:[0-9]{{1,7}}\.)?{_TIME_OF_DAY}$"
+"""Time spans in JSON Schema's words, with so few days that none is above TTL_MS_MAX."""
+
 _SIXTY: Final = 60
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 assert 10**_DIGITS_MAX > TTL_MS_MAX > COUNT_MAX
+assert 10**7 * _MS_PER_DAY < TTL_MS_MAX  # as TIMESPAN_PATTERN has it
 
 
 class OptionError(BraidError):
@@ -168,12 +169,10 @@ def parse_timespan(text: str) -> int:
     match = _TIMESPAN.fullmatch(text)
     if match is None:
         raise ValueError("not a time span")
-    hours, minutes, seconds = (int(match[name]) for name in ("hours", "minutes", "seconds"))
-    if hours >= _HOURS or minutes >= _SIXTY or seconds >= _SIXTY:
-        raise ValueError("not a time of day")
-    ticks = int((match["fraction"] or "").ljust(7, "0"))
-    whole_s = (hours * _SIXTY + minutes) * _SIXTY + seconds
-    ms = int(match["days"] or 0) * _MS_PER_DAY + whole_s * _MS_PER_S - -ticks // _TICKS_PER_MS
+    days, hours, minutes, seconds, fraction = match.groups("0")
+    ticks = int(fraction.ljust(7, "0"))
+    whole_s = (int(hours) * _SIXTY + int(minutes)) * _SIXTY + int(seconds)
+    ms = int(days) * _MS_PER_DAY + whole_s * _MS_PER_S - -ticks // _TICKS_PER_MS
     if ms > TTL_MS_MAX:
         raise ValueError("too long")
     return ms

@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from braidmq.wire.errors import MalformedPayloadError
 from braidmq.wire.vibe import messages
 from braidmq.wire.vibe.messages import (
+    QUEUE_NAME_CHARS_MAX,
+    QUEUE_NAME_PATTERN,
     Body,
     encode_headers,
     is_queue_name,
@@ -250,6 +253,19 @@ def test_queue_names_are_letters_digits_and_three_signs(name: str) -> None:
 def test_other_names_are_no_queue_names(name: str) -> None:
     """Neither signs nor spaces nor numbers that are no decimal digits, nor combining marks."""
     assert not is_queue_name(name)
+
+
+# Characters that this Python does not know may be letters to whoever reads the pattern.
+known = st.characters(exclude_categories=["Cs", "Cn"])
+
+
+@given(st.text(st.one_of(st.sampled_from("aZ09-_. \n"), known), min_size=1, max_size=4))
+def test_the_pattern_of_queue_names_says_the_same(name: str) -> None:
+    """Whoever reads it in a description is told no other rule."""
+    length = {"minLength": 1, "maxLength": QUEUE_NAME_CHARS_MAX}
+    schema = {"type": "string", "pattern": QUEUE_NAME_PATTERN, **length}
+
+    assert is_queue_name(name) == jsonschema_rs.is_valid(schema, name)
 
 
 @given(

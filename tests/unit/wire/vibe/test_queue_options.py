@@ -4,6 +4,7 @@ import json
 from contextlib import suppress
 from dataclasses import asdict, replace
 
+import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from braidmq.wire.vibe.queue_options import (
     COUNT_MAX,
     MODES,
     STRATEGIES,
+    TIMESPAN_PATTERN,
     TTL_MS_MAX,
     OptionError,
     QueueFacts,
@@ -307,6 +309,21 @@ def test_what_is_no_time_span(text: str) -> None:
 def test_every_time_span_comes_back(ms: int) -> None:
     """What is written is read."""
     assert ms == parse_timespan(format_timespan(ms))
+
+
+DAYS_DESCRIBED = 10**7
+
+
+@given(st.integers(0, DAYS_DESCRIBED * 86_400_000 - 1))
+def test_the_pattern_of_time_spans_has_what_is_written(ms: int) -> None:
+    """Up to some thousands of years, behind which a pattern could not tell what is too long."""
+    assert jsonschema_rs.is_valid({"pattern": TIMESPAN_PATTERN}, format_timespan(ms))
+
+
+@given(st.from_regex(TIMESPAN_PATTERN.replace("$", r"\Z")))
+def test_what_the_pattern_of_time_spans_has_is_read(text: str) -> None:
+    """No time of day in it is beyond midnight, and none is too long."""
+    assert 0 <= parse_timespan(text) <= TTL_MS_MAX
 
 
 def test_queue_info_for_the_seeds_clients() -> None:
