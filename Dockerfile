@@ -1,7 +1,7 @@
 # The broker in a container: built from this repository with pip, run as nobody special.
 #
 #   docker build -t braidmq .
-#   docker build -t braidmq:spark --build-arg EXTRAS=[spark] .     with Arrow Flight; larger
+#   docker build -t braidmq:flight --build-arg EXTRAS=[columnar] .     with Arrow Flight; larger
 #
 # compose.yaml beside it adds Prometheus and Grafana. docs/howto/container.md says the rest.
 

@@ -161,7 +161,7 @@ async def test_without_pyarrow_who_asks_for_flight_is_refused(tmp_path: Path) ->
     code, line = await refused(tmp_path / "b", *FLIGHT, environment={"PYTHONPATH": path})
 
     assert 2 == code
-    assert "error: flight: needs pyarrow: pip install braidmq[spark], or turn it off" == line
+    assert "error: flight: needs pyarrow: pip install braidmq[columnar], or turn it off" == line
 
 
 def has_loaded(broker: Served, library: str) -> bool:

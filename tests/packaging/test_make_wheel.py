@@ -77,10 +77,10 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(place)
 
 
-def commands() -> tuple[str, str, list[str], str]:
-    """Return the page's: for this machine, for any, to install, and with Spark."""
-    (here,), (anywhere,), install, (with_spark,) = told(PAGE)
-    return here, anywhere, install, with_spark
+def commands() -> tuple[str, str, list[str], list[str]]:
+    """Return the page's: for this machine, for any, to install, and with extras."""
+    (here,), (anywhere,), install, *extras = told(PAGE)
+    return here, anywhere, install, [line for lines in extras for line in lines]
 
 
 def names_in(wheel: Path) -> set[str]:
@@ -109,7 +109,7 @@ def test_with_a_compiler_it_is_for_this_kind_of_machine(clone: Clone) -> None:
 
 def test_without_one_it_is_for_any_machine_and_can_be_installed(clone: Clone) -> None:
     """Alone in its directory, as the lines that install it expect; the program is there."""
-    _, anywhere, install, with_spark = commands()
+    _, anywhere, install, with_extras = commands()
     (clone.place / "dist").mkdir()
     (clone.place / "dist/braidmq-0.0.1-py3-none-any.whl").touch()
     made = clone.type(anywhere)
@@ -129,7 +129,9 @@ def test_without_one_it_is_for_any_machine_and_can_be_installed(clone: Clone) ->
     assert [] == [name for name in names_in(clone.place / made) if name.endswith(".so")]
     said = [clone.type(line, **surroundings) for line in install]
     assert f"braidmq {made.split('-')[1]}" == said[-1]
-    clone.type(f"{with_spark} --force-reinstall", **surroundings)
+    assert ["columnar", "spark"] == [re.findall(r"\[(\w+)\]", line)[-1] for line in with_extras]
+    for line in with_extras:
+        clone.type(f"{line} --force-reinstall", **surroundings)
 
 
 def test_pages_that_install_a_wheel_say_where_it_comes_from() -> None:

@@ -19,6 +19,9 @@ from tests.packaging.wheels import ROOT
 
 SOURCES: Final = ROOT / "src"
 OURS: Final = {path.name for path in SOURCES.iterdir() if path.is_dir()}
+EXTRAS: Final = ("columnar", "spark")
+"""Each asks for the one before."""
+
 BROUGHT_BY: Final = {
     "cryptography": "aioquic",
     "h11": "uvicorn",
@@ -39,11 +42,16 @@ def plain(name: str) -> str:
 
 
 def asked(extra: str = "") -> set[str]:
-    """Return what the extra adds, or what is always asked for."""
+    """Return what the extra adds of its own, or what is always asked for."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
-    return {plain(Requirement(line).name) for line in lines}
+    return {plain(Requirement(line).name) for line in lines} - OURS
+
+
+def everything() -> set[str]:
+    """Return what is asked for with all extras for users."""
+    return asked().union(*map(asked, EXTRAS))
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -76,7 +84,7 @@ def providers(name: str) -> set[str]:
 
 def test_what_is_imported_is_asked_for() -> None:
     """By us; another's dependency may go with its next version."""
-    known = asked() | asked("spark") | BROUGHT_BY.keys() | OPTIONAL
+    known = everything() | BROUGHT_BY.keys() | OPTIONAL
     unknown = {name: files for name, files in imported().items() if not providers(name) & known}
 
     assert {} == unknown
@@ -86,10 +94,24 @@ def test_what_is_asked_for_is_imported() -> None:
     """Else everybody would fetch it for nothing; and nothing is asked for twice."""
     used = {one for name in imported() for one in providers(name)}
 
-    assert set() == asked() & asked("spark")
-    assert NOT_IMPORTED.keys() == (asked() | asked("spark")) - used
+    assert len(everything()) == sum(map(len, map(asked, ("", *EXTRAS))))
+    assert NOT_IMPORTED.keys() == everything() - used
     for name, place in NOT_IMPORTED.items():
         assert name in (SOURCES / place).read_text("utf-8")
+
+
+def test_only_the_room_of_spark_needs_spark() -> None:
+    """Whoever reads the log as Arrow tables, or serves them, does without."""
+    known = asked() | asked("columnar") | BROUGHT_BY.keys() | OPTIONAL
+    of_spark = {
+        file.split("/")[1]
+        for name, files in imported().items()
+        for file in files
+        if not providers(name) & known and file.startswith("braidmq/")
+    }
+
+    assert {"spark"} == of_spark
+    assert {"numpy", "pyarrow"} == asked("columnar")
 
 
 @pytest.mark.parametrize(("name", "bringer"), BROUGHT_BY.items())
@@ -98,5 +120,5 @@ def test_what_another_brings_is_what_it_asks_for(name: str, bringer: str) -> Non
     wanted = [Requirement(line) for line in distribution(bringer).requires or ()]
     always = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
 
-    assert bringer in asked() | asked("spark")
+    assert bringer in everything()
     assert plain(name) in {plain(one.name) for one in always}

@@ -37,6 +37,20 @@ for module in pkgutil.walk_packages(braidmq.__path__, "braidmq.", onerror=lambda
         count += 1
 print(json.dumps([count, lacking]))
 """
+READ: Final = """
+import importlib.util, sys
+import braidmq.sync
+from braidmq import columnar
+
+blip, flight = sys.argv[1:]
+print("pyspark" if importlib.util.find_spec("pyspark") else "no pyspark")
+with braidmq.sync.connect(f"blip://dev-key@{blip}") as client:
+    client.publish_many("orders", [b"1", b"2"])
+far = columnar.open_log(endpoint=f"grpc://{flight}", api_key="dev-key")
+for log in (columnar.open_log("data"), far):
+    values = [batch["value"].to_pylist() for batch in log.batches(topics=["orders"])]
+    print([value.decode() for some in values for value in some])
+"""
 OF_AN_EXTRA: Final = ("numpy", "opentelemetry", "py4j", "pyarrow", "pyspark")
 WITH_AN_EXTRA: Final = (
     "braidmq.cli.demo_tables",
@@ -59,8 +73,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(wheel, tmp_path_factory.mktemp("empty") / "venv")
+
+
+def installed(wheel: Path, place: Path, extra: str = "") -> Path:
     """Return the programs of an empty environment into which the wheel was installed."""
-    place = tmp_path_factory.mktemp("empty") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     programs = place / "bin"
     subprocess.run(
@@ -72,15 +89,15 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=without_ours(),
         timeout=SECONDS_MAX,
     )
-    wheels.furnish(place, wheel)
+    wheels.furnish(place, wheel, extra)
     return programs
 
 
 @contextmanager
-def serving(programs: Path, directory: Path) -> Iterator[dict[str, str]]:
+def serving(programs: Path, directory: Path, flight: str = "off") -> Iterator[dict[str, str]]:
     ready = directory / "ready.json"
     addresses = [f"--{name}=127.0.0.1:0" for name in ("blip", "vibe", "qumbed", "http")]
-    words = ["serve", "--dev", "--flight=off", *addresses, "--ready-file", str(ready)]
+    words = ["serve", "--dev", f"--flight={flight}", *addresses, "--ready-file", str(ready)]
     with subprocess.Popen(
         [programs / "braidmq", *words],
         cwd=directory,
@@ -140,6 +157,21 @@ def test_every_module_can_be_imported_with_what_it_asks_for(
     assert count > 100
     assert set(OF_AN_EXTRA) == set(lacking.values())
     assert [] == [name for name in lacking if not name.startswith(WITH_AN_EXTRA)]
+
+
+def test_the_log_is_read_as_arrow_without_spark(wheel: Path, tmp_path: Path) -> None:
+    """With the extra `columnar`: from the files, and over Flight."""
+    programs = installed(wheel, tmp_path / "venv", "columnar")
+    with serving(programs, tmp_path, "127.0.0.1:0") as addresses:
+        found = subprocess.check_output(
+            [programs / "python", "-c", READ, addresses["blip"], addresses["flight"]],
+            cwd=tmp_path,
+            env=without_ours(),
+            text=True,
+            timeout=SECONDS_MAX,
+        )
+
+    assert "no pyspark\n['1', '2']\n['1', '2']\n" == found
 
 
 def test_the_installed_program_is_the_wheels(environment: Path, tmp_path: Path) -> None:

@@ -68,15 +68,15 @@ def required(wheel: Path) -> list[str]:
     return metadata.get_all("Requires-Dist", [])
 
 
-def needed(wheel: Path) -> list[Distribution]:
-    """Return what *wheel* needs here without its extras, and what that needs."""
+def needed(wheel: Path, extra: str = "") -> list[Distribution]:
+    """Return what *wheel* needs here with an extra or none, and what that needs."""
     found: dict[str, Distribution] = {}
-    waiting = [(required(wheel), "")]
+    waiting = [(required(wheel), extra)]
     while waiting:
-        lines, extra = waiting.pop()
+        lines, chosen = waiting.pop()
         for line in lines:
             wanted = Requirement(line)
-            if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
+            if wanted.marker is not None and not wanted.marker.evaluate({"extra": chosen}):
                 continue
             installed = distribution(wanted.name)
             asked = [*wanted.extras] if installed.name in found else ["", *wanted.extras]
@@ -85,10 +85,10 @@ def needed(wheel: Path) -> list[Distribution]:
     return list(found.values())
 
 
-def furnish(environment: Path, wheel: Path) -> None:
+def furnish(environment: Path, wheel: Path, extra: str = "") -> None:
     """Let an empty environment have what *wheel* needs, and nothing else that is here."""
     (site,) = environment.glob("lib/python*/site-packages")
-    for installed in needed(wheel):
+    for installed in needed(wheel, extra):
         for path in installed.files or ():
             if _is_of_the_wheel(path.parts):
                 place = site / path

@@ -12,7 +12,7 @@ It reads what the log has made durable, and knows neither Spark nor a running br
     with columnar.open_log("data") as log:
         log.read(topics=["sensors/temp"])
 
-Needs numpy and pyarrow: `pip install braidmq[spark]`.
+Needs numpy and pyarrow: `pip install braidmq[columnar]`.
 """
 
 from braidmq.columnar.cuts import Part, advance, cut

@@ -243,7 +243,7 @@ class Daemon:
         try:
             from braidmq.server.flight import FlightListener  # noqa: PLC0415 - takes memory
         except ModuleNotFoundError as error:
-            problem = f"needs {error.name}: pip install braidmq[spark], or turn it off"
+            problem = f"needs {error.name}: pip install braidmq[columnar], or turn it off"
             if "flight" in config.model_fields_set:
                 raise ConfigError("flight", problem) from None
             _log.warning("flight is off: it " + problem)
