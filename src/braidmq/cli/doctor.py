@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -41,6 +42,11 @@ FSYNC_UNREAL_S: Final = 0.000_005
 MOUNTS_FILE: Final = Path("/proc/self/mountinfo")
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
 MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
+
+ARROW_PACKAGES: Final = ("pyarrow", "numpy")
+SPARK_PACKAGES: Final = ("pyspark", *ARROW_PACKAGES)
+PANDAS_TOO_NEW: Final = 3
+"""Spark says that it is not supported. We need none at all."""
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """A broker of this machine answers sooner."""
@@ -100,6 +106,7 @@ def _findings(config: "Config") -> Iterator[Finding]:
     yield fsync_latency(config.data_dir)
     yield api_keys(len(config.auth.keys))
     yield from _addresses(config)
+    yield spark()
     yield java()
 
 
@@ -267,6 +274,32 @@ def running(taken: Sequence[Finding]) -> Finding:
     )
     advice = "a second one needs other addresses and another data directory"
     return Finding("broker", OK, f"one is running here: {places}", advice)
+
+
+def spark() -> Finding:
+    """Which of the packages are there that Arrow tables, Flight and pipelines need?"""
+    versions = {name: _version(name) for name in SPARK_PACKAGES}
+    lacking = [name for name, found in versions.items() if not found]
+    told = [f"{name} {found}" for name, found in versions.items() if found]
+    found = ", ".join([*told, *(f"no {name}" for name in lacking)])
+    if lacking:
+        pipelines = "'pip install braidmq[spark]' for pipelines"
+        if set(lacking) & set(ARROW_PACKAGES):
+            pipelines = f"'pip install braidmq[columnar]' for Arrow Flight, {pipelines}"
+        return Finding("spark", MISSING, found, f"a broker runs without; {pipelines}")
+    pandas = _version("pandas")
+    if pandas and int(pandas.partition(".")[0]) >= PANDAS_TOO_NEW:
+        advice = f"Spark does not support pandas {PANDAS_TOO_NEW}: pip install 'pandas<3'"
+        return Finding("spark", WARNING, f"{found}, pandas {pandas}", advice)
+    return Finding("spark", OK, found)
+
+
+def _version(package: str) -> str:
+    """Return the version that is installed; nothing, if none is."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def java() -> Finding:

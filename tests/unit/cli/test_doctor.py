@@ -3,6 +3,7 @@
 import json
 import shutil
 import socket
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -33,7 +34,15 @@ def test_it_looks_at_everything_that_serve_needs(
     assert 0 == code
     assert {
         *("python", "modules", "c compiler", "uvloop", "data directory", "file system"),
-        *("fsync", "api keys", "java", "blip address", "vibe address", "qumbed address"),
+        *(
+            "fsync",
+            "api keys",
+            "spark",
+            "java",
+            "blip address",
+            "vibe address",
+            "qumbed address",
+        ),
         *("http address", "flight address"),
     } == findings.keys()
     assert all(finding["found"] for finding in findings.values())
@@ -173,6 +182,46 @@ def test_a_machine_without_compiler_and_java_is_told_how_to_get_them(
 
     assert ["missing"] * 3 == [finding.state for finding in findings]
     assert all("install" in finding.advice for finding in findings)
+
+
+ALL = {"pyspark": "4.2.0", "pyarrow": "26.0.1", "numpy": "2.4.6"}
+FOUND = "pyspark 4.2.0, pyarrow 26.0.1, numpy 2.4.6"
+INSTALLED = {
+    "everything": (ALL, ("ok", FOUND, "")),
+    "an old pandas": ({**ALL, "pandas": "2.3.1"}, ("ok", FOUND, "")),
+    "a pandas that is too new": (
+        {**ALL, "pandas": "3.0.0rc1"},
+        ("warning", f"{FOUND}, pandas 3.0.0rc1", "pip install 'pandas<3'"),
+    ),
+    "no Spark": (
+        {"pyarrow": "26.0.1", "numpy": "2.4.6", "pandas": "3.0"},
+        ("missing", "pyarrow 26.0.1, numpy 2.4.6, no pyspark", "without; 'pip install b"),
+    ),
+    "nothing": (
+        {},
+        ("missing", "no pyspark, no pyarrow, no numpy", "braidmq[columnar]' for Arrow Flight"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INSTALLED)
+def test_the_packages_of_spark_are_told_with_their_versions(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing with how to get it; a pandas is not needed, but may be too new."""
+    versions, (state, found, advice) = INSTALLED[case]
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(doctor, "version", version)
+    finding = doctor.spark()
+
+    assert (state, found) == (finding.state, finding.found)
+    assert advice in finding.advice
+    assert bool(advice) == bool(finding.advice)
 
 
 @pytest.mark.parametrize(
