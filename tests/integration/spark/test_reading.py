@@ -4,6 +4,7 @@ What needs no JVM is tested in tests/unit/spark, case by case. Here is one sessi
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -215,6 +216,20 @@ def test_a_bad_option_says_what_to_do(spark: SparkSession, log: Path) -> None:
     query = stream.trigger(availableNow=True)
     with pytest.raises(PySparkException, match="option startingOffsets: 'latest' would lose"):
         query.start().awaitTermination(120)
+
+
+def test_filter_pushdown_that_is_turned_off_behind_register_fails_reads(
+    spark: SparkSession, log: Path
+) -> None:
+    """By Spark's rule, with the name of the setting; to register again turns it on."""
+    spark.conf.set(FILTER_PUSHDOWN, "false")
+    try:
+        with pytest.raises(PySparkException, match=re.escape(FILTER_PUSHDOWN)):
+            load(spark, log, "offset bigint").count()
+    finally:
+        register(spark)
+
+    assert len(plain_rows(log)) == load(spark, log, "offset bigint").count()
 
 
 def test_a_session_that_registered_nothing_finds_the_format(
