@@ -7,8 +7,8 @@
     and what is on Qumbed: see demo_meters.py; through Spark: demo_tables.py
 
 The broker gets a SIGKILL and is started again on the same log; one reading cannot be handled,
-becomes a dead letter and is sent back. Spark makes tables of the log. Then everything is
-counted, what the log and the tables hold included.
+becomes a dead letter and is sent back. Spark makes tables of the log, and
+replays a part of it. Then everything is counted, what the log and the tables hold included.
 Nothing here is part of the product: it uses command line and client library, as users do.
 """
 
@@ -166,7 +166,8 @@ class Story:
         self.replayed: set[int] = set()
         self.left = 0  # in the queues, at the end
         self.meters = Meters(self.say)
-        self.tables = None if tables is None else Tables(broker, tables, READINGS, self.say)
+        topics = (READINGS, COMMANDS)
+        self.tables = None if tables is None else Tables(broker, tables, topics, self.say)
 
     async def run(self) -> None:
         """Let it happen; return when everything is handled, or takes too long."""

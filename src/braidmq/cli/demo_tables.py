@@ -2,7 +2,8 @@
 
 the log --+--> typed:   readings as a table; what is no reading in quarantine
           +--> rollup:  each sensor's minutes, as a table and as messages --> board, on Blip
-          +--> archive: every message, those of the rollup among them, in files
+          +--> replay:  the commands once more, on a topic of their own
+          +--> archive: every message, those of rollup and replay among them, in files
           +--> report:  a page about all of it
 
 Each is a command, as users type it; all run in one process, so that Spark starts once. Then
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # none of it is needed to print --help, or without Spark
 
 SCHEMA: Final = "sensor.Temperature"
 ROLLUP: Final = f"rollup.{SCHEMA}"
+AGAIN: Final = "demo.again"
 BOARD_S_MAX: Final = 30.0
 NEEDED: Final = ("pyspark", "pyarrow")
 _PROGRAM: Final = (
@@ -57,13 +59,13 @@ class Tables:
         self,
         broker: BrokerProcess,
         directory: Path,
-        readings: str,
+        topics: tuple[str, str],  # of readings, and of commands
         say: Callable[[str, str], None],
     ) -> None:
         self.directory = directory
         self.board: list[tuple[str, int]] = []  # sensor and minute, as they were shown
         self._broker = broker
-        self._readings = readings
+        self._readings, self._commands = topics
         self._say = say
 
     async def run(self, blip: "Client") -> None:
@@ -74,12 +76,14 @@ class Tables:
         """
         of_readings = f"{self._readings}={SCHEMA}"
         chosen = ("--subscribe", self._readings, "--schema-id", SCHEMA)
+        again = ("replay", "--name", "demo")
         async with blip.subscribe(ROLLUP) as messages:
             self._say("board", f"listens on {ROLLUP}, on Blip")
             await self._pipelines(
                 ("typed", "--typed", of_readings),
                 ("rollup", *chosen, "--close"),
-                ("archive",),
+                (*again, "--subscribe", self._commands, "--to-topic", AGAIN),
+                ("archive",),  # behind those that write to topics
                 ("report", "--typed", of_readings),
             )
             await self._watch(messages, len(_read(self.directory / "rollup" / SCHEMA)))
@@ -130,7 +134,7 @@ class Tables:
         """
         from braidmq import columnar
 
-        log = columnar.read(data_dir, columns=["offset", "topic"])
+        log = columnar.read(data_dir, columns=["offset", "topic", "value"])
         return count(
             log,
             {
@@ -142,7 +146,7 @@ class Tables:
                     ("rollup", f"rollup/{SCHEMA}"),
                 )
             },
-            self._readings,
+            (self._readings, self._commands),
             self.board,
         )
 
@@ -150,13 +154,16 @@ class Tables:
 def count(
     log: "pa.Table",
     tables: Mapping[str, "pa.Table"],
-    readings: str,
+    of: tuple[str, str],
     board: list[tuple[str, int]],
 ) -> list[Line]:
-    """Return the lines of the summary: messages by their offsets, minutes by their places."""
+    """Return the lines of the summary: messages by their offsets, minutes by their places.
+
+    *of* are the topics of readings and of commands; the latter are known by their payloads.
+    """
     topics, offsets = log["topic"].to_pylist(), log["offset"].to_pylist()
     of_readings = [
-        offset for topic, offset in zip(topics, offsets, strict=True) if topic == readings
+        offset for topic, offset in zip(topics, offsets, strict=True) if topic == of[0]
     ]
     of_rollup = topics.count(ROLLUP)
     typed, apart = (_offsets(tables[name]) for name in ("typed", "quarantine"))
@@ -176,6 +183,7 @@ def count(
         Line("  summed up by minute", list(range(len(typed))), list(range(summed))),
         Line("minutes on the topic", list(range(len(minutes))), list(range(of_rollup))),
         Line("  board, on Blip, each once", list(range(len(minutes))), shown),
+        Line("commands replayed, in order", _numbers(log, of[1]), _numbers(log, AGAIN)),
     ]
 
 
@@ -197,6 +205,12 @@ def _read(directory: Path) -> "pa.Table":
 
 def _offsets(table: "pa.Table") -> list[int]:
     return sorted(table["offset"].to_pylist())
+
+
+def _numbers(log: "pa.Table", topic: str) -> list[int]:
+    """Return the numbers in a topic's payloads, as they are in the log."""
+    rows = zip(log["topic"].to_pylist(), log["value"].to_pylist(), strict=True)
+    return [json.loads(value)["number"] for name, value in rows if name == topic]
 
 
 def _keys(rollup: "pa.Table") -> tuple[list[str], list[int]]:

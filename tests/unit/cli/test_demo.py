@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -251,6 +252,7 @@ def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
     assert "the critical first: [3, 7, 11] ...\n" in done.stdout
     assert "The counts agree: nothing that was confirmed is missing.\n" in done.stdout
     assert "readings in Spark's tables" in done.stdout
+    assert re.search(r"^commands replayed, in order +60 +60  ok$", done.stdout, re.MULTILINE)
     assert "\x1b" not in done.stdout
     assert [] == list(temporary.iterdir())
     assert (tables / "report" / "report.html").is_file()

@@ -10,9 +10,9 @@ import pytest
 
 from braidmq.cli.demo_broker import DemoError
 from braidmq.cli.demo_count import Line
-from braidmq.cli.demo_tables import ROLLUP, _read, count
+from braidmq.cli.demo_tables import AGAIN, ROLLUP, _read, count
 
-READINGS = "readings"
+READINGS, COMMANDS = TOPICS = ("readings", "commands")
 MINUTES_MS = (60_000, 120_000)
 
 Tables = dict[str, pa.Table]
@@ -20,14 +20,17 @@ Board = list[tuple[str, int]]
 
 
 def log() -> pa.Table:
-    topics = [READINGS, "other", READINGS, READINGS, ROLLUP, ROLLUP]
-    return pa.table({"offset": [1, 2, 4, 5, 7, 8], "topic": topics})
+    topics = [READINGS, COMMANDS, READINGS, READINGS, COMMANDS, ROLLUP, ROLLUP, AGAIN, AGAIN]
+    values = [b"{}", b'{"number": 1}', b"{}", b"{}", b'{"number": 2}', b"{}", b"{}"]
+    values += [values[1], values[4]]
+    offsets = [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    return pa.table({"offset": offsets, "topic": topics, "value": values})
 
 
 def tables() -> Tables:
     minutes = [datetime.fromtimestamp(ms / 1000, UTC) for ms in MINUTES_MS]
     return {
-        "archive": pa.table({"offset": [8, 7, 5, 4, 2, 1]}),
+        "archive": pa.table({"offset": [10, 9, 8, 7, 6, 5, 4, 2, 1]}),
         "typed": pa.table({"offset": [4, 1]}),
         "quarantine": pa.table({"offset": [5]}),
         "rollup": pa.table({"sensor_id": ["a", "a"], "minute": minutes, "count": [1, 1]}),
@@ -44,10 +47,10 @@ def disagreeing(lines: list[Line]) -> list[str]:
 
 def test_what_agrees_is_told_so() -> None:
     """Each message is in a file once, each reading in one of two tables, each minute shown."""
-    lines = count(log(), tables(), READINGS, board())
+    lines = count(log(), tables(), TOPICS, board())
 
     assert [] == disagreeing(lines)
-    assert ["in files", "1 in quarantine", "", "", ""] == [line.note for line in lines]
+    assert ["in files", "1 in quarantine", "", "", "", ""] == [line.note for line in lines]
 
 
 def shorter(name: str) -> Callable[[Tables, Board], None]:
@@ -86,7 +89,23 @@ def test_what_is_missing_or_too_many_is_a_disagreement(change: str) -> None:
     changed, shown = tables(), board()
     apply(changed, shown)
 
-    assert expected == disagreeing(count(log(), changed, READINGS, shown))
+    assert expected == disagreeing(count(log(), changed, TOPICS, shown))
+
+
+REPLAYED = "commands replayed, in order"
+REPLAYS = {
+    "a command was not replayed": [b'{"number": 1}', b'{"number": 1}'],
+    "commands were replayed in another order": [b'{"number": 2}', b'{"number": 1}'],
+}
+
+
+@pytest.mark.parametrize("case", REPLAYS)
+def test_a_replay_of_something_else_is_a_disagreement(case: str) -> None:
+    """By the numbers in the payloads, which keep their order."""
+    values = log()["value"].to_pylist()[:-2] + REPLAYS[case]
+    changed = log().set_column(2, "value", [values])
+
+    assert [REPLAYED] == disagreeing(count(changed, tables(), TOPICS, board()))
 
 
 def test_what_is_hidden_is_no_table(tmp_path: Path) -> None:
