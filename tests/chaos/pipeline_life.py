@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -12,6 +13,7 @@ from braidmq.spark.pipelines import replay, rollup, typed
 from braidmq.spark.pipelines.archive import archive
 from braidmq.spark.pipelines.report import report
 from braidmq.spark.pipelines.runs import Plan, Run
+from braidmq.spark.pipelines.tables import DELTA
 from tests.integration.spark.outputs import SCHEMAS, TEMPERATURE, TOPICS
 from tests.integration.spark.rolled import RULES, SCHEMA
 
@@ -28,7 +30,7 @@ def tell(line: str) -> None:
 
 
 def main(given: dict[str, Any]) -> int:
-    """Run those that are asked for at once; return how many have failed."""
+    """Run rows of them at once, and those of a row in turn; return how many have failed."""
     config, sink = given["config"], given["sink"]
 
     def plan(name: str, topics: tuple[str, ...], **more: str) -> Plan:
@@ -41,6 +43,7 @@ def main(given: dict[str, Any]) -> int:
     again = replay.Wish("killed", sink, None, AGAIN, given["rate"])
     lives: dict[str, Callable[[], None]] = {
         "archive": lambda: archive(plan("archive", TOPICS, **limit), tell),
+        "delta": lambda: archive(replace(plan("delta", TOPICS, **limit), format=DELTA), tell),
         "typed": lambda: typed.typed(plan("typed", TOPICS, **limit), WISHES, tell),
         "rollup": lambda: rollup.rollup(plan("rollup", (ROLLED,), **limit), rolling, tell),
         "replay": lambda: replay.replay(plan("replay", TOPICS, **ended), again, tell),
@@ -48,17 +51,18 @@ def main(given: dict[str, Any]) -> int:
     }
     failed: list[BraidError] = []
 
-    def live(name: str) -> None:
-        tell(BEGUN.format(name))
-        try:
-            lives[name]()
-            tell(ENDED.format(name))
-        except BraidError as error:
-            tell(f"{type(error).__name__}: {error}")
-            failed.append(error)
+    def live(names: list[str]) -> None:
+        for name in names:
+            tell(BEGUN.format(name))
+            try:
+                lives[name]()
+                tell(ENDED.format(name))
+            except BraidError as error:
+                tell(f"{type(error).__name__}: {error}")
+                failed.append(error)
 
     assert Run("all", plan("archive", TOPICS), tell).spark is not None
-    threads = [Thread(target=live, args=(name,)) for name in given["pipelines"]]
+    threads = [Thread(target=live, args=(names,)) for names in given["pipelines"]]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,9 +1,10 @@
-"""SIGKILL of pipelines at random moments, again and again: of the JVM, or of what drives it.
+"""SIGKILL of pipelines at random moments, again and again: the JVM, alone or with its driver.
 
 Two of the five are in each life, so that a kill can hit both: in ten lives each pipeline is in
-two that lose their JVM, and in two that lose their driver. The last life has all of them, and
-runs on a cluster of processes. BRAIDMQ_SPARK_KILLS asks for more kills than the suite has time
-for, BRAIDMQ_CHAOS_SEED for others.
+two that lose their JVM alone, and in two that lose their driver and at once their JVM; there an
+archive is one in Delta's format. The last life has all of them, and runs on a cluster of
+processes. BRAIDMQ_SPARK_KILLS asks for more kills than the suite has time for,
+BRAIDMQ_CHAOS_SEED for others.
 """
 
 import json
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
@@ -32,6 +33,7 @@ from tests.integration.spark.outputs import (
     TOPICS,
     archived,
     expected_typed,
+    in_delta,
     readings,
     typed_rows,
 )
@@ -57,6 +59,7 @@ NO_LIMIT: Final = 1_000_000
 _TABLE: Final = ("*.staged", "*.intent", "batch-*.parquet", "*.done", "offsets/[0-9]*")
 STEPS: Final = {
     "archive": _TABLE,
+    "delta": ("*.staged", "batch-*.parquet", "_delta_log/*.json", "offsets/[0-9]*"),
     "typed": _TABLE,
     "rollup": ("windows/*/*", "stages/*", "batch-*.parquet", "offsets/[0-9]*"),
     "replay": ("stages/*", "replay/_checkpoint/*"),
@@ -64,7 +67,13 @@ STEPS: Final = {
 }
 """What a batch of a pipeline leaves behind itself, step by step."""
 
-VICTIMS: Final = ("JVM", "driver")
+_OTHERS: Final = ("typed", "rollup", "replay", "report")
+PIPELINES: Final = {"JVM": ("archive", *_OTHERS), "driver": ("delta", *_OTHERS)}
+"""Those whose JVM is killed, and those whose driver is killed and at once its JVM."""
+
+LAST: Final = (("archive", "delta"), *([name] for name in _OTHERS))
+"""The two archives one after the other: a machine of two cores has enough to start."""
+
 STEPS_MAX: Final = 3 if KILLS <= 10 else 6
 CHANGES_MAX: Final = 20
 """Of files, of one step: when a life is killed, and of any other, if it is not before."""
@@ -79,8 +88,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 def deaths(rng: random.Random) -> Iterator[tuple[str, list[str]]]:
     """Yield what is killed next, and the two pipelines of that life; all of them in turn."""
     while True:
-        rings = {victim: rng.sample(sorted(STEPS), len(STEPS)) for victim in VICTIMS}
-        for at in range(len(STEPS)):
+        rings = {victim: rng.sample(names, len(names)) for victim, names in PIPELINES.items()}
+        for at in range(len(PIPELINES["JVM"])):
             for victim, ring in rings.items():
                 yield victim, [ring[at - 1], ring[at]]
 
@@ -100,7 +109,7 @@ class Rig:
 
     def start(
         self,
-        *pipelines: str,
+        *pipelines: Sequence[str],
         master: str = "local[2,4]",
         limit: int = LIMIT,
         rate: int = RATE,
@@ -155,7 +164,7 @@ class Rig:
         # A report is short, and leaves nothing behind before it is nearly done.
         in_report = victim == "JVM" and "report" in pipelines
         is_due = self.is_reporting if in_report else self.a_moment(*pipelines)
-        life = self.start(*pipelines)
+        life = self.start(*([name] for name in pipelines))
         give_up, pause = time.monotonic() + PATIENCE_S, Event()
         try:
             while life.poll() is None and not is_due():
@@ -170,14 +179,14 @@ class Rig:
             life.wait()
 
     def kill(self, life: subprocess.Popen[bytes], victim: str) -> None:
-        """Kill the JVM, or what drives it, when it goes by itself; wait until all are gone."""
+        """Kill the JVM, alone or with what drives it; wait until both are gone."""
         assert life.poll() is None, f"it was not killed in time: {self.said.read_text()}"
-        family = family_of(psutil.Process(life.pid))
-        java = [member for name, member in family if name == "java"]
-        for process in [psutil.Process(life.pid)] if victim == "driver" else java:
+        driver = psutil.Process(life.pid)
+        (java,) = [member for name, member in family_of(driver) if name == "java"]
+        for process in (driver, java) if victim == "driver" else (java,):
             process.kill()
         life.wait(PATIENCE_S)
-        _, alive = psutil.wait_procs(java, PATIENCE_S)
+        _, alive = psutil.wait_procs([java], PATIENCE_S)
         assert not alive
         self.kills[victim] += 1
 
@@ -185,8 +194,8 @@ class Rig:
         """No row is there twice, and no file is broken; none is there that should not be."""
         for file in self.out.rglob("*.parquet"):
             pq.ParquetFile(file).read()
-        found = archived(self.out / "archive")
-        assert [row for row in self.expected if row in found] == found
+        for found in (archived(self.out / "archive"), in_delta(self.out / "delta")):
+            assert [row for row in self.expected if row in found] == found
         tables = typed_rows(self.out / "typed", TEMPERATURE)
         for rows, right in zip(tables, self.typed, strict=True):
             assert [row for row in right if row in rows] == rows
@@ -203,6 +212,7 @@ class Rig:
     def check_complete(self, events: list[Reading]) -> None:
         """Everything is there."""
         assert self.expected == archived(self.out / "archive")
+        assert self.expected == in_delta(self.out / "delta")
         assert self.typed == typed_rows(self.out / "typed", TEMPERATURE)
         assert self.to_replay() == replayed(self.broker, AGAIN)
         minutes = count(events, rolled.RULES.watermark_ms, close=True)
@@ -234,11 +244,12 @@ def test_whatever_is_killed_each_row_is_in_its_table_once(tmp_path: Path) -> Non
         for _ in range(KILLS):
             rig.live_and_die()
             rig.check()
-        life = rig.start(*STEPS, master=CLUSTER, limit=NO_LIMIT, rate=NO_LIMIT)
+        life = rig.start(*LAST, master=CLUSTER, limit=NO_LIMIT, rate=NO_LIMIT)
         assert 0 == life.wait(PATIENCE_S), rig.said.read_text()
         rig.check()
         rig.check_complete(events)
 
         assert KILLS == rig.kills.total()
-        if KILLS >= len(VICTIMS) * len(STEPS):
-            assert {("JVM", name) for name in STEPS} <= rig.hit
+        if KILLS >= sum(map(len, PIPELINES.values())):
+            assert {("JVM", name) for name in PIPELINES["JVM"]} <= rig.hit
+            assert ("driver", "delta") in rig.hit

@@ -1,10 +1,11 @@
-"""Logs for the pipelines, and their tables as a plain Parquet reader sees them."""
+"""Logs for the pipelines, and their tables as readers without Spark see them."""
 
 import json
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from tests.unit.columnar.logs import Row, message, plain_rows
 
@@ -38,6 +39,14 @@ def archived(out: Path) -> list[Row]:
     for row in rows:
         del row["date"], row["topic_dir"]
     return rows
+
+
+def in_delta(out: Path) -> list[Row]:
+    """The rows of an archive in Delta's format, as its library reads them; as above."""
+    if not DeltaTable.is_deltatable(str(out)):
+        return []
+    table = DeltaTable(out).to_pyarrow_table().drop_columns(["date"])
+    return sorted(table.to_pylist(), key=lambda row: int(row["offset"]))
 
 
 def rows_of(table: Path) -> list[Row]:
