@@ -95,9 +95,12 @@ def batches(path: Path | str | View, **wanted: Unpack[Wanted]) -> "Batches":
 
     Raises:
         ConfigError: An argument cannot be used.
+        TypeError: There is no such argument.
         DataLossError: While reading: an id of the range is lost.
         DamagedLogError: While reading: the log is damaged.
     """
+    for name in wanted.keys() - Wanted.__annotations__.keys():
+        raise TypeError(f"a read has no argument {name!r}: {', '.join(Wanted.__annotations__)}")
     return Batches(view_of(path), wanted)
 
 

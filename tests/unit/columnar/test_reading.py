@@ -483,3 +483,14 @@ async def test_what_a_running_broker_has_committed_is_read_beside_it(tmp_path: P
     assert [b"%d" % i for i in range(20)] == found["value"].to_pylist()
     assert {"blip"} == set(found["origin"].to_pylist())
     assert Disk(tmp_path).exists("wal/durable")
+
+
+def test_an_argument_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    """A filter that was misspelt would let everything through."""
+    write_log(tmp_path, [message("t", b"x")])
+    misspelt: Any = {"topic": ["t"]}
+
+    for read in (columnar.read, columnar.batches, columnar.DirectoryLog.read):
+        log: Any = columnar.open_log(tmp_path) if "Log" in read.__qualname__ else tmp_path
+        with pytest.raises(TypeError, match="no argument 'topic': topics, pattern"):
+            read(log, **misspelt)
