@@ -3,8 +3,9 @@
 Two of the five are in each life, so that a kill can hit both: in ten lives each pipeline is in
 two that lose their JVM alone, and in two that lose their driver and at once their JVM; there an
 archive is one in Delta's format. The last life has all of them, and runs on a cluster of
-processes. BRAIDMQ_SPARK_KILLS asks for more kills than the suite has time for,
-BRAIDMQ_CHAOS_SEED for others.
+processes: an executor of it is killed, and a Python worker, and it goes on by itself.
+BRAIDMQ_SPARK_KILLS asks for more kills than the suite has time for, BRAIDMQ_CHAOS_SEED for
+others.
 """
 
 import json
@@ -16,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -27,7 +29,7 @@ import pytest
 from tests.chaos.pipeline_life import AGAIN, BEGUN, ENDED
 from tests.integration.spark import rolled
 from tests.integration.spark.conftest import QUICK
-from tests.integration.spark.families import family_of
+from tests.integration.spark.families import Tasks, family_of
 from tests.integration.spark.outputs import (
     TEMPERATURE,
     TOPICS,
@@ -38,7 +40,7 @@ from tests.integration.spark.outputs import (
     typed_rows,
 )
 from tests.integration.spark.replays import replayed, without_death
-from tests.integration.spark.serving import Serving, serving
+from tests.integration.spark.serving import Serving, serving, until
 from tests.unit.columnar.logs import Row, plain_rows, write_log
 from tests.unit.spark.pipelines.minutes import Event as Reading
 from tests.unit.spark.pipelines.minutes import count
@@ -73,6 +75,13 @@ PIPELINES: Final = {"JVM": ("archive", *_OTHERS), "driver": ("delta", *_OTHERS)}
 
 LAST: Final = (("archive", "delta"), *([name] for name in _OTHERS))
 """The two archives one after the other: a machine of two cores has enough to start."""
+
+PARTS: Final = ("executor", "worker")
+"""What is killed in the last life, which does not end by it."""
+
+TABLES: Final = ("archive", "delta", "typed", "rollup")
+LAST_LIMIT: Final = KILLS * READINGS_PER_KILL // 4
+"""Messages of a micro-batch of the last life: it has several, and is still short."""
 
 STEPS_MAX: Final = 3 if KILLS <= 10 else 6
 CHANGES_MAX: Final = 20
@@ -145,9 +154,9 @@ class Rig:
 
         return is_due
 
-    def is_reporting(self) -> bool:
+    def has_said(self, line: str) -> bool:
         """Something to wait for as well."""
-        return BEGUN.format("report") in self.said.read_text().splitlines()
+        return line in self.said.read_text().splitlines()
 
     def _files(self, pattern: str) -> set[tuple[Path, int]]:
         """Files, each with its time; what is gone again while it is looked for is left out."""
@@ -163,24 +172,47 @@ class Rig:
         self.said.write_bytes(b"")
         # A report is short, and leaves nothing behind before it is nearly done.
         in_report = victim == "JVM" and "report" in pipelines
-        is_due = self.is_reporting if in_report else self.a_moment(*pipelines)
+        moment = self.a_moment(*pipelines)
+        is_due = partial(self.has_said, BEGUN.format("report")) if in_report else moment
         life = self.start(*([name] for name in pipelines))
-        give_up, pause = time.monotonic() + PATIENCE_S, Event()
         try:
-            while life.poll() is None and not is_due():
-                assert time.monotonic() < give_up, self.said.read_text()
-                pause.wait(LOOK_S)
-            pause.wait(self.rng.choice((0.0, self.rng.random() * DELAY_S_MAX)))
+            self.watch(life, is_due)
             self.kill(life, victim)
-            said = self.said.read_text().splitlines()
-            self.hit |= {(victim, n) for n in pipelines if ENDED.format(n) not in said}
+            self.note_kill(victim, *pipelines)
         finally:
             life.kill()  # also when the test has failed
             life.wait()
 
+    def live_on(self) -> None:
+        """Start the last life and kill what it can do without, at two moments; let it end."""
+        self.said.write_bytes(b"")
+        life = self.start(*LAST, master=CLUSTER, limit=LAST_LIMIT, rate=NO_LIMIT)
+        try:
+            for victim in self.rng.sample(PARTS, len(PARTS)):
+                self.kill_part(life, victim)
+                self.note_kill(victim, *TABLES)
+            assert 0 == life.wait(PATIENCE_S), self.said.read_text()
+        finally:
+            life.kill()
+            life.wait()
+
+    def watch(self, life: subprocess.Popen[bytes], is_due: Callable[[], bool]) -> None:
+        """Wait until it is time for a kill, and then no longer or a moment."""
+        give_up, pause = time.monotonic() + PATIENCE_S, Event()
+        while life.poll() is None and not is_due():
+            assert time.monotonic() < give_up, self.said.read_text()
+            pause.wait(LOOK_S)
+        pause.wait(self.rng.choice((0.0, self.rng.random() * DELAY_S_MAX)))
+        assert life.poll() is None, f"it was not killed in time: {self.said.read_text()}"
+
+    def note_kill(self, victim: str, *pipelines: str) -> None:
+        """Remember what was killed, and which pipelines had not ended before."""
+        said = self.said.read_text().splitlines()
+        self.kills[victim] += 1
+        self.hit |= {(victim, name) for name in pipelines if ENDED.format(name) not in said}
+
     def kill(self, life: subprocess.Popen[bytes], victim: str) -> None:
         """Kill the JVM, alone or with what drives it; wait until both are gone."""
-        assert life.poll() is None, f"it was not killed in time: {self.said.read_text()}"
         driver = psutil.Process(life.pid)
         (java,) = [member for name, member in family_of(driver) if name == "java"]
         for process in (driver, java) if victim == "driver" else (java,):
@@ -188,7 +220,24 @@ class Rig:
         life.wait(PATIENCE_S)
         _, alive = psutil.wait_procs([java], PATIENCE_S)
         assert not alive
-        self.kills[victim] += 1
+
+    def kill_part(self, life: subprocess.Popen[bytes], victim: str) -> None:
+        """Kill an executor or a worker in the middle of a task; wait until it is gone."""
+        step, driver = self.a_moment(*TABLES), psutil.Process(life.pid)
+        # Whatever the step was to be: behind an archive there is still the other one.
+        self.watch(life, lambda: step() or self.has_said(ENDED.format("archive")))
+        tasks = Tasks(driver)
+        found: list[tuple[psutil.Process, psutil.Process]] = []
+
+        def is_caught() -> bool:
+            found[:] = tasks.busy()
+            return bool(found)
+
+        until(is_caught)
+        process = self.rng.choice(found)[PARTS.index(victim)]
+        process.kill()
+        _, alive = psutil.wait_procs([process], PATIENCE_S)
+        assert not alive
 
     def check(self) -> None:
         """No row is there twice, and no file is broken; none is there that should not be."""
@@ -244,12 +293,12 @@ def test_whatever_is_killed_each_row_is_in_its_table_once(tmp_path: Path) -> Non
         for _ in range(KILLS):
             rig.live_and_die()
             rig.check()
-        life = rig.start(*LAST, master=CLUSTER, limit=NO_LIMIT, rate=NO_LIMIT)
-        assert 0 == life.wait(PATIENCE_S), rig.said.read_text()
+        rig.live_on()
         rig.check()
         rig.check_complete(events)
 
-        assert KILLS == rig.kills.total()
+        assert KILLS == rig.kills["JVM"] + rig.kills["driver"]
+        assert {"executor", "worker"} <= {victim for victim, _ in rig.hit}
         if KILLS >= sum(map(len, PIPELINES.values())):
             assert {("JVM", name) for name in PIPELINES["JVM"]} <= rig.hit
             assert ("driver", "delta") in rig.hit

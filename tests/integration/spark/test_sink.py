@@ -20,7 +20,7 @@ from pyspark.sql.functions import udf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq import columnar
-from tests.integration.spark.families import family_of
+from tests.integration.spark.families import executors_of, family_of, workers_of
 from tests.integration.spark.serving import Serving, serving, until
 from tests.unit.spark.running import KEY
 
@@ -162,7 +162,8 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced(
     frame = held(read(spark, 2, path=str(broker.path)), tmp_path / "gate")
     query = start(frame, tmp_path / "state", to(broker, topic="worker"))
     until(broker.staging)
-    killed = [worker for worker in workers() if is_connected(worker, broker.port)]
+    workers = workers_of(psutil.Process())
+    killed = [worker for worker in workers if is_connected(worker, broker.port)]
     for worker in killed:
         worker.kill()
     (tmp_path / "gate").touch()
@@ -170,10 +171,6 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced(
 
     assert killed
     assert NUMBERS == numbers_on(broker, "worker")
-
-
-def workers() -> list[psutil.Process]:
-    return [member for name, member in family_of(psutil.Process()) if "python" in name]
 
 
 def is_connected(process: psutil.Process, port: int) -> bool:
@@ -288,14 +285,11 @@ def test_an_executor_that_is_killed_in_the_middle_is_replaced(
 
 
 def writing_executors(driver: "subprocess.Popen[bytes]", port: int) -> list[psutil.Process]:
-    """The JVMs below the driver's own one with a task that is connected to the broker."""
-    family = family_of(psutil.Process(driver.pid))
-    jvms = [member for name, member in family if name == "java"]
-    executors = [jvm for jvm in jvms if any(parent in jvms for parent in jvm.parents())]
+    """The executors with a task that is connected to the broker."""
     return [
         executor
-        for executor in executors
-        if any(is_connected(member, port) for _, member in family_of(executor))
+        for executor in executors_of(psutil.Process(driver.pid))
+        if any(is_connected(worker, port) for worker in workers_of(executor))
     ]
 
 
