@@ -28,7 +28,7 @@ import pytest
 
 from tests.chaos.pipeline_life import AGAIN, BEGUN, ENDED
 from tests.integration.spark import rolled
-from tests.integration.spark.conftest import QUICK
+from tests.integration.spark.conftest import ON_LOOPBACK, QUICK
 from tests.integration.spark.families import Tasks, family_of
 from tests.integration.spark.outputs import (
     TEMPERATURE,
@@ -136,7 +136,9 @@ class Rig:
         }
         command = [sys.executable, "-m", "tests.chaos.pipeline_life", json.dumps(given)]
         with self.said.open("ab") as stderr:
-            return subprocess.Popen(command, stderr=stderr, cwd=ROOT)
+            return subprocess.Popen(
+                command, stderr=stderr, cwd=ROOT, env={**os.environ, **ON_LOOPBACK}
+            )
 
     def a_moment(self, *pipelines: str) -> Callable[[], bool]:
         """Something to wait for: some step of some batch, or as much of anything else."""

@@ -22,6 +22,9 @@ QUICK = {
     "spark.ui.enabled": "false",
 }
 
+ON_LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
+"""For the environment of a cluster, whose executors would have the machine's own address."""
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:

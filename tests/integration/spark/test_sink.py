@@ -3,6 +3,7 @@
 Rows are held back in the middle of a batch until a file appears, so that there is a middle.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pyspark.sql.functions import udf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq import columnar
+from tests.integration.spark.conftest import ON_LOOPBACK
 from tests.integration.spark.families import executors_of, family_of, workers_of
 from tests.integration.spark.serving import Serving, serving, until
 from tests.unit.spark.running import KEY
@@ -261,7 +263,10 @@ def drive(broker: Serving, root: Path, topic: str, master: str) -> "subprocess.P
         """
     )
     return subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", program],
+        env={**os.environ, **ON_LOOPBACK},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
 
