@@ -52,6 +52,7 @@ CONTESTANTS: Final = (
     "source",
     "parquet",
     "topic",
+    "nothing",
     "typed",
     "json",
     "parquet_json",
@@ -174,13 +175,17 @@ def _spark_rows(found: dict[str, Any], messages: int) -> Iterator[report.Row]:
         yield report.rate_row(
             title, samples[ours], peer_name=peer, peer_samples=samples[theirs], bar=bar
         )
-    yield report.time_row(
-        f"one topic of {readings.TOPICS} through Spark",
-        [sample.seconds for sample in samples["topic"]],
-        peer_name="all topics",
-        peer_samples=[sample.seconds for sample in samples["source"]],
-        bar=None,
-    )
+    for title, ours in (
+        (f"one topic of {readings.TOPICS} through Spark", "topic"),
+        ("nothing through Spark", "nothing"),
+    ):
+        yield report.time_row(
+            title,
+            [sample.seconds for sample in samples[ours]],
+            peer_name="all topics",
+            peer_samples=[sample.seconds for sample in samples["source"]],
+            bar=None,
+        )
     few, many = found["few_bytes"] / MIB, found["many_bytes"] / MIB
     yield report.amount_row(
         f"memory, a Spark worker that reads {messages:,}",
@@ -255,6 +260,10 @@ class Contestants:
     def topic(self) -> None:
         """Read one topic."""
         self.source(subscribe=readings.ONE_TOPIC)
+
+    def nothing(self) -> None:
+        """Plan and start a query that finds nothing to read."""
+        self.source(startingOffsets="1", endingOffsets="1")
 
     def typed(self) -> None:
         """Read payloads decoded by the source."""

@@ -64,6 +64,7 @@ SPARK_ROWS: Final = {
     "one topic of 100 at the first read",
     "one topic of 100 only a byte of each payload",
     "one topic of 100 through Spark",
+    "nothing through Spark",
     "Spark source",
     "Spark typed readings",
     "Spark typed readings, Parquet",

@@ -14,6 +14,7 @@ FAST: Final = {
     "source": 1.0,
     "parquet": 0.75,
     "topic": 0.25,
+    "nothing": 0.125,
     "typed": 1.0,
     "json": 4.0,
     "parquet_json": 2.0,
@@ -49,6 +50,7 @@ MET: Final[list[Line]] = [
     ("Spark typed readings, Parquet", "1,000/s", "from_json 500/s", 2.0, "", None),
     ("Spark archive", "500/s", "Parquet to Parquet 667/s", 0.75, ">= 0.60", True),
     ("one topic of 100 through Spark", "0.250 s", "all topics 1.00 s", 4.0, "", None),
+    ("nothing through Spark", "0.125 s", "all topics 1.00 s", 8.0, "", None),
     (
         "memory, a Spark worker that reads 1,000",
         "31.00 MiB",
@@ -63,7 +65,7 @@ NOT_MET: Final[list[Line]] = [
     ("Spark typed readings", "1,000/s", "from_json 286/s", 3.5, ">= 4.00", False),
     MET[2],
     ("Spark archive", "500/s", "Parquet to Parquet 1,000/s", 0.5, ">= 0.60", False),
-    MET[4],
+    *MET[4:6],
     (
         "memory, a Spark worker that reads 1,000",
         "32.00 MiB",

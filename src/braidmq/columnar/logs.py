@@ -1,6 +1,7 @@
 """A log to read, wherever it is: a data directory, or an endpoint that is asked for it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol, Self, TypedDict, Unpack
 
@@ -115,18 +116,19 @@ class DirectoryLog:
 
     It can be pickled and shared by threads. Segments of which few topics were read stay mapped
     for the next question until it is closed; a file that retention has deleted is let go of by
-    the next question, too.
+    the next question, too. A pickled one does not *hold* them where it is read: it was sent to
+    a task, whose memory must not grow with the log.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, hold: bool = True) -> None:
         self.path = Path(path)
-        self._held = HeldSegments()
+        self._held = HeldSegments() if hold else None
 
     def __repr__(self) -> str:
         return f"DirectoryLog({self.address!r})"
 
-    def __reduce__(self) -> tuple[type["DirectoryLog"], tuple[Path]]:
-        return DirectoryLog, (self.path,)
+    def __reduce__(self) -> tuple[Callable[[Path], "DirectoryLog"], tuple[Path]]:
+        return partial(DirectoryLog, hold=False), (self.path,)
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +138,8 @@ class DirectoryLog:
 
     def close(self) -> None:
         """Unmap all files; the next question maps them again."""
-        self._held.clear()
+        if self._held is not None:
+            self._held.clear()
 
     @property
     def address(self) -> str:

@@ -7,6 +7,7 @@ ids are durable even where the mark, which is not itself synced, is older.
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from errno import ENOMEM
 from pathlib import Path
 from typing import Final
 
@@ -84,7 +85,7 @@ class View:
         while True:
             seen = self._first_ids
             try:
-                return self._open(first_id, held)
+                return self._opened(first_id, held)
             except (FileNotFoundError, DamagedLogError) as error:
                 # What is listed while the log turns to a new segment may not fit together.
                 self._first_ids = list_segments(self._disk)
@@ -95,6 +96,15 @@ class View:
                 if isinstance(error, DamagedLogError):
                     raise
                 raise _missing(first_id, self.durable_id, "missing segment") from error
+
+    def _opened(self, first_id: int, held: HeldSegments | None) -> Segment:
+        try:
+            return self._open(first_id, held)
+        except OSError as error:
+            if error.errno != ENOMEM or held is None:
+                raise
+            held.clear()  # it only saves time, and its addresses are needed
+            return self._open(first_id, held)
 
     def _open(self, first_id: int, held: HeldSegments | None) -> Segment:
         if first_id not in self._first_ids:

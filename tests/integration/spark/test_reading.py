@@ -63,6 +63,8 @@ def test_the_session_is_ready(spark: SparkSession) -> None:
     assert "true" == spark.conf.get(FILTER_PUSHDOWN)
     found = dict(spark.sparkContext.getConf().getAll())
     assert [] == [name for name, value in CONFIG.items() if value not in found[name]]
+    sockets = Path(found["spark.python.unix.domain.socket.dir"])
+    assert [] != [path for path in sockets.iterdir() if path.is_socket()]
     assert spark.sparkContext is session(master="local[2]").sparkContext
     formats = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - no other way
     environment = formats.lookupDataSource("braidmq").dataSourceCls().envVars()

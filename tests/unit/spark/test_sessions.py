@@ -1,7 +1,13 @@
 """The environment of a session; the session itself is tested with a real one."""
 
+import atexit
 import os
+import shutil
+import socket
+import stat
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +15,7 @@ import pytest
 from braidmq.base.errors import ConfigError
 from braidmq.spark import sessions
 from braidmq.spark.java import Java
-from braidmq.spark.sessions import prepare_environment
+from braidmq.spark.sessions import SOCKET_PATH_BYTES_MAX, local_sockets, prepare_environment
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +48,80 @@ def test_no_java_is_told_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(ConfigError, match=r"version 17 or newer: .*install"):
         prepare_environment()
+
+
+ENABLED = "spark.python.unix.domain.socket.enabled"
+DIRECTORY = "spark.python.unix.domain.socket.dir"
+
+
+@pytest.fixture
+def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[..., object]]:
+    """What is to be done when the process ends."""
+    registered: list[Callable[..., object]] = []
+    monkeypatch.setattr(
+        atexit,
+        "register",
+        lambda done, *given, **named: registered.append(lambda: done(*given, **named)),
+    )
+    return registered
+
+
+def short_directory(monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = Path(tempfile.mkdtemp(dir="/tmp"))  # those of tests are long
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
+
+
+def test_sockets_are_where_only_their_owner_may_go(
+    monkeypatch: pytest.MonkeyPatch, at_exit: list[Callable[..., object]]
+) -> None:
+    """Spark asks nobody who connects to one for a secret; and nothing is left behind."""
+    around = short_directory(monkeypatch)
+    found = local_sockets("local[2,4]")
+    directory = Path(found[DIRECTORY])
+
+    assert "true" == found[ENABLED]
+    assert around == directory.parent
+    assert 0o700 == stat.S_IMODE(directory.stat().st_mode)
+    (directory / ".name.sock").touch()
+    for done in at_exit:
+        done()
+    assert [] == list(around.iterdir())
+    shutil.rmtree(around)
+
+
+def test_a_cluster_keeps_to_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machines do not have the directory."""
+    around = short_directory(monkeypatch)
+
+    assert {} == local_sockets("spark://host:7077")
+    assert [] == list(around.iterdir())
+    shutil.rmtree(around)
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_path_that_is_too_long_for_sockets_means_tcp(
+    monkeypatch: pytest.MonkeyPatch, at_exit: list[Callable[..., object]], over: int
+) -> None:
+    """Spark would not start. The longest that is not too long can be listened at."""
+    around = short_directory(monkeypatch)
+    name = f".{'x' * 36}.sock"
+    free = SOCKET_PATH_BYTES_MAX - len(f"{around}//braidmq-12345678/{name}")
+    long = around / ("d" * (free + over))
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    found = local_sockets("local[*,4]")
+
+    assert bool(found) is (over == 0)
+    if found:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(f"{found[DIRECTORY]}/{name}")
+        assert 1 == len(at_exit)
+    shutil.rmtree(around)
+
+
+def test_where_there_are_no_such_sockets_it_is_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+    monkeypatch.delattr(socket, "AF_UNIX")
+
+    assert {} == local_sockets("local[2,4]")
