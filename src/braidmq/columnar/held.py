@@ -1,10 +1,11 @@
 """Sealed segments that an open log keeps mapped from one read of few topics to the next.
 
 Most of such a read is to map files, to have their pages found and to decode their tables. A
-sealed segment does not change, so all of that is good for the next read as well. Of the one
-that grows the topics of its rows are kept, each of which was compared with its record: they
-say which of them are wanted. What is not kept is trust in files: every read verifies for
-itself the records that it uses.
+sealed segment does not change, so all of that is good for the next read as well, and where the
+records of few topics are, for one that asks for the same ones. Of the segment that grows the
+topics of its rows are kept, each of which was compared with its record: they say which of them
+are wanted. What is not kept is trust in files: every read verifies for itself the records that
+it uses.
 """
 
 from collections.abc import Collection

@@ -87,6 +87,14 @@ class Picked(NamedTuple):
         return Picked(self.chosen[piece], self.rows[piece], starts, self.copied, moved)
 
 
+class Question(NamedTuple):
+    """Which rows are wanted: those of some topics, by flags for their numbers, in a window."""
+
+    topics: bytes
+    first: int
+    last: int
+
+
 class KnownTopics(NamedTuple):
     """What is known of the first rows of a file: the numbers of their topics, in order."""
 
@@ -213,6 +221,8 @@ class Segment:
             self.names = [name.decode() for name in index.topics]
         except UnicodeDecodeError:
             raise self._damage("a topic is not UTF-8") from None
+        self._asked: tuple[Question, Numbers] | None = None
+        self._placed: tuple[Numbers, Numbers, Numbers] | None = None
         self.name_array = pa.array(self.names, pa.string())
         self.name_bytes: Numbers = np.array([len(name) for name in index.topics], np.int64)
 
@@ -230,6 +240,16 @@ class Segment:
         self.index.renew()
         self._blocks = Blocks(self._data, self.index.block_sums)
         return True
+
+    def remember(self, question: Question, chosen: Numbers) -> None:
+        """Keep which rows answer a question, if they are few: it may be asked again."""
+        chosen.flags.writeable = False
+        if len(chosen) * SPARSE_ROWS < question.last - question.first:
+            self._asked = question, chosen
+
+    def chosen_before(self, question: Question) -> Numbers | None:
+        """Return the rows that answer a question, if it was the last one of its kind."""
+        return self._asked[1] if self._asked and self._asked[0] == question else None
 
     def known_topics(self) -> "KnownTopics":
         """Return the topics of its rows, as far as they were verified from the first one on."""
@@ -369,7 +389,7 @@ class Segment:
         ids = chosen + self.first_id
         if need is Need.SIZES:
             return Picked(chosen, rows_of_sizes(ids, self.rows["payload_bytes"][chosen]))
-        starts, ends = self.starts(chosen), ends_at(self.rows, chosen)
+        starts, ends = self._places(chosen)
         found = rows_of_records(
             self.buffer,
             starts,
@@ -384,6 +404,15 @@ class Segment:
         if copy is None:
             return Picked(chosen, rows, starts)
         return Picked(chosen, rows, starts, copy.buffer, copy.moved)
+
+    def _places(self, chosen: Numbers) -> tuple[Numbers, Numbers]:
+        """Return where the records of these rows start and end, as far as the index knows.
+
+        Whoever reads the same topics again, of a segment that is held, chooses the same rows.
+        """
+        if self._placed is None or self._placed[0] is not chosen:
+            self._placed = chosen, self.starts(chosen), ends_at(self.rows, chosen)
+        return self._placed[1:]
 
     def _is_sparse(self, chosen: Numbers) -> bool:
         around = int(chosen[-1]) + 1 - int(chosen[0])

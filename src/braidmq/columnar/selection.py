@@ -10,7 +10,7 @@ import numpy as np
 
 from braidmq.base.errors import ConfigError
 from braidmq.columnar.layout import Flags, Numbers
-from braidmq.columnar.segments import Segment
+from braidmq.columnar.segments import Question, Segment
 
 
 @dataclass(frozen=True)
@@ -89,21 +89,34 @@ class Selection:
     def rows(self, segment: Segment, first: int, last: int) -> Numbers:
         """Return the rows of first..last that are wanted, in order."""
         numbers = self.wanted_numbers(segment)
+        if numbers is not None and self.qos is None and len(segment.index.numbers) >= last:
+            return _rows_of_topics(segment, numbers, first, last)
         rows = segment.rows[first:last]
-        known = segment.index.numbers
-        topics = rows["topic"] if len(known) < last else known[first:last]
         if numbers is None:
-            wanted = topics != 0
+            wanted = rows["topic"] != 0
             if self.qos is None and wanted.all():
                 return np.arange(first, last)
         else:
-            few = np.nonzero(numbers)[0].tolist()
-            wanted = topics == few[0] if len(few) == 1 else numbers[topics]
+            wanted = numbers[rows["topic"]]
         if self.qos is not None:
             wanted &= rows["qos"] == self.qos
         chosen: Numbers = np.nonzero(wanted)[0]
         chosen += first
         return chosen
+
+
+def _rows_of_topics(segment: Segment, numbers: Flags, first: int, last: int) -> Numbers:
+    """Return the rows of topics with these numbers, where all topics are known."""
+    question = Question(numbers.tobytes(), first, last)
+    chosen = segment.chosen_before(question)
+    if chosen is None:
+        known = segment.index.numbers[first:last]
+        few = np.nonzero(numbers)[0].tolist()
+        wanted = known == few[0] if len(few) == 1 else numbers[known]
+        chosen = np.nonzero(wanted)[0]
+        chosen += first
+        segment.remember(question, chosen)
+    return chosen
 
 
 EVERYTHING: Final = Selection()

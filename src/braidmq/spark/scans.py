@@ -35,9 +35,6 @@ NO_LIMIT: Final = 2**63 - 1
 BATCH_ROWS: Final = 16_384
 """Small enough that the JVM takes one in while the next one is made, in the cache of a core."""
 
-DECODED_ROWS: Final = 8_192
-"""The same where payloads are decoded: every place of a payload is an array on the way."""
-
 
 def typed_schema(options: ReadOptions) -> TypedSchema | None:
     """Return the schema that payloads are decoded with: a built-in one, or one of a file.
@@ -222,7 +219,7 @@ class Scan:
                 columns=own,
                 decoding=decoding,
                 fail_on_data_loss=self.options.fail_on_data_loss,
-                batch_rows=BATCH_ROWS if decoding is None else DECODED_ROWS,
+                batch_rows=BATCH_ROWS,
             )
         )
         exact = found.schema.names == self.names

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -269,6 +270,57 @@ def test_where_addresses_are_few_less_is_held(tmp_path: Path) -> None:
     run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
     assert ("8\n", 0) == (run.stdout, run.returncode), run.stderr
+
+
+def looked_through(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of the segments whose topics are looked through from now on."""
+    looked: list[int] = []
+    remember = Segment.remember
+
+    def noted(self: Segment, *answer: Any) -> None:  # noqa: ANN401 - as it is
+        looked.append(self.first_id)
+        remember(self, *answer)
+
+    monkeypatch.setattr(Segment, "remember", noted)
+    return looked
+
+
+def test_where_few_records_are_is_known_when_they_are_read_again(
+    log: DirectoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the topics that were read last; and those of a common topic would need memory."""
+    looked = looked_through(monkeypatch)
+    first_ids = [int(path.stem) for path in segment_files(log.path)]
+    log.read(topics=["rare"])
+    assert first_ids == looked
+    log.read(topics=["rare"])
+    assert [*first_ids, first_ids[-1]] == looked  # the last one grows
+    looked.clear()
+    for _ in range(2):
+        log.read(topics=["often"])
+
+    assert first_ids * 2 == looked
+
+
+RARE = [message(topic, b"payload") for topic in ("a", "b", "c")]
+MIXED = [body for rare in RARE * 8 for body in (rare, *COMMON)]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_asked_after_whatever_else_is_answered(data: st.DataObject) -> None:
+    """What is remembered of a question is not the answer to another one."""
+    some = st.lists(st.sampled_from(["a", "b", "c", "often", "none"]), unique=True)
+    edge = st.integers(0, len(MIXED) + 2)
+    question = st.fixed_dictionaries(
+        {"topics": some}, optional={"start": edge, "end": edge, "qos": st.just(0)}
+    )
+    with TemporaryDirectory() as path:
+        write_log(Path(path), MIXED, segment_bytes=2 * MEDIUM)
+        with DirectoryLog(path) as log:
+            for wanted in data.draw(st.lists(question, min_size=2, max_size=6)):
+                asked: Any = {"fail_on_data_loss": False, **wanted}
+                assert columnar.read(path, **asked) == log.read(**asked)
 
 
 def test_threads_can_share_a_log(log: DirectoryLog) -> None:
