@@ -142,6 +142,10 @@ class Reader:
         assert "Traceback" not in done.stderr, (block.name, done.stderr)
 
 
+BUSY: Final = 8
+"""Where a page gives a command a second to begin, it gets so many: other tests run beside."""
+
+
 def _typed(text: str, urls: tuple[str, str]) -> str:
     """Return a block as typed here: commands without an address find this run's broker."""
     lines = [line for line in text.splitlines() if not line.startswith("make ")]
@@ -157,6 +161,7 @@ braidmq() {{
         *) BRAIDMQ_URL=${{BRAIDMQ_URL:-$url}} command braidmq "$@" ;;
     esac
 }}
+sleep() {{ command sleep $(($1 * {BUSY})); }}
 """
     if any("serve" in line for line in lines):
         return "\n".join(lines)

@@ -85,5 +85,10 @@ def local_sockets(master: str) -> dict[str, str]:
     ):
         return {}
     directory = mkdtemp(prefix=_OUR_PREFIX)
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    atexit.register(_remove, directory, os.getpid())
     return {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": directory}
+
+
+def _remove(directory: str, owner: int) -> None:
+    if os.getpid() == owner:  # and not a process that was forked from it
+        shutil.rmtree(directory, ignore_errors=True)

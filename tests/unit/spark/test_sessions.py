@@ -84,6 +84,11 @@ def test_sockets_are_where_only_their_owner_may_go(
     assert around == directory.parent
     assert 0o700 == stat.S_IMODE(directory.stat().st_mode)
     (directory / ".name.sock").touch()
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        for done in at_exit:
+            done()
+    assert [directory] == list(around.iterdir())
     for done in at_exit:
         done()
     assert [] == list(around.iterdir())
