@@ -18,11 +18,14 @@ BIN := .venv/bin
 PURE := $(CURDIR)/build/pure
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 TREE := $(wildcard src tests bench docs setup.py)
-# What runs differently where nothing is compiled; elsewhere it is the same code both times.
-HOT_TESTS := $(addprefix tests/unit/,base broker wire wal/test_format.py) \
+# What runs differently where nothing is compiled; elsewhere it is the same code both times. Of
+# whole strands it is what each module does for a client; `make chaos` runs all of them.
+STRAND_TESTS := blip $(addprefix vibe/test_,framing.py publish_and_subscribe.py acknowledge.py) \
+  $(addprefix qumbed/test_,framing.py publish.py subscribe.py)
+HOT_TESTS = $(addprefix tests/unit/,base broker wire wal/test_format.py) \
   $(wildcard $(addprefix tests/unit/server/test_,blip*.py vibe*.py qumbed*.py)) \
   $(addprefix tests/unit/server/test_,connection.py engine.py host.py) \
-  $(addprefix tests/integration/,blip vibe qumbed test_strands.py test_client.py)
+  $(addprefix tests/integration/,$(STRAND_TESTS) test_strands.py test_client.py)
 
 # A virtual environment does not survive being copied or moved: it knows its own place.
 ifneq ($(shell cat .venv/place 2>/dev/null),$(CURDIR))
@@ -122,6 +125,7 @@ chaos: setup ## the long runs: kills, torn disks, broken networks, Spark
 	  BRAIDMQ_SIM_SEEDS=$(SEEDS) BRAIDMQ_MUTANTS=all BRAIDMQ_CAMPAIGNS=all \
 	  $(BIN)/python -m pytest --timeout=7200 $(PYTEST_ARGS) \
 	  tests/bench tests/chaos tests/simulation tests/docs/test_container.py
+	$(MAKE) --no-print-directory test-pure STRAND_TESTS='blip vibe qumbed'
 
 check: setup ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -42,8 +42,11 @@ hypothesis.settings.register_profile("quick", derandomize=True, deadline=None, m
 hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("BRAIDMQ_HYPOTHESIS", "ci"))
 
+UNVERIFIED: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""A JVM verifies every class of Spark, a seventh of what it does in a short life."""
+
 # Spark gives it to every JVM that a command starts, and tests start many.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{SHORT_LIVED} {UNVERIFIED}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
