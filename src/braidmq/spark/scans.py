@@ -27,7 +27,7 @@ from braidmq.spark.offsets import NO_LIMITS, Limits, told
 from braidmq.spark.options import ReadOptions
 from braidmq.spark.patience import patiently
 from braidmq.spark.values import KEY_FILE_FIX, SCHEMA_FIX, OptionError, refused_as
-from braidmq.spark.workers import settle
+from braidmq.spark.workers import leave, settle
 
 Answer = TypeVar("Answer")
 
@@ -196,6 +196,9 @@ class Scan:
         settle()
         try:
             yield from self._read(start, end, limits)
+        except GeneratorExit as given_up:
+            leave(given_up)
+            raise
         except DataLossError as error:
             raise told(error) from None
         except UnavailableError:

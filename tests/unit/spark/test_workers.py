@@ -1,13 +1,15 @@
 """What is done once in a Python process of Spark."""
 
 import gc
-from collections.abc import Iterator
+import os
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
 
 import pytest
 from pyspark import TaskContext
 
 from braidmq.spark import workers
-from braidmq.spark.workers import settle
+from braidmq.spark.workers import leave, settle
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +39,55 @@ def test_a_worker_freezes_what_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -
     assert 0 < frozen
     assert frozen >= gc.get_freeze_count()
     assert any(one is later for one in gc.get_objects())
+
+
+def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of the codes that this process would have ended with."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    return codes
+
+
+def rows() -> Generator[int, None, None]:
+    """What a worker reads, until nobody wants it any more."""
+    try:
+        yield from range(3)
+    except GeneratorExit as end:
+        leave(end)
+        raise
+
+
+def write_one(rows: Generator[int, None, None], error: Exception | None) -> None:
+    """Do with rows what Spark does: write, and close them whatever comes of it."""
+    with suppress(OSError), closing(rows):
+        next(rows)
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (BrokenPipeError(), [0]),
+        (ConnectionResetError(), [0]),
+        (OSError(), []),
+        (None, []),
+    ],
+)
+def test_a_worker_that_spark_hung_up_on_ends_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, expected: list[int]
+) -> None:
+    """Behind a limit; any other error is Spark's to tell."""
+    monkeypatch.setattr(TaskContext, "get", object)
+    codes = exits(monkeypatch)
+    write_one(rows(), error)
+
+    assert expected == codes
+
+
+def test_whoever_reads_without_spark_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken pipe of theirs is theirs."""
+    codes = exits(monkeypatch)
+    write_one(rows(), BrokenPipeError())
+
+    assert [] == codes
