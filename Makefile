@@ -19,7 +19,7 @@ PURE := $(CURDIR)/build/pure
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 TREE := $(wildcard src tests bench docs setup.py)
 # What runs differently where nothing is compiled; elsewhere it is the same code both times. Of
-# whole strands it is what each module does for a client; `make chaos` runs all of them.
+# whole strands it is a part, for want of time; `make chaos` runs all of them.
 STRAND_TESTS := blip $(addprefix vibe/test_,framing.py publish_and_subscribe.py acknowledge.py) \
   $(addprefix qumbed/test_,framing.py publish.py subscribe.py)
 HOT_TESTS = $(addprefix tests/unit/,base broker wire wal/test_format.py) \

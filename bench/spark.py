@@ -106,7 +106,7 @@ def _one_topic(log: Path, rounds: int) -> Iterator[report.Row]:
         touched.append(_usual_s(lambda: _touch(places)))
     for title, samples, bar in (
         ("of an open log", one, TOPIC_BAR),
-        ("at the first read", first, None),
+        ("at the first read", first, TOPIC_BAR),
         ("only a byte of each payload", touched, None),
     ):
         yield report.time_row(
@@ -175,16 +175,16 @@ def _spark_rows(found: dict[str, Any], messages: int) -> Iterator[report.Row]:
         yield report.rate_row(
             title, samples[ours], peer_name=peer, peer_samples=samples[theirs], bar=bar
         )
-    for title, ours in (
-        (f"one topic of {readings.TOPICS} through Spark", "topic"),
-        ("nothing through Spark", "nothing"),
+    for title, ours, bar in (
+        (f"one topic of {readings.TOPICS} through Spark", "topic", TOPIC_BAR),
+        ("nothing through Spark", "nothing", None),
     ):
         yield report.time_row(
             title,
             [sample.seconds for sample in samples[ours]],
             peer_name="all topics",
             peer_samples=[sample.seconds for sample in samples["source"]],
-            bar=None,
+            bar=bar,
         )
     few, many = found["few_bytes"] / MIB, found["many_bytes"] / MIB
     yield report.amount_row(

@@ -13,7 +13,7 @@ MESSAGES: Final = 1_000
 FAST: Final = {
     "source": 1.0,
     "parquet": 0.75,
-    "topic": 0.25,
+    "topic": 0.05,
     "nothing": 0.125,
     "typed": 1.0,
     "json": 4.0,
@@ -23,7 +23,7 @@ FAST: Final = {
 }
 """Seconds of each contestant, such that every bar is met; typed readings are just at theirs."""
 
-SLOW: Final = {**FAST, "parquet": 0.5, "json": 3.5, "copy": 1.0}
+SLOW: Final = {**FAST, "topic": 0.25, "parquet": 0.5, "json": 3.5, "copy": 1.0}
 Line = tuple[str, str, str, float | None, str, bool | None]
 
 
@@ -49,7 +49,7 @@ MET: Final[list[Line]] = [
     ("Spark typed readings", "1,000/s", "from_json 250/s", 4.0, ">= 4.00", True),
     ("Spark typed readings, Parquet", "1,000/s", "from_json 500/s", 2.0, "", None),
     ("Spark archive", "500/s", "Parquet to Parquet 667/s", 0.75, ">= 0.60", True),
-    ("one topic of 100 through Spark", "0.250 s", "all topics 1.00 s", 4.0, "", None),
+    ("one topic of 100 through Spark", "0.050 s", "all topics 1.00 s", 20.0, ">= 20.00", True),
     ("nothing through Spark", "0.125 s", "all topics 1.00 s", 8.0, "", None),
     (
         "memory, a Spark worker that reads 1,000",
@@ -65,7 +65,8 @@ NOT_MET: Final[list[Line]] = [
     ("Spark typed readings", "1,000/s", "from_json 286/s", 3.5, ">= 4.00", False),
     MET[2],
     ("Spark archive", "500/s", "Parquet to Parquet 1,000/s", 0.5, ">= 0.60", False),
-    *MET[4:6],
+    ("one topic of 100 through Spark", "0.250 s", "all topics 1.00 s", 4.0, ">= 20.00", False),
+    MET[5],
     (
         "memory, a Spark worker that reads 1,000",
         "32.00 MiB",

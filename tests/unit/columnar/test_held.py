@@ -24,8 +24,9 @@ from braidmq.base.records import GAP_KIND
 from braidmq.columnar import checksums, held
 from braidmq.columnar.held import HeldSegments
 from braidmq.columnar.indexes import GrowingIndex
+from braidmq.columnar.layout import Numbers
 from braidmq.columnar.logs import DirectoryLog
-from braidmq.columnar.segments import SPARSE_ROWS, Segment
+from braidmq.columnar.segments import SPARSE_ROWS, Question, Segment
 from tests.unit.columnar.logs import (
     flip,
     log_of,
@@ -277,9 +278,9 @@ def looked_through(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     looked: list[int] = []
     remember = Segment.remember
 
-    def noted(self: Segment, *answer: Any) -> None:  # noqa: ANN401 - as it is
+    def noted(self: Segment, question: Question, chosen: Numbers) -> None:
         looked.append(self.first_id)
-        remember(self, *answer)
+        remember(self, question, chosen)
 
     monkeypatch.setattr(Segment, "remember", noted)
     return looked
