@@ -24,6 +24,8 @@ topic                   where all rows go; wins over a column of that name
 sinkId                  tells the writes of one foreachBatch apart
 """
 
+from collections.abc import MutableMapping
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -38,6 +40,7 @@ from braidmq.spark.options import for_batch, for_stream, for_write, parse
 from braidmq.spark.projections import column_names, spark_schema
 from braidmq.spark.stream import StreamReader
 from braidmq.spark.values import OptionError
+from braidmq.spark.workers import settle
 from braidmq.spark.writers import BatchWriter, StreamWriter
 
 FORMAT = "braidmq"
@@ -47,6 +50,15 @@ class BraidSource(DataSource):
     """The source without filter pushdown."""
 
     batch_reader: type[BatchReader] = BatchReader
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        settle()
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        # Spark asks for columns in one process and for parts in another.
+        vars(self).update(state)
+        settle()
 
     @classmethod
     def name(cls) -> str:

@@ -2,13 +2,17 @@
 
 import gc
 import os
+import pickle
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
+from importlib.machinery import ModuleSpec
 
 import pytest
 from pyspark import TaskContext
 
 from braidmq.spark import workers
+from braidmq.spark.source import FilteringBraidSource
 from braidmq.spark.workers import leave, settle
 
 
@@ -27,10 +31,16 @@ def test_a_process_that_is_no_worker_is_left_alone() -> None:
     assert 0 == gc.get_freeze_count()
 
 
-def test_a_worker_freezes_what_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes later is garbage when it is garbage, in every task."""
-    monkeypatch.setattr(TaskContext, "get", object)
+@pytest.fixture
+def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process look like one that Spark has forked."""
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__spec__", ModuleSpec("pyspark.daemon", None), raising=False)
 
+
+@pytest.mark.usefixtures("_forked")
+def test_a_worker_freezes_what_is_loaded_once() -> None:
+    """What comes later is garbage when it is garbage, in every task."""
     settle()
     frozen = gc.get_freeze_count()
     later: list[object] = [[] for _ in range(1000)]
@@ -39,6 +49,20 @@ def test_a_worker_freezes_what_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -
     assert 0 < frozen
     assert frozen >= gc.get_freeze_count()
     assert any(one is later for one in gc.get_objects())
+
+
+@pytest.mark.usefixtures("_forked")
+def test_a_planner_freezes_whether_it_makes_a_source_or_gets_one() -> None:
+    """Spark asks for columns in one process, and for parts in another that gets the source."""
+    source = FilteringBraidSource({"path": "log"})
+    made = gc.get_freeze_count()
+    sent = pickle.dumps(source)
+    workers._freeze.cache_clear()  # noqa: SLF001 - as in the other process
+    gc.unfreeze()
+    pickle.loads(sent)  # noqa: S301 - our own, and what Spark does
+
+    assert 0 < made
+    assert 0 < gc.get_freeze_count()
 
 
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
