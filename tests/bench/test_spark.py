@@ -37,6 +37,8 @@ def measured(seconds: dict[str, float], more_mib: int) -> dict[str, Any]:
         "samples": samples,
         "few_bytes": 100 * MIB,
         "many_bytes": (100 + more_mib) * MIB,
+        "mapped_bytes": (992 + more_mib) * MIB,
+        "own_bytes": 40 * MIB,
     }
 
 
@@ -59,6 +61,14 @@ MET: Final[list[Line]] = [
         "< 32 MiB",
         True,
     ),
+    (
+        "files mapped, a Spark worker that reads one topic",
+        "1,023.00 MiB",
+        "and own memory 40 MiB",
+        None,
+        "< 1024 MiB",
+        True,
+    ),
 ]
 NOT_MET: Final[list[Line]] = [
     ("Spark source", "1,000/s", "its own Parquet 2,000/s", 0.5, ">= 0.60", False),
@@ -73,6 +83,14 @@ NOT_MET: Final[list[Line]] = [
         "more than for 200; peak 132 MiB",
         None,
         "< 32 MiB",
+        False,
+    ),
+    (
+        "files mapped, a Spark worker that reads one topic",
+        "1,024.00 MiB",
+        "and own memory 40 MiB",
+        None,
+        "< 1024 MiB",
         False,
     ),
 ]

@@ -10,32 +10,53 @@ it uses.
 
 from collections.abc import Collection
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
+from braidmq.base.limits import MIB
 from braidmq.columnar.segments import KnownTopics, Segment
 
 HELD_SEGMENTS_MAX: Final = 64
-"""The ones that were used last are kept. Each has two files open."""
+"""Each has two files open."""
+
+HELD_BYTES_MAX: Final = 8192 * MIB
+"""Pages of files, which the system takes back when it needs memory, and counts until then."""
+
+
+class _Held(NamedTuple):
+    segment: Segment
+    read: int
+    """The read that it was used by."""
 
 
 class HeldSegments:
     """Segments of one log that nobody reads at the moment; for any thread.
 
-    `growing` is what is known of the one that is not sealed.
+    Their files have at most *bytes_max* together. `growing` is what is known of the segment
+    that is not sealed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
         self._lock = Lock()
-        self._segments: dict[int, Segment] = {}
+        self._held: dict[int, _Held] = {}  # in the order in which they were used
+        self._read = 0
         self.growing: KnownTopics | None = None
+
+    def begin_read(self, first_ids: Collection[int]) -> None:
+        """Let go of segments that are not listed any more, so that their files can be freed."""
+        with self._lock:
+            self._read += 1
+            self._held = {
+                first_id: held for first_id, held in self._held.items() if first_id in first_ids
+            }
 
     def take(self, first_id: int, last_id: int) -> Segment | None:
         """Return a segment for one read, if it is held and its files are still the same."""
         with self._lock:
-            found = self._segments.pop(first_id, None)
-        if found is None or found.last_id != last_id or not found.is_current():
+            held = self._held.pop(first_id, None)
+        if held is None or held.segment.last_id != last_id or not held.segment.is_current():
             return None
-        return found
+        return held.segment
 
     def give(self, segment: Segment) -> None:
         """Keep a segment, whose read is over, for the next one."""
@@ -44,20 +65,20 @@ class HeldSegments:
                 self.growing = segment.known_topics()
             return
         with self._lock:
-            self._segments[segment.first_id] = segment
-            if len(self._segments) > HELD_SEGMENTS_MAX:
-                del self._segments[next(iter(self._segments))]
+            self._held[segment.first_id] = _Held(segment, self._read)
+            self._make_room()
 
-    def keep_only(self, first_ids: Collection[int]) -> None:
-        """Let go of segments that are not listed any more, so that their files can be freed."""
-        with self._lock:
-            self._segments = {
-                first_id: segment
-                for first_id, segment in self._segments.items()
-                if first_id in first_ids
-            }
+    def _make_room(self) -> None:
+        size = sum(held.segment.mapped_bytes for held in self._held.values())
+        while len(self._held) > HELD_SEGMENTS_MAX or size > self._bytes_max:
+            first_id = next(iter(self._held))
+            if self._held[first_id].read == self._read:
+                # All were used by this read, and the next one like it begins with the first.
+                first_id = next(reversed(self._held))
+            size -= self._held.pop(first_id).segment.mapped_bytes
 
     def clear(self) -> None:
         """Let go of all."""
-        self.keep_only(())
+        with self._lock:
+            self._held = {}
         self.growing = None

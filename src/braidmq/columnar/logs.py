@@ -11,7 +11,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.columnar import cuts, reading
 from braidmq.columnar.cuts import Part
 from braidmq.columnar.decode import Decoding
-from braidmq.columnar.held import HeldSegments
+from braidmq.columnar.held import HELD_BYTES_MAX, HeldSegments
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches, Offsets, TopicCount
 from braidmq.columnar.times import offset_at
@@ -115,20 +115,20 @@ class DirectoryLog:
     """The log below a data directory, whether its broker runs or not.
 
     It can be pickled and shared by threads. Segments of which few topics were read stay mapped
-    for the next question until it is closed; a file that retention has deleted is let go of by
-    the next question, too. A pickled one does not *hold* them where it is read: it was sent to
-    a task, whose memory must not grow with the log.
+    for the next question until it is closed, up to *hold_bytes*; a file that retention has
+    deleted is let go of by the next question, too. A pickled one holds nothing: it was sent to
+    another process, whose memory must not grow with the log.
     """
 
-    def __init__(self, path: Path | str, *, hold: bool = True) -> None:
+    def __init__(self, path: Path | str, *, hold_bytes: int = HELD_BYTES_MAX) -> None:
         self.path = Path(path)
-        self._held = HeldSegments() if hold else None
+        self._held = HeldSegments(hold_bytes) if hold_bytes else None
 
     def __repr__(self) -> str:
         return f"DirectoryLog({self.address!r})"
 
     def __reduce__(self) -> tuple[Callable[[Path], "DirectoryLog"], tuple[Path]]:
-        return partial(DirectoryLog, hold=False), (self.path,)
+        return partial(DirectoryLog, hold_bytes=0), (self.path,)
 
     def __enter__(self) -> Self:
         return self

@@ -178,6 +178,7 @@ class Segment:
             raise self._damage(problem)
         self._created_us = header.created_us
         self._take(self._open_index(root, known))
+        self.mapped_bytes = sum(int(file.buffer.size) for file in self._files)
 
     def _open_index(self, root: Path, known: "KnownTopics | None") -> Index:
         first_id, last_id, created_us = self.first_id, self.last_id, self._created_us

@@ -49,7 +49,7 @@ class View:
             raise _missing(FIRST_ID, mark, "no segment is there")
         self.durable_id = max(mark, self._first_ids[-1] - 1 if self._first_ids else 0)
         if held is not None:
-            held.keep_only(self._first_ids)
+            held.begin_read(self._first_ids)
 
     def _read_mark(self) -> int:
         for _ in range(MARK_READS_MAX):

@@ -4,6 +4,7 @@ A broker writes its addresses into `run.json` in its data directory, so that who
 directory finds it.
 """
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -12,7 +13,8 @@ import msgspec
 from braidmq.base.errors import ConfigError
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.failures import UnavailableError
-from braidmq.columnar.logs import Log, open_log
+from braidmq.columnar.logs import DirectoryLog, Log
+from braidmq.spark.workers import hold_bytes, is_forked
 
 RUN_FILE: Final = "run.json"
 _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not listened on
@@ -35,8 +37,22 @@ class Place(Protocol):
 
 
 def log_of(place: Place) -> Log:
-    """Return the log that is read: the directory's, or the one behind the endpoint."""
-    return open_log(place.path, place.endpoint, place.api_key)
+    """Return the log that is read: the directory's, or the one behind the endpoint.
+
+    A process that Spark has forked for one query after the other has its last directory's
+    still, so that what it holds is there for the next query.
+    """
+    if place.path is None:
+        assert place.endpoint is not None
+        return Endpoint(place.endpoint, place.api_key or "")
+    return (_last_log if is_forked() else _directory_log)(place.path, hold_bytes())
+
+
+def _directory_log(path: Path, hold_bytes: int) -> DirectoryLog:
+    return DirectoryLog(path, hold_bytes=hold_bytes)
+
+
+_last_log: Final = lru_cache(maxsize=1)(_directory_log)
 
 
 def endpoint_of(place: Place) -> Endpoint:

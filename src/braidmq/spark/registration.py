@@ -13,10 +13,12 @@ from pyspark.sql.datasource import DataSource
 
 from braidmq.spark.listener import CursorListener
 from braidmq.spark.source import FORMAT, BraidSource, FilteringBraidSource
+from braidmq.spark.workers import ONE_MACHINE
 
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 REDACTED: Final = "spark.sql.redaction.options.regex"
 API_KEY_PATTERN: Final = "(?i)apikey"
+_ONE_MACHINE_MASTER: Final = "local"
 _PYTHONS: Final = ("spark.pyspark.python", "spark.pyspark.driver.python")
 
 
@@ -32,10 +34,13 @@ def register(spark: SparkSession) -> None:
     - A listener reports finished batches to the cursors of streams that have a groupId.
     - Local workers run the Python that runs this, unless PYSPARK_PYTHON or the session's
       configuration names one. On a cluster each machine's own Python must have braidmq.
+    - Where executors are part of the driver, their Python processes may keep files mapped.
     """
     context = _context_of(spark)
     if context is not None:
         _let_workers_run_this_python(context)
+        if str(context.master).partition("[")[0] == _ONE_MACHINE_MASTER:
+            context.environment[ONE_MACHINE] = "1"
         _listen(spark)
         _make_active(spark)
     _hide_keys(spark)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, TypeVar
 
 import numpy as np
@@ -80,11 +81,10 @@ class Scan:
     topics: frozenset[str] | None = None
     pattern: str | None = None
     pattern_only_helps: bool = False
-    log: Log = field(init=False)
     schema: TypedSchema | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Note which log it is, which is not opened, and what payloads are decoded with.
+        """Note what payloads are decoded with.
 
         Runs on the driver. A schema goes along to every task: its file may be changed, or not
         be there. A key stays in its file.
@@ -92,7 +92,6 @@ class Scan:
         Raises:
             OptionError: The schema cannot be used, or the key.
         """
-        self.log = log_of(self.options)
         decoded = any(name not in TYPES for name in self.names)
         self.schema = typed_schema(self.options) if decoded else None
         key_file = self.options.key_file
@@ -101,6 +100,14 @@ class Scan:
             self.options.path is not None or os.access(key_file, os.R_OK)
         ):
             self._unsealing()
+
+    @cached_property
+    def log(self) -> Log:
+        """The log of this process: a task has another one than the driver."""
+        return log_of(self.options)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "log"}
 
     def cut(self, start: int, end: int) -> list[Part]:
         """Return the parts of a range that have a wanted message, as large as was asked for.

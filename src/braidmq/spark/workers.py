@@ -2,11 +2,20 @@
 
 import gc
 import os
+import resource
 import sys
 from functools import cache
 from typing import Final
 
 from pyspark import TaskContext
+
+from braidmq.base.limits import MIB
+
+ONE_MACHINE: Final = "BRAIDMQ_SPARK_ONE_MACHINE"
+"""An environment variable of Python processes whose executors are part of the driver."""
+
+HOLD_BYTES_MAX: Final = 1024 * MIB
+"""What a process of Spark keeps mapped of a log from one query of few topics to the next."""
 
 _DAEMON: Final = "pyspark.daemon"
 
@@ -15,6 +24,19 @@ def is_forked() -> bool:
     """Tell whether this process is one that Spark has forked to run tasks, or to plan."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == _DAEMON
+
+
+def hold_bytes() -> int:
+    """Return how much of a log this process may keep mapped until the next query.
+
+    A task of a cluster keeps nothing: mapped pages count for its executor, which may be ended
+    for that. Nor does one whose addresses are limited, as by `spark.executor.pyspark.memory`.
+    Spark ends processes that have had nothing to do for a minute, and with them what they keep.
+    """
+    if TaskContext.get() is None:
+        return HOLD_BYTES_MAX
+    is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    return 0 if is_limited or ONE_MACHINE not in os.environ else HOLD_BYTES_MAX
 
 
 def settle() -> None:

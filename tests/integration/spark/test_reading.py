@@ -8,8 +8,10 @@ import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
@@ -18,12 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from braidmq.spark import register, session
 from braidmq.spark.registration import FILTER_PUSHDOWN
 from braidmq.spark.sessions import CONFIG
+from tests.integration.spark.families import workers_of
 from tests.unit.columnar.logs import (
     Row,
     log_of,
     message,
     plain_rows,
     retain_from,
+    segment_files,
     write,
     write_log,
 )
@@ -206,6 +210,31 @@ def test_what_retention_took_fails_the_read_or_is_passed_over(
 
         assert plain_rows(tmp_path)[0]["offset"] > 1
         assert [{"offset": row["offset"]} for row in plain_rows(tmp_path)] == rest
+
+
+def mapped_below(path: Path) -> set[str]:
+    """Return the files below a directory that Python processes of Spark have mapped now."""
+    found = set()
+    for worker in workers_of(psutil.Process()):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            lines = Path(f"/proc/{worker.pid}/maps").read_text().splitlines()
+            found |= {Path(line.split()[-1]).name for line in lines if str(path) in line}
+    return found
+
+
+def test_files_stay_mapped_from_a_query_of_few_topics_to_the_next(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """On one machine; a query of all topics keeps nothing, and none is less right for it."""
+    often = [message("often", b"x" * 60, n) for n in range(50)]
+    write_log(tmp_path, [message("rare", b"1"), *often, message("rare", b"2"), *often] * 4)
+    everything = rows_of(load(spark, tmp_path))
+    assert set() == mapped_below(tmp_path)
+    expected = [row for row in everything if row["topic"] == "rare"]
+
+    assert expected == rows_of(load(spark, tmp_path, subscribe="rare"))
+    assert {path.name for path in segment_files(tmp_path)[:-1]} <= mapped_below(tmp_path)
+    assert expected == rows_of(load(spark, tmp_path, subscribe="rare"))
 
 
 def test_a_bad_option_says_what_to_do(spark: SparkSession, log: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -173,18 +174,65 @@ def test_what_grows_or_was_verified_as_a_whole_is_not_held(log: DirectoryLog) ->
         assert kept.take(segment.first_id, segment.last_id) is None
 
 
-def test_the_segments_that_were_used_last_are_held(
-    log: DirectoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files are open as long as they are mapped, so there is a bound."""
-    monkeypatch.setattr(held, "HELD_SEGMENTS_MAX", 1)
-    first, second, third = (int(path.stem) for path in segment_files(log.path)[:3])
-    kept = HeldSegments()
-    for first_id, behind in ((first, second), (second, third)):
-        kept.give(Segment(log.path, first_id, behind - 1, sealed=True))
+def three_segments(path: Path) -> list[Segment]:
+    """Return the first three segments of a log, which are sealed."""
+    first_ids = [int(found.stem) for found in segment_files(path)[:4]]
+    return [
+        Segment(path, first, behind - 1, sealed=True) for first, behind in pairwise(first_ids)
+    ]
 
-    assert kept.take(first, second - 1) is None
-    assert kept.take(second, third - 1) is not None
+
+def held_of(kept: HeldSegments, segments: list[Segment]) -> list[bool]:
+    """Tell which segments are held; they are taken out."""
+    found = [kept.take(segment.first_id, segment.last_id) for segment in segments]
+    return [segment is not None for segment in found]
+
+
+def bounded(monkeypatch: pytest.MonkeyPatch, by: str, segments: list[Segment]) -> HeldSegments:
+    """Return what has room for two segments, by their number or by their bytes."""
+    if by == "number":
+        monkeypatch.setattr(held, "HELD_SEGMENTS_MAX", 2)
+        return HeldSegments()
+    return HeldSegments(sum(segment.mapped_bytes for segment in segments) - 1)
+
+
+@pytest.mark.parametrize("by", ["number", "bytes"])
+def test_segments_of_the_last_read_are_held_rather_than_older_ones(
+    log: DirectoryLog, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Files are open as long as they are mapped, and their pages count: there are bounds."""
+    segments = three_segments(log.path)
+    kept = bounded(monkeypatch, by, segments)
+    for segment in segments:
+        kept.begin_read([segment.first_id for segment in segments])
+        kept.give(segment)
+
+    assert [False, True, True] == held_of(kept, segments)
+
+
+@pytest.mark.parametrize("by", ["number", "bytes"])
+def test_a_read_of_more_segments_than_fit_finds_the_first_of_them_again(
+    log: DirectoryLog, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Each would be let go of just before its turn, if the oldest one always went."""
+    segments = three_segments(log.path)
+    kept = bounded(monkeypatch, by, segments)
+    reads = []
+    for _ in range(3):
+        kept.begin_read([segment.first_id for segment in segments])
+        reads.append(held_of(kept, segments))
+        for segment in segments:
+            kept.give(segment)
+
+    assert [[False, False, False], *[[True, True, False]] * 2] == reads
+
+
+def test_the_bytes_of_a_segment_are_those_of_both_its_files(log: DirectoryLog) -> None:
+    """Pages of the index are mapped as well."""
+    segment = sealed(log.path)
+    file = segment_files(log.path)[0]
+
+    assert file.stat().st_size + file.with_suffix(".idx").stat().st_size == segment.mapped_bytes
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
-"""Brokers for the tests of a module that only need some broker."""
+"""Brokers for the tests of a module that only need some broker, and a process of Spark."""
 
+import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 
 import pytest
 
@@ -21,3 +23,10 @@ def full_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A broker on a log with every kind of message; nothing is to be added to it."""
     with running(write_log(tmp_path_factory.mktemp("full"), varied(300))) as found:
         yield found
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process look like one that Spark has forked."""
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__spec__", ModuleSpec("pyspark.daemon", None), raising=False)

@@ -8,7 +8,9 @@ import pytest
 from braidmq.base.errors import ConfigError
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.failures import UnavailableError
+from braidmq.columnar.held import HeldSegments
 from braidmq.columnar.logs import DirectoryLog
+from braidmq.spark import brokers
 from braidmq.spark.brokers import endpoint_of, log_of, running_at
 from braidmq.spark.options import ReadOptions, WriteOptions
 from tests.unit.spark.running import KEY, Running
@@ -22,6 +24,40 @@ def test_a_directory_is_read_and_an_endpoint_is_asked() -> None:
     assert isinstance(directory, DirectoryLog)
     assert isinstance(remote, Endpoint)
     assert ["/data", "grpc://broker:1"] == [directory.address, remote.address]
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_process_of_spark_has_the_log_of_its_last_query_still() -> None:
+    """What it holds is there for the next one."""
+    options = ReadOptions(path=Path("/data"))
+    last = log_of(options)
+    same = log_of(ReadOptions(path=Path("/data")))
+    other = log_of(ReadOptions(path=Path("/other")))
+
+    assert last is same
+    assert "/other" == other.address
+    assert last is not log_of(options)
+
+
+def test_whoever_is_no_process_of_spark_has_a_log_of_its_own() -> None:
+    """And closes it when it likes."""
+    options = ReadOptions(path=Path("/data"))
+
+    assert log_of(options) is not log_of(options)
+
+
+@pytest.mark.usefixtures("forked")
+def test_what_a_process_of_spark_holds_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what it may hold, which is nothing in a task of a cluster."""
+    bounds: list[int] = []
+    monkeypatch.setattr(HeldSegments, "__init__", lambda _, most: bounds.append(most))
+    for most in (7, 0, 8):
+        monkeypatch.setattr(brokers, "hold_bytes", lambda most=most: most)
+        log_of(ReadOptions(path=tmp_path))
+
+    assert [7, 8] == bounds
 
 
 def test_the_broker_on_a_directory_is_found(broker: Running) -> None:

@@ -13,6 +13,7 @@ from braidmq import spark as room
 from braidmq.spark.listener import CursorListener
 from braidmq.spark.registration import FILTER_PUSHDOWN, REDACTED, register
 from braidmq.spark.source import BraidSource, FilteringBraidSource
+from braidmq.spark.workers import ONE_MACHINE
 
 
 class Shared(dict[str, str]):
@@ -120,9 +121,31 @@ def test_streams_may_begin_at_once() -> None:
     """The format's environment is shared by threads; that of everything else stays."""
     session = registered(Session())
 
-    assert [Shared({"A": "1"})] == session.environments
+    assert [Shared({"A": "1", ONE_MACHINE: "1"})] == session.environments
     assert [Shared] == list(map(type, session.environments))
     assert dict is type(session.sparkContext.environment)
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        ("local", True),
+        ("local[*]", True),
+        ("local[2,4]", True),
+        ("local-cluster[2,1,1024]", False),
+        ("spark://host:7077", False),
+        ("yarn", False),
+    ],
+)
+def test_executors_that_are_part_of_the_driver_are_told_so(
+    master: str,
+    expected: bool,
+) -> None:
+    """In the environment of their Python processes; what else is in it stays."""
+    environment = registered(Session(master=master)).sparkContext.environment
+
+    assert expected == (ONE_MACHINE in environment)
+    assert "1" == environment["A"]
 
 
 def test_with_spark_connect_the_format_is_registered_without_a_listener() -> None:

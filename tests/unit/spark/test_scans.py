@@ -44,6 +44,19 @@ def test_parts_have_every_message_once_and_in_order(
     assert all(part.messages for part in parts)
 
 
+@pytest.mark.usefixtures("forked")
+def test_a_scan_that_was_sent_reads_the_log_of_the_process_that_it_is_in(
+    tmp_path: Path,
+) -> None:
+    """Whoever holds files holds them in a log of its own, for the next query."""
+    sent = scan(tmp_path)
+    used = sent.log
+    arrived = pickle.loads(pickle.dumps(sent))  # noqa: S301 - our own, and what Spark does
+
+    assert "log" not in vars(arrived)
+    assert used is arrived.log
+
+
 def test_there_are_at_least_as_many_parts_as_asked_for(tmp_path: Path) -> None:
     """When there are so many messages; small enough ones are not made fewer."""
     path = write_log(tmp_path, varied(100))

@@ -3,17 +3,16 @@
 import gc
 import os
 import pickle
-import sys
+import resource
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
-from importlib.machinery import ModuleSpec
 
 import pytest
 from pyspark import TaskContext
 
 from braidmq.spark import workers
 from braidmq.spark.source import FilteringBraidSource
-from braidmq.spark.workers import leave, settle
+from braidmq.spark.workers import HOLD_BYTES_MAX, ONE_MACHINE, hold_bytes, leave, settle
 
 
 @pytest.fixture(autouse=True)
@@ -31,14 +30,7 @@ def test_a_process_that_is_no_worker_is_left_alone() -> None:
     assert 0 == gc.get_freeze_count()
 
 
-@pytest.fixture
-def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process look like one that Spark has forked."""
-    main = sys.modules["__main__"]
-    monkeypatch.setattr(main, "__spec__", ModuleSpec("pyspark.daemon", None), raising=False)
-
-
-@pytest.mark.usefixtures("_forked")
+@pytest.mark.usefixtures("forked")
 def test_a_worker_freezes_what_is_loaded_once() -> None:
     """What comes later is garbage when it is garbage, in every task."""
     settle()
@@ -51,7 +43,7 @@ def test_a_worker_freezes_what_is_loaded_once() -> None:
     assert any(one is later for one in gc.get_objects())
 
 
-@pytest.mark.usefixtures("_forked")
+@pytest.mark.usefixtures("forked")
 def test_a_planner_freezes_whether_it_makes_a_source_or_gets_one() -> None:
     """Spark asks for columns in one process, and for parts in another that gets the source."""
     source = FilteringBraidSource({"path": "log"})
@@ -63,6 +55,44 @@ def test_a_planner_freezes_whether_it_makes_a_source_or_gets_one() -> None:
 
     assert 0 < made
     assert 0 < gc.get_freeze_count()
+
+
+@pytest.mark.parametrize(
+    ("in_task", "one_machine", "expected"),
+    [
+        (False, False, HOLD_BYTES_MAX),
+        (False, True, HOLD_BYTES_MAX),
+        (True, False, 0),
+        (True, True, HOLD_BYTES_MAX),
+    ],
+)
+def test_a_task_of_a_cluster_keeps_nothing_mapped(
+    monkeypatch: pytest.MonkeyPatch,
+    in_task: bool,
+    one_machine: bool,
+    expected: int,
+) -> None:
+    """The memory of an executor does not grow with the log."""
+    monkeypatch.delenv(ONE_MACHINE, raising=False)
+    if in_task:
+        monkeypatch.setattr(TaskContext, "get", object)
+    if one_machine:
+        monkeypatch.setenv(ONE_MACHINE, "1")
+
+    assert expected == hold_bytes()
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(2**31, 0), (-1, HOLD_BYTES_MAX)])
+def test_a_task_whose_addresses_are_limited_keeps_nothing_mapped(
+    monkeypatch: pytest.MonkeyPatch, limit: int, expected: int
+) -> None:
+    """It would run out of memory that is there."""
+    monkeypatch.setenv(ONE_MACHINE, "1")
+    monkeypatch.setattr(TaskContext, "get", object)
+    limits = {resource.RLIMIT_AS: (limit, limit)}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+
+    assert expected == hold_bytes()
 
 
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
