@@ -46,7 +46,10 @@ CONFIG: Final = {
 WARM_UPS: Final = 2
 """Rounds before those that count, if these are several: the JVM compiles what is used often."""
 
-SHORT_RUNS: Final = 5
+WARM_UP_S: Final = 2.0
+"""In these rounds everything runs for so long, however short it is."""
+
+SHORT_RUNS: Final = 9
 """What takes hundredths of a second is done so often in a round, and its median counts."""
 
 CONTESTANTS: Final = (
@@ -149,6 +152,12 @@ def _seconds(run: Callable[[], object]) -> float:
 
 def _usual_s(run: Callable[[], object]) -> float:
     return statistics.median(_seconds(run) for _ in range(SHORT_RUNS))
+
+
+def _warm_up(run: Callable[[], object]) -> None:
+    left_s = WARM_UP_S
+    while left_s > 0:
+        left_s -= _seconds(run)
 
 
 def _measured(directory: Path, messages: int, rounds: int) -> dict[str, Any]:
@@ -346,14 +355,16 @@ def _measure(directory: Path, messages: int, rounds: int) -> dict[str, Any]:
     memory["own_bytes"] = processes.worker_bytes("RssAnon")
     samples: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
     warm_ups = WARM_UPS if rounds > 1 else 0
-    for number in range(warm_ups + rounds):
+    for _ in range(warm_ups):
+        for name in CONTESTANTS:
+            _warm_up(getattr(contestants, name))
+    for _ in range(rounds):
         for name in CONTESTANTS:
             run: Callable[[], None] = getattr(contestants, name)
             before = processes.cpu_s()
             seconds = (_usual_s if name in SHORT else _seconds)(run)
             spent = (processes.cpu_s() - before) / (SHORT_RUNS if name in SHORT else 1)
-            if number >= warm_ups:
-                samples[name].append(asdict(Sample(messages, seconds, spent, 0.0)))
+            samples[name].append(asdict(Sample(messages, seconds, spent, 0.0)))
     spark.stop()
     return {"samples": samples, **memory}
 

@@ -1,18 +1,19 @@
 """Few records of many, copied beside each other: verified together, and used from the cache.
 
-    in the segment                      copied
-    0            12    16               0        4
-    +------------+-----+------+         +--------+------+
-    | id, length | crc | body |         | bridge | body |
-    +------------+-----+------+         +--------+------+
+    in the segment               in the copy, when its checksum is taken
+    0    8        12    16       0     4       12      16
+    +----+--------+-----+------+ +-----+-------+-------+------+
+    | id | length | crc | body | | end | zeros | begin | body |
+    +----+--------+-----+------+ +-----+-------+-------+------+
 
-    bridge = crc of the record before it (0 for the first) xor CRC-32C of the id xor length
+    end     what the record before must have left, its crc (0 for the first), with all bits
+            turned round
+    begin   CRC-32C of the id, with all bits turned round, xor length
 
-A CRC-32C is a state that bytes are mixed into. The bridge leads it from the state that the
-record before must have left to the one behind this record's id and length: four bytes, read
-behind a state, undo it where they are the same. So the copy has the checksum of its last
-record if each of them has its own. One that has not leaves another state, and no intact record
-behind it leads back.
+A CRC-32C is a state that bytes are mixed into, and four bytes that are as the state is make it
+zero; zeros leave it so. From there the four bytes before a body lead to the state behind the
+record's id and length. So the copy has the checksum of its last record if each of them has its
+own. One that has not leaves another state, and no intact record behind it leads back.
 """
 
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from braidmq.columnar.layout import (
     gather_bytes,
     gather_structs,
     near_pieces,
+    scatter_structs,
 )
 from braidmq.wal.format import RECORD_HEADER_BYTES
 
@@ -40,16 +42,14 @@ GROUP_RECORDS: Final = 65_536
 GROUP_BYTES: Final = 4 * MIB
 """Records are copied together up to here: many, and yet in the cache."""
 
-_CRC_BYTES: Final = 4
-_CRC_AT: Final = RECORD_HEADER_BYTES - _CRC_BYTES
 _ID_BYTES: Final = 8
 _LOW_BITS: Final = 16
+_ALL_BITS: Final = np.uint32(0xFFFF_FFFF)
 
 Sums = NDArray[np.uint32]
 
-_COPIED_HEAD: Final = np.dtype(
-    [field for field in MESSAGE_HEAD.descr if field[0] not in {"id", "length"}]
-)
+_BRIDGE: Final = np.dtype([("end", "<u4"), ("zeros", "<u8"), ("begin", "<u4")])
+assert _BRIDGE.itemsize == RECORD_HEADER_BYTES
 
 
 class Copy:
@@ -59,27 +59,26 @@ class Copy:
     """
 
     def __init__(self, buffer: pa.Buffer, starts: Numbers, ends: Numbers) -> None:
-        self._heads = gather_structs(buffer, starts, RECORD_HEAD)
-        sums_at = starts + _CRC_AT
-        _, places, self.buffer = gather_bytes(buffer, sums_at, ends).buffers()
+        _, places, self.buffer = gather_bytes(buffer, starts, ends).buffers()
         copied = np.frombuffer(places, np.int32, len(starts))
         self._starts: Numbers = copied.astype(np.int64)
-        self.moved: Numbers = self._starts - sums_at
+        self._heads = gather_structs(self.buffer, self._starts, RECORD_HEAD)
+        self.moved: Numbers = self._starts - starts
 
     def message_heads(self) -> Rows:
-        """Return the heads, without ids, of records that are long enough for a message."""
-        return gather_structs(self.buffer, self._starts, _COPIED_HEAD)
+        """Return the heads of records that are long enough for a message; ids are not right."""
+        return gather_structs(self.buffer, self._starts, MESSAGE_HEAD)
 
     def settle(self, ids: Numbers) -> bool:
         """Tell, once, whether they are the records with these ids, and have their checksums."""
         sums = self._heads["crc"]
         if not np.array_equal(self._heads["id"], ids):
             return False
-        bridges = _sums_of(ids) ^ self._heads["length"]
-        bridges[1:] ^= sums[:-1]
-        size = self.buffer.size - _CRC_BYTES + 1
-        words: Sums = np.ndarray((size,), "<u4", self.buffer, 0, (1,))
-        words[self._starts] = bridges
+        bridges = np.zeros(len(ids), _BRIDGE)
+        bridges["end"] = _ALL_BITS
+        bridges["end"][1:] ^= sums[:-1]
+        bridges["begin"] = _sums_of(ids) ^ self._heads["length"] ^ _ALL_BITS
+        scatter_structs(self.buffer, self._starts, bridges)
         return int(google_crc32c.value(self.buffer)) == int(sums[-1])
 
 

@@ -151,11 +151,23 @@ def gather_structs(buffer: pa.Buffer, at: Numbers, kind: np.dtype[np.void]) -> R
     count = buffer.size - kind.itemsize + 1
     if count <= 0 or not len(at):
         return np.zeros(0, kind)
-    # A structure at every byte, of which those that are asked for are copied; as plain bytes,
-    # because numpy copies structures field by field.
-    plain = np.dtype((np.void, kind.itemsize))
-    found: Rows = np.ndarray((count,), plain, buffer, 0, (1,))[at].view(kind)
+    found: Rows = _plain_at_every_byte(buffer, kind)[at].view(kind)
     return found
+
+
+def scatter_structs(buffer: pa.Buffer, at: Numbers, structs: Rows) -> None:
+    """Write each of *structs* at its offset of *at*; all of them are within *buffer*."""
+    plain = _plain_at_every_byte(buffer, structs.dtype)
+    plain[at] = structs.view(plain.dtype)
+
+
+def _plain_at_every_byte(buffer: pa.Buffer, kind: np.dtype[np.void]) -> Rows:
+    """Return a structure at every byte of *buffer*, of which few will be used.
+
+    As plain bytes, because numpy copies structures field by field.
+    """
+    plain = np.dtype((np.void, kind.itemsize))
+    return np.ndarray((buffer.size - kind.itemsize + 1,), plain, buffer, 0, (1,))
 
 
 _EVEN: Final = pa.array(np.arange(0, 2**17, 2, dtype=np.int64))
