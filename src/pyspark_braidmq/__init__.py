@@ -8,5 +8,7 @@ from contextlib import suppress
 
 with suppress(ImportError):  # braidmq without its extra `spark`
     from braidmq.spark.source import BraidSource as DefaultSource
+    from braidmq.spark.workers import settle
 
     __all__ = ["DefaultSource"]
+    settle()

@@ -4,6 +4,7 @@ import gc
 import os
 import resource
 import sys
+import traceback
 from functools import cache
 from typing import Final
 
@@ -40,9 +41,10 @@ def hold_bytes() -> int:
 
 
 def settle() -> None:
-    """Make this process, if Spark has forked it, ready for many tasks or plans."""
+    """Make this process, if Spark has forked it, ready for many tasks or plans, and its end."""
     if is_forked():
         _freeze()
+        vars(sys.modules["__main__"])["traceback"] = _Tracebacks()
 
 
 @cache
@@ -51,6 +53,21 @@ def _freeze() -> None:
     # each time: 30 ms of a processor, while the next step of the query has need of it. What
     # is imported by now stays, so it need not be seen.
     gc.freeze()
+
+
+class _Tracebacks:
+    """What Spark's daemon has in the place of the module: it is silent about broken pipes.
+
+    Spark hangs up on a process that was idle for a minute. The process finds that nobody takes
+    its last words, and would print that, on the terminal of whoever has a session open.
+    """
+
+    format_exc = staticmethod(traceback.format_exc)
+
+    @staticmethod
+    def print_exc() -> None:
+        if not isinstance(sys.exception(), BrokenPipeError):
+            traceback.print_exc()
 
 
 def leave(end: GeneratorExit) -> None:

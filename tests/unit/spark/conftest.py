@@ -1,6 +1,7 @@
 """Brokers for the tests of a module that only need some broker, and a process of Spark."""
 
 import sys
+import traceback
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 
@@ -30,3 +31,4 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process look like one that Spark has forked."""
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", ModuleSpec("pyspark.daemon", None), raising=False)
+    monkeypatch.setattr(main, "traceback", traceback, raising=False)

@@ -4,8 +4,10 @@ import gc
 import os
 import pickle
 import resource
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
+from typing import Any
 
 import pytest
 from pyspark import TaskContext
@@ -55,6 +57,35 @@ def test_a_planner_freezes_whether_it_makes_a_source_or_gets_one() -> None:
 
     assert 0 < made
     assert 0 < gc.get_freeze_count()
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize(
+    ("error", "is_told"), [(BrokenPipeError(), False), (ConnectionResetError(), True)]
+)
+def test_a_process_that_was_idle_too_long_ends_without_a_word(
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    is_told: bool,
+) -> None:
+    """Spark's daemon prints with what it has as `traceback`; other errors are its to tell."""
+    settle()
+    daemon: Any = sys.modules["__main__"]
+    try:
+        raise error
+    except OSError:
+        daemon.traceback.print_exc()
+        assert type(error).__name__ in daemon.traceback.format_exc()
+
+    assert is_told == (type(error).__name__ in capsys.readouterr().err)
+
+
+def test_whoever_is_no_process_of_spark_keeps_its_tracebacks() -> None:
+    """Its module is not touched."""
+    before = vars(sys.modules["__main__"]).get("traceback")
+    settle()
+
+    assert before is vars(sys.modules["__main__"]).get("traceback")
 
 
 @pytest.mark.parametrize(
