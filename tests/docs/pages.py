@@ -71,7 +71,7 @@ class Reader:
         elif block.label == "python":
             self._run([sys.executable, "-W", "error", "-c", text], block)
         else:
-            self.type(_typed(text, self._urls()), block)
+            self.type(typed(text, self._urls()), block)
 
     def type(self, script: str, block: Block) -> None:
         """Let a shell do what a block says."""
@@ -89,7 +89,7 @@ class Reader:
         )
 
     def _serve(self, text: str) -> None:
-        script = _typed(text.replace("make run", "braidmq serve --dev"), self._urls())
+        script = typed(text.replace("make run", "braidmq serve --dev"), self._urls())
         if "--config" not in script:
             listeners = zip(
                 ("blip", "vibe", "qumbed", "http"), self._ports.values(), strict=True
@@ -146,7 +146,7 @@ BUSY: Final = 8
 """Where a page gives a command a second to begin, it gets so many: other tests run beside."""
 
 
-def _typed(text: str, urls: tuple[str, str]) -> str:
+def typed(text: str, urls: tuple[str, str]) -> str:
     """Return a block as typed here: commands without an address find this run's broker."""
     lines = [line for line in text.splitlines() if not line.startswith("make ")]
     blip, http = urls
@@ -161,7 +161,7 @@ braidmq() {{
         *) BRAIDMQ_URL=${{BRAIDMQ_URL:-$url}} command braidmq "$@" ;;
     esac
 }}
-sleep() {{ command sleep $(($1 * {BUSY})); }}
+sleep() {{ command sleep $(printf "$1 %.0s" {{1..{BUSY}}}); }}
 """
     if any("serve" in line for line in lines):
         return "\n".join(lines)

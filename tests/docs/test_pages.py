@@ -2,13 +2,22 @@
 
 import re
 import shutil
+import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import FOLLOWED, WITH_SPARK, Reader, followed
+from tests.docs.pages import FOLLOWED, WITH_SPARK, Reader, followed, typed
 from tests.docs.test_snippets import ROOT, blocks, read
+
+
+def test_a_page_may_wait_for_less_than_a_second() -> None:
+    """What it waits for may be there at once, and then nobody sees that it cannot."""
+    shell = typed("sleep 0.01", ("blip://nowhere", "http://nowhere"))
+    done = subprocess.run(["bash", "-euc", shell], capture_output=True, check=False)
+
+    assert (0, b"") == (done.returncode, done.stderr)
 
 
 @pytest.mark.slow
