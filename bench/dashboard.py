@@ -18,7 +18,7 @@ from typing import Final
 from bench import blip, first_page, report
 from bench.servers import Broker
 from bench.streams import BrokenRunError, Sample
-from braidmq.server.keys import hash_key
+from braidmq.server.access.keys import hash_key
 
 NAME: Final = "dashboard"
 TOPICS: Final = 10_000

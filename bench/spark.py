@@ -25,11 +25,11 @@ from bench import readings, report
 from bench.streams import BrokenRunError, Sample
 from braidmq import columnar
 from braidmq.columnar.loss import Losses
-from braidmq.columnar.segments import MappedFile
+from braidmq.columnar.segments.segments import MappedFile
+from braidmq.columnar.segments.views import View
 from braidmq.columnar.selection import Selection
-from braidmq.columnar.views import View
-from braidmq.spark.java import JAVA_MIN, find_java
-from braidmq.spark.workers import HOLD_BYTES_MAX
+from braidmq.spark.runtime.java import JAVA_MIN, find_java
+from braidmq.spark.runtime.workers import HOLD_BYTES_MAX
 from braidmq.wal.segment import segment_path
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ class Contestants:
     def archive(self) -> None:
         """Archive the log, by day and topic."""
         from braidmq.spark.pipelines.archive import archive  # noqa: PLC0415 - as above
-        from braidmq.spark.pipelines.runs import Plan  # noqa: PLC0415 - as above
+        from braidmq.spark.pipelines.runs.runs import Plan  # noqa: PLC0415 - as above
 
         plan = Plan({"path": self._log}, self._new_out(), master=MASTER, config=CONFIG)
         archive(plan, lambda _: None)

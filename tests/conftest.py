@@ -15,12 +15,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 import setup
 from braidmq.base import build
-from braidmq.spark.java import SHORT_LIVED
+from braidmq.spark.runtime.java import SHORT_LIVED
 
 TOGETHER: Final = {
     "tests/integration/spark/": "spark",
-    "tests/unit/spark/pipelines/test_replay_rows.py": "spark",
-    "tests/unit/spark/pipelines/test_report_counts.py": "spark",
+    "tests/unit/spark/pipelines/replay/test_rows.py": "spark",
+    "tests/unit/spark/pipelines/report/test_counts.py": "spark",
     "tests/browser/": "browser",
     "tests/tidy/test_tidy.py": "tidy",
     "tests/packaging/test_wheel.py": "wheel",

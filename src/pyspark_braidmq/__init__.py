@@ -7,8 +7,8 @@ its formats when one of them cannot be imported.
 from contextlib import suppress
 
 with suppress(ImportError):  # braidmq without its extra `spark`
+    from braidmq.spark.runtime.workers import settle
     from braidmq.spark.source import BraidSource as DefaultSource
-    from braidmq.spark.workers import settle
 
     __all__ = ["DefaultSource"]
     settle()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from braidmq.columnar.endpoint import Endpoint
-from braidmq.columnar.requests import SinkKey
+from braidmq.columnar.flight.requests import SinkKey
 from tests.browser.stage import PATIENCE_MS, Stage, Tab, staged
 from tests.integration.flights import FLIGHT, SCHEMA, rows
 from tests.integration.vibe import peer as vibe

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from braidmq.spark.pipelines.report_page import Findings, TopicFit, TopicVolume, page
+from braidmq.spark.pipelines.report.page import Findings, TopicFit, TopicVolume, page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -87,7 +87,7 @@ MUTANTS: Final = (
     _mutant(
         "acknowledge before the write",
         (
-            "server/engine.py",
+            "server/engine/engine.py",
             "            log.append(bodies, urgent=self.log_is_full)\n",
             """
             log.append(bodies, urgent=self.log_is_full)
@@ -128,7 +128,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "a snapshot is kept before its records are committed",
-        ("server/engine.py", "if last_id <= self.broker.committed_id:", "if last_id:"),
+        ("server/engine/engine.py", "if last_id <= self.broker.committed_id:", "if last_id:"),
     ),
     _mutant(
         "a failed sync is tried again",
@@ -181,11 +181,11 @@ MUTANTS: Final = (
     ),
     _mutant(
         "PING does not wait for acknowledgements",
-        ("server/blip.py", "            self._last_id = self._broker.fence()\n", ""),
+        ("server/strands/blip.py", "            self._last_id = self._broker.fence()\n", ""),
     ),
     _mutant(
         "SUBSCRIBE is answered before its commit",
-        ("server/blip.py", "WaitingReply(given, ack,", "WaitingReply(0, ack,"),
+        ("server/strands/blip.py", "WaitingReply(given, ack,", "WaitingReply(0, ack,"),
     ),
     _mutant(
         "the ids of refused publishes are not taken back",
@@ -193,11 +193,19 @@ MUTANTS: Final = (
     ),
     _of_queues(
         "PublishAck is sent before the commit",
-        ("server/vibe.py", "VibeReply(given, ack, request)", "VibeReply(0, ack, request)"),
+        (
+            "server/strands/vibe/connection.py",
+            "VibeReply(given, ack, request)",
+            "VibeReply(0, ack, request)",
+        ),
     ),
     _of_queues(
         "Pong does not wait for acknowledgements",
-        ("server/vibe.py", "            self._last_id = self._broker.fence()\n", ""),
+        (
+            "server/strands/vibe/connection.py",
+            "            self._last_id = self._broker.fence()\n",
+            "",
+        ),
     ),
     _of_queues(
         "an acknowledgement in a queue is not recorded",
@@ -313,7 +321,11 @@ MUTANTS: Final = (
     ),
     _of_qumbed(
         "a Qumbed Ack is sent before the commit",
-        ("server/qumbed_output.py", '(message.id, b"", frame_id)', '(0, b"", frame_id)'),
+        (
+            "server/strands/qumbed/output.py",
+            '(message.id, b"", frame_id)',
+            '(0, b"", frame_id)',
+        ),
     ),
     _of_qumbed(
         "a follower's progress is not recorded",

@@ -9,11 +9,13 @@ from threading import Thread
 from typing import Any, Final
 
 from braidmq.base.errors import BraidError
-from braidmq.spark.pipelines import replay, rollup, typed
+from braidmq.spark.pipelines import typed
 from braidmq.spark.pipelines.archive import archive
-from braidmq.spark.pipelines.report import report
-from braidmq.spark.pipelines.runs import Plan, Run
-from braidmq.spark.pipelines.tables import DELTA
+from braidmq.spark.pipelines.replay import replay
+from braidmq.spark.pipelines.report.report import report
+from braidmq.spark.pipelines.rollup import rollup
+from braidmq.spark.pipelines.runs.runs import Plan, Run
+from braidmq.spark.pipelines.tables.tables import DELTA
 from tests.integration.spark.outputs import SCHEMAS, TEMPERATURE, TOPICS
 from tests.integration.spark.rolled import RULES, SCHEMA
 

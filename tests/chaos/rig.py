@@ -56,7 +56,7 @@ SETTINGS: Final = {
 }
 _LAUNCHER: Final = """
 import json, os, signal, sys
-import braidmq.server.daemon
+import braidmq.daemon.daemon
 from braidmq.cli.main import run
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 while line := sys.stdin.readline():

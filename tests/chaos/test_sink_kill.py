@@ -17,7 +17,7 @@ import pytest
 from braidmq import columnar
 from braidmq.base.errors import BraidError
 from braidmq.columnar.endpoint import Endpoint
-from braidmq.columnar.requests import SinkCommit, SinkKey
+from braidmq.columnar.flight.requests import SinkCommit, SinkKey
 from tests.integration.blip.peer import until
 from tests.integration.served import Served, served
 

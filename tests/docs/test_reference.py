@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from braidmq.admin.app import endpoints_of
+from braidmq.admin.http.app import endpoints_of
 from braidmq.admin.messages import Posted, ShownMessage
 from tests.docs.test_snippets import read
 from tests.unit.admin.sources import FakeSource

@@ -6,11 +6,11 @@ from typing import Final
 import pytest
 
 import braidmq
-from braidmq.server import tracing
-from braidmq.server.telemetry import wanted_exporter
+from braidmq.daemon import tracing
+from braidmq.daemon.telemetry import wanted_exporter
 from braidmq.testing.broker import running_broker
 from tests.docs.test_snippets import read
-from tests.unit.server.test_tracing import Traced
+from tests.unit.daemon.test_tracing import Traced
 
 PAGE: Final = "docs/operations.md"
 SPANS: Final = ("publish", "commit", "deliver", "ack")
@@ -70,4 +70,4 @@ def test_variables_do_what_the_page_says() -> None:
     assert "console" == wanted_exporter({"OTEL_TRACES_EXPORTER": "console"})
     assert "" == wanted_exporter({"OTEL_TRACES_EXPORTER": "none", on[0]: "http://x"})
     assert "" == wanted_exporter({"OTEL_SDK_DISABLED": "true", on[0]: "http://x"})
-    assert "OTEL_SERVICE_NAME" in read("src/braidmq/server/tracing.py")
+    assert "OTEL_SERVICE_NAME" in read("src/braidmq/daemon/tracing.py")

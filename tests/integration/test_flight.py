@@ -16,12 +16,12 @@ import pytest
 from braidmq import columnar
 from braidmq.base.errors import NotAllowedError
 from braidmq.columnar.endpoint import Endpoint
-from braidmq.columnar.failures import UnauthenticatedError, UnavailableError
+from braidmq.columnar.flight.failures import UnauthenticatedError, UnavailableError
+from braidmq.columnar.flight.requests import SinkKey
 from braidmq.columnar.logs import DirectoryLog
 from braidmq.columnar.loss import RETAINED
-from braidmq.columnar.requests import SinkKey
-from braidmq.server import flight_calls
-from braidmq.server.flight import FlightListener
+from braidmq.server.flight import calls as flight_calls
+from braidmq.server.flight.listener import FlightListener
 from braidmq.testing import running_broker
 from braidmq.testing.broker import RunningBroker
 from tests.integration.blip.peer import connected, ping, pong, until, until_committed

@@ -13,9 +13,9 @@ import pytest
 import trustme
 
 from braidmq.columnar.endpoint import Endpoint
-from braidmq.columnar.failures import UnavailableError
+from braidmq.columnar.flight.failures import UnavailableError
+from braidmq.columnar.flight.requests import SinkKey
 from braidmq.columnar.logs import DirectoryLog
-from braidmq.columnar.requests import SinkKey
 from tests.integration.flights import (
     FLIGHT,
     SCHEMA,

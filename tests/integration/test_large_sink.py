@@ -11,7 +11,7 @@ import pytest
 
 from braidmq import columnar
 from braidmq.columnar.endpoint import Endpoint
-from braidmq.columnar.requests import SinkCommit, SinkKey
+from braidmq.columnar.flight.requests import SinkCommit, SinkKey
 from tests.integration.blip.peer import Peer
 from tests.integration.served import served
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from braidmq.cli.dead_letters import LETTERS_AT_ONCE
+from braidmq.cli.data.dead_letters import LETTERS_AT_ONCE
 from tests.integration.blip.peer import PATIENCE_S
 from tests.integration.served import Served, served
 

@@ -23,8 +23,8 @@ import pytest
 import trustme
 import yaml
 
-from braidmq.server.config import load
-from braidmq.server.keys import hash_key
+from braidmq.server.access.keys import hash_key
+from braidmq.server.config.config import load
 from braidmq.testing.broker import running_broker
 
 ROOT: Final = Path(__file__).resolve().parents[2]

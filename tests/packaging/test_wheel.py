@@ -53,12 +53,11 @@ for log in (columnar.open_log("data"), far):
 """
 OF_AN_EXTRA: Final = ("numpy", "opentelemetry", "py4j", "pyarrow", "pyspark")
 WITH_AN_EXTRA: Final = (
-    "braidmq.cli.demo_tables",
+    "braidmq.cli.demo.tables",
     "braidmq.columnar",
     "braidmq.server.flight",
     "braidmq.server.sink",
-    "braidmq.server.stage",
-    "braidmq.server.tracing",
+    "braidmq.daemon.tracing",
     "braidmq.spark",
 )
 

@@ -60,7 +60,7 @@ BANS: Final = (
         allowed=(
             "src/braidmq/cli/*",
             "src/braidmq/client/*",
-            "src/braidmq/server/ticker.py",
+            "src/braidmq/server/engine/ticker.py",
             "src/braidmq/testing/*",
             "src/braidmq/transport/*",
         ),
@@ -71,7 +71,7 @@ BANS: Final = (
         allowed=(
             "src/braidmq/wal/disk.py",
             "src/braidmq/cli/*",  # payloads and configuration that an operator names
-            "src/braidmq/server/config_sources.py",  # the configuration file, read once
+            "src/braidmq/server/config/sources.py",  # the configuration file, read once
         ),
     ),
     Ban(("pickle", "marshal", "shelve"), "write the bytes down: struct, JSON or msgspec"),
@@ -345,7 +345,11 @@ GOOD: Final[list[tuple[Rule, str, str]]] = [
     (functions_are_short, "a.py", "def f():\n" + "    x = 1\n" * (FUNCTION_LINES_MAX - 1)),
     (banned_names_are_not_used, "src/braidmq/cli/a.py", "print(1)\n"),
     (banned_names_are_not_used, "src/braidmq/wal/a.py", "files.open('a')\n"),
-    (banned_names_are_not_used, "src/braidmq/server/ticker.py", "import time\ntime.time()\n"),
+    (
+        banned_names_are_not_used,
+        "src/braidmq/server/engine/ticker.py",
+        "import time\ntime.time()\n",
+    ),
     (banned_names_are_not_used, "tests/unit/test_a.py", "open('a')\n"),
     (exceptions_to_the_linters_have_reasons, "a.py", "x = 1  # noq" + "a: S101 - a reason\n"),
     (no_machine_or_registry_is_named, "README.md", "src/wor" + "k/a.py, https://x/hom" + "e"),

@@ -13,9 +13,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.endpoints import Endpoint, answered
-from braidmq.admin.parameters import AFTER, LIMIT, Name, Text
-from braidmq.admin.requests import KeySource, allow, principal_of
+from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.parameters import AFTER, LIMIT, Name, Text
+from braidmq.admin.http.requests import KeySource, allow, principal_of
 from braidmq.broker.authorize import ADMIN, Principal, authorize
 
 TOPIC_SEARCH: Final = Text("search", "Show only topics that have this in them, in any case.")

@@ -12,9 +12,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.endpoints import Endpoint, answered
-from braidmq.admin.parameters import Name
-from braidmq.admin.requests import KeySource, principal_of
+from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.parameters import Name
+from braidmq.admin.http.requests import KeySource, principal_of
 from braidmq.broker.authorize import ADMIN, Principal, authorize
 
 

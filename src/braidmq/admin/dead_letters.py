@@ -19,11 +19,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.endpoints import Endpoint, answered
-from braidmq.admin.messages import SHOWN_BYTES_MAX, shown_payload
-from braidmq.admin.parameters import AFTER, FROM, LIMIT, Text, iso
-from braidmq.admin.queues import QueuesPage
-from braidmq.admin.requests import (
+from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.parameters import AFTER, FROM, LIMIT, Text, iso
+from braidmq.admin.http.requests import (
     KeySource,
     allow,
     body_of,
@@ -31,6 +29,8 @@ from braidmq.admin.requests import (
     object_of,
     principal_of,
 )
+from braidmq.admin.messages import SHOWN_BYTES_MAX, shown_payload
+from braidmq.admin.queues import QueuesPage
 from braidmq.broker.authorize import LIST_QUEUES, PURGE_QUEUE, SUBSCRIBE, authorize
 
 REPLAY_COUNT_MAX: Final = 2**31 - 1

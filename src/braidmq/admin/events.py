@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from braidmq.admin.endpoints import Endpoint
-from braidmq.admin.requests import KeySource, principal_of
+from braidmq.admin.http.endpoints import Endpoint
+from braidmq.admin.http.requests import KeySource, principal_of
 
 LISTENERS_MAX: Final = 32
 """Streams at once; a dashboard needs one."""

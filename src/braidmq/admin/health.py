@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.endpoints import NO_KEY, Endpoint, Handler, Refusal, answered
+from braidmq.admin.http.endpoints import NO_KEY, Endpoint, Handler, Refusal, answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.endpoints import Endpoint, answered
-from braidmq.admin.requests import KeySource, allow, principal_of
+from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.requests import KeySource, allow, principal_of
 from braidmq.broker.authorize import ADMIN
 
 

@@ -22,9 +22,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.endpoints import Endpoint, answered
-from braidmq.admin.parameters import FROM, LIMIT, Choice, Moment, Name, Whole, iso
-from braidmq.admin.requests import (
+from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.parameters import FROM, LIMIT, Choice, Moment, Name, Whole, iso
+from braidmq.admin.http.requests import (
     BODY_BYTES_MAX,
     KeySource,
     allow,

@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.endpoints import NO_KEY, Endpoint
-from braidmq.admin.parameters import Name
+from braidmq.admin.http.endpoints import NO_KEY, Endpoint
+from braidmq.admin.http.parameters import Name
 
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

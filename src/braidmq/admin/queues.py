@@ -20,9 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.endpoints import Endpoint, answered
-from braidmq.admin.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
-from braidmq.admin.requests import (
+from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
+from braidmq.admin.http.requests import (
     KeySource,
     allow,
     body_of,

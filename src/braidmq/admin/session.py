@@ -9,8 +9,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.endpoints import MAYBE_KEY, Endpoint, answered
-from braidmq.admin.requests import KeySource, principal_of
+from braidmq.admin.http.endpoints import MAYBE_KEY, Endpoint, answered
+from braidmq.admin.http.requests import KeySource, principal_of
 from braidmq.broker.authorize import ADMIN, authorize
 
 

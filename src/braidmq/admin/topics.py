@@ -14,9 +14,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.endpoints import Endpoint, answered
-from braidmq.admin.parameters import AFTER, LIMIT, SEARCH, Choice, Name
-from braidmq.admin.requests import KeySource, allow, principal_of
+from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name
+from braidmq.admin.http.requests import KeySource, allow, principal_of
 from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, Principal, authorize
 
 SORT: Final = Choice(

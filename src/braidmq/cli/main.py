@@ -24,25 +24,13 @@ from braidmq.base.errors import (
     BraidError,
     DataDirInUseError,
 )
-from braidmq.cli import (
-    bench,
-    completion,
-    config,
-    dead_letters,
-    demo,
-    discover,
-    doctor,
-    keygen,
-    keys,
-    messages,
-    pipelines,
-    queues,
-    serve,
-    top,
-    topics,
-    wal,
-)
+from braidmq.cli import completion
 from braidmq.cli.api import TRUST_HINT
+from braidmq.cli.bench import bench
+from braidmq.cli.broker import config, discover, doctor, keygen, keys, serve, wal
+from braidmq.cli.data import dead_letters, messages, queues, top, topics
+from braidmq.cli.demo import demo
+from braidmq.cli.pipeline import pipelines
 
 EXIT_INTERRUPTED: Final = 130
 """128 and the number of SIGINT, as shells say it."""
@@ -203,7 +191,7 @@ def _told(message: str, exit_code: int) -> int:
 
 def one_line(message: str) -> str:
     """Return *message* as one printable line, with no API key in it."""
-    from braidmq.server.logs import MASK, escaped
+    from braidmq.daemon.logs import MASK, escaped
 
     without_key = _USER_OF_URL.sub(f"{MASK}@", " ".join(message.split()))
     return escaped(without_key, chars_max=ERROR_CHARS_MAX)

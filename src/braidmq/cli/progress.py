@@ -12,7 +12,7 @@ from braidmq.cli.tables import printable
 if TYPE_CHECKING:  # rich is not needed to print --help
     from rich.progress import TaskID
 
-    from braidmq.spark.pipelines.progress import BatchLine
+    from braidmq.spark.pipelines.runs.progress import BatchLine
 
 Advance = Callable[[int, int], None]
 """Told how much is done, and of how much; the second may grow. From any thread."""
@@ -144,7 +144,7 @@ class _Shown:
 
     def tell(self, line: str) -> None:
         """Print a line, and move the bar of its pipeline if it is about a batch."""
-        from braidmq.spark.pipelines.progress import BatchLine
+        from braidmq.spark.pipelines.runs.progress import BatchLine
 
         if isinstance(line, BatchLine):
             self._move(line)

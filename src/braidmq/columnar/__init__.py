@@ -16,7 +16,9 @@ Needs numpy and pyarrow: `pip install braidmq[columnar]`.
 """
 
 from braidmq.columnar.cuts import Part, advance, cut
-from braidmq.columnar.decode import Decoding
+from braidmq.columnar.decoding.decode import Decoding
+from braidmq.columnar.decoding.schemas import TypedSchema
+from braidmq.columnar.decoding.unsealing import Unsealing
 from braidmq.columnar.logs import DirectoryLog, Log, open_log
 from braidmq.columnar.loss import DataLossError, Loss
 from braidmq.columnar.reading import (
@@ -28,8 +30,6 @@ from braidmq.columnar.reading import (
     read,
     topic_counts,
 )
-from braidmq.columnar.schemas import TypedSchema
-from braidmq.columnar.unsealing import Unsealing
 
 __all__ = [
     "Batches",

@@ -13,12 +13,12 @@ import numpy as np
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MIB
-from braidmq.columnar.layout import Numbers, Rows
 from braidmq.columnar.loss import Losses
 from braidmq.columnar.reading import windows
-from braidmq.columnar.segments import Need
+from braidmq.columnar.segments.layout import Numbers, Rows
+from braidmq.columnar.segments.segments import Need
+from braidmq.columnar.segments.views import View, view_of
 from braidmq.columnar.selection import Selection
-from braidmq.columnar.views import View, view_of
 
 PART_BYTES: Final = 64 * MIB
 ROW_COST_BYTES: Final = 64

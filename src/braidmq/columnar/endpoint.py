@@ -12,19 +12,19 @@ from typing import Any, Final, Self, Unpack
 
 import pyarrow as pa
 
-from braidmq.columnar import requests
-from braidmq.columnar.columns import column_names
-from braidmq.columnar.connections import Connection
 from braidmq.columnar.cuts import Part
-from braidmq.columnar.decode import Decoding
-from braidmq.columnar.failures import TooManyTopicsError
-from braidmq.columnar.fetched import FetchedBatches, columns_to_fetch
+from braidmq.columnar.decoding.columns import column_names
+from braidmq.columnar.decoding.decode import Decoding
+from braidmq.columnar.flight import requests
+from braidmq.columnar.flight.connections import Connection
+from braidmq.columnar.flight.failures import TooManyTopicsError
+from braidmq.columnar.flight.fetched import FetchedBatches, columns_to_fetch
+from braidmq.columnar.flight.requests import CursorPlace, SinkCommit, SinkKey, Stage
+from braidmq.columnar.flight.staging import send_stage
 from braidmq.columnar.logs import OfBatches
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import BATCH_ROWS, Offsets, TopicCount
-from braidmq.columnar.requests import CursorPlace, SinkCommit, SinkKey, Stage
 from braidmq.columnar.selection import Selection
-from braidmq.columnar.staging import send_stage
 
 NAMES_BYTES_MAX: Final = requests.REQUEST_BYTES_MAX - 64 * 1024
 """The names of the wanted topics, as JSON; the rest of a request is beside them."""

@@ -10,12 +10,12 @@ import pyarrow as pa
 from braidmq.base.errors import ConfigError
 from braidmq.columnar import cuts, reading
 from braidmq.columnar.cuts import Part
-from braidmq.columnar.decode import Decoding
-from braidmq.columnar.held import HELD_BYTES_MAX, HeldSegments
+from braidmq.columnar.decoding.decode import Decoding
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches, Offsets, TopicCount
+from braidmq.columnar.segments.held import HELD_BYTES_MAX, HeldSegments
+from braidmq.columnar.segments.views import View
 from braidmq.columnar.times import offset_at
-from braidmq.columnar.views import View
 
 
 class OfTopics(TypedDict, total=False):

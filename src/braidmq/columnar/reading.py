@@ -16,20 +16,20 @@ import pyarrow as pa
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MIB
-from braidmq.columnar.columns import OF_HEADERS, Columns, column_names, schema_of
-from braidmq.columnar.decode import Decoding
-from braidmq.columnar.layout import ends_of, near_pieces
+from braidmq.columnar.decoding.columns import OF_HEADERS, Columns, column_names, schema_of
+from braidmq.columnar.decoding.decode import Decoding
 from braidmq.columnar.loss import NOT_DURABLE, REPAIRED, RETAINED, Loss, Losses
-from braidmq.columnar.segments import (
+from braidmq.columnar.segments.layout import ends_of, near_pieces
+from braidmq.columnar.segments.segments import (
     DENSE_WINDOW_ROWS,
     WINDOW_ROWS,
     Need,
     Picked,
     Segment,
 )
+from braidmq.columnar.segments.views import View, view_of
 from braidmq.columnar.selection import EVERYTHING, Selection
 from braidmq.columnar.times import offset_at
-from braidmq.columnar.views import View, view_of
 
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 32 * MIB
@@ -88,7 +88,7 @@ def batches(path: Path | str | View, **wanted: Unpack[Wanted]) -> "Batches":
     qos                  only messages of this one
     allowed              says which topics may be seen; the others' messages are left out
     headers, columns     add the column of headers; or exactly these columns
-    decoding             unseal and decode the payloads: `braidmq.columnar.decode`
+    decoding             unseal and decode the payloads: `braidmq.columnar.decoding.decode`
     fail_on_data_loss    False: pass over ids that are lost, with a warning, and add them
                          to *losses*
     batch_rows, -_bytes  bounds of one batch

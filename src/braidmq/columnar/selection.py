@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from braidmq.base.errors import ConfigError
-from braidmq.columnar.layout import Flags, Numbers
-from braidmq.columnar.segments import Question, Segment
+from braidmq.columnar.segments.layout import Flags, Numbers
+from braidmq.columnar.segments.segments import Question, Segment
 
 
 @dataclass(frozen=True)

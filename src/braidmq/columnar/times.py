@@ -5,8 +5,8 @@ So a moment is found by halving the list of segments, and looking through one of
 
 import numpy as np
 
-from braidmq.columnar.segments import Segment
-from braidmq.columnar.views import View
+from braidmq.columnar.segments.segments import Segment
+from braidmq.columnar.segments.views import View
 
 
 def offset_at(view: View, moment_us: int) -> int:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from braidmq.admin.cursors import CursorSnapshot
-from braidmq.admin.refusals import NotYoursError, UnavailableError, UnknownThingError
+from braidmq.admin.http.refusals import NotYoursError, UnavailableError, UnknownThingError
+from braidmq.admin.queries.queue_administration import FindEngine, changing, committed, running
 from braidmq.base.errors import CursorError, NotAllowedError
 from braidmq.broker.authorize import ADMIN, SUBSCRIBE, Principal, authorize
 from braidmq.broker.cursors import CURSORS_MAX, NAME_BYTES_MAX, Cursor
-from braidmq.server.engine import Engine
-from braidmq.server.queue_administration import FindEngine, changing, committed, running
+from braidmq.server.engine.engine import Engine
 from braidmq.wal.wal import Wal
 
 

@@ -12,9 +12,9 @@ import msgspec
 
 from braidmq.base.errors import ConfigError
 from braidmq.columnar.endpoint import Endpoint
-from braidmq.columnar.failures import UnavailableError
+from braidmq.columnar.flight.failures import UnavailableError
 from braidmq.columnar.logs import DirectoryLog, Log
-from braidmq.spark.workers import hold_bytes, is_forked
+from braidmq.spark.runtime.workers import hold_bytes, is_forked
 
 RUN_FILE: Final = "run.json"
 _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not listened on

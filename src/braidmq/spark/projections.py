@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from braidmq.spark.options import ReadOptions
-from braidmq.spark.scans import full_schema
+from braidmq.spark.reading.scans import full_schema
 from braidmq.spark.values import OptionError
 
 OPTION = "schema"

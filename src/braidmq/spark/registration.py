@@ -11,9 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from braidmq.spark.listener import CursorListener
+from braidmq.spark.reading.listener import CursorListener
+from braidmq.spark.runtime.workers import ONE_MACHINE
 from braidmq.spark.source import FORMAT, BraidSource, FilteringBraidSource
-from braidmq.spark.workers import ONE_MACHINE
 
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 REDACTED: Final = "spark.sql.redaction.options.regex"

@@ -14,8 +14,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from braidmq.base.errors import ConfigError
-from braidmq.spark.java import ADVICE, ARROW, JAVA_MIN, find_java, java_home
 from braidmq.spark.registration import register
+from braidmq.spark.runtime.java import ADVICE, ARROW, JAVA_MIN, find_java, java_home
 
 MASTER: Final = "local[*,4]"
 """All cores; the 4: without it a task that failed is never tried again."""

@@ -35,13 +35,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from braidmq.spark.batch import BatchReader, FilteringBatchReader
 from braidmq.spark.options import for_batch, for_stream, for_write, parse
 from braidmq.spark.projections import column_names, spark_schema
-from braidmq.spark.stream import StreamReader
+from braidmq.spark.reading.batch import BatchReader, FilteringBatchReader
+from braidmq.spark.reading.stream import StreamReader
+from braidmq.spark.runtime.workers import settle
 from braidmq.spark.values import OptionError
-from braidmq.spark.workers import settle
-from braidmq.spark.writers import BatchWriter, StreamWriter
+from braidmq.spark.writing.writers import BatchWriter, StreamWriter
 
 FORMAT = "braidmq"
 

@@ -14,7 +14,7 @@ import msgspec
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.broker.cursors import NAME_BYTES_MAX
-from braidmq.columnar.unsealing import public_key_problem
+from braidmq.columnar.decoding.unsealing import public_key_problem
 from braidmq.wire.qumbed.boxes import UnusableKeyError, parse_key
 
 LATEST: Final = -1

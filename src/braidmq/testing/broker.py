@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from braidmq.server.config import Config
-from braidmq.server.daemon import Daemon
+from braidmq.daemon.daemon import Daemon
+from braidmq.server.config.config import Config
 from braidmq.testing.clock import FakeClock
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from braidmq.base.errors import BraidError
-from braidmq.server.vibe import VibeConnection
-from braidmq.server.vibe_gate import VibeOptions
+from braidmq.server.strands.vibe.connection import VibeConnection
+from braidmq.server.strands.vibe.gate import VibeOptions
 from braidmq.testing import ledger as kinds
 from braidmq.testing.clients import Client, Consumer, Plan, Publisher
 from braidmq.testing.clock import FakeClock

@@ -21,12 +21,12 @@ from typing import Final
 from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
 from braidmq.broker.authorize import Principal
 from braidmq.broker.backlog import ReadRequest
-from braidmq.server.blip import BlipConnection
-from braidmq.server.config import Config
-from braidmq.server.connection import Connection
-from braidmq.server.engine import Engine
-from braidmq.server.host import Limits
-from braidmq.server.recovery import recover
+from braidmq.server.config.config import Config
+from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.host import Limits
+from braidmq.server.engine.recovery import recover
+from braidmq.server.strands.blip import BlipConnection
 from braidmq.testing.clients import BlipClient, Client, Consumer, Plan, Publisher, Scene
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk

@@ -23,8 +23,7 @@ from braidmq.wal.format import (
     encode_header,
 )
 from braidmq.wal.index import IndexWriter, index_path, read_trailer, remove_orphans
-from braidmq.wal.quarantine import keep_copy
-from braidmq.wal.rebuild import (
+from braidmq.wal.maintenance.rebuild import (
     Visit,
     build_index,
     finish_index,
@@ -33,6 +32,8 @@ from braidmq.wal.rebuild import (
     start_index,
     visit_run,
 )
+from braidmq.wal.maintenance.watching import Watch, Watching, unwatched
+from braidmq.wal.quarantine import keep_copy
 from braidmq.wal.recovery import Ending, Verdict, Walk, judge_last, judge_sealed
 from braidmq.wal.reserve import RESERVE_PATH
 from braidmq.wal.segment import (
@@ -44,7 +45,6 @@ from braidmq.wal.segment import (
     reader_of,
     segment_path,
 )
-from braidmq.wal.watching import Watch, Watching, unwatched
 
 MARK_PATH: Final = "wal/durable"
 _ROOM_BYTES: Final = 64 * MIB

@@ -24,7 +24,7 @@ from braidmq.wal.format import (
     select_rows,
 )
 from braidmq.wal.index import IndexView, open_sealed
-from braidmq.wal.rebuild import rebuild_sealed
+from braidmq.wal.maintenance.rebuild import rebuild_sealed
 from braidmq.wal.recovery import Walk, find_record
 from braidmq.wal.segment import SegmentInfo, reader_of, segment_path
 from braidmq.wal.tables import BLOCK_ROWS

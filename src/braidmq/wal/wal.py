@@ -16,16 +16,16 @@ from braidmq.wal.browse import Bounds, Browser, Found
 from braidmq.wal.files import FULL_ERRNOS, LOG_DIR, File, Files, write_all
 from braidmq.wal.format import ROW_BYTES, Describe, encode_mark
 from braidmq.wal.index import index_path
+from braidmq.wal.maintenance.rebuild import Visit
+from braidmq.wal.maintenance.scrub import Scrubber
+from braidmq.wal.maintenance.watching import Watch, unwatched
 from braidmq.wal.opening import MARK_PATH, Opening, Recovered, start_segment
 from braidmq.wal.policy import FsyncPolicy
 from braidmq.wal.reading import ReadBack, Reader, View
-from braidmq.wal.rebuild import Visit
 from braidmq.wal.reserve import Reserve
 from braidmq.wal.retention import Retention
-from braidmq.wal.scrub import Scrubber
 from braidmq.wal.segment import ActiveSegment, SegmentInfo, segment_path
 from braidmq.wal.stats import WalStats
-from braidmq.wal.watching import Watch, unwatched
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from braidmq.server.listeners import TcpListener
+from braidmq.server.strands.listeners import TcpListener
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.testing.clock import FakeClock
 

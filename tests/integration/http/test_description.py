@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi import checks
 
 import braidmq
-from braidmq.admin.app import endpoints_of
-from braidmq.admin.openapi import describe
+from braidmq.admin.http.app import endpoints_of
+from braidmq.admin.http.openapi import describe
 from tests.integration.http.served import Served, served
 from tests.unit.admin.sources import FakeSource
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from braidmq.server.config import Config
-from braidmq.server.daemon import Daemon
+from braidmq.daemon.daemon import Daemon
+from braidmq.server.config.config import Config
 from braidmq.testing import FakeClock, running_broker
-from tests.unit.server.queue_broker import publish
+from tests.unit.admin.queries.queue_broker import publish
 
 PATIENCE_S: Final = 20.0
 ALIVE: Final = ("/healthz", "/livez")

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from braidmq.server.connection import READ_AHEAD_BYTES
+from braidmq.server.engine.connection import READ_AHEAD_BYTES
 from braidmq.testing.broker import RunningBroker
 from braidmq.transport.quic import QuicLimits
 from braidmq.transport.quic_client import Trust, connect

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.server import daemon
+from braidmq.daemon import daemon
 from braidmq.testing.broker import RunningBroker
 from braidmq.testing.disk import FakeDisk
 from tests.integration.blip.peer import broker_at, until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.server.mdns import Node, find
+from braidmq.server.strands.qumbed.mdns import Node, find
 from tests.integration.blip.peer import PATIENCE_S
 from tests.integration.served import refused, served
 

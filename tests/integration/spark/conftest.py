@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braidmq.spark import session
-from braidmq.spark.java import LIGHT
+from braidmq.spark.runtime.java import LIGHT
 
 QUICK = {
     "spark.driver.extraJavaOptions": LIGHT,

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pytest
 
-from braidmq.spark.pipelines import rollup_windows as windowing
-from braidmq.spark.pipelines.rollup_windows import Rules
+from braidmq.spark.pipelines.rollup import windows as windowing
+from braidmq.spark.pipelines.rollup.windows import Rules
 from tests.integration.spark.serving import Serving
 from tests.unit.columnar.logs import message
 from tests.unit.spark.pipelines.minutes import MINUTE_MS, Event, Minutes

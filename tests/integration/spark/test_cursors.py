@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.spark.pipelines.archive import archive
-from braidmq.spark.pipelines.runs import Plan
+from braidmq.spark.pipelines.runs.runs import Plan
 from braidmq.spark.pipelines.typed import typed, wishes
 from tests.integration.spark.serving import Serving, serving, until
 from tests.unit.spark.running import KEY

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from braidmq import columnar
 from braidmq.base.errors import ConfigError
-from braidmq.spark.pipelines.replay import Replay, Wish, replay
-from braidmq.spark.pipelines.replay_places import Chunk
-from braidmq.spark.pipelines.runs import Plan, Run
+from braidmq.spark.pipelines.replay.places import Chunk
+from braidmq.spark.pipelines.replay.replay import Replay, Wish, replay
+from braidmq.spark.pipelines.runs.runs import Plan, Run
 from tests.integration.spark.replays import replayed, without_death
 from tests.integration.spark.serving import Serving, serving
 from tests.unit.columnar.logs import Row, dead_letter, message, write_log

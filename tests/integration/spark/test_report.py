@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from braidmq.spark.pipelines.report import report
-from braidmq.spark.pipelines.runs import Plan
-from braidmq.spark.pipelines.triggers import Trigger
+from braidmq.spark.pipelines.report.report import report
+from braidmq.spark.pipelines.runs.runs import Plan
+from braidmq.spark.pipelines.runs.triggers import Trigger
 from braidmq.spark.pipelines.typed import Wish
 from tests.unit.columnar.logs import (
     Row,
@@ -27,7 +27,7 @@ from tests.unit.columnar.logs import (
     write,
     write_log,
 )
-from tests.unit.spark.pipelines.test_report_page import HOSTILE, Seen
+from tests.unit.spark.pipelines.report.test_page import HOSTILE, Seen
 from tests.unit.spark.sources import varied
 
 pytestmark = [

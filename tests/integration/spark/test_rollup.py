@@ -13,13 +13,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.columnar import TypedSchema
-from braidmq.spark.pipelines import queries
-from braidmq.spark.pipelines import rollup_windows as windowing
 from braidmq.spark.pipelines.readings import reading_of
-from braidmq.spark.pipelines.rollup import STATES, Wish, rollup
-from braidmq.spark.pipelines.rollup_windows import DAY_MS, SENSOR_CHARS_MAX
-from braidmq.spark.pipelines.rollup_writer import Goal, Rollup
-from braidmq.spark.pipelines.runs import Batch, Plan, Run, Stream
+from braidmq.spark.pipelines.rollup import windows as windowing
+from braidmq.spark.pipelines.rollup.rollup import STATES, Wish, rollup
+from braidmq.spark.pipelines.rollup.windows import DAY_MS, SENSOR_CHARS_MAX
+from braidmq.spark.pipelines.rollup.writer import Goal, Rollup
+from braidmq.spark.pipelines.runs import queries
+from braidmq.spark.pipelines.runs.runs import Batch, Plan, Run, Stream
 from tests.integration.spark.rolled import (
     NOON_MS,
     RULES,

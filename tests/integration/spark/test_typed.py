@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.base.errors import BraidError
-from braidmq.spark.pipelines.runs import Plan
+from braidmq.spark.pipelines.runs.runs import Plan
 from braidmq.spark.pipelines.typed import judged, typed, wishes
 from tests.integration.spark.outputs import (
     HUMIDITY,

@@ -8,7 +8,7 @@ import struct
 import brotli
 import pytest
 
-from braidmq.server.config import Config
+from braidmq.server.config.config import Config
 from braidmq.testing.broker import RunningBroker
 from braidmq.transport import tcp
 from tests.integration.blip.peer import until

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from braidmq.server.config import Config
+from braidmq.server.config.config import Config
 from braidmq.testing.broker import RunningBroker
 from tests.integration.blip.peer import broker_at, until
 from tests.integration.vibe.peer import (

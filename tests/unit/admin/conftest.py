@@ -3,7 +3,7 @@
 import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
+from braidmq.admin.http.app import build_app
 from tests.unit.admin.sources import FakeSource
 
 

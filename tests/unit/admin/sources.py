@@ -10,13 +10,7 @@ from braidmq.admin.cursors import CursorSnapshot
 from braidmq.admin.dead_letters import Letter, LettersPage
 from braidmq.admin.events import Point
 from braidmq.admin.health import Readiness
-from braidmq.admin.keys import KeyRow, KeysPage, UserRow
-from braidmq.admin.log import LogFacts
-from braidmq.admin.messages import StoredMessage, StoredPage
-from braidmq.admin.metrics import MetricValues
-from braidmq.admin.overview import BrokerFacts
-from braidmq.admin.queues import QueuesPage
-from braidmq.admin.refusals import (
+from braidmq.admin.http.refusals import (
     NotYoursError,
     QueueExistsError,
     RefusedError,
@@ -25,6 +19,12 @@ from braidmq.admin.refusals import (
     UnknownThingError,
     UnknownTopicError,
 )
+from braidmq.admin.keys import KeyRow, KeysPage, UserRow
+from braidmq.admin.log import LogFacts
+from braidmq.admin.messages import StoredMessage, StoredPage
+from braidmq.admin.metrics import MetricValues
+from braidmq.admin.overview import BrokerFacts
+from braidmq.admin.queues import QueuesPage
 from braidmq.admin.topics import TopicDetail, TopicSnapshot, TopicsPage, Visible
 from braidmq.broker.authorize import Principal
 from braidmq.wire.vibe.queue_options import QueueFacts, QueueOptions

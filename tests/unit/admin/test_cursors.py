@@ -3,8 +3,8 @@
 import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
 from braidmq.admin.cursors import CursorSnapshot
+from braidmq.admin.http.app import build_app
 from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, bearer
 
 NIGHTLY = CursorSnapshot(name="nightly", principal="ops", initial=1, position=40, lag=60)

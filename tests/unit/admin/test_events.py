@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from starlette.types import ASGIApp, Message, Scope
 
-from braidmq.admin.app import build_app
 from braidmq.admin.events import LISTENERS_MAX, Point, event
+from braidmq.admin.http.app import build_app
 from tests.unit.admin.sources import ADMIN_KEY, FakeSource
 
 pytestmark = pytest.mark.asyncio

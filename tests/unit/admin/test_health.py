@@ -4,8 +4,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from braidmq.admin.endpoints import routes_of
 from braidmq.admin.health import Readiness, health_endpoints
+from braidmq.admin.http.endpoints import routes_of
 
 
 class Source:

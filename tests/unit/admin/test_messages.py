@@ -15,7 +15,9 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Message, Scope
 
 from braidmq.admin import messages
-from braidmq.admin.app import build_app
+from braidmq.admin.http.app import build_app
+from braidmq.admin.http.refusals import QueueFullError
+from braidmq.admin.http.requests import BODY_BYTES_MAX
 from braidmq.admin.messages import (
     BASE64_PATTERN,
     LARGE_AT_ONCE_MAX,
@@ -26,8 +28,6 @@ from braidmq.admin.messages import (
     payload_of,
     read_posted,
 )
-from braidmq.admin.refusals import QueueFullError
-from braidmq.admin.requests import BODY_BYTES_MAX
 from tests.unit.admin.sources import ADMIN, ORDERS, FakeSource, message
 
 READING = "/api/topics/orders.a/messages"

@@ -2,7 +2,7 @@
 
 from starlette.testclient import TestClient
 
-from braidmq.admin.app import build_app
+from braidmq.admin.http.app import build_app
 from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, bearer
 
 

@@ -9,11 +9,11 @@ from braidmq.base import build
 
 HOT = [
     "braidmq.broker.retry",
-    "braidmq.server.blip",
-    "braidmq.server.connection",
-    "braidmq.server.qumbed",
-    "braidmq.server.qumbed_deliver",
-    "braidmq.server.vibe",
+    "braidmq.server.strands.blip",
+    "braidmq.server.engine.connection",
+    "braidmq.server.strands.qumbed.stream",
+    "braidmq.server.strands.qumbed.deliveries",
+    "braidmq.server.strands.vibe.connection",
     "braidmq.wal.format",
     "braidmq.wire.blip.frames",
     "braidmq.wire.blip.messages",
@@ -24,8 +24,8 @@ HOT = [
 COLD = [
     "braidmq.broker",
     "braidmq.broker.deeper.retry",
-    "braidmq.server.daemon",
-    "braidmq.server.qumbed_listener",
+    "braidmq.daemon.daemon",
+    "braidmq.server.strands.qumbed.listener",
     "braidmq.wal.disk",
     "braidmq.wire.errors",
     "braidmq.wire.frames",

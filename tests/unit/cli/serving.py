@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
-from braidmq.admin.app import build_app
-from braidmq.admin.server import AdminServer
+from braidmq.admin.http.app import build_app
+from braidmq.admin.http.server import AdminServer
 from tests.unit.admin.sources import ADMIN_KEY, FakeSource
 
 START_S_MAX = 30

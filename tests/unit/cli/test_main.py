@@ -221,7 +221,8 @@ def test_help_does_not_wait_for_the_heavy_modules() -> None:
     code = (
         "import sys; from braidmq.cli.main import main; main(['--version']);"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in ('pydantic', 'starlette',"
-        " 'uvicorn', 'structlog', 'rich') or m.startswith('braidmq.server')))"
+        " 'uvicorn', 'structlog', 'rich')"
+        " or m.startswith(('braidmq.server', 'braidmq.daemon'))))"
     )
     out = subprocess.check_output([sys.executable, "-c", code], text=True)
 

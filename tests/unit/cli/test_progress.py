@@ -92,7 +92,7 @@ def test_lines_about_pipelines_go_to_stderr(capsys: pytest.CaptureFixture[str]) 
 PIPELINE = """
 from pathlib import Path
 from braidmq.cli.progress import telling
-from braidmq.spark.pipelines.progress import BatchLine
+from braidmq.spark.pipelines.runs.progress import BatchLine
 with telling(Path("tables/archive")) as tell:
     tell("archive: [red]begins")
     tell(BatchLine("archive: batch 0", name="archive", rows=30, lag=70))

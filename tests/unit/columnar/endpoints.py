@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from braidmq.broker.authorize import Principal
-from braidmq.columnar.connections import Connection
 from braidmq.columnar.endpoint import Endpoint
+from braidmq.columnar.flight.connections import Connection
+from braidmq.columnar.flight.requests import Message
 from braidmq.columnar.loss import Loss
-from braidmq.columnar.requests import Message
-from braidmq.server.flight_calls import Calls
-from braidmq.server.flight_reading import Reading
-from braidmq.server.flight_service import FlightService
+from braidmq.server.flight.calls import Calls
+from braidmq.server.flight.reading import Reading
+from braidmq.server.flight.service import FlightService
 
 KEYS: Final = {
     "all": Principal("all", publish=["*"], subscribe=["*"]),

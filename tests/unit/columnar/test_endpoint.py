@@ -19,7 +19,7 @@ from braidmq.client.qumbed.envelope import Sealer
 from braidmq.columnar import Decoding, Loss, TypedSchema, Unsealing
 from braidmq.columnar import endpoint as endpoints
 from braidmq.columnar.endpoint import Endpoint
-from braidmq.columnar.failures import UnauthenticatedError
+from braidmq.columnar.flight.failures import UnauthenticatedError
 from braidmq.columnar.logs import DirectoryLog
 from tests.unit.columnar.endpoints import Served, passed_over, read, served
 from tests.unit.columnar.logs import log_of, message, retain_from, write, write_log

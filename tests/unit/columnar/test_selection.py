@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import ConfigError
-from braidmq.columnar.segments import Segment
+from braidmq.columnar.segments.segments import Segment
 from braidmq.columnar.selection import EVERYTHING, Selection
 from tests.unit.columnar.logs import NOTE, message, write_log
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.columnar.segments.views import View
 from braidmq.columnar.times import offset_at
-from braidmq.columnar.views import View
 from tests.unit.columnar.logs import NOTE, log_of, message, retain_from, write_log
 
 

@@ -5,10 +5,10 @@ from braidmq.broker.authorize import Principal
 from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import Broker
 from braidmq.broker.settings import Settings
-from braidmq.server.blip import BlipConnection
-from braidmq.server.connection import Connection
-from braidmq.server.engine import Engine
-from braidmq.server.host import Limits
+from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.host import Limits
+from braidmq.server.strands.blip import BlipConnection
 from tests.integration.blip.peer import Frame, auth, hello, parse
 
 

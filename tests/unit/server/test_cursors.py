@@ -6,13 +6,13 @@ import errno
 import pytest
 
 from braidmq.admin.cursors import CursorSnapshot
-from braidmq.admin.refusals import UnavailableError
+from braidmq.admin.http.refusals import UnavailableError
 from braidmq.base.errors import CursorError, LogFullError, NotAllowedError
 from braidmq.broker.authorize import SUBSCRIBE, Grant, Principal
 from braidmq.broker.topics import Message, body_of
 from braidmq.server.cursors import CursorPlace, Cursors
 from braidmq.testing.clock import FakeClock
-from tests.unit.server.sink_world import ADA, BOB, OPS, SEGMENT_BYTES, SinkWorld
+from tests.unit.server.sink.sink_world import ADA, BOB, OPS, SEGMENT_BYTES, SinkWorld
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from braidmq import columnar
 from braidmq.columnar.endpoint import Endpoint
-from braidmq.columnar.requests import SinkKey
-from braidmq.spark.patience import patiently
+from braidmq.columnar.flight.requests import SinkKey
+from braidmq.spark.runtime.patience import patiently
 from braidmq.testing import FakeClock, running_broker
 from tests.unit.columnar.logs import Row
 

@@ -7,9 +7,9 @@ import pytest
 
 from braidmq.base.errors import ConfigError
 from braidmq.columnar.endpoint import Endpoint
-from braidmq.columnar.failures import UnavailableError
-from braidmq.columnar.held import HeldSegments
+from braidmq.columnar.flight.failures import UnavailableError
 from braidmq.columnar.logs import DirectoryLog
+from braidmq.columnar.segments.held import HeldSegments
 from braidmq.spark import brokers
 from braidmq.spark.brokers import endpoint_of, log_of, running_at
 from braidmq.spark.options import ReadOptions, WriteOptions

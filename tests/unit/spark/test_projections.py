@@ -8,7 +8,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from braidmq.spark.options import ReadOptions
 from braidmq.spark.projections import column_names, spark_schema
-from braidmq.spark.scans import full_schema
+from braidmq.spark.reading.scans import full_schema
 from braidmq.spark.values import OptionError
 
 KAFKAS = (

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 import pyspark_braidmq
 from braidmq import spark as room
-from braidmq.spark.listener import CursorListener
+from braidmq.spark.reading.listener import CursorListener
 from braidmq.spark.registration import FILTER_PUSHDOWN, REDACTED, register
+from braidmq.spark.runtime.workers import ONE_MACHINE
 from braidmq.spark.source import BraidSource, FilteringBraidSource
-from braidmq.spark.workers import ONE_MACHINE
 
 
 class Shared(dict[str, str]):

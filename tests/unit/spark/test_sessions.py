@@ -14,7 +14,7 @@ import pytest
 
 from braidmq.base.errors import ConfigError
 from braidmq.spark import sessions
-from braidmq.spark.java import Java
+from braidmq.spark.runtime.java import Java
 from braidmq.spark.sessions import SOCKET_PATH_BYTES_MAX, local_sockets, prepare_environment
 
 

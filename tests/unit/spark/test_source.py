@@ -6,11 +6,11 @@ import pytest
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from braidmq.base.errors import ConfigError
-from braidmq.spark.batch import BatchReader, FilteringBatchReader
+from braidmq.spark.reading.batch import BatchReader, FilteringBatchReader
+from braidmq.spark.reading.stream import StreamReader
 from braidmq.spark.source import BraidSource, FilteringBraidSource
-from braidmq.spark.stream import StreamReader
 from braidmq.spark.values import OptionError
-from braidmq.spark.writers import BatchWriter, StreamWriter
+from braidmq.spark.writing.writers import BatchWriter, StreamWriter
 from tests.unit.columnar.logs import plain_rows, write_log
 from tests.unit.spark.sources import read_batch, source, varied
 

@@ -9,7 +9,7 @@ import pytest
 from braidmq.base.errors import LogFullError, LogPoisonedError
 from braidmq.testing.disk import FakeDisk, PowerCutError
 from braidmq.wal import snapshots
-from braidmq.wal.survey import verify
+from braidmq.wal.maintenance.survey import verify
 from braidmq.wal.wal import Wal
 from tests.unit.wal.bodies import describe, note, numbered, open_log, write
 

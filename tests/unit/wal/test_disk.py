@@ -7,7 +7,7 @@ import pytest
 
 from braidmq.base.errors import DataDirInUseError
 from braidmq.wal.disk import Disk
-from braidmq.wal.survey import verify
+from braidmq.wal.maintenance.survey import verify
 from tests.unit.wal.bodies import (
     batches_of,
     describe,

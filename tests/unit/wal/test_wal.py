@@ -17,7 +17,7 @@ from braidmq.base.errors import (
 )
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.format import decode_mark
-from braidmq.wal.survey import verify
+from braidmq.wal.maintenance.survey import verify
 from braidmq.wal.wal import Wal, WalOptions
 from tests.unit.wal.bodies import (
     FIRST,

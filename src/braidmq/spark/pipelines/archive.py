@@ -12,10 +12,10 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from braidmq.spark.pipelines.layouts import Key
-from braidmq.spark.pipelines.packing import packed
-from braidmq.spark.pipelines.runs import Batch, Plan, Run, Stream, Tell
-from braidmq.spark.pipelines.tables import Table
+from braidmq.spark.pipelines.runs.runs import Batch, Plan, Run, Stream, Tell
+from braidmq.spark.pipelines.tables.layouts import Key
+from braidmq.spark.pipelines.tables.packing import packed
+from braidmq.spark.pipelines.tables.tables import Table
 
 NAME: Final = "archive"
 DAY: Final = "date"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from braidmq.spark.writers import BATCH_PROPERTY, QUERY_PROPERTY
+from braidmq.spark.writing.writers import BATCH_PROPERTY, QUERY_PROPERTY
 
 
 @contextmanager

@@ -21,13 +21,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from braidmq.base.errors import ConfigError
 from braidmq.columnar import TypedSchema
-from braidmq.columnar.columns import TYPES
-from braidmq.columnar.decode import ERROR_COLUMN
+from braidmq.columnar.decoding.columns import TYPES
+from braidmq.columnar.decoding.decode import ERROR_COLUMN
 from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
-from braidmq.spark.pipelines.names import plain_name
-from braidmq.spark.pipelines.ranges import messages_of
-from braidmq.spark.pipelines.runs import Batch, Plan, Run, Stream, Tell
-from braidmq.spark.pipelines.tables import Table
+from braidmq.spark.pipelines.runs.ranges import messages_of
+from braidmq.spark.pipelines.runs.runs import Batch, Plan, Run, Stream, Tell
+from braidmq.spark.pipelines.tables.names import plain_name
+from braidmq.spark.pipelines.tables.tables import Table
 
 NAME: Final = "typed"
 QUARANTINE: Final = "quarantine"

@@ -5,7 +5,7 @@ from datetime import date
 import pyarrow as pa
 
 from braidmq.spark.pipelines.archive import KEYS
-from braidmq.spark.pipelines.layouts import Layout
+from braidmq.spark.pipelines.tables.layouts import Layout
 
 LONG = "t" * 65_535
 

@@ -8,7 +8,7 @@ from threading import Lock
 import pytest
 
 from braidmq.base.errors import ConfigError
-from braidmq.spark.pipelines.runs import Plan, Run, Stream
+from braidmq.spark.pipelines.runs.runs import Plan, Run, Stream
 from braidmq.spark.pipelines.typed import Wish, schema_of, table_of, typed, wishes
 
 TEMPERATURE = "sensor.Temperature"

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from braidmq.spark.pipelines.batches import Batches, Record
-from braidmq.spark.pipelines.layouts import Key, Layout
-from braidmq.spark.pipelines.staging import REPORT, Staged, StagingWriter, report_at
+from braidmq.spark.pipelines.tables.batches import Batches, Record
+from braidmq.spark.pipelines.tables.layouts import Key, Layout
+from braidmq.spark.pipelines.tables.staging import REPORT, Staged, StagingWriter, report_at
 
 KEYS = (Key("date"), Key("topic", "topic_dir", kept=True))
 LAYOUT = Layout(KEYS)

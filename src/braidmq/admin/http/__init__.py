@@ -1,0 +1,1 @@
+"""HTTP plumbing: the application, its endpoints, requests, refusals and listener."""

@@ -1,0 +1,138 @@
+"""Endpoints: one declaration each, from which the route and its description are both made.
+
+A path is matched as it was sent, before anything in it is decoded: a name is one part of the
+path, and what is percent-encoded in it, slashes too, belongs to the name. A name that is `.` or
+`..` does not come through a browser, encoded or not: it is sent as `%FF.` or `%FF..`. What a
+handler answers is a typed structure, and that structure is what the description shows.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from braidmq.admin.http.parameters import Name, Parameter
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+JSON: Final = "application/json"
+
+_DOTS: Final = {b"\xff.": ".", b"\xff..": ".."}
+"""Names that addresses cannot hold, and what stands for them: no other name has the byte FF."""
+
+NO_KEY: Final = "none"
+ANY_KEY: Final = "key"
+MAYBE_KEY: Final = "optional"
+"""Who is asked for a key: nobody, everybody, or whoever wants to know about one."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """What went wrong, in one line."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One method of one path: what it takes, what it answers, and who answers.
+
+    `body` and `answer` are types that JSON is read into and made from; `media` is for answers
+    that are no JSON. `refusals` are the statuses with a Refusal besides those that follow from
+    the rest: 400 with parameters or a body, 401 and 403 with a key, 408 and 413 with a body.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    tag: str = "broker"
+    names: tuple[Name, ...] = ()  # those in the path
+    query: tuple[Parameter, ...] = ()
+    body: object = None
+    answer: object = None  # a type, or a tuple of those that it may be
+    media: str = JSON
+    statuses: tuple[int, ...] = (200,)
+    refusals: tuple[int, ...] = ()
+    key: str = ANY_KEY
+
+
+def answered(value: object, status: int = 200) -> Response:
+    """Return a typed structure as the JSON that its endpoint describes."""
+    return Response(msgspec.json.encode(value), status_code=status, media_type=JSON)
+
+
+class RawRoute(BaseRoute):
+    """The methods of one path, matched part by part as it was sent."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._parts = path.split("/")
+        self._handlers: dict[str, Handler] = {}
+
+    def add(self, endpoint: Endpoint) -> None:
+        """Answer one more method."""
+        assert endpoint.method not in self._handlers, endpoint
+        self._handlers[endpoint.method] = endpoint.handler
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Say whether the request is for this path and method, and find the names in it."""
+        if scope["type"] != "http":
+            return Match.NONE, {}
+        sent = raw_path(scope).split(b"/")
+        if len(sent) != len(self._parts):
+            return Match.NONE, {}
+        names: dict[str, str] = {}
+        for part, raw in zip(self._parts, sent, strict=True):
+            if part.startswith("{"):
+                name = _decoded(raw)
+                if not name:
+                    return Match.NONE, {}
+                names[part[1:-1]] = name
+            elif part.encode() != raw:
+                return Match.NONE, {}
+        known = _method(scope) in self._handlers
+        return Match.FULL if known else Match.PARTIAL, {"path_params": names}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that matches, or refuse its method."""
+        handler = self._handlers.get(_method(scope))
+        if handler is None:
+            raise HTTPException(405, headers={"Allow": ", ".join(sorted(self._handlers))})
+        response = await handler(Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def routes_of(endpoints: list[Endpoint]) -> list[BaseRoute]:
+    """Return one route for each path of *endpoints*."""
+    routes: dict[str, RawRoute] = {}
+    for endpoint in endpoints:
+        routes.setdefault(endpoint.path, RawRoute(endpoint.path)).add(endpoint)
+    return list(routes.values())
+
+
+def raw_path(scope: Scope) -> bytes:
+    """Return the path as it was sent, without the query."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.partition(b"?")[0]
+
+
+def _method(scope: Scope) -> str:
+    method: str = scope["method"]
+    return "GET" if method == "HEAD" else method
+
+
+def _decoded(raw: bytes) -> str:
+    name = unquote_to_bytes(raw)
+    if name in _DOTS:
+        return _DOTS[name]
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return ""  # no name of ours: they are UTF-8

@@ -1,0 +1,255 @@
+"""The HTTP listener: the application on a socket of ours, inside the running loop.
+
+It installs no signal handlers, writes no access log and ends when it is told to; what is
+answered is decided in app.py, but for what never gets there: a head that is no request, and
+requests on more connections than there may be.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, cast
+
+import h11
+import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from braidmq.admin.http.security import HEADERS
+from braidmq.base.errors import AddressInUseError, ConfigError
+from braidmq.base.limits import KIB, TOPIC_BYTES_MAX
+
+CONNECTIONS_MAX: Final = 128
+"""More than that at once is not a dashboard and its scrapers; they get 503."""
+
+KEEP_ALIVE_S: Final = 15
+HEADER_BYTES_MAX: Final = 3 * TOPIC_BYTES_MAX + 16 * KIB
+"""A request's head: the longest topic name, percent-encoded in the path, and the headers."""
+
+HEAD_S_MAX: Final = 10.0
+"""Between answers a connection gets so long, at least, for a whole request; then it is closed.
+Without it a few idle connections would take all places, and health checks would get none."""
+
+DRAIN_S_MAX: Final = 1
+"""Answers are short; what is not sent by then is cut off when the broker stops."""
+
+_BACKLOG: Final = 128
+
+_CROWDED: Final = JSONResponse(
+    {"error": "too many connections; try again later"},
+    status_code=503,
+    headers={**HEADERS, "Connection": "close"},
+)
+_MALFORMED: Final = JSONResponse(
+    {"error": "this is no request of HTTP, or its head is too long"},
+    status_code=400,
+    headers={**HEADERS, "Connection": "close"},
+)
+
+
+class Uptake:
+    """Whether a peer takes what it has asked for: judged by what has left, from look to look.
+
+    What still waits says nothing by itself: with a stream it is there at every look, also for
+    a peer that reads all the time.
+    """
+
+    def __init__(self) -> None:
+        self._unsent = 0
+        self._taken = 0
+
+    def is_stuck(self, *, given: int, unsent: int) -> bool:
+        """Say whether bytes have waited since the last look, and none has left.
+
+        *given* are all bytes so far that were for the peer, *unsent* those that wait now.
+        """
+        taken = given - unsent
+        stuck = unsent > 0 and self._unsent > 0 and taken <= self._taken
+        self._unsent, self._taken = unsent, taken
+        return stuck
+
+
+class _Counted:
+    """A transport that knows how many bytes it was given."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.given = 0
+
+    def write(self, data: bytes) -> None:
+        self.given += len(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP that does not wait for ever for a request to arrive or an answer to be taken.
+
+    What uvicorn would refuse by itself, as plain text, is refused as everything else is.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class has it
+        """Begin to look."""
+        self._counted = _Counted(transport)
+        self._uptake = Uptake()
+        self._last_seen: RequestResponseCycle | None = None
+        super().connection_made(cast("asyncio.Transport", self._counted))
+        self._timer = self.loop.call_later(HEAD_S_MAX, self._look_on)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Look no more."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """Let the application answer, or say that there are too many connections."""
+        # A peer's next request is looked at when its last one is answered: one at a time.
+        is_crowded = max(len(self.connections), len(self.tasks)) >= CONNECTIONS_MAX
+        self.app = _CROWDED if is_crowded else self.config.loaded_app
+        super().handle_events()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, in our own words."""
+        del msg
+        head = h11.Response(
+            status_code=400, headers=_MALFORMED.raw_headers, reason=b"Bad Request"
+        )
+        for event in (head, h11.Data(data=bytes(_MALFORMED.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _look_on(self) -> None:
+        # Also after a close: what still waits then must leave as well.
+        self._timer = self.loop.call_later(HEAD_S_MAX, self._look_on)
+        self.look()
+
+    def look(self) -> None:
+        """End the connection if its peer neither takes an answer nor asks for one."""
+        unsent = self.transport.get_write_buffer_size()
+        if self._uptake.is_stuck(given=self._counted.given, unsent=unsent):
+            self.transport.abort()
+            return
+        cycle: RequestResponseCycle | None = self.cycle
+        answering = cycle is not None and not cycle.response_complete
+        if not unsent and not answering and cycle is self._last_seen:
+            self.transport.close()
+        self._last_seen = cycle
+
+
+class _Server(uvicorn.Server):
+    """uvicorn as a guest: the daemon owns the signals, and hears when it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepting = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepting.set()
+
+
+class AdminServer:
+    """One HTTP listener, started once and stopped once."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        host: str,
+        port: int,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
+    ) -> None:
+        self._app = app
+        self._host = host
+        self._port = port
+        self._tls_cert = tls_cert
+        self._tls_key = tls_key
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> tuple[str, int]:
+        """Listen, and return the address once connections are accepted.
+
+        Raises:
+            AddressInUseError: The address cannot be had.
+            ConfigError: The certificate or its key cannot be used.
+        """
+        assert self._task is None
+        server = _Server(self._config())
+        listener = _bound(self._host, self._port)
+        address = listener.getsockname()
+        self._server = server
+        self._task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+        accepting = asyncio.create_task(server.accepting.wait())
+        await asyncio.wait({self._task, accepting}, return_when=asyncio.FIRST_COMPLETED)
+        assert accepting.done(), "the HTTP server ended before it began"
+        return str(address[0]), int(address[1])
+
+    async def stop(self) -> None:
+        """Accept nothing more, let answers leave, and close. Harmless when not started."""
+        if self._server is None or self._task is None:
+            return
+        self._server.should_exit = True
+        await self._task
+        self._server = self._task = None
+
+    def _config(self) -> uvicorn.Config:
+        config = uvicorn.Config(
+            self._app,
+            loop="none",
+            http=PatientProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",  # the daemon says what starts and stops, and noise is not news
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=DRAIN_S_MAX,
+            h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+            ssl_certfile=self._tls_cert,
+            ssl_keyfile=self._tls_key,
+        )
+        try:
+            config.load()
+        except (ssl.SSLError, OSError) as error:
+            reason = getattr(error, "reason", None) or error.strerror or "not usable"
+            raise ConfigError(
+                "http.tls_cert", f"cannot use the certificate: {reason}"
+            ) from None
+        if config.ssl is not None:
+            config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3  # as on every other listener
+        return config
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a host name"
+        raise AddressInUseError("http", shown, str(reason)) from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)  # noqa: FBT003 - the socket's signature
+    except OSError as error:
+        listener.close()
+        raise AddressInUseError("http", shown, error.strerror or str(error)) from None
+    return listener

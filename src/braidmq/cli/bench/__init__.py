@@ -1,0 +1,1 @@
+"""`braidmq bench`: load, measurement, report and plot."""

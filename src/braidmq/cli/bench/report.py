@@ -1,0 +1,180 @@
+"""What `braidmq bench` says: rates and percentiles, as a table or as JSON."""
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from braidmq.base.counts import counted
+from braidmq.base.errors import ConfigError
+from braidmq.cli.bench.load import Load, Measured
+from braidmq.cli.tables import printable
+
+PERCENTILES: Final = "50,90,99,99.9"
+PERCENTILES_MAX: Final = 20
+_MS: Final = 1000
+_MEGA: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The result of a run; latencies are milliseconds by percentile."""
+
+    strand: str
+    topic: str
+    qos: int
+    size: int
+    publishers: int
+    subscribers: int
+    asked_rate: float | None
+    published: int
+    refused: int
+    delivered: int
+    repeated: int
+    lost: int
+    queue_stays: bool
+    publish_seconds: float
+    publish_rate: float
+    publish_mb_per_s: float
+    deliver_seconds: float
+    deliver_rate: float
+    deliver_mb_per_s: float
+    latency_ms: dict[str, float] = field(default_factory=dict)
+    confirmation_ms: dict[str, float] = field(default_factory=dict)
+
+
+def parse_percentiles(text: str) -> tuple[float, ...]:
+    """Return percentiles from text with commas between.
+
+    Raises:
+        ConfigError: One of them is not between 0 and 100.
+    """
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or len(found) > PERCENTILES_MAX or not all(0 < p <= 100 for p in found):  # noqa: PLR2004 - a hundred per cent
+        problem = (
+            f"must be up to {PERCENTILES_MAX} numbers above 0 and up to 100: {PERCENTILES}"
+        )
+        raise ConfigError("--percentiles", problem)
+    return found
+
+
+def percentile(ordered: Sequence[float], wanted: float) -> float:
+    """Return the smallest value that *wanted* per cent of the values do not exceed."""
+    # A rank that is whole but for rounding, as 99.9 % of 1,000, is not the next one.
+    rank = math.ceil(round(len(ordered) * wanted / 100, 6))
+    return ordered[max(rank, 1) - 1]
+
+
+def figures(load: Load, measured: Measured, percentiles: Sequence[float]) -> Figures:
+    """Return what is told of a run."""
+    published, delivered = measured.published, measured.delivered
+    return Figures(
+        strand=load.strand,
+        topic=load.topic,
+        qos=load.qos,
+        size=load.size,
+        publishers=load.publishers,
+        subscribers=load.subscribers,
+        asked_rate=load.rate or None,
+        published=published,
+        refused=measured.refused,
+        delivered=delivered,
+        repeated=measured.repeated,
+        lost=measured.lost,
+        queue_stays=measured.queue_stays,
+        publish_seconds=round(measured.publish_s, 3),
+        publish_rate=_rate(published, measured.publish_s),
+        publish_mb_per_s=_rate(published * load.size / _MEGA, measured.publish_s),
+        deliver_seconds=round(measured.deliver_s, 3),
+        deliver_rate=_rate(delivered, measured.deliver_s),
+        deliver_mb_per_s=_rate(delivered * load.size / _MEGA, measured.deliver_s),
+        latency_ms=_percentiles_ms(measured.latencies, percentiles),
+        confirmation_ms=_percentiles_ms(measured.confirmations, percentiles),
+    )
+
+
+def _rate(count: float, seconds: float) -> float:
+    return round(count / seconds, 2) if seconds > 0 else 0.0
+
+
+def _percentiles_ms(values: "array[float]", wanted: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    if not ordered:
+        return {}
+    return {f"p{p:g}": round(percentile(ordered, p) * _MS, 3) for p in wanted}
+
+
+def rows(found: Figures) -> list[dict[str, object]]:
+    """Return the lines of the table."""
+    told: list[dict[str, object]] = [
+        {
+            "what": "published",
+            "messages": f"{found.published:,}",
+            "messages/s": f"{found.publish_rate:,.0f}",
+            "MB/s": f"{found.publish_mb_per_s:,.2f}",
+            **_cells(found.confirmation_ms),
+        }
+    ]
+    if found.subscribers:
+        told.append(
+            {
+                "what": "delivered",
+                "messages": f"{found.delivered:,}",
+                "messages/s": f"{found.deliver_rate:,.0f}",
+                "MB/s": f"{found.deliver_mb_per_s:,.2f}",
+                **_cells(found.latency_ms),
+            }
+        )
+    return told
+
+
+def columns(found: Figures) -> tuple[str, ...]:
+    """Return the heads of the table's columns."""
+    percentiles = [f"{name} ms" for name in found.confirmation_ms or found.latency_ms]
+    return ("what", "messages", "messages/s", "MB/s", *percentiles)
+
+
+def _cells(percentiles: dict[str, float]) -> dict[str, str]:
+    return {f"{name} ms": f"{value:,.2f}" for name, value in percentiles.items()}
+
+
+def notes(found: Figures) -> list[str]:
+    """Return what has to be known to read the table."""
+    told = ["published: until confirmed, by the batch; delivered: from due to handed over"]
+    if not found.qos:
+        told[0] = "published: until handed over, by the batch; delivered: from due to received"
+    if found.asked_rate is None and found.subscribers:
+        told.append("without --rate the broker is full, and a latency is mostly time in line")
+    return told
+
+
+def troubles(found: Figures) -> list[str]:
+    """Return what did not go as it should."""
+    told = []
+    for name in ("refused", "repeated", "lost"):
+        count = getattr(found, name)
+        if count:
+            told.append(f"{name}: {count:,}")
+    return told
+
+
+def remains(found: Figures) -> str:
+    """Return what stays behind in a broker that was there before; "" when nothing does."""
+    told = ""
+    if found.published and found.qos:
+        messages = counted(found.published, "message")
+        told = f"left in the log until retention takes it: topic {printable(found.topic)} "
+        told += f"with {messages}"
+    if found.queue_stays:
+        queue = f"queue {printable(found.topic)} stays: `braidmq queue delete` removes it"
+        told = f"{told}; {queue}" if told else queue
+    return told
+
+
+def as_json(found: Figures) -> dict[str, object]:
+    """Return all of it, for a machine."""
+    return asdict(found)

@@ -1,0 +1,1 @@
+"""Commands about a broker itself: serve, config, keys, discovery, its log, doctor."""

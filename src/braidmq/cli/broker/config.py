@@ -1,0 +1,50 @@
+"""`braidmq config show`, and the options by which every command finds its configuration."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from braidmq.cli.tables import print_json
+
+if TYPE_CHECKING:  # pydantic is slow to import, and most commands do not need it
+    from braidmq.server.config.config import Config
+
+app = typer.Typer(help="The configuration.", no_args_is_help=True)
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", help="TOML or YAML file; also BRAIDMQ_CONFIG.", metavar="FILE"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def effective_config(
+    config_file: Path | None, flags: Mapping[str, object], *, keys_needed: bool
+) -> "Config":
+    """Return the configuration of this process: file, environment, flags.
+
+    Raises:
+        ConfigError: It cannot be used.
+    """
+    from braidmq.server.config.config import load
+
+    if config_file is None and os.environ.get("BRAIDMQ_CONFIG"):
+        config_file = Path(os.environ["BRAIDMQ_CONFIG"])
+    return load(config_file, os.environ, flags, keys_needed=keys_needed)
+
+
+@app.command("show")
+def show(config_file: ConfigFile = None, *, as_json: AsJson = False) -> None:
+    """Print the effective configuration as TOML, with secrets masked."""
+    from braidmq.server.config.config import to_text
+
+    text = to_text(effective_config(config_file, {}, keys_needed=False))
+    if as_json:
+        # What is masked is masked in one place: the text is read back.
+        print_json(tomllib.loads(text))
+    else:
+        print(text, end="")

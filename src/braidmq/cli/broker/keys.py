@@ -1,0 +1,73 @@
+"""`braidmq keys`: make an API key, list the configured ones.
+
+A key is shown once, when it is made; only its hash is kept, and by nobody but the file.
+"""
+
+import json
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from braidmq.cli.broker.config import AsJson, ConfigFile, effective_config
+from braidmq.cli.tables import print_json, print_rows
+
+app = typer.Typer(help="API keys.", no_args_is_help=True)
+
+_NO_KEYS: Final = (
+    "no keys are configured; `braidmq keys new --name NAME` makes one, --config FILE names "
+    "another configuration, and a broker of `serve --dev` has a key of its own, dev-key"
+)
+
+Patterns = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="May be repeated.")]
+
+
+@app.command("new")
+def new(
+    name: Annotated[str, typer.Option(help="The principal.")],
+    publish: Patterns = None,
+    subscribe: Patterns = None,
+    admin: Annotated[bool, typer.Option("--admin", help="May manage the broker.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and print it once, with the block for the configuration file."""
+    from braidmq.server.access.keys import hash_key, new_key
+
+    key = new_key()
+    entry = {
+        "name": _checked_name(name),
+        "hash": hash_key(key),
+        "publish": publish or [],
+        "subscribe": subscribe or [],
+        "admin": admin,
+    }
+    if as_json:
+        print_json({"key": key, **entry})
+        return
+    print(f"# API key of {name}; it is shown this once:")
+    print(f"#   {key}")
+    print("[[auth.keys]]")
+    for field, value in entry.items():
+        # JSON's strings, lists and booleans are TOML's.
+        print(f"{field} = {json.dumps(value, ensure_ascii=False)}")
+
+
+def _checked_name(name: str) -> str:
+    from braidmq.base.errors import ConfigError
+    from braidmq.server.config.models import NAME_CHARS_MAX
+
+    if not name or not name.isprintable() or len(name) > NAME_CHARS_MAX:
+        problem = f"must be 1 to {NAME_CHARS_MAX} printable characters"
+        raise ConfigError("--name", problem)
+    return name
+
+
+@app.command("list")
+def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the configured keys: names and permissions, never the keys."""
+    config = effective_config(config_file, {}, keys_needed=False)
+    rows = [key.model_dump(exclude={"hash"}) for key in config.auth.keys]
+    if rows or as_json or not sys.stdout.isatty():  # nobody looks at an empty table
+        print_rows(rows, ("name", "publish", "subscribe", "admin"), as_json=as_json)
+    if not rows and not as_json:
+        print(_NO_KEYS, file=sys.stderr)

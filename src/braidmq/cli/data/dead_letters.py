@@ -1,0 +1,177 @@
+"""`braidmq dlq`: look at the dead letters of a running broker, send them back, let them go."""
+
+import http
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Annotated, Final
+from urllib.parse import quote, urlencode
+
+import typer
+
+from braidmq.base.counts import counted
+from braidmq.cli.api import PAGE_SIZE, Api, HttpError, Url, api_at, path_of
+from braidmq.cli.broker.config import AsJson
+from braidmq.cli.completion import letter_queue_names
+from braidmq.cli.confirmation import Yes, confirm
+from braidmq.cli.progress import Advance, progress, waiting
+from braidmq.cli.tables import print_done, print_rows, printable
+
+app = typer.Typer(help="Dead letters of a running broker.", no_args_is_help=True)
+
+LETTERS: Final = "/api/dead-letters"
+LETTERS_DEFAULT: Final = 100
+LIST: Final = "braidmq dlq list"
+
+LETTERS_AT_ONCE: Final = 1_000
+"""So many are sent back by one request, for a bar that moves: it is answered when all of them
+are committed."""
+
+_QUEUE_COLUMNS: Final = ("queue", "messageCount", "inFlight", "subscriberCount")
+_COLUMNS: Final = ("offset", "id", "reason", "deathQueue", "attempts", "timestamp", "size")
+
+Queue = Annotated[
+    str,
+    typer.Argument(
+        metavar="QUEUE", help="As `dlq list` names it.", autocompletion=letter_queue_names
+    ),
+]
+
+
+@app.command("list")
+def list_(
+    queue: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUEUE]", help="List the letters in it.", autocompletion=letter_queue_names
+        ),
+    ] = None,
+    *,
+    count: Annotated[int, typer.Option(min=1, help="Letters at most.")] = LETTERS_DEFAULT,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the queues of dead letters, or the letters that wait in one, oldest first."""
+    api = api_at(url)
+    if queue is None:
+        print_rows(list(api.rows(LETTERS, "queues")), _QUEUE_COLUMNS, as_json=as_json)
+    else:
+        with _meant(api, queue):
+            rows = list(islice(_letters(api, queue, count), count))
+        print_rows(rows, _COLUMNS, as_json=as_json)
+
+
+@app.command("replay")
+def replay(
+    queue: Queue,
+    *,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="So many of the oldest; default: all.")
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option(min=1, help="Only the letter at this offset.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send dead letters back to the queues that they came from."""
+    api = api_at(url)
+    if offset is not None:
+        # The broker is told both, if both are given, and says what is wrong with that.
+        with _meant(api, queue), waiting("sending the letter back"):
+            sent = _send_back(api, queue, count=count, offset=offset)
+    else:
+        there = _waiting_in(api, queue)
+        with _meant(api, queue), progress("sending letters back") as advance:
+            total = there if count is None else min(count, there)
+            sent = _send_back_in_parts(api, queue, total, advance)
+    done = f"sent {counted(sent, 'letter')} back from {printable(queue)}"
+    print_done({"queue": queue, "replayed": sent}, done, as_json=as_json)
+
+
+@app.command("purge")
+def purge(queue: Queue, *, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
+    """Let go of all letters that wait in a queue of dead letters."""
+    api = api_at(url)
+    # A purge takes any queue; this one is not meant for messages that are still alive.
+    with _meant(api, queue):
+        api.ask("GET", _page(queue, 1, 1), listed_by=LIST)
+    confirm("purge dead letters", queue, yes=yes)
+    answer = api.work("POST", path_of("api", "queues", queue, "purge"), listed_by=LIST)
+    purged = counted(api.number_in(answer, "purged"), "letter")
+    done = f"purged {purged} from {printable(queue)}"
+    print_done(answer, done, as_json=as_json)
+
+
+def _send_back_in_parts(api: Api, queue: str, total: int, advance: Advance) -> int:
+    """Send so many of the oldest letters back, and tell how far it is; return how many went."""
+    sent = stayed = 0
+    advance(0, total)
+    while True:
+        # Letters that do not say where they came from stay, and are met again by each request
+        # before the others: as many others are asked for at least, so that this stays cheap.
+        asked = min(stayed + max(stayed, LETTERS_AT_ONCE), total - sent)
+        # Where no letter waits, the broker is asked all the same: it knows what is wrong.
+        went = _send_back(api, queue, count=max(asked, 1))
+        sent += went
+        stayed = asked - went
+        advance(sent + stayed, total)
+        if sent + stayed >= total:
+            return sent
+
+
+def _send_back(api: Api, queue: str, *, count: int | None, offset: int | None = None) -> int:
+    asked = {"queue": queue, "count": count, "offset": offset}
+    answer = api.work("POST", f"{LETTERS}/replay", asked, listed_by=LIST)
+    return api.number_in(answer, "replayed")
+
+
+def _waiting_in(api: Api, queue: str) -> int:
+    """Return how many letters wait in a queue; none if it is no queue of dead letters."""
+    row = _row_of(api, queue)
+    return 0 if row is None else api.number_in(row, "messageCount")
+
+
+def _row_of(api: Api, queue: str) -> dict[str, object] | None:
+    # Whoever may send letters back sees their queue in this list, but perhaps not by itself.
+    for row in api.rows(LETTERS, "queues", after=queue[:-1]):
+        name = str(row.get("queue"))
+        if name >= queue:
+            return row if name == queue else None
+    return None
+
+
+@contextmanager
+def _meant(api: Api, queue: str) -> Iterator[None]:
+    """Tell whoever names the queue that letters came from which one they are in."""
+    try:
+        yield
+    except HttpError as error:
+        if error.status != http.HTTPStatus.NOT_FOUND:
+            raise
+        with suppress(HttpError):  # what it says is less to the point than the first error
+            letters = _letters_of(api, queue)
+            if _row_of(api, letters) is not None:
+                told = f"{printable(queue)} is no queue of dead letters"
+                error = HttpError(f"{told}; did you mean {printable(letters)}?", error.status)
+        raise error from None
+
+
+def _letters_of(api: Api, queue: str) -> str:
+    name: object = None
+    with suppress(HttpError):  # topics have dead letters, too
+        name = api.ask("GET", path_of("api", "queues", queue)).get("deadLetterQueueName")
+    return str(name or f"dlq.{queue}")
+
+
+def _letters(api: Api, queue: str, count: int) -> Iterator[dict[str, object]]:
+    offset: object = 1
+    while offset is not None:
+        page = api.ask("GET", _page(queue, offset, min(count, PAGE_SIZE)), listed_by=LIST)
+        yield from api.rows_in(page, "letters")
+        offset = page.get("next")
+
+
+def _page(queue: str, offset: object, limit: int) -> str:
+    query = {"queue": queue, "from": offset, "limit": limit}
+    return f"{LETTERS}?{urlencode(query, quote_via=quote)}"

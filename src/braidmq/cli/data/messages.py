@@ -1,0 +1,311 @@
+"""`braidmq publish` and `braidmq subscribe`: messages by hand, through the client library."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from braidmq.base.errors import ConfigError
+from braidmq.base.limits import MESSAGE_BYTES_MAX
+from braidmq.cli.broker.config import AsJson
+from braidmq.cli.completion import topic_names
+from braidmq.cli.exact_json import payload_as_json
+from braidmq.cli.strand_address import strand_address
+from braidmq.cli.tables import print_json, printable
+
+if TYPE_CHECKING:  # the client library is not needed to print --help
+    from braidmq.client.messages import Message
+    from braidmq.client.options import Choices
+
+DEFAULT_URL: Final = "blip://dev-key@127.0.0.1:5555"
+"""The broker of `braidmq serve --dev`."""
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="blip://, vibe:// or qumbed://KEY@HOST:PORT, or http://, which tells where Blip "
+        "is; also BRAIDMQ_URL, out of sight.",
+    ),
+]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)]
+Qos = Annotated[int, typer.Option(min=0, max=1, help="1: durable; 0: memory only.")]
+SchemaId = Annotated[str, typer.Option(metavar="ID", help="Payloads keep to it (Qumbed).")]
+PrivateKey = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="What `keygen` wrote; else a new key (Qumbed)."),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Who may vouch for the broker (Qumbed)."),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Take any certificate (Qumbed).")]
+
+_NO_PAYLOAD: Final = "is left out; give a text, '' for an empty one, or pipe it in"
+_ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP)
+"""What ends a subscriber as Ctrl-C does: a subscription that nobody removes stays, and lags."""
+
+
+def publish(
+    topic: Topic,
+    payload: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PAYLOAD|-",
+            help="Text, or - for standard input, which is also read when this is left out.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    qos: Qos = 1,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be repeated.")
+    ] = None,
+    priority: Annotated[int | None, typer.Option(help="Where the strand has it.")] = None,
+    recipient: Annotated[
+        str | None, typer.Option(metavar="HEX", help="Seal it for this public key (Qumbed).")
+    ] = None,
+    envelope: Annotated[
+        bool,
+        typer.Option("--envelope", help="Seal topic, number and time in with it (Qumbed)."),
+    ] = False,
+    schema: SchemaId = "",
+    private_key: PrivateKey = None,
+    ca_file: CaFile = None,
+    insecure: Insecure = False,
+    count: Annotated[int, typer.Option(min=1, help="Publish it so often.")] = 1,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a message, and return when it is durable."""
+    asyncio.run(
+        _publish(
+            _url(url),
+            topic,
+            _payload(payload),
+            count=count,
+            qos=qos,
+            headers=dict(map(_header, header)) if header else None,
+            priority=priority,
+            recipient=recipient,
+            envelope=envelope,
+            schema=schema,
+            options=_options(private_key, ca_file, insecure=insecure),
+        )
+    )
+    if as_json:
+        print_json({"topic": topic, "count": count, "qos": qos})
+    else:
+        print(f"published {count} to {printable(topic)}")
+
+
+def subscribe(
+    topic: Topic,
+    *,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
+    qos: Qos = 1,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HEX",
+            help="Take messages of this public key only; may be repeated (Qumbed).",
+        ),
+    ] = None,
+    envelope: Annotated[
+        bool, typer.Option("--envelope", help="Refuse what is in none (Qumbed).")
+    ] = False,
+    schema: SchemaId = "",
+    private_key: PrivateKey = None,
+    ca_file: CaFile = None,
+    insecure: Insecure = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the messages of a topic as they come, until Ctrl-C or SIGTERM.
+
+    What was published before does not come, but for what waits in a queue (Vibe). Either end
+    removes the subscription.
+    """
+    _run_until_ended(
+        _subscribe(
+            _url(url),
+            topic,
+            qos=qos,
+            count=count,
+            envelope=envelope,
+            schema=schema,
+            options=_options(private_key, ca_file, insecure=insecure, trust=trust),
+            as_json=as_json,
+        )
+    )
+
+
+def _url(url: str | None) -> str:
+    return strand_address(url or os.environ.get("BRAIDMQ_URL") or DEFAULT_URL)
+
+
+def _options(
+    private_key: Path | None,
+    ca_file: Path | None,
+    *,
+    insecure: bool,
+    trust: list[str] | None = None,
+) -> "Choices":
+    return {
+        "private_key": private_key,
+        "ca_file": ca_file,
+        "insecure": insecure,
+        "trust": trust or None,
+    }
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError("--header", "must be NAME=VALUE")
+    return name, value
+
+
+def _payload(argument: str | None) -> bytes:
+    if argument is None and sys.stdin.isatty():
+        raise ConfigError("PAYLOAD", _NO_PAYLOAD)
+    if argument is None or argument == "-":
+        payload = sys.stdin.buffer.read(MESSAGE_BYTES_MAX + 1)
+        if argument is None and not payload:  # nobody has piped anything, as under cron
+            raise ConfigError("PAYLOAD", _NO_PAYLOAD)
+    else:
+        # What the shell passes is bytes; they go out as they came in.
+        payload = os.fsencode(argument)
+    if len(payload) > MESSAGE_BYTES_MAX:
+        raise ConfigError("PAYLOAD", f"must be at most {MESSAGE_BYTES_MAX} bytes")
+    return payload
+
+
+async def _publish(
+    url: str,
+    topic: str,
+    payload: bytes,
+    *,
+    count: int,
+    qos: int,
+    headers: dict[str, str] | None,
+    priority: int | None,
+    recipient: str | None,
+    envelope: bool,
+    schema: str,
+    options: "Choices",
+) -> None:
+    import braidmq
+    from braidmq.client.errors import PublishError
+
+    async with braidmq.connect(url, **options) as client:
+        if headers is None and priority is None:
+            results = await client.publish_many(
+                topic,
+                repeat(payload, count),
+                qos=qos,
+                recipient=recipient,
+                envelope=envelope,
+                schema=schema,
+            )
+            for result in results:
+                if isinstance(result, PublishError):
+                    raise result
+            return
+        for _ in range(count):
+            await client.publish(
+                topic,
+                payload,
+                qos=qos,
+                headers=headers,
+                priority=priority,
+                recipient=recipient,
+                envelope=envelope,
+                schema=schema,
+            )
+
+
+def _run_until_ended(work: Coroutine[object, object, None]) -> None:
+    """Run *work*; a signal that asks us to end is taken as Ctrl-C is, a second one at once."""
+
+    async def watched() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for ending in _ENDINGS:
+            if signal.getsignal(ending) is signal.SIG_DFL:  # `nohup` wants to be left alone
+                loop.add_signal_handler(ending, task.cancel)
+        await work
+
+    try:
+        asyncio.run(watched())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _subscribe(
+    url: str,
+    topic: str,
+    *,
+    qos: int,
+    count: int | None,
+    envelope: bool,
+    schema: str,
+    options: "Choices",
+    as_json: bool,
+) -> None:
+    import braidmq
+
+    options["on_reconnect"] = lambda: _note("connected again")
+    async with (
+        braidmq.connect(url, **options) as client,
+        client.subscribe(topic, qos=qos, envelope=envelope, schema=schema) as messages,
+    ):
+        if sys.stderr.isatty():
+            _note(f"waiting for messages of {printable(topic)}; Ctrl-C ends")
+        printed = 0
+        async for message in messages:
+            # Acknowledged once it is out; a message that nobody could see comes again.
+            async with message.process():
+                _print_message(message, as_json=as_json)
+            printed += 1
+            if printed == count:
+                return
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _print_message(message: "Message", *, as_json: bool) -> None:
+    if as_json:
+        print_json(_as_json(message))
+    elif sys.stdout.isatty():
+        print(printable(message.payload.decode("utf-8", "backslashreplace")))
+    else:
+        # In a pipe the bytes are for a program: verbatim, one message a line.
+        sys.stdout.buffer.write(message.payload + b"\n")
+    sys.stdout.flush()
+
+
+def _as_json(message: "Message") -> dict[str, object]:
+    shown: dict[str, object] = {
+        "topic": message.topic,
+        "offset": message.id,
+        "qos": message.qos,
+    }
+    if message.headers:
+        shown["headers"] = dict(message.headers)
+    if message.attempt is not None:
+        shown["attempt"] = message.attempt
+    if message.sender is not None:
+        shown["sender"] = message.sender.hex()
+        shown["sealed_by_gateway"] = message.sealed_by_gateway
+    if message.schema:
+        shown["schema"] = message.schema
+    return shown | payload_as_json(message.payload)

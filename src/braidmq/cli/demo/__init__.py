@@ -1,0 +1,1 @@
+"""`braidmq demo`: the whole product at work, with counts that must agree."""

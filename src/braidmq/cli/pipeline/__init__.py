@@ -1,0 +1,1 @@
+"""`braidmq pipeline`: Spark pipelines from the command line."""

@@ -1,0 +1,1 @@
+"""From verified bytes to columns: headers, typed payloads, unsealing."""

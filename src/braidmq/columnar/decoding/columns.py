@@ -1,0 +1,269 @@
+"""Rows of the index and bytes of the segment as the columns that Spark's Kafka source has.
+
+key            binary          the header `key`, else null
+value          binary          the payload
+topic          string
+partition      int32           always 0
+offset         int64           the id
+timestamp      timestamp       when it was accepted: microseconds, UTC
+timestampType  int32           always 1, "log append time"
+headers        list<struct>    of key and value; null without any; only when asked for
+qos            int32
+priority       string          low, normal, high, critical
+origin         string          blip, vibe, qumbed, http, spark
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from braidmq.base.errors import ConfigError, DamagedLogError
+from braidmq.broker import topics as words
+from braidmq.columnar.decoding.headers import HEADERS_TYPE, Headers, MalformedHeadersError
+from braidmq.columnar.segments.layout import (
+    HEADERS_AT,
+    NOTHING,
+    TOPIC_LENGTH_BYTES,
+    Places,
+    gather_bytes,
+    is_run,
+)
+from braidmq.columnar.segments.segments import Picked, Segment
+from braidmq.wal.segment import segment_path
+
+KEY_HEADER: Final = b"key"
+LOG_APPEND_TIME: Final = 1
+REPEATED_ROWS: Final = 65_536
+REPEATED_VALUES: Final = 16
+"""Columns of one value are kept for so many rows, and so many of them."""
+
+TYPES: Final[dict[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADERS_TYPE,
+    "qos": pa.int32(),
+    "priority": pa.string(),
+    "origin": pa.string(),
+}
+OF_HEADERS: Final = frozenset({"key", "headers"})
+"""Columns that are made of a message's headers."""
+
+
+def _words(named: dict[int, str]) -> pa.Array:
+    # A number that has no word yet is shown as the number.
+    return pa.array([named.get(number, str(number)) for number in range(256)], pa.string())
+
+
+PRIORITIES: Final = _words(
+    {
+        words.PRIORITY_LOW: "low",
+        words.PRIORITY_NORMAL: "normal",
+        words.PRIORITY_HIGH: "high",
+        words.PRIORITY_CRITICAL: "critical",
+    }
+)
+ORIGINS: Final = _words(
+    {
+        words.ORIGIN_BLIP: "blip",
+        words.ORIGIN_VIBE: "vibe",
+        words.ORIGIN_QUMBED: "qumbed",
+        words.ORIGIN_HTTP: "http",
+        words.ORIGIN_SPARK: "spark",
+    }
+)
+
+
+def schema_of(names: Sequence[str]) -> pa.Schema:
+    """Return the schema of the columns *names*, in their order."""
+    return pa.schema([(name, TYPES[name]) for name in names])
+
+
+def column_names(columns: Sequence[str] | None, *, headers: bool) -> list[str]:
+    """Return the names of the columns that are wanted, all of them for None.
+
+    Raises:
+        ConfigError: There is no such column, or it is named twice.
+    """
+    if columns is None:
+        return [name for name in TYPES if headers or name != "headers"]
+    for name in columns:
+        if name not in TYPES:
+            raise ConfigError("columns", f"there is no column {name!r}: {', '.join(TYPES)}")
+    if len(set(columns)) != len(columns):
+        raise ConfigError("columns", "a column is named twice")
+    return list(columns)
+
+
+class Columns:
+    """The columns of some rows of a segment, each made when it is asked for.
+
+    The rows are in order, verified, and lie near enough to be gathered together.
+    """
+
+    def __init__(self, segment: Segment, picked: Picked) -> None:
+        self._segment = segment
+        self._picked = picked
+        self._rows = picked.rows
+        self._headers: Headers | None = None
+        self._buffer = segment.buffer if picked.copied is None else picked.copied
+
+    def batch(self, names: Sequence[str]) -> pa.RecordBatch:
+        """Return the columns *names* as a batch; it has its rows even without any column.
+
+        Raises:
+            DamagedLogError: Headers are not what the broker writes.
+        """
+        if not names:
+            nothing = pa.StructArray.from_buffers(pa.struct([]), len(self._rows), [None])
+            return pa.RecordBatch.from_struct_array(nothing)
+        arrays = [_MAKERS[name](self) for name in names]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema_of(names))
+
+    def named_header(self, name: bytes) -> pa.Array:
+        """Return the value of one header for each row, null where there is none; as binary.
+
+        Raises:
+            DamagedLogError: Headers are not what the broker writes.
+        """
+        return self._parsed().named(name)
+
+    def value(self) -> pa.Array:
+        """Return the payloads."""
+        starts: Places = self._rows["payload_at"]
+        if self._picked.moved is not None:
+            starts = starts + self._picked.moved
+        return gather_bytes(self._buffer, starts, starts + self._rows["payload_bytes"])
+
+    def topic(self) -> pa.Array:
+        """Return the topics' names."""
+        return _named(self._segment.name_array, self._rows["topic"])
+
+    def _parsed(self) -> Headers:
+        if self._headers is None and self._have_no_headers():
+            self._headers = Headers(self._buffer, NOTHING, NOTHING, len(self._rows))
+        if self._headers is None:
+            rows = self._rows
+            heads = HEADERS_AT[rows["kind"]]
+            starts = self._segment.starts_of(self._picked) + heads
+            topic_bytes = self._segment.name_bytes[rows["topic"]] + TOPIC_LENGTH_BYTES
+            ends = rows["payload_at"].astype(np.int64) - topic_bytes
+            if np.any(heads == 0) or np.any(ends < starts):
+                raise self._damage()
+            if self._picked.moved is not None:
+                starts += self._picked.moved
+                ends += self._picked.moved
+            try:
+                self._headers = Headers(self._buffer, starts, ends, len(rows))
+            except MalformedHeadersError:
+                raise self._damage() from None
+        return self._headers
+
+    def _have_no_headers(self) -> bool:
+        """Tell whether these rows, if they follow each other, surely have no headers.
+
+        It is so when all that there is between the first and the last byte is something else.
+        """
+        rows = self._rows
+        if not is_run(self._picked.chosen):
+            return False
+        kinds = np.bincount(rows["kind"], minlength=len(HEADERS_AT))
+        topics = np.bincount(rows["topic"], minlength=len(self._segment.name_bytes))
+        other = int(kinds @ HEADERS_AT) + int(topics @ self._segment.name_bytes)
+        other += TOPIC_LENGTH_BYTES * len(rows) + int(rows["payload_bytes"].sum(dtype=np.int64))
+        known = not np.any(kinds[HEADERS_AT == 0])
+        return known and other == self._segment.span(self._picked)
+
+    def headers(self) -> pa.Array:
+        """Return the headers as lists."""
+        try:
+            return self._parsed().array()
+        except MalformedHeadersError:
+            raise self._damage() from None
+
+    def _damage(self) -> DamagedLogError:
+        ids = self._rows["id"]
+        return DamagedLogError(
+            segment_path(self._segment.first_id),
+            offset=int(self._rows["payload_at"][0]),
+            first_id=int(ids[0]),
+            last_id=int(ids[-1]),
+            reason="malformed headers",
+        )
+
+    def key(self) -> pa.Array:
+        """Return the headers `key`."""
+        return self.named_header(KEY_HEADER)
+
+    def partition(self) -> pa.Array:
+        """Return zeros: there is one log."""
+        return _repeated(pa.scalar(0, pa.int32()), len(self._rows))
+
+    def offset(self) -> pa.Array:
+        """Return the ids."""
+        return pa.array(self._rows["id"].astype(np.int64))
+
+    def timestamp(self) -> pa.Array:
+        """Return when the messages were accepted."""
+        moments = self._rows["timestamp_us"].astype(np.int64)
+        return pa.array(moments).view(TYPES["timestamp"])
+
+    def timestamp_type(self) -> pa.Array:
+        """Return ones: the broker has set the timestamps."""
+        return _repeated(pa.scalar(LOG_APPEND_TIME, pa.int32()), len(self._rows))
+
+    def qos(self) -> pa.Array:
+        """Return what the messages were published with."""
+        return pa.array(self._rows["qos"].astype(np.int32))
+
+    def priority(self) -> pa.Array:
+        """Return the words for the priorities."""
+        return _named(PRIORITIES, self._rows["priority"], _repeated)
+
+    def origin(self) -> pa.Array:
+        """Return the strands that the messages came on."""
+        return _named(ORIGINS, self._rows["origin"], _repeated)
+
+
+def _named(
+    names: pa.Array,
+    numbers: NDArray[np.unsignedinteger[Any]],
+    repeat: Callable[[pa.Scalar, int], pa.Array] = pa.repeat,
+) -> pa.Array:
+    if len(numbers) and (numbers == numbers[0]).all():
+        return repeat(names[int(numbers[0])], len(numbers))
+    return names.take(pa.array(numbers.astype(np.int32)))
+
+
+def _repeated(value: pa.Scalar, count: int) -> pa.Array:
+    """Return one of few values so many times; what was made for other rows is used again."""
+    return _many(value).slice(0, count) if count <= REPEATED_ROWS else pa.repeat(value, count)
+
+
+@lru_cache(maxsize=REPEATED_VALUES)
+def _many(value: pa.Scalar) -> pa.Array:
+    return pa.repeat(value, REPEATED_ROWS)
+
+
+_MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
+    "key": Columns.key,
+    "value": Columns.value,
+    "topic": Columns.topic,
+    "partition": Columns.partition,
+    "offset": Columns.offset,
+    "timestamp": Columns.timestamp,
+    "timestampType": Columns.timestamp_type,
+    "headers": Columns.headers,
+    "qos": Columns.qos,
+    "priority": Columns.priority,
+    "origin": Columns.origin,
+}
+assert _MAKERS.keys() == TYPES.keys()

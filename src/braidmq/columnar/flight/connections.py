@@ -1,0 +1,185 @@
+"""A connection to a Flight endpoint: made when it is needed, with typed errors.
+
+It knows how to ask, not what: requests and answers are JSON messages of `columnar.requests`.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from braidmq.base.errors import BraidError, ConfigError
+from braidmq.base.limits import MIB
+from braidmq.columnar.flight.failures import (
+    EndpointFailedError,
+    UnauthenticatedError,
+    UnavailableError,
+    decode_failure,
+)
+from braidmq.columnar.flight.requests import BadRequestError, Message, decode, encode
+
+ANSWER_BYTES_MAX: Final = 256 * MIB
+"""One answer: a page of topics, the parts of a range, the mark at the end of a stream."""
+
+KEEPALIVE_MS: Final = 310_000
+"""A silent connection is asked for a sign of life; servers bear it every five minutes."""
+
+KEEPALIVE_PATIENCE_MS: Final = 20_000
+
+_SCHEMES: Final = ("grpc", "grpc+tls")
+_OPTIONS: Final = [
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_PATIENCE_MS),
+    ("grpc.http2.max_pings_without_data", 0),  # no limit: a commit may take its time
+    # An endpoint of its own is a connection of its own, not one that the process shares.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+_PASSING: Final = (
+    fl.FlightUnavailableError,
+    fl.FlightTimedOutError,
+    fl.FlightCancelledError,
+    OSError,
+)
+"""What the library raises when it is the way that failed, and not the endpoint."""
+
+_NOISE: Final = re.compile(r"\.? (?:Detail|gRPC client debug context): .*", re.DOTALL)
+_PREAMBLE: Final = re.compile(r"^Flight returned [a-z ]+ error, with message: ")
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+class Connection:
+    """What is needed to reach an endpoint, and the connection once it was; for any thread.
+
+    Raises:
+        ConfigError: The address or the key cannot be one.
+    """
+
+    def __init__(self, address: str, api_key: str, roots: bytes | None) -> None:
+        _check(address, api_key)
+        self.address = address
+        self._api_key = api_key
+        self._roots = roots
+        self._client: fl.FlightClient | None = None
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[type["Connection"], tuple[Any, ...]]:
+        return Connection, (self.address, self._api_key, self._roots)
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _connected(self) -> fl.FlightClient:
+        with self._lock:
+            if self._client is None:
+                self._client = fl.FlightClient(
+                    self.address, tls_root_certs=self._roots, generic_options=_OPTIONS
+                )
+            return self._client
+
+    def _call(self) -> fl.FlightCallOptions:
+        bearer = f"Bearer {self._api_key}".encode()
+        return fl.FlightCallOptions(headers=[(b"authorization", bearer)])
+
+    def ask(self, action: str, request: Message, kind: type[AnyMessage]) -> AnyMessage:
+        """Return the one answer to a request.
+
+        Raises:
+            BraidError: What the endpoint says instead.
+        """
+        answers = list(self.answers(action, request, kind))
+        if len(answers) != 1:
+            raise EndpointFailedError(f"{self.address} gave {len(answers)} answers to {action}")
+        return answers[0]
+
+    def answers(
+        self, action: str, request: Message, kind: type[AnyMessage]
+    ) -> Iterator[AnyMessage]:
+        """Yield the answers to a request.
+
+        Raises:
+            BraidError: What the endpoint says instead.
+        """
+        with self.told():
+            asked = fl.Action(action, encode(request))
+            for result in self._connected().do_action(asked, self._call()):
+                yield self.decoded(kind, result.body)
+
+    def decoded(self, kind: type[AnyMessage], data: pa.Buffer) -> AnyMessage:
+        """Return an answer.
+
+        Raises:
+            EndpointFailedError: It is none.
+        """
+        try:
+            return decode(kind, data.to_pybytes(), bytes_max=ANSWER_BYTES_MAX)
+        except BadRequestError as error:
+            raise EndpointFailedError(f"{self.address} answers what {error}") from None
+
+    def get(self, request: Message) -> fl.FlightStreamReader:
+        """Return the stream that is asked for; use it inside of `told`.
+
+        Raises:
+            BraidError: What the endpoint says instead.
+        """
+        with self.told():
+            return self._connected().do_get(fl.Ticket(encode(request)), self._call())
+
+    def put(
+        self, request: Message, schema: pa.Schema
+    ) -> tuple[fl.FlightStreamWriter, fl.FlightMetadataReader]:
+        """Return a stream to write to, and that of the answers; use them inside of `told`.
+
+        Raises:
+            BraidError: What the endpoint says instead.
+        """
+        descriptor = fl.FlightDescriptor.for_command(encode(request))
+        with self.told():
+            opened: tuple[fl.FlightStreamWriter, fl.FlightMetadataReader] = (
+                self._connected().do_put(descriptor, schema, self._call())
+            )
+        return opened
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Raise what the endpoint says as the exception that it is."""
+        try:
+            yield
+        except (fl.FlightError, pa.ArrowException, OSError) as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: Exception) -> BraidError:
+        told = decode_failure(getattr(error, "extra_info", b"") or b"", self.address)
+        if told is not None:
+            return told
+        text = _PREAMBLE.sub("", _NOISE.sub("", str(error))).partition("\n")[0]
+        if isinstance(error, fl.FlightUnauthenticatedError):
+            return UnauthenticatedError(f"{self.address}: {text}")
+        if isinstance(error, _PASSING):
+            return UnavailableError(f"{self.address}: {text}")
+        return EndpointFailedError(f"{self.address}: {text}")
+
+
+def _check(address: str, api_key: str) -> None:
+    try:
+        parts = urlsplit(address)
+        fits = parts.scheme in _SCHEMES and parts.hostname and parts.port is not None
+        rest = parts.path or parts.query or parts.fragment or parts.username is not None
+    except ValueError:
+        fits, rest = False, ""
+    if not fits or rest:
+        problem = f"{address!r} is not grpc://host:port or grpc+tls://host:port"
+        raise ConfigError("endpoint", problem)
+    if not api_key:
+        raise ConfigError("api_key", "is missing: the endpoint lets nobody in without one")
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise ConfigError("api_key", "has characters that no API key has")

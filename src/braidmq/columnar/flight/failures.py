@@ -1,0 +1,149 @@
+"""Errors on their way from the endpoint to its clients: an exception, as JSON, and back.
+
+    {"error": "data_loss", "first_id": 17, "last_id": 40, "reason": "retention deleted them"}
+
+The client raises what was raised in the broker, or what the same read of a directory would
+raise. Errors that only an endpoint has are here:
+
+    EndpointError
+    |-- UnauthenticatedError   no API key, or an unknown one
+    |-- UnavailableError       it cannot be reached, is busy, or shuts down: try again
+    |   `-- BrokenStreamError  a stream ended before its end
+    `-- EndpointFailedError    the endpoint itself has failed
+
+and one that is a ConfigError: TooManyTopicsError, which is raised before anything is sent.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from braidmq.base.errors import (
+    BraidError,
+    ConfigError,
+    CursorError,
+    DamagedLogError,
+    DamagedStageError,
+    LogFullError,
+    NotAllowedError,
+    RefusedRowError,
+    UnknownStageError,
+)
+from braidmq.columnar.flight.requests import BadRequestError
+from braidmq.columnar.loss import DataLossError, Loss
+
+INTERNAL: Final = "internal"
+
+TEXT_CHARS_MAX: Final = 200
+"""Of each text of an error: together they travel in headers, which must be short."""
+
+
+class EndpointError(BraidError):
+    """The endpoint says no."""
+
+
+class UnauthenticatedError(EndpointError):
+    """There is no API key, or nobody has it."""
+
+
+class UnavailableError(EndpointError):
+    """The endpoint cannot be reached or takes no calls now; the same call may succeed later."""
+
+
+class BrokenStreamError(UnavailableError):
+    """A stream ended before its end."""
+
+
+class EndpointFailedError(EndpointError):
+    """The endpoint has failed; its log says more."""
+
+
+class TooManyTopicsError(ConfigError):
+    """The names of the wanted topics do not fit into a request; found out on this side."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "wants more topics than fit into a request; read all, and filter")
+
+
+_TEXTS: Final[dict[str, type[BraidError]]] = {
+    "bad_request": BadRequestError,
+    "unauthenticated": UnauthenticatedError,
+    "broken_stream": BrokenStreamError,
+    "unavailable": UnavailableError,
+    "log_full": LogFullError,
+    INTERNAL: EndpointFailedError,
+}
+"""Errors that are their text."""
+
+_FIELDS: Final[dict[str, tuple[type[BraidError], tuple[str, ...]]]] = {
+    "config": (ConfigError, ("key", "problem")),
+    "cursor": (CursorError, ("name", "problem")),
+    "damaged_log": (
+        DamagedLogError,
+        ("segment", "offset", "first_id", "last_id", "reason"),
+    ),
+    "damaged_stage": (DamagedStageError, ("stage", "reason")),
+    "not_allowed": (NotAllowedError, ("operation", "name")),
+    "refused_row": (RefusedRowError, ("row", "reason")),
+    "unknown_stage": (UnknownStageError, ("stage",)),
+}
+"""Errors that are made of their fields."""
+
+_DATA_LOSS: Final = "data_loss"
+
+
+def encode_failure(error: BraidError) -> bytes:
+    """Return the JSON of an error; one that clients do not know is the endpoint's own."""
+    said = {
+        name: shortened(value) if isinstance(value, str) else value
+        for name, value in _said(error).items()
+    }
+    return msgspec.json.encode(said)
+
+
+def shortened(text: str) -> str:
+    """Return a text as an error carries it: not too long, and without lone surrogates."""
+    plain = text.encode(errors="replace").decode()
+    return plain if len(plain) <= TEXT_CHARS_MAX else plain[: TEXT_CHARS_MAX - 1] + "…"
+
+
+def _said(error: BraidError) -> dict[str, Any]:
+    if isinstance(error, DataLossError):
+        return {"error": _DATA_LOSS, **error.loss._asdict()}
+    for kind, (known, fields) in _FIELDS.items():
+        if isinstance(error, known):
+            return {"error": kind, **{name: getattr(error, name) for name in fields}}
+    for kind, known in _TEXTS.items():
+        if isinstance(error, known):
+            return {"error": kind, "text": str(error)}
+    return {"error": INTERNAL, "text": str(error)}
+
+
+def decode_failure(data: bytes, address: str) -> BraidError | None:
+    """Return the error that the endpoint at *address* has told, or None if that is none."""
+    try:
+        said = msgspec.json.decode(data, type=dict[str, str | int])
+        kind = str(said.pop("error"))
+        return _MAKERS[kind](said, address)
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _data_loss(said: dict[str, Any], address: str) -> BraidError:
+    return DataLossError(address, Loss(**said))
+
+
+def _of_text(known: type[BraidError]) -> Callable[[dict[str, Any], str], BraidError]:
+    return lambda said, _address: known(str(said["text"]))
+
+
+def _of_fields(known: Callable[..., BraidError]) -> Callable[[dict[str, Any], str], BraidError]:
+    return lambda said, _address: known(**said)
+
+
+_MAKERS: Final[dict[str, Callable[[dict[str, Any], str], BraidError]]] = {
+    _DATA_LOSS: _data_loss,
+    **{kind: _of_text(known) for kind, known in _TEXTS.items()},
+    **{kind: _of_fields(known) for kind, (known, _) in _FIELDS.items()},
+}

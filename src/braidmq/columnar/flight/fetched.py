@@ -1,0 +1,129 @@
+"""Batches that come from an endpoint: whole or an error, decoded on this side.
+
+The endpoint ends a stream with an empty batch that says how many rows came before it, and what
+was passed over. A stream that ends without it, or with other numbers, has lost something.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.flight as fl
+
+from braidmq.columnar.decoding.columns import schema_of
+from braidmq.columnar.decoding.decode import Decoding
+from braidmq.columnar.flight.connections import Connection
+from braidmq.columnar.flight.failures import BrokenStreamError, EndpointFailedError
+from braidmq.columnar.flight.requests import EndOfRead, ReadRequest
+from braidmq.columnar.loss import Loss, warn
+
+
+def columns_to_fetch(wanted: Sequence[str], decoding: Decoding | None) -> list[str]:
+    """Return the columns that the endpoint must send: those, and what they are decoded from."""
+    needed: list[str] = []
+    if decoding is not None:
+        needed = ["value", "topic", "headers"] if decoding.unseals else ["value"]
+    return [*wanted, *(name for name in needed if name not in wanted)]
+
+
+class FetchedColumns:
+    """What decoding asks of a batch that came with `columns_to_fetch`."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+
+    def value(self) -> pa.Array:
+        """Return the payloads."""
+        return self._batch.column("value")
+
+    def topic(self) -> pa.Array:
+        """Return the topics' names."""
+        return self._batch.column("topic")
+
+    def named_header(self, name: bytes) -> pa.Array:
+        """Return the value of one header for each row, null where there is none; as binary."""
+        headers = self._batch.column("headers")
+        entries = headers.flatten()
+        rows = pc.list_parent_indices(headers)
+        found = pc.equal(entries.field("key"), name.decode())
+        places = pa.array(range(len(headers)), pa.int64())
+        at = pc.index_in(places, value_set=rows.filter(found).cast(pa.int64()))
+        return entries.field("value").filter(found).take(at)
+
+
+class FetchedBatches:
+    """An iterator of record batches that knows their schema before the first one.
+
+    The stream is opened with the first batch, and closed with the last one or by `close`.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: ReadRequest,
+        *,
+        wanted: Sequence[str],
+        decoding: Decoding | None,
+        losses: list[Loss] | None,
+    ) -> None:
+        self._connection = connection
+        self._request = request
+        self._wanted = list(wanted)
+        self._decoding = decoding
+        self._losses = losses
+        assert request.columns is not None
+        self._fetched = schema_of(request.columns)
+        self.schema = schema_of(wanted)
+        if decoding is not None:
+            self.schema = decoding.schema_behind(self.schema)
+        self._found = self._read()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._found)
+
+    def close(self) -> None:
+        """Let go of a stream that is not read to its end."""
+        self._found.close()
+
+    def _read(self) -> Generator[pa.RecordBatch]:
+        reader = self._connection.get(self._request)
+        try:
+            if not reader.schema.equals(self._fetched):
+                text = f"{self._connection.address} has other columns: another version?"
+                raise EndpointFailedError(text)
+            yield from self._batches(reader)
+        finally:
+            reader.cancel()
+
+    def _batches(self, reader: fl.FlightStreamReader) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        while True:
+            with self._connection.told():
+                try:
+                    chunk = reader.read_chunk()
+                except StopIteration:
+                    break
+            if chunk.app_metadata is not None:
+                self._finish(self._connection.decoded(EndOfRead, chunk.app_metadata), rows)
+                return
+            rows += len(chunk.data)
+            yield self._decoded(chunk.data)
+        raise BrokenStreamError(f"{self._connection.address} ended a stream after {rows} rows")
+
+    def _finish(self, mark: EndOfRead, rows: int) -> None:
+        if mark.rows != rows:
+            text = f"{self._connection.address} sent {mark.rows} rows, {rows} have come"
+            raise BrokenStreamError(text)
+        for lost in mark.losses:
+            loss = Loss(lost.first_id, lost.last_id, lost.reason)
+            if self._losses is not None:
+                self._losses.append(loss)
+            warn(self._connection.address, loss)
+
+    def _decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._decoding is None:
+            return batch
+        return self._decoding.decode(batch.select(self._wanted), FetchedColumns(batch))

@@ -1,0 +1,102 @@
+"""Sending a stage: rows for a later commit, in small batches, with a mark at their end.
+
+A connection that breaks looks to a server like one that is done with sending, so that only the
+mark says that the rows are all there.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from braidmq.columnar.flight.connections import Connection
+from braidmq.columnar.flight.failures import BrokenStreamError
+from braidmq.columnar.flight.requests import (
+    STAGE_BATCH_BYTES,
+    EndOfStage,
+    Stage,
+    StageRequest,
+    encode,
+)
+
+
+def send_stage(
+    connection: Connection,
+    topic: str | None,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+) -> Stage:
+    """Send rows and return the stage that the broker keeps of them.
+
+    It connects with the first batch: who waits for rows keeps nobody else from sending.
+
+    Raises:
+        BraidError: What the endpoint says instead.
+    """
+    rows = iter(batches)
+    first = next(rows, None)
+    writer, answers = connection.put(StageRequest(topic), schema)
+    sent = 0
+    try:
+        for batch in _with_first(first, rows):
+            for piece in pieces(batch):
+                _write(connection, writer, piece, None)
+                sent += len(piece)
+        _write(connection, writer, _nothing_of(schema), encode(EndOfStage(sent)))
+        with connection.told():
+            writer.done_writing()
+            answer = answers.read()
+            writer.close()
+    except BaseException:
+        _give_up(writer)
+        raise
+    if answer is None:
+        raise BrokenStreamError(f"{connection.address} has not said what became of a stage")
+    return connection.decoded(Stage, answer)
+
+
+def _with_first(
+    first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    if first is not None:
+        yield first
+        yield from rest
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in pieces of about `STAGE_BATCH_BYTES`, each of at least one row."""
+    if batch.nbytes <= STAGE_BATCH_BYTES or len(batch) <= 1:
+        yield batch
+        return
+    middle = len(batch) // 2
+    yield from pieces(batch.slice(0, middle))
+    yield from pieces(batch.slice(middle))
+
+
+def _nothing_of(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([], field.type) for field in schema], schema=schema
+    )
+
+
+def _write(
+    connection: Connection,
+    writer: fl.FlightStreamWriter,
+    batch: pa.RecordBatch,
+    mark: bytes | None,
+) -> None:
+    with connection.told():
+        try:
+            if mark is None:
+                writer.write_batch(batch)
+            else:
+                writer.write_with_metadata(batch, mark)
+        except (fl.FlightError, pa.ArrowException, OSError):
+            writer.close()  # raises why the endpoint listens no longer
+            raise
+
+
+def _give_up(writer: fl.FlightStreamWriter) -> None:
+    with suppress(fl.FlightError, pa.ArrowException, OSError):
+        writer.close()

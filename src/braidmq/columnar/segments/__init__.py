@@ -1,0 +1,1 @@
+"""Segments and their indexes as memory-mapped, verified columns."""

@@ -1,0 +1,452 @@
+"""Segments as a reader maps them: their rows, and bytes that are verified before they are used.
+
+A segment is mapped once and stays readable when retention deletes its file meanwhile. Whoever
+maps a segment does not lock, and never writes.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from braidmq.base.errors import DamagedLogError
+from braidmq.base.records import GAP_KIND
+from braidmq.columnar.segments.checksums import Blocks, blocks_are_cheaper, records_are_intact
+from braidmq.columnar.segments.indexes import (
+    NO_NUMBERS,
+    DoubtError,
+    Index,
+    SealedIndex,
+    TopicColumn,
+    gap_of,
+    growing_index,
+    rebuilt_index,
+    sealed_index,
+)
+from braidmq.columnar.segments.layout import (
+    Bytes,
+    Numbers,
+    Rows,
+    ends_at,
+    ends_of,
+    is_run,
+    starts_at,
+    take_rows,
+)
+from braidmq.columnar.segments.records import rows_of_records, rows_of_sizes
+from braidmq.wal.format import HEADER_BYTES
+from braidmq.wal.index import index_path
+from braidmq.wal.recovery import judge_header
+from braidmq.wal.segment import segment_path
+from braidmq.wal.tables import BLOCK_ROWS
+
+WINDOW_ROWS: Final = 128 * BLOCK_ROWS
+"""Rows that are looked at together, so that memory does not grow with a segment's length."""
+
+DENSE_WINDOW_ROWS: Final = 4 * BLOCK_ROWS
+"""The same where every row is wanted: few, so that what was verified is used from the cache."""
+
+
+SPARSE_ROWS: Final = 16
+"""Where only one of so many rows, or fewer, is wanted, its record is read to verify it."""
+
+
+class Need(IntEnum):
+    """What rows are to be good for: all that they say, their payloads, or all of the records.
+
+    Or only for their ids, and for payload lengths that are an estimate.
+    """
+
+    SIZES = 0
+    ROWS = 1
+    PAYLOADS = 2
+    RECORDS = 3
+
+
+class Picked(NamedTuple):
+    """Rows by their numbers, which are in order, what they say, and where they begin.
+
+    The records' bodies may have been copied: then they are in *copied*, *moved* so far.
+    """
+
+    chosen: Numbers
+    rows: Rows
+    starts: Numbers | None = None
+    copied: pa.Buffer | None = None
+    moved: Numbers | None = None
+
+    def part(self, piece: slice) -> "Picked":
+        """Return some of them."""
+        starts = None if self.starts is None else self.starts[piece]
+        moved = None if self.moved is None else self.moved[piece]
+        return Picked(self.chosen[piece], self.rows[piece], starts, self.copied, moved)
+
+
+class Question(NamedTuple):
+    """Which rows are wanted: those of some topics, by flags for their numbers, in a window."""
+
+    topics: bytes
+    first: int
+    last: int
+
+
+class KnownTopics(NamedTuple):
+    """What is known of the first rows of a file: the numbers of their topics, in order."""
+
+    file: "FileIdentity"
+    created_us: int
+    numbers: TopicColumn
+
+    def of(self, file: "FileIdentity", created_us: int) -> TopicColumn:
+        """Return what is known of a segment, which may be another one."""
+        is_same = (file, created_us) == (self.file, self.created_us)
+        return self.numbers if is_same else NO_NUMBERS
+
+
+class FileIdentity(NamedTuple):
+    """Which file it is, whatever its name or its content."""
+
+    device: int
+    inode: int
+
+
+class MappedFile:
+    """The bytes of a file as they are now, which are not read yet.
+
+    Raises:
+        FileNotFoundError: It is not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with path.open("rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            self._state = _state(status)
+            self.identity = FileIdentity(status.st_dev, status.st_ino)
+            # Not Arrow's own map: it has the whole file read ahead, of which little is wanted.
+            self.buffer: pa.Buffer = pa.py_buffer(
+                mmap(file.fileno(), 0, access=ACCESS_READ) if status.st_size else b""
+            )
+
+    def is_current(self) -> bool:
+        """Tell whether it is still the file of that name, and was not written since."""
+        try:
+            return _state(self._path.stat()) == self._state
+        except FileNotFoundError:
+            return False
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class Segment:
+    """One segment from its first id up to *last_id*, all of which is durable.
+
+    The topics of one that grows may be *known* in part from a read before this one.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        DamagedLogError: It cannot be read.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        first_id: int,
+        last_id: int,
+        *,
+        sealed: bool,
+        known: "KnownTopics | None" = None,
+    ) -> None:
+        self.first_id = first_id
+        self.last_id = last_id
+        self._sealed = sealed
+        file = MappedFile(root / segment_path(first_id))
+        self._files = [file]
+        self._identity = file.identity
+        self.buffer = file.buffer
+        self._data: Bytes = np.frombuffer(self.buffer, np.uint8)
+        head = self.buffer.slice(0, min(HEADER_BYTES, self.buffer.size)).to_pybytes()
+        header, problem = judge_header(head, first_id)
+        if header is None:
+            raise self._damage(problem)
+        self._created_us = header.created_us
+        self._take(self._open_index(root, known))
+        self.mapped_bytes = sum(int(file.buffer.size) for file in self._files)
+
+    def _open_index(self, root: Path, known: "KnownTopics | None") -> Index:
+        first_id, last_id, created_us = self.first_id, self.last_id, self._created_us
+        try:
+            file = MappedFile(root / index_path(first_id))
+        except FileNotFoundError:
+            return self._rebuilt()
+        self._files.append(file)
+        buffer = file.buffer
+        if buffer.size < HEADER_BYTES:
+            return self._rebuilt()
+        index: Index | None
+        if self._sealed:
+            index = sealed_index(
+                buffer,
+                first_id=first_id,
+                last_id=last_id,
+                created_us=created_us,
+                segment_bytes=self.buffer.size,
+            )
+        else:
+            index = growing_index(
+                buffer,
+                self.buffer,
+                first_id=first_id,
+                last_id=last_id,
+                created_us=created_us,
+                known=NO_NUMBERS if known is None else known.of(self._identity, created_us),
+            )
+        return index if index is not None else self._rebuilt()
+
+    def _rebuilt(self) -> Index:
+        return rebuilt_index(
+            self.buffer, first_id=self.first_id, last_id=self.last_id, sealed=self._sealed
+        )
+
+    def _take(self, index: Index) -> None:
+        self.index = index
+        self._blocks = Blocks(self._data, index.block_sums)
+        try:
+            self.names = [name.decode() for name in index.topics]
+        except UnicodeDecodeError:
+            raise self._damage("a topic is not UTF-8") from None
+        self._asked: tuple[Question, Numbers] | None = None
+        self._placed: tuple[Numbers, Numbers, Numbers] | None = None
+        self.name_array = pa.array(self.names, pa.string())
+        self.name_bytes: Numbers = np.array([len(name) for name in index.topics], np.int64)
+
+    def is_current(self) -> bool:
+        """Tell whether the files that were mapped are still those of the log."""
+        return all(file.is_current() for file in self._files)
+
+    def renew(self) -> bool:
+        """Forget what was verified, so that all of it is again; tell whether that is possible.
+
+        It is not where a segment grows, or was verified as a whole to make its index.
+        """
+        if not isinstance(self.index, SealedIndex):
+            return False
+        self.index.renew()
+        self._blocks = Blocks(self._data, self.index.block_sums)
+        return True
+
+    def remember(self, question: Question, chosen: Numbers) -> None:
+        """Keep which rows answer a question, if they are few: it may be asked again."""
+        chosen.flags.writeable = False
+        if len(chosen) * SPARSE_ROWS < question.last - question.first:
+            self._asked = question, chosen
+
+    def chosen_before(self, question: Question) -> Numbers | None:
+        """Return the rows that answer a question, if it was the last one of its kind."""
+        return self._asked[1] if self._asked and self._asked[0] == question else None
+
+    def known_topics(self) -> "KnownTopics":
+        """Return the topics of its rows, as far as they were verified from the first one on."""
+        return KnownTopics(self._identity, self._created_us, self.index.numbers)
+
+    def number(self, topic: str) -> int:
+        """Return the number of a topic; 0 when the segment has no message of it."""
+        # No topic has half a surrogate, but whoever asks for one is not to blame.
+        return self.index.topics.get(topic.encode(errors="surrogatepass"), 0)
+
+    def _damage(self, reason: str) -> DamagedLogError:
+        return DamagedLogError(
+            segment_path(self.first_id),
+            offset=0,
+            first_id=self.first_id,
+            last_id=max(self.first_id, self.last_id),
+            reason=reason,
+        )
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the index; `windows` says which can be believed."""
+        return self.index.rows
+
+    @property
+    def blocks_verified(self) -> int:
+        """How many blocks of the segment were verified as a whole so far."""
+        return int(self._blocks.verified.sum())
+
+    def windows(
+        self, start: int, end: int, rows_max: int = WINDOW_ROWS, *, settled: bool = True
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the rows first..last, verified, that have the ids start up to before *end*.
+
+        A gap record that reaches into these ids is among them. If they need not be *settled*
+        now, rows whose topics are known without them are not verified yet.
+
+        Raises:
+            DamagedLogError: The segment is damaged.
+        """
+        at = start
+        while at < end:
+            first, behind = self._find(at), self._find(end)
+            if first >= behind:
+                return
+            last = min(behind, (first // rows_max + 1) * rows_max)
+            unsettled = first if settled else max(first, len(self.index.numbers))
+            if unsettled < last:
+                self._settled(unsettled, last)
+            yield first, last
+            # By ids: if the index was made anew meanwhile, rows may have moved.
+            at = self._id_behind(last) if last < behind else end
+
+    def _settled(self, first: int, last: int) -> None:
+        try:
+            self.index.check(first, last)
+        except DoubtError:
+            self.doubt()
+
+    def doubt(self) -> None:
+        """Find out who is right, index or segment, by walking over the segment.
+
+        Raises:
+            DamagedLogError: It is the segment that is wrong.
+        """
+        if self.index.is_proof:
+            raise self._damage("its records do not agree with themselves")
+        self._take(self._rebuilt())
+
+    def _id_behind(self, last: int) -> int:
+        if not self.index.gap_count:
+            return self.first_id + last
+        return int(self.rows["id"][last - 1]) + 1
+
+    def _find(self, wanted_id: int) -> int:
+        """Return the row of an id, or of the gap record that stands for it."""
+        rows = self.index.rows
+        if not self.index.gap_count:
+            return min(max(wanted_id - self.first_id, 0), len(rows))
+        self._settled(0, len(rows))
+        rows = self.index.rows
+        row = int(np.searchsorted(rows["id"], np.uint64(max(wanted_id, 0))))
+        if row and rows["kind"][row - 1] == GAP_KIND:
+            gap_last = gap_of(self.buffer, rows[row - 1])[1]
+            row -= gap_last >= wanted_id
+        return row
+
+    def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Return the ids (first, last) of the gap records in rows[first:last].
+
+        Raises:
+            DamagedLogError: One is not what was written.
+        """
+        if not self.index.gap_count:
+            return []
+        found = self.verified(
+            lambda: np.nonzero(self.rows["kind"][first:last] == GAP_KIND)[0] + first,
+            Need.RECORDS,
+        )
+        return [gap_of(self.buffer, row) for row in found.rows]
+
+    def verified(self, select: Callable[[], Numbers], need: Need) -> Picked:
+        """Return the rows that *select* selects, verified as far as there is *need*.
+
+        It is called again if the index had to be made anew.
+
+        Raises:
+            DamagedLogError: They are not what was written.
+        """
+        picked = self._picked(select(), need)
+        if picked is None:
+            self.doubt()
+            chosen = select()
+            picked = Picked(chosen, take_rows(self.rows, chosen))
+        return picked
+
+    def _picked(self, chosen: Numbers, need: Need) -> Picked | None:
+        """Return rows that are good for *need*, or None: something is wrong."""
+        if self.index.is_proof or not len(chosen):
+            return Picked(chosen, take_rows(self.rows, chosen))
+        numbers = self.index.numbers
+        if int(chosen[-1]) < len(numbers):
+            if need is not Need.ROWS and self._is_sparse(chosen):
+                return self._picked_sparsely(numbers, chosen, need)
+            try:
+                self.index.check(int(chosen[0]), int(chosen[-1]) + 1)
+            except DoubtError:
+                return None
+        if need > Need.ROWS and not self._are_intact(chosen, whole=need is Need.RECORDS):
+            return None
+        return Picked(chosen, take_rows(self.rows, chosen))
+
+    def _picked_sparsely(
+        self, numbers: TopicColumn, chosen: Numbers, need: Need
+    ) -> Picked | None:
+        """Do the same without verifying the rows of the index: few of them are wanted."""
+        ids = chosen + self.first_id
+        if need is Need.SIZES:
+            return Picked(chosen, rows_of_sizes(ids, self.rows["payload_bytes"][chosen]))
+        starts, ends = self._places(chosen)
+        found = rows_of_records(
+            self.buffer,
+            starts,
+            ends,
+            ids=ids,
+            topics=numbers[chosen],
+            name_bytes=self.name_bytes,
+        )
+        if found is None:
+            return None
+        rows, copy = found
+        if copy is None:
+            return Picked(chosen, rows, starts)
+        return Picked(chosen, rows, starts, copy.buffer, copy.moved)
+
+    def _places(self, chosen: Numbers) -> tuple[Numbers, Numbers]:
+        """Return where the records of these rows start and end, as far as the index knows.
+
+        Whoever reads the same topics again, of a segment that is held, chooses the same rows.
+        """
+        if self._placed is None or self._placed[0] is not chosen:
+            self._placed = chosen, self.starts(chosen), ends_at(self.rows, chosen)
+        return self._placed[1:]
+
+    def _is_sparse(self, chosen: Numbers) -> bool:
+        around = int(chosen[-1]) + 1 - int(chosen[0])
+        return not self.index.gap_count and len(chosen) * SPARSE_ROWS < around
+
+    def _are_intact(self, chosen: Numbers, *, whole: bool) -> bool:
+        if self.index.block_sums:
+            starts, ends = self._pieces(chosen)
+            used = starts if whole else self.rows["payload_at"][chosen[: len(starts)]]
+            blocks = self._blocks.unverified(used.astype(np.int64), ends)
+            if blocks_are_cheaper(len(blocks), len(chosen), int((ends - starts).sum())):
+                return self._blocks.are_intact(blocks)
+        starts, ends = self.starts(chosen), ends_of(take_rows(self.rows, chosen))
+        ids = self.rows["id"][chosen].astype(np.int64)
+        return records_are_intact(self.buffer, ids, starts, ends)
+
+    def _pieces(self, chosen: Numbers) -> tuple[Numbers, Numbers]:
+        """Return where the records of these rows start and end; of a run, as one piece."""
+        if is_run(chosen):
+            last = chosen[-1:]
+            return self.starts(chosen[:1]), ends_of(take_rows(self.rows, last))
+        return self.starts(chosen), ends_of(take_rows(self.rows, chosen))
+
+    def span(self, picked: Picked) -> int:
+        """Return how many bytes there are from the first of these records to the last one."""
+        if not len(picked.chosen):
+            return 0
+        return int(ends_of(picked.rows[-1:])[0] - self.starts_of(picked.part(slice(1)))[0])
+
+    def starts_of(self, picked: Picked) -> Numbers:
+        """Return where the records of these rows start."""
+        return self.starts(picked.chosen) if picked.starts is None else picked.starts
+
+    def starts(self, chosen: Numbers) -> Numbers:
+        """Return where the records of these rows, which are in order, start."""
+        return starts_at(self.rows, chosen)

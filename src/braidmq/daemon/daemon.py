@@ -1,0 +1,477 @@
+"""The daemon: starts everything in order, runs until told to stop, and ends in order.
+
+lock the data directory | HTTP (not ready) | bind | recover | accept | ready file
+... a signal, or the log fails ...
+accept no more | let acknowledgements arrive | commit | snapshot | close
+"""
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import uvloop
+
+from braidmq.admin.http.app import build_app
+from braidmq.admin.http.server import AdminServer
+from braidmq.admin.queries.status import Status
+from braidmq.base.build import is_compiled
+from braidmq.base.errors import BraidError, ConfigError
+from braidmq.broker.broker import Broker
+from braidmq.daemon.allocator import return_large_buffers
+from braidmq.daemon.ready import remove_quietly, write_atomically
+from braidmq.daemon.telemetry import Telemetry
+from braidmq.server.access.keys import DEV_PRINCIPAL, KeyRing
+from braidmq.server.access.users import Users
+from braidmq.server.config.config import Config, ListenerConfig, loss_note
+from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.durability import Durability
+from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.host import Limits
+from braidmq.server.engine.recovery import Recovered, recover
+from braidmq.server.engine.ticker import Clock, SystemClock, Ticker
+from braidmq.server.strands.blip import BlipConnection
+from braidmq.server.strands.listeners import Admission, MakeConnection, TcpListener
+from braidmq.server.strands.qumbed.listener import QumbedListener
+from braidmq.server.strands.qumbed.mdns import Announcer
+from braidmq.server.strands.vibe.connection import VibeConnection
+from braidmq.server.strands.vibe.gate import VibeOptions
+from braidmq.transport.tcp import TcpWire
+from braidmq.wal.disk import Disk
+from braidmq.wal.maintenance.watching import Watch, unwatched
+from braidmq.wal.policy import FsyncPolicy
+
+if TYPE_CHECKING:
+    from braidmq.server.flight.listener import FlightListener
+    from braidmq.server.sink.sink import Sink
+    from braidmq.server.sink.stages import Stages
+
+LOCK_PATH: Final = "LOCK"
+RUN_FILE: Final = "run.json"
+
+SNAPSHOT_RECORDS: Final = 1_000_000
+"""So many records behind a snapshot call for the next, however soon: they are read at start."""
+
+_GIL_SWITCH_S: Final = 0.001
+"""The log's writer needs the interpreter a few times per commit; the default is 5 ms each."""
+
+_GC_THRESHOLD: Final = 50_000
+"""Messages come by the million and hold no cycles; the collector need not look so often."""
+
+_DRAIN_LOOK_S: Final = 0.01
+
+_log = structlog.get_logger(__name__)
+
+
+class Daemon:
+    """One broker with its listeners, on the running event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock | None = None,
+        mdns: bool = False,
+        watch: Watch = unwatched,
+    ) -> None:
+        self._config = config
+        self._watch = watch  # how far recovery is; called on its thread
+        self._mdns = Announcer(config.qumbed.host) if mdns else None
+        self._given_clock = clock
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._loop = asyncio.get_running_loop()
+        self._files = Disk(config.data_dir)
+        self._is_locked = False
+        self._keys = KeyRing(config.auth.keys, config.dev)
+        self.status = Status(config, self._keys, self._files, now_us=self._clock.now_us)
+        self._admin: AdminServer | None = None
+        self._durability: Durability | None = None
+        self._users: Users | None = None
+        self._qumbed: QumbedListener | None = None
+        self._flight: FlightListener | None = None
+        self._stages: Stages | None = None
+        self._sink: Sink | None = None
+        self._vibe_count = 0  # of its connections so far
+        self._vibe_options = VibeOptions(
+            max_message_bytes=config.vibe.max_message_bytes,
+            auto_create=config.vibe.auto_create,
+            version=version("braidmq"),
+        )
+        self._telemetry = Telemetry(os.environ)
+        self._ticker: Ticker | None = None
+        self._snapshot_due_s = 0.0
+        self._snapshot_id = 0
+        self.ended = asyncio.Event()  # the log failed
+        self.failure: BraidError | None = None
+        self.addresses = self.status.addresses
+        self.addresses.update(dict.fromkeys(("blip", "vibe", "qumbed", "http", "flight")))
+
+    async def start(self) -> None:
+        """Recover, and accept connections.
+
+        Raises:
+            BraidError: It cannot; its `exit_code` says how the process ends.
+        """
+        self._files.make_dir("")
+        self._files.lock(LOCK_PATH)
+        self._is_locked = True
+        await self._start_admin()
+        self._bind()
+        engine = self._start_engine(await asyncio.to_thread(self._recover))
+        if self._flight is not None:
+            assert self._stages is not None
+            assert self._sink is not None
+            self._flight.attach(self.status.cursors, self._stages, self._sink)
+        for listener in self.status.listeners:
+            await listener.start(engine)
+        if self._mdns is not None and self._qumbed is not None:
+            port = int(self._qumbed.address.rpartition(":")[2])
+            key = self._qumbed.gateway_public_key
+            await self._mdns.start(port, key, self._announced_topics(engine))
+        write_atomically(self._config.data_dir / RUN_FILE, json.dumps(self.ready_facts()))
+
+    async def stop(self) -> None:
+        """End in order, whether or not everything was started, or the log has failed."""
+        engine = self.status.engine
+        listeners = self.status.listeners
+        if self._mdns is not None:
+            await self._mdns.stop()
+        for listener in listeners:
+            listener.stop_accepting()
+        if engine is not None and engine.failed is None:
+            await self._drain(engine)
+        if self._sink is not None:
+            await self._sink.stop()
+        for listener in listeners:
+            listener.close_connections()
+        if listeners:
+            await asyncio.sleep(_DRAIN_LOOK_S)  # let the last replies leave
+        for listener in listeners:
+            listener.abort_connections()
+        if self._flight is not None:
+            await self._flight.close()
+        if self._ticker is not None:
+            self._ticker.stop()
+        self.status.numbers.stop()
+        if self._admin is not None:
+            await self._admin.stop()
+        if self._users is not None:
+            self._users.stop()
+            await asyncio.to_thread(self._users.close)
+        if self._durability is not None:
+            self._durability.stop_reading()
+            await asyncio.to_thread(self._durability.close)
+        await self._telemetry.stop()
+        if self._is_locked:  # else these are another broker's
+            remove_quietly(self._config.data_dir / RUN_FILE)
+            self._files.unlock(LOCK_PATH)
+            self._is_locked = False
+
+    @property
+    def page(self) -> str | None:
+        """Where the dashboard is, when HTTP is on."""
+        address = self.addresses["http"]
+        scheme = "https" if self._config.http.tls_cert else "http"
+        return None if address is None else f"{scheme}://{address}/"
+
+    def ready_facts(self) -> dict[str, object]:
+        """Return what the ready file says."""
+        qumbed = self._qumbed
+        return {
+            **self.addresses,
+            "pid": os.getpid(),
+            "qumbed_fingerprint": None if qumbed is None else qumbed.fingerprint,
+            "gateway_public_key": None if qumbed is None else qumbed.gateway_public_key.hex(),
+        }
+
+    def _announced_topics(self, engine: Engine) -> Iterator[str]:
+        # Where strangers are asked who they are, names are not for everybody on the network.
+        if self._config.qumbed.auth == "none":
+            return (topic.name for topic in engine.broker.topics.all())
+        return iter(())
+
+    def look_at_clock(self) -> None:
+        """Do what has fallen due, after a clock was moved by hand."""
+        if self.status.engine is not None:
+            self.status.engine.tick()
+
+    async def _start_admin(self) -> None:
+        http = self._config.http
+        if not http.enabled:
+            return
+        loopback = http.loopback
+        self._admin = AdminServer(
+            build_app(self.status, loopback=loopback),
+            host=http.host,
+            port=http.port,
+            tls_cert=http.tls_cert,
+            tls_key=http.tls_key,
+        )
+        self.status.numbers.start()
+        host, port = await self._admin.start()
+        self.addresses["http"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _bind(self) -> None:
+        config = self._config
+        admission = Admission(config.limits)
+        strands: list[tuple[str, ListenerConfig, MakeConnection]] = [
+            ("blip", config.blip, BlipConnection),
+            ("vibe", config.vibe, self._vibe_connection),
+        ]
+        for strand, section, make in strands:
+            if section.enabled:
+                listener = TcpListener(
+                    strand, section, config.limits, admission=admission, make=make
+                )
+                self.status.listeners.append(listener)
+                self.addresses[strand] = listener.address
+        if config.qumbed.enabled:
+            self._bind_qumbed(admission)
+        if config.flight.enabled:
+            self._bind_flight()
+
+    def _bind_flight(self) -> None:
+        config = self._config
+        try:
+            from braidmq.server.flight.listener import FlightListener  # noqa: PLC0415 - takes memory
+        except ModuleNotFoundError as error:
+            problem = f"needs {error.name}: pip install braidmq[columnar], or turn it off"
+            if "flight" in config.model_fields_set:
+                raise ConfigError("flight", problem) from None
+            _log.warning("flight is off: it " + problem)
+            return
+        self._flight = FlightListener(config.flight, config.data_dir, self._keys.find)
+        self.status.listeners.append(self._flight)
+        self.addresses["flight"] = self._flight.address
+
+    def _bind_qumbed(self, admission: Admission) -> None:
+        config = self._config
+        listener = QumbedListener(
+            config.qumbed, config.limits, admission=admission, named=self._keys.named
+        )
+        self.status.listeners.append(listener)
+        listener.prepare(self._files, config.data_dir, config.schemas_dir)
+        self.addresses["qumbed"] = listener.address
+        self._qumbed = listener
+
+    def _vibe_connection(self, engine: Engine, wire: TcpWire, limits: Limits) -> Connection:
+        self._vibe_count += 1
+        return VibeConnection(engine, wire, limits, self._vibe_options, self._vibe_count)
+
+    def _recover(self) -> Recovered:
+        # On a thread of its own, so that the health pages answer meanwhile.
+        started = time.monotonic()
+        now_us = self._clock.now_us()
+        found = recover(
+            self._files,
+            self._config,
+            now_us=now_us,
+            clock=time.perf_counter,
+            watch=self._watch,
+        )
+        self.status.recovery_seconds = time.monotonic() - started
+        return found
+
+    def _start_engine(self, found: Recovered) -> Engine:
+        broker = found.broker
+        if self._given_clock is None:
+            self._clock = SystemClock(broker.latest_us)
+        engine = Engine(
+            broker,
+            now_us=self._clock.now_us,
+            find_principal=self._keys.find,
+            wake_later=self._wake_later,
+            fail=self._fail,
+        )
+        self._users = Users(
+            self._files,
+            reserved=[key.name for key in self._config.auth.keys] + [DEV_PRINCIPAL],
+            now_us=self._clock.now_us,
+            post=self._loop.call_soon_threadsafe,
+        )
+        engine.users = self._users
+        policy = FsyncPolicy.parse(self._config.wal.fsync)
+        self._durability = Durability(
+            found.wal,
+            self._files,
+            engine,
+            now_us=self._clock.now_us,
+            sync_interval_s=policy.interval_ms / 1000,
+        )
+        self._durability.start()
+        engine.start(self._durability)
+        self._ticker = Ticker(
+            self._clock,
+            next_deadline_us=broker.next_deadline_us,
+            tick=engine.tick,
+            chores=self._do_chores,
+        )
+        engine.rearm = self._ticker.rearm
+        self._ticker.start()
+        self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
+        self._snapshot_id = broker.committed_id
+        self._telemetry.start(engine)
+        self.status.engine = engine
+        self.status.wal = found.wal
+        _log_recovery(found, self.status.recovery_seconds)
+        self._start_sink(broker)
+        return engine
+
+    def _start_sink(self, broker: Broker) -> None:
+        is_open = broker.sinks.open is not None
+        if not (self._config.flight.enabled or is_open or self._files.list_dir("stages")):
+            return
+        try:
+            from braidmq.server.sink.sink import Sink  # noqa: PLC0415 - takes memory
+            from braidmq.server.sink.stages import Stages  # noqa: PLC0415 - as above
+        except ModuleNotFoundError as error:
+            if is_open:
+                _log.warning("a sink's batch is not finished: it needs " + str(error.name))
+            return
+        self._stages = Stages(self._files, now_us=self._clock.now_us)
+        self._sink = Sink(lambda: self.status.engine, lambda: self.status.wal, self._stages)
+        self._sink.start()
+
+    def _do_chores(self) -> None:
+        engine = self.status.engine
+        if engine is None or self._durability is None or engine.failed is not None:
+            return
+        engine.look_for_room()
+        for listener in self.status.listeners:
+            listener.close_idle()
+        if self._mdns is not None:
+            self._mdns.update(self._announced_topics(engine))
+        records = engine.broker.committed_id - self._snapshot_id
+        if self._loop.time() >= self._snapshot_due_s or records >= SNAPSHOT_RECORDS:
+            self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
+            self._snapshot_id = engine.broker.committed_id
+            engine.take_snapshot()
+        self._durability.scrub()
+
+    def _wake_later(self, connection: Connection, delay_us: int) -> None:
+        def wake() -> None:
+            connection.earn()
+            if self.status.engine is not None:
+                self.status.engine.end_turn()
+
+        self._loop.call_later(delay_us / 1_000_000, wake)
+
+    def _fail(self, error: BraidError) -> None:
+        _log.error("the log failed", reason=str(error))
+        self.failure = error
+        self.ended.set()
+
+    async def _drain(self, engine: Engine) -> None:
+        engine.drain()
+        deadline = self._loop.time() + self._config.limits.drain_s
+        await self._until(lambda: engine.is_quiet() or self._loop.time() >= deadline)
+        engine.say_goodbye()
+        engine.take_snapshot()
+        # What is in the log's hands is finished, however long the disk takes.
+        await self._until(
+            lambda: engine.failed is not None or engine.log_is_full or engine.is_committed()
+        )
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        # Looked at, not waited for: nothing that leads to it should have to know.
+        while not condition():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(_DRAIN_LOOK_S)
+
+
+def main(
+    config: Config,
+    *,
+    ready_file: Path | None = None,
+    mdns: bool = False,
+    watch: Watch = unwatched,
+) -> int:
+    """Run the broker until a signal; return the exit code. *watch* is told of recovery."""
+    if mdns and not config.qumbed.enabled:
+        raise ConfigError("--mdns", "announces the Qumbed strand, which is off")
+    if ready_file is not None:
+        remove_quietly(ready_file)
+    sys.setswitchinterval(_GIL_SWITCH_S)
+    return_large_buffers()
+    gc.set_threshold(_GC_THRESHOLD, 50, 50)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config, ready_file, mdns=mdns, watch=watch))
+
+
+async def _serve(config: Config, ready_file: Path | None, *, mdns: bool, watch: Watch) -> int:
+    daemon = Daemon(config, mdns=mdns, watch=watch)
+    told = _signals()
+    try:
+        await daemon.start()
+        if ready_file is not None:
+            write_atomically(ready_file, json.dumps(daemon.ready_facts()))
+    except BaseException:
+        await daemon.stop()
+        raise
+    gc.freeze()
+    note = loss_note(config.wal.fsync)
+    if note:
+        _log.warning(note)
+    facts = daemon.ready_facts()
+    _log.info(
+        "ready",
+        **daemon.addresses,
+        page=daemon.page,
+        qumbed_fingerprint=facts["qumbed_fingerprint"],
+        compiled=is_compiled(),
+    )
+    waits = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(daemon.ended.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    _log.info("stopping")
+    await daemon.stop()
+    if ready_file is not None:
+        remove_quietly(ready_file)
+    if daemon.failure is not None:
+        raise daemon.failure
+    _log.info("stopped")
+    return 0
+
+
+def _signals() -> asyncio.Event:
+    """Return an event that the first signal sets; the second ends the process at once."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+
+    def hear() -> None:
+        if told.is_set():
+            os._exit(0)
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, hear)
+    return told
+
+
+def _log_recovery(found: Recovered, seconds: float) -> None:
+    recovered = found.wal.recovered
+    _log.info(
+        "recovered",
+        seconds=round(seconds, 3),
+        replayed_records=recovered.replayed_records,
+        next_id=found.wal.next_id,
+        subscriptions=found.broker.subscription_count(),
+        topics=len(found.broker.topics),
+    )
+    if recovered.torn_bytes or recovered.zero_bytes:
+        _log.warning(
+            "torn tail healed: an unfinished write was moved to quarantine",
+            torn_bytes=recovered.torn_bytes,
+            zero_bytes=recovered.zero_bytes,
+            files=recovered.quarantined,
+        )
+    for path in found.snapshots_rejected:
+        _log.warning("bad snapshot set aside", file=path)

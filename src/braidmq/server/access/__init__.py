@@ -1,0 +1,1 @@
+"""Access: API keys, users and their administration."""

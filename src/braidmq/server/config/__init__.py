@@ -1,0 +1,1 @@
+"""Configuration: defaults, a file, the environment and flags, checked into one object."""

@@ -1,0 +1,342 @@
+"""The engine: one broker, its log, and every connection, turn by turn.
+
+A turn begins when something happens (bytes, a commit, a deadline) and ends in
+:meth:`Engine.end_turn`, which hands records to the log, asks it for backlog, and looks after
+the peers that the broker touched. Everything here runs on the event loop's thread; the log
+works on others and reports back.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from braidmq.base.errors import BraidError, LogFullError
+from braidmq.broker import state
+from braidmq.broker.authorize import Principal
+from braidmq.broker.backlog import ReadRequest
+from braidmq.broker.broker import Broker
+from braidmq.broker.topics import Message
+from braidmq.server.access.user_administration import Outcome, administer
+from braidmq.server.access.users import Users
+from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.host import Host
+from braidmq.wire.blip import messages
+
+_log = structlog.get_logger(__name__)
+
+SHUTTING_DOWN: Final = "the broker is shutting down"
+
+
+class Log(Protocol):
+    """What the engine needs of a log; it reports by the engine's methods of the same names."""
+
+    def append(self, bodies: list[bytes], *, urgent: bool) -> None:
+        """Append a batch and commit it; then `committed` or `log_failed` is called."""
+
+    def read(self, request: ReadRequest) -> None:
+        """Read backlog; then `backlog_read` or `log_failed` is called."""
+
+    def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
+        """Keep a snapshot once *last_id* is committed, then delete what nobody needs."""
+
+    def make_room(self) -> None:
+        """Try to have the reserve again; then `room_made` is called if there is room."""
+
+
+class Awaited:
+    """Somebody who is told how the record with this id ended."""
+
+    def __init__(self, record_id: int, done: Callable[[str], None], *, lasts: bool) -> None:
+        self.record_id: int = record_id
+        self.done: Callable[[str], None] = done
+        self.lasts: bool = lasts  # what is refused is queued anew, with another id
+
+
+class Engine(Host):
+    """Broker, log and connections."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        now_us: Callable[[], int],
+        find_principal: Callable[[str], Principal | None],
+        wake_later: Callable[[Connection, int], None],
+        fail: Callable[[BraidError], None],
+    ) -> None:
+        super().__init__(broker)
+        self._log: Log | None = None
+        self._now_us = now_us
+        self._find_principal = find_principal
+        self._wake_later = wake_later
+        self._fail = fail
+        self._appending = False
+        self._in_turn = False
+        self._snapshot: tuple[int, bytes, int] | None = None
+        self._log_is_stuck = False  # full, and the reserve is used up
+        self.draining = False
+        self.log_is_full = False
+        self.failed: BraidError | None = None
+        self.connections: set[Connection] = set()
+        self._numbers: int = 0  # given to connections so far
+        self.rearm: Callable[[], None] = lambda: None
+        self.users: Users | None = None
+        self._awaited: list[Awaited] = []
+
+    def start(self, log: Log) -> None:
+        """Begin to work on a log that has been recovered."""
+        self._log = log
+
+    # What connections ask.
+
+    def now_us(self) -> int:
+        """Return the time."""
+        return self._now_us()
+
+    def find_principal(self, key: str) -> Principal | None:
+        """Return whose key it is."""
+        return self._find_principal(key)
+
+    def check_password(
+        self, name: str, password: str, done: Callable[[Principal | None], None]
+    ) -> bool:
+        """Have *done* told whose name and password these are; False when too many wait."""
+        assert self.users is not None
+        return self.users.check(name, password, done)
+
+    def administer(
+        self, principal: Principal, kind: int, payload: bytes, done: Callable[[Outcome], None]
+    ) -> None:
+        """Do an administrator's command, and tell *done* how it ended."""
+        assert self.users is not None
+        administer(self.users, principal, kind, payload, done)
+
+    def wake_later(self, connection: Connection, delay_us: int) -> None:
+        """Wake the connection after a while."""
+        self._wake_later(connection, delay_us)
+
+    def connection_stats(self) -> messages.Stats:
+        """Return the numbers of a STATS reply."""
+        broker = self.broker
+        return messages.Stats(
+            len(broker.topics),
+            broker.subscription_count(),
+            broker.stats.published,
+            broker.stats.delivered,
+            broker.in_flight_count(),
+        )
+
+    def end_turn(self) -> None:
+        """Look after what the broker left to do."""
+        if self._in_turn or self._log is None:
+            return  # a connection that is being woken: the loop below goes on
+        self._in_turn = True
+        try:
+            while True:
+                requests = self.broker.take_reads(self._now_us())
+                touched = self.broker.take_touched()
+                if not touched and not requests:
+                    break
+                for request in requests:
+                    self._log.read(request)
+                for peer in touched:
+                    assert isinstance(peer, Connection)
+                    peer.wake()
+            self._append(self._log)
+        finally:
+            self._in_turn = False
+        self.rearm()
+
+    def tick(self) -> None:
+        """Do what has fallen due."""
+        self.broker.tick(self._now_us())
+        for subscription in self.broker.take_leases_over():
+            _log.info(
+                "subscription ended: its lease is over",
+                subscription=subscription.id,
+                topic=subscription.topic.name,
+                principal=subscription.principal,
+            )
+        self.end_turn()
+
+    def when_committed(
+        self, record_id: int, done: Callable[[str], None], *, lasts: bool = False
+    ) -> None:
+        """Have *done* told "" once a record is committed, or why it never will be.
+
+        *lasts* is for what the broker queues anew when a full log refuses it (progress, the end
+        of a queue): it may use the log's reserve, and is given up on when that is used up, too.
+        """
+        if self.failed is not None:
+            done(str(self.failed))
+        elif record_id <= self.broker.committed_id:
+            done("")
+        else:
+            self._awaited.append(Awaited(record_id, done, lasts=lasts))
+
+    # What the log reports.
+
+    def committed(self, up_to: int) -> None:
+        """Go on with everything up to an id: it is durable."""
+        if self.failed is not None:
+            return  # whoever waited has been told that the outcome is unknown
+        self._appending = False
+        if self.tracing is not None:
+            self.tracing.committed(up_to, self._now_us())
+        self.broker.committed(up_to, self._now_us())
+        self._wake_waiting()
+        if self._awaited:
+            self._tell_awaited(up_to)
+        if self._snapshot is not None and self._snapshot[0] <= up_to:
+            self._save_snapshot()
+        self.end_turn()
+
+    def log_failed(self, error: BraidError) -> None:
+        """Refuse what is waiting; a log that is merely full goes on, any other failure ends."""
+        if self.failed is not None:
+            return
+        self._appending = False
+        self._snapshot = None
+        self._log_is_stuck = self.log_is_full
+        self._refuse_waiting(str(error), is_final=not isinstance(error, LogFullError))
+        if isinstance(error, LogFullError):
+            self.log_is_full = True
+            self.end_turn()
+        else:
+            self.failed = error
+            self._log = None
+            self._fail(error)
+
+    def backlog_read(
+        self,
+        request: ReadRequest,
+        found: list[tuple[int, bytes]],
+        *,
+        reached_id: int,
+        lost_count: int,
+    ) -> None:
+        """Take in backlog; *lost_count* ids of it were deleted by forced retention."""
+        self.broker.stats.lost_to_retention += lost_count
+        self.broker.supply(request, found, reached_id, self._now_us())
+        self.end_turn()
+
+    def room_made(self) -> None:
+        """Take durable publishes again."""
+        self.log_is_full = False
+        self._log_is_stuck = False
+        self.broker.accept_again()
+        if self.draining:
+            self.broker.refusal = SHUTTING_DOWN
+        self.end_turn()
+
+    # What the daemon asks.
+
+    def look_for_room(self) -> None:
+        """See whether a log that was full has room again."""
+        if self.log_is_full and self._log is not None:
+            self._log_is_stuck = False
+            self._log.make_room()
+            self.end_turn()
+
+    def take_snapshot(self) -> None:
+        """Take a snapshot, to be kept once everything in it is committed."""
+        if self.log_is_full or self.failed is not None or self._snapshot is not None:
+            return
+        last_id, data = state.snapshot(self.broker, self._now_us())
+        self._snapshot = (last_id, data, self.broker.needed_id())
+        if last_id <= self.broker.committed_id:
+            self._save_snapshot()
+        self.end_turn()
+
+    def drain(self) -> None:
+        """Accept no more durable publishes, and hand nothing more out."""
+        self.draining = True
+        self.broker.refusal = SHUTTING_DOWN
+        self.broker.stop_delivering()
+
+    def next_number(self) -> int:
+        """Return a number for a connection: the next one, over all strands."""
+        self._numbers += 1
+        return self._numbers
+
+    def welcome(self, connection: Connection, strand: str, number: int) -> None:
+        """Count a connection among those that are open."""
+        connection.strand = strand
+        connection.number = number
+        self.connections.add(connection)
+
+    def say_goodbye(self) -> None:
+        """Tell every peer that the broker ends; what goes back then counts as no attempt."""
+        for connection in list(self.connections):
+            connection.say_goodbye()
+        self.end_turn()
+
+    def is_quiet(self) -> bool:
+        """Say whether nothing is with consumers and nothing waits for the log."""
+        return self.broker.in_flight_count() == 0 and self.is_committed()
+
+    def is_committed(self) -> bool:
+        """Say whether nothing waits for the log."""
+        return not self._appending and not self.broker.wants_commit()
+
+    # Inside.
+
+    def _save_snapshot(self) -> None:
+        if self._snapshot is not None and self._log is not None:
+            last_id, data, needed_id = self._snapshot
+            self._log.save(last_id, data, needed_id)
+        self._snapshot = None
+
+    def _append(self, log: Log) -> None:
+        if self._appending or self._log_is_stuck or not self.broker.wants_commit():
+            return
+        bodies = self.broker.take_records()
+        if bodies:
+            self._appending = True
+            if self.tracing is not None:
+                self.tracing.appending(self.broker.outgoing.pending(), self._now_us())
+            log.append(bodies, urgent=self.log_is_full)
+
+    def _wake_waiting(self) -> None:
+        waiting = self.waiting
+        self.waiting = []
+        for connection in waiting:
+            connection.no_longer_listed()
+            connection.wake()
+        if self.starved and 2 * self.broker.outgoing.bytes < self.uncommitted_bytes_max:
+            starved = self.starved
+            self.starved = []
+            for connection in starved:
+                connection.feed()
+
+    def _refuse_waiting(self, reason: str, *, is_final: bool) -> None:
+        # It need not have been an append that failed: what is committed stays so.
+        from_id = self.broker.committed_id + 1
+        if self.tracing is not None:
+            self.tracing.refused(reason, self._now_us())
+        refused: dict[Connection, list[Message]] = {}
+        for item in self.broker.refused(from_id, reason, self._now_us()):
+            if isinstance(item, Message) and isinstance(item.publisher, Connection):
+                refused.setdefault(item.publisher, []).append(item)
+        again_id = self.broker.fence()
+        for connection in self.connections:
+            connection.refuse(from_id, refused.get(connection, []), again_id, reason)
+        self._refuse_awaited(again_id, reason, is_final=is_final or self._log_is_stuck)
+        self._wake_waiting()
+
+    def _tell_awaited(self, up_to: int) -> None:
+        awaited = self._awaited
+        self._awaited = [one for one in awaited if one.record_id > up_to]
+        for one in awaited:
+            if one.record_id <= up_to:
+                one.done("")
+
+    def _refuse_awaited(self, again_id: int, reason: str, *, is_final: bool) -> None:
+        awaited = self._awaited
+        self._awaited = []
+        for one in awaited:
+            if not one.lasts or is_final:
+                one.done(reason)
+            else:
+                self.when_committed(again_id, one.done, lasts=True)

@@ -1,0 +1,1 @@
+"""The Arrow Flight endpoint: the log for readers and writers on other machines."""

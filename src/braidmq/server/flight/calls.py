@@ -1,0 +1,168 @@
+"""Calls to the Flight endpoint: whose they are, and how many there may be at a time.
+
+Every call needs an API key. What a call holds while it runs (a stream, a stage, a look through
+the log) is a place among a few. Who finds none waits for one: a peer that reads slowly is no
+reason for another to fail.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Condition
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from braidmq.broker.authorize import Principal
+from braidmq.columnar.flight.failures import UnauthenticatedError, UnavailableError
+from braidmq.server.flight.failures import told
+
+CALLS_MAX: Final = 256
+"""Calls at a time, each on a thread of its own; one more is told to try again."""
+
+STREAMS_MAX: Final = 32
+"""Reads at a time; each holds a batch or two, and a place while its reader is slow."""
+
+STAGES_MAX: Final = 32
+"""Stages that are written at a time. Apart from reads: one task may read and write."""
+
+LOOKS_MAX: Final = 2
+"""Looks through the index at a time: offsets, counts, cuts."""
+
+WORKERS_MAX: Final = 2
+"""Batches that are made at a time, so that the event loop need not wait for its turn."""
+
+PLACE_WAIT_S: Final = 1800.0
+"""How long a call waits for its place; then it is told to try again."""
+
+LOOK_S: Final = 0.5
+"""How often a call that waits looks whether its peer is still there."""
+
+SHUTTING_DOWN: Final = "the broker is shutting down"
+RECOVERING: Final = "the broker is recovering its log"
+CALL: Final = "call"
+"""The name that handlers find a call's middleware by."""
+
+assert STREAMS_MAX + STAGES_MAX + LOOKS_MAX < CALLS_MAX
+
+
+class Places:
+    """A number of places of one kind."""
+
+    def __init__(self, kind: str, count_max: int, *, wait_s: float = PLACE_WAIT_S) -> None:
+        self._kind = kind
+        self._count_max = count_max
+        self._wait_s = wait_s
+        self._changed = Condition()
+        self._closing = False
+        self.taken = 0
+
+    @contextmanager
+    def one(self, is_gone: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Hold a place, once there is one; *is_gone* says that nobody wants it any more.
+
+        Raises:
+            UnavailableError: There is none, the peer is gone, or the broker ends.
+        """
+        with self._changed:
+            looks = -(-self._wait_s // LOOK_S)
+            while not self._changed.wait_for(self._may_go_on, LOOK_S):
+                looks -= 1
+                if looks <= 0 or is_gone():
+                    problem = f"all {self._count_max} places for {self._kind} are taken"
+                    raise UnavailableError(f"{problem}; try again")
+            if self._closing:
+                raise UnavailableError(SHUTTING_DOWN)
+            self.taken += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.taken -= 1
+                self._changed.notify()
+
+    def _may_go_on(self) -> bool:
+        return self._closing or self.taken < self._count_max
+
+    def close(self) -> None:
+        """Send everybody away who waits or comes."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+
+class Call(fl.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
+    """One call: whose it is."""
+
+    def __init__(self, principal: Principal, completed: Callable[[], None]) -> None:
+        self.principal = principal
+        self._completed = completed
+
+    def call_completed(self, exception: Exception | None) -> None:  # noqa: ARG002 - Flight's own
+        """Take note that it is over, however it ended."""
+        self._completed()
+
+
+class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
+    """The door: knows who may come in, and counts who is there."""
+
+    def __init__(self, find: Callable[[str], Principal | None]) -> None:
+        self._find = find
+        self._changed = Condition()
+        self._closed = RECOVERING
+        self.count = 0
+        self.refused: Counter[str] = Counter()  # by reason
+        self.streams = Places("reads", STREAMS_MAX)
+        self.stages = Places("stages", STAGES_MAX)
+        self.looks = Places("looks through the log", LOOKS_MAX)
+        self.workers = Places("batches", WORKERS_MAX)
+
+    def open(self) -> None:
+        """Let calls in."""
+        self._closed = ""
+
+    def close(self) -> None:
+        """Let nobody in any more, and send everybody away who waits."""
+        self._closed = SHUTTING_DOWN
+        for places in (self.streams, self.stages, self.looks, self.workers):
+            places.close()
+
+    def give_memory_back(self) -> None:
+        """Have Arrow's pool keep nothing that it does not need, once nobody streams."""
+        if not self.streams.taken and not self.stages.taken:
+            pa.default_memory_pool().release_unused()
+
+    def start_call(self, info: fl.CallInfo, headers: dict[str, list[Any]]) -> Call:  # noqa: ARG002 - Flight's own
+        """Let a call in; on a thread of Flight's."""
+        with told():
+            principal = self._principal(headers)
+            with self._changed:
+                if self._closed:
+                    raise UnavailableError(self._closed)
+                if self.count >= CALLS_MAX:
+                    self.refused["flight_calls"] += 1
+                    raise UnavailableError(f"there are {CALLS_MAX} calls already; try again")
+                self.count += 1
+            return Call(principal, self._completed)
+
+    def _principal(self, headers: dict[str, list[Any]]) -> Principal:
+        given = [str(value) for value in headers.get("authorization", ())]
+        scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        if scheme.lower() != "bearer" or not key:
+            self._refuse()
+            problem = "an API key is needed, in the header 'authorization: Bearer KEY'"
+            raise UnauthenticatedError(problem)
+        principal = self._find(key.strip())
+        if principal is None:
+            self._refuse()
+            raise UnauthenticatedError("the API key is not known")
+        return principal
+
+    def _refuse(self) -> None:
+        with self._changed:
+            self.refused["unauthenticated"] += 1
+
+    def _completed(self) -> None:
+        with self._changed:
+            self.count -= 1

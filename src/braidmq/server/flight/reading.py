@@ -1,0 +1,146 @@
+"""What the Flight endpoint reads of the log, for a principal: only what it may subscribe to.
+
+Topics that are named must be allowed, every one of them; a read of all topics sees those that
+are. Everything here runs on Flight's threads.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from braidmq.base.errors import NotAllowedError
+from braidmq.broker.authorize import SUBSCRIBE, Principal, authorize
+from braidmq.columnar import cuts, reading
+from braidmq.columnar.flight import requests
+from braidmq.columnar.loss import Loss
+from braidmq.columnar.reading import Batches
+from braidmq.columnar.segments.names import topic_names
+from braidmq.columnar.segments.views import View
+from braidmq.columnar.times import offset_at
+
+
+class Reading:
+    """The log below a data directory, as principals may see it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def batches(
+        self, principal: Principal, request: requests.ReadRequest, losses: list[Loss]
+    ) -> Batches:
+        """Return the rows of a read; what it passes over is added to *losses*."""
+        return reading.batches(
+            self._path,
+            start=request.start,
+            end=request.end,
+            topics=_named(principal, request.topics),
+            allowed=_allowed(principal),
+            columns=request.columns,
+            headers=request.headers,
+            qos=request.qos,
+            fail_on_data_loss=request.fail_on_data_loss,
+            losses=losses,
+            batch_rows=min(request.batch_rows, requests.BATCH_ROWS_MAX),
+            batch_bytes=requests.READ_BATCH_BYTES,
+        )
+
+    def offsets(
+        self, _principal: Principal, _request: requests.OffsetsRequest
+    ) -> requests.OffsetsAnswer:
+        """Return where the durable log begins and ends."""
+        found = reading.offsets(self._path)
+        return requests.OffsetsAnswer(found.earliest, found.latest)
+
+    def offset_at(
+        self, _principal: Principal, request: requests.OffsetAtRequest
+    ) -> requests.NumberAnswer:
+        """Return the id at a time."""
+        return requests.NumberAnswer(offset_at(View(self._path), request.time_us))
+
+    def topics(
+        self, principal: Principal, request: requests.TopicsRequest
+    ) -> Iterator[requests.TopicsAnswer]:
+        """Yield the topics of a range, in pages, and an empty one when there is none."""
+        names, behind = topic_names(self._path, request.start, request.end)
+        allowed = _allowed(principal)
+        seen = sorted(name for name in names if allowed is None or allowed(name))
+        for page in _pages(seen):
+            yield requests.TopicsAnswer(page, behind)
+
+    def topic_counts(
+        self, principal: Principal, request: requests.TopicCountsRequest
+    ) -> Iterator[requests.TopicCountsAnswer]:
+        """Yield what the topics have, in pages."""
+        found = reading.topic_counts(
+            self._path,
+            start=request.start,
+            end=request.end,
+            fail_on_data_loss=request.fail_on_data_loss,
+        )
+        allowed = _allowed(principal)
+        seen = sorted(name for name in found if allowed is None or allowed(name))
+        for page in _pages(seen):
+            yield requests.TopicCountsAnswer(
+                {name: (found[name].messages, found[name].payload_bytes) for name in page}
+            )
+
+    def cut(self, principal: Principal, request: requests.CutRequest) -> requests.CutAnswer:
+        """Return a range in parts."""
+        found = cuts.cut(
+            self._path,
+            request.start,
+            request.end,
+            topics=_named(principal, request.topics),
+            allowed=_allowed(principal),
+            target_bytes=request.target_bytes,
+            parts=request.parts,
+            fail_on_data_loss=request.fail_on_data_loss,
+        )
+        return requests.CutAnswer(found)
+
+    def advance(
+        self, principal: Principal, request: requests.AdvanceRequest
+    ) -> requests.NumberAnswer:
+        """Return the id behind so many messages."""
+        found = cuts.advance(
+            self._path,
+            request.start,
+            topics=_named(principal, request.topics),
+            allowed=_allowed(principal),
+            messages=request.messages,
+            payload_bytes=request.payload_bytes,
+            fail_on_data_loss=request.fail_on_data_loss,
+        )
+        return requests.NumberAnswer(found)
+
+
+def _named(principal: Principal, topics: list[str] | None) -> list[str] | None:
+    for topic in topics or ():
+        if not authorize(principal, SUBSCRIBE, topic):
+            raise NotAllowedError(SUBSCRIBE, topic)
+    return topics
+
+
+def _allowed(principal: Principal) -> Callable[[str], bool] | None:
+    """Return what says which topics a principal may see; None: all of them."""
+    if "*" in principal.subscribe:
+        return None
+    known: dict[str, bool] = {}
+
+    def is_allowed(topic: str) -> bool:
+        if topic not in known:
+            known[topic] = authorize(principal, SUBSCRIBE, topic)
+        return known[topic]
+
+    return is_allowed
+
+
+def _pages(names: Iterable[str]) -> Iterator[list[str]]:
+    """Yield pages of names, at least one."""
+    rest = iter(names)
+    page = list(islice(rest, requests.PAGE_TOPICS))
+    while True:
+        yield page
+        page = list(islice(rest, requests.PAGE_TOPICS))
+        if not page:
+            return

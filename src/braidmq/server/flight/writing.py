@@ -1,0 +1,161 @@
+"""What the Flight endpoint changes: cursors, stages, and the batches that stages become.
+
+Everything here is called on Flight's threads. Stages are written there; what concerns the
+broker is done on the event loop, and the thread waits for it.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from threading import Lock
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from braidmq.admin.http import refusals
+from braidmq.broker.authorize import ADMIN, Principal, authorize
+from braidmq.columnar.flight import requests
+from braidmq.columnar.flight.failures import BrokenStreamError, UnavailableError
+from braidmq.columnar.flight.requests import BadRequestError, decode
+from braidmq.server.cursors import Cursors
+from braidmq.server.flight.calls import SHUTTING_DOWN
+from braidmq.server.sink import sink as sinks
+from braidmq.server.sink.stages import Stages
+
+Answer = TypeVar("Answer")
+
+
+class Writing:
+    """The broker as Flight's calls change it; made on the event loop."""
+
+    def __init__(self, cursors: Cursors, stages: Stages, sink: sinks.Sink) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._cursors = cursors
+        self._stages = stages
+        self._sink = sink
+        self._lock = Lock()
+        self._closed = False
+        self._pending: set[Future[Any]] = set()
+
+    def close(self) -> None:
+        """Send everybody away who waits for the broker."""
+        with self._lock:
+            self._closed = True
+            pending = list(self._pending)
+        for future in pending:
+            future.cancel()
+
+    def open_cursor(
+        self, principal: Principal, request: requests.OpenCursorRequest
+    ) -> requests.CursorPlace:
+        """Return a cursor, made if it is not there."""
+        place = self._done(self._cursors.open(principal, request.name, request.start))
+        return requests.CursorPlace(place.name, place.initial, place.position, place.created)
+
+    def move_cursor(
+        self, principal: Principal, request: requests.MoveCursorRequest
+    ) -> requests.Done:
+        """Move a cursor forward."""
+        self._done(self._cursors.move(principal, request.name, request.offset))
+        return requests.Done()
+
+    def remove_cursor(
+        self, principal: Principal, request: requests.RemoveCursorRequest
+    ) -> requests.Done:
+        """Remove a cursor."""
+        self._done(self._cursors.remove(principal, request.name))
+        return requests.Done()
+
+    def cursors(
+        self, principal: Principal, _request: requests.CursorsRequest
+    ) -> requests.CursorsAnswer:
+        """Return the cursors that a principal may move."""
+
+        async def found() -> list[requests.CursorRow]:
+            return [
+                requests.CursorRow(one.name, one.principal, one.initial, one.position, one.lag)
+                for one in self._cursors.all()
+                if one.principal == principal.name or authorize(principal, ADMIN, "")
+            ]
+
+        return requests.CursorsAnswer(self._done(found()))
+
+    def commit(
+        self, principal: Principal, request: requests.CommitRequest
+    ) -> requests.SinkCommit:
+        """Make stages messages; it is over when they are durable."""
+        key = sinks.SinkKey(request.key.query, request.key.sink, request.key.batch)
+        done = self._done(self._sink.commit(principal, key, request.stages))
+        return requests.SinkCommit(done.messages, done.repeated)
+
+    def abort(self, principal: Principal, request: requests.AbortRequest) -> requests.Done:
+        """Drop stages."""
+        self._done(self._sink.abort(principal, request.stages))
+        return requests.Done()
+
+    def stage(
+        self, principal: Principal, topic: str | None, reader: fl.MetadataRecordBatchReader
+    ) -> requests.Stage:
+        """Keep the rows that are sent, if they come to their end."""
+        stage = self._stages.write(principal, topic, reader.schema, sent_batches(reader))
+        return requests.Stage(stage.id, stage.rows)
+
+    def drop(self, principal: Principal, stage: requests.Stage) -> None:
+        """Let go of a stage that nobody was told of."""
+        self._stages.drop([stage.id], principal)
+
+    def _done(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise UnavailableError(SHUTTING_DOWN)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._pending.add(future)
+        try:
+            return future.result()
+        except CancelledError:
+            raise UnavailableError(SHUTTING_DOWN) from None
+        except refusals.UnavailableError as error:
+            raise UnavailableError(str(error)) from None
+        finally:
+            with self._lock:
+                self._pending.discard(future)
+
+
+def sent_batches(reader: fl.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield what a peer sends, verified, up to the mark that says that it is all.
+
+    Raises:
+        BrokenStreamError: The mark does not come, or tells another number of rows.
+        BadRequestError: A batch is too large, or is none.
+    """
+    rows = 0
+    while True:
+        try:
+            batch, mark = reader.read_chunk()
+        except StopIteration:
+            # A connection that breaks looks the same as a peer that has nothing more to send.
+            raise BrokenStreamError(f"the stream broke off after {rows} rows") from None
+        except (pa.ArrowException, OSError) as error:
+            raise BadRequestError(f"a batch cannot be read: {error}") from None
+        if batch is not None:
+            _check(batch)
+            rows += len(batch)
+            yield batch
+        if mark is not None:
+            said = decode(requests.EndOfStage, mark.to_pybytes()).rows
+            if said != rows:
+                raise BrokenStreamError(f"{said} rows were sent, and {rows} have come")
+            return
+
+
+def _check(batch: pa.RecordBatch) -> None:
+    if batch.nbytes > requests.STAGE_BATCH_BYTES_MAX:
+        limit = requests.STAGE_BATCH_BYTES_MAX
+        raise BadRequestError(f"a batch has {batch.nbytes} bytes, the limit is {limit}")
+    try:
+        # Whoever touches a value that points out of its buffer reads what is not his.
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise BadRequestError(f"a batch is not valid: {error}") from None

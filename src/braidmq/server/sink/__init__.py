@@ -1,0 +1,1 @@
+"""The sink: rows staged by Spark become messages, each exactly once."""

@@ -1,0 +1,340 @@
+"""The sink: stages become messages, each row exactly once, whoever is killed meanwhile.
+
+One batch is appended at a time, and those that are committed meanwhile wait for their turn. Its
+rows are read from the stages on a thread, and published some at a time, each time when those
+before are in the log. What the records mean is in `broker.sinks`; this drives it. A batch goes
+on when whoever committed it is gone, and when the log or a queue has been full.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from braidmq.admin.http.refusals import UnavailableError
+from braidmq.admin.queries.queue_administration import FindEngine, changing, committed
+from braidmq.base.errors import (
+    BraidError,
+    ConfigError,
+    DamagedStageError,
+    LogFullError,
+    NotAllowedError,
+)
+from braidmq.base.ids import ID_MAX
+from braidmq.base.limits import MIB
+from braidmq.broker.authorize import ADMIN, Principal, authorize
+from braidmq.broker.sinks import NAME_BYTES_MAX, STAGES_MAX, Intent, Row
+from braidmq.server.engine.engine import Engine
+from braidmq.server.sink.stages import Stages
+from braidmq.wal.wal import Wal
+
+CHUNK_ROWS: Final = 1_000
+"""Rows that are published at once: the event loop does nothing else meanwhile."""
+
+CHUNK_BYTES: Final = MIB
+"""Bytes of their payloads, or a single row that is larger."""
+
+LOOK_S: Final = 0.05
+"""How often a batch that waits for room in the log or in a queue looks for it."""
+
+CARE_S: Final = 3600.0
+"""How often old stages are looked for, and a batch that was given up on is tried again."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkKey:
+    """What a batch is known by: a repeat of it changes nothing."""
+
+    query: str
+    sink: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCommit:
+    """How many messages the batch has, 0 if nobody knows, and whether it was done before."""
+
+    messages: int
+    repeated: bool
+
+
+class Sink:
+    """The one way from stages to topics; everything here is on the event loop."""
+
+    def __init__(
+        self, find_engine: FindEngine, find_wal: Callable[[], Wal | None], stages: Stages
+    ) -> None:
+        self._find_engine = find_engine
+        self._find_wal = find_wal
+        self._stages = stages
+        self._turn = asyncio.Lock()  # one batch at a time
+        self._choosing = asyncio.Lock()  # stages are chosen for a batch, or dropped
+        self._chosen: set[str] = set()
+        self._finished: list[tuple[int, list[str]]] = []  # id of a DONE, and its stages
+        self._tasks: set[asyncio.Task[SinkCommit]] = set()
+        self._care: asyncio.Task[None] | None = None
+
+    # A life.
+
+    def start(self) -> None:
+        """Finish what was begun before, and look after the stages from now on."""
+        self._care = asyncio.get_running_loop().create_task(self._take_care())
+
+    async def stop(self) -> None:
+        """End; a batch that is not done goes on at the next start."""
+        tasks: list[asyncio.Task[SinkCommit] | asyncio.Task[None]] = [*self._tasks]
+        if self._care is not None:
+            tasks.append(self._care)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What writers ask for.
+
+    async def commit(
+        self, principal: Principal, key: SinkKey, stages: Iterable[str]
+    ) -> SinkCommit:
+        """Make the rows of *stages*, in this order, messages; return when all are durable.
+
+        A batch that is done, or earlier than the last one that is, changes nothing. When the
+        caller goes away, the batch goes on.
+
+        Raises:
+            ConfigError: The key cannot be one, or there are too many stages.
+            UnknownStageError: A stage is not there (any more).
+            NotAllowedError: A stage or the query is somebody else's.
+            LogFullError: The log has no room. Nothing was changed.
+            UnavailableError: Not now; it is unknown whether the batch was begun.
+        """
+        ids = list(dict.fromkeys(stages))
+        _judge(key, ids)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._commit(principal, key, ids))
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    async def abort(self, principal: Principal, stages: Iterable[str]) -> None:
+        """Drop stages of *principal*, but for those that are or were part of a batch."""
+        async with self._choosing:
+            await self._drop(principal, stages)
+
+    async def resume(self) -> None:
+        """Finish the batch that is open, then drop what is not needed any more.
+
+        Raises:
+            BraidError: The batch cannot be finished now.
+        """
+        try:
+            if not self._turn.locked():  # else somebody is at it
+                async with self._turn:
+                    await self._finish_open(changing(self._find_engine()))
+        finally:
+            await self._drop_finished()
+            async with self._choosing:
+                await asyncio.to_thread(self._stages.expire, self._in_use())
+
+    # Inside.
+
+    async def _take_care(self) -> None:
+        while True:
+            try:
+                await self.resume()
+            except BraidError as error:
+                _log.error("a sink's batch cannot be finished", reason=str(error))
+            except OSError as error:
+                _log.error("the stages cannot be looked after", reason=str(error))
+            await asyncio.sleep(CARE_S)
+
+    def _forget(self, task: asyncio.Task[SinkCommit]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked may be gone: it is not news
+
+    async def _commit(self, principal: Principal, key: SinkKey, ids: list[str]) -> SinkCommit:
+        async with self._turn:
+            engine = changing(self._find_engine())
+            await self._finish_open(engine)
+            done = engine.broker.sinks.last_done(key.query, key.sink)
+            if done is not None:
+                if done.principal != principal.name and not authorize(principal, ADMIN, ""):
+                    raise NotAllowedError("write for query", key.query)
+                if key.batch <= done.batch:
+                    async with self._choosing:
+                        await self._drop(principal, ids)
+                    return SinkCommit(
+                        done.rows if key.batch == done.batch else 0, repeated=True
+                    )
+            try:
+                intent = await self._begin(engine, principal, key, ids)
+                await self._finish_open(engine)
+            finally:
+                self._chosen = set()
+        await self._drop_finished()
+        return SinkCommit(intent.rows, repeated=False)
+
+    async def _begin(
+        self, engine: Engine, principal: Principal, key: SinkKey, ids: list[str]
+    ) -> Intent:
+        async with self._choosing:
+            stages = await asyncio.to_thread(self._with_rows, principal, ids)
+            self._chosen = set(ids)
+        sinks = engine.broker.sinks
+        changing(engine)
+        if engine.log_is_full:
+            raise LogFullError
+        if not sinks.has_room(key.query, key.sink, key.batch):
+            raise UnavailableError("the broker remembers too many queries")
+        return sinks.begin(principal.name, key.query, key.sink, key.batch, stages)
+
+    def _with_rows(self, principal: Principal, ids: list[str]) -> list[tuple[bytes, int]]:
+        # On a thread.
+        return [
+            (bytes.fromhex(stage_id), self._stages.rows_of(stage_id, principal))
+            for stage_id in ids
+        ]
+
+    async def _finish_open(self, engine: Engine) -> None:
+        """Append what is missing of the open intent, and finish it.
+
+        Raises:
+            LogFullError: It was refused altogether.
+            DamagedStageError, UnknownStageError: Its rows cannot be read.
+            UnavailableError: The broker ends.
+        """
+        sinks = engine.broker.sinks
+        intent = sinks.open
+        if intent is None:
+            return
+        chunk = _Chunk(intent, self._stages)
+        while sinks.open is intent:
+            changing(engine)
+            if engine.broker.refusal:
+                await self._wait(chunk, engine.broker.refusal)
+            elif intent.appended == intent.rows:
+                done_id = sinks.finish()
+                if await _is_committed(engine, done_id):
+                    self._finished.append(
+                        (done_id, [stage.hex() for stage, _ in intent.stages])
+                    )
+                    return
+            elif chunk.start != intent.appended:
+                await chunk.read(intent.appended)
+            else:
+                await self._append(engine, chunk)
+        changing(engine)
+        raise LogFullError  # the INTENT itself was refused
+
+    async def _append(self, engine: Engine, chunk: "_Chunk") -> None:
+        broker = engine.broker
+        taken = broker.sinks.append(chunk.rows, broker.committed_id, engine.now_us())
+        waits: list[Awaitable[object]] = []
+        if taken:
+            waits.append(_is_committed(engine, broker.outgoing.last_id))
+        if taken == len(chunk.rows):
+            waits.append(chunk.read(chunk.start + taken))
+        else:
+            chunk.skip(taken)
+            waits.append(self._wait(chunk, broker.sinks.waits_for))
+        await asyncio.gather(*waits)
+
+    async def _wait(self, chunk: "_Chunk", reason: str) -> None:
+        if chunk.waits_for != reason:
+            chunk.waits_for = reason
+            intent = chunk.intent
+            _log.warning(
+                "a sink's batch waits",
+                reason=reason,
+                query=intent.query,
+                batch=intent.batch,
+                rows_left=intent.rows - intent.appended,
+            )
+        await asyncio.sleep(LOOK_S)
+
+    async def _drop(self, principal: Principal, ids: Iterable[str]) -> None:
+        in_use = self._in_use()
+        free = [stage_id for stage_id in ids if stage_id not in in_use]
+        await asyncio.to_thread(self._stages.drop, free, principal)
+
+    async def _drop_finished(self) -> None:
+        # What a power cut can take back needs its stages again.
+        wal = self._find_wal()
+        synced_id = 0 if wal is None else wal.synced_id
+        gone = [ids for done_id, ids in self._finished if done_id <= synced_id]
+        self._finished = [one for one in self._finished if one[0] > synced_id]
+        for ids in gone:
+            try:
+                await asyncio.to_thread(self._stages.remove, ids)
+            except OSError as error:  # the batch is done all the same; they will expire
+                _log.warning("stages cannot be deleted", reason=str(error))
+
+    def _in_use(self) -> set[str]:
+        used = set(self._chosen)
+        for _, ids in self._finished:
+            used.update(ids)
+        engine = self._find_engine()
+        if engine is not None and engine.broker.sinks.open is not None:
+            used.update(stage.hex() for stage, _ in engine.broker.sinks.open.stages)
+        return used
+
+
+class _Chunk:
+    """Rows of a batch that are published next."""
+
+    def __init__(self, intent: Intent, stages: Stages) -> None:
+        self.intent = intent
+        self._stages = stages
+        self.start = -1
+        self.rows: list[Row] = []
+        self.waits_for = ""
+
+    async def read(self, row: int) -> None:
+        """Have the rows from *row* on."""
+        self.rows = await asyncio.to_thread(self._read, row)
+        self.start = row
+
+    def skip(self, count: int) -> None:
+        """Have the first *count* rows behind."""
+        self.rows = self.rows[count:]
+        self.start += count
+
+    def _read(self, row: int) -> list[Row]:
+        # On a thread; of the intent only what never changes is looked at.
+        rows: list[Row] = []
+        bytes_left = CHUNK_BYTES
+        while row < self.intent.rows and len(rows) < CHUNK_ROWS and bytes_left > 0:
+            stage, at = self.intent.place(row)
+            found = self._stages.read(stage.hex(), at, CHUNK_ROWS - len(rows), bytes_left)
+            if not found:
+                raise DamagedStageError(stage.hex(), "it has lost rows")
+            rows.extend(found)
+            row += len(found)
+            bytes_left -= sum(len(value) for _, value, _, _ in found)
+        return rows
+
+
+async def _is_committed(engine: Engine, record_id: int) -> bool:
+    try:
+        await committed(engine, record_id)
+    except UnavailableError:
+        return False  # whether that is final, the engine says
+    return True
+
+
+def _judge(key: SinkKey, ids: list[str]) -> None:
+    for what, name, least in (("query", key.query, 1), ("sink", key.sink, 0)):
+        try:
+            size = len(name.encode())
+        except UnicodeEncodeError:
+            size = -1
+        if not least <= size <= NAME_BYTES_MAX:
+            rule = f"must have {least} to {NAME_BYTES_MAX} bytes of UTF-8"
+            raise ConfigError(what, f"{name[:64]!r} {rule}")
+    if not 0 <= key.batch <= ID_MAX:
+        raise ConfigError("batch", f"{key.batch} must be a number from 0 to {ID_MAX}")
+    if len(ids) > STAGES_MAX:
+        raise ConfigError("stages", f"{len(ids)} are too many, at most {STAGES_MAX}")

@@ -1,0 +1,369 @@
+"""Stages: rows that were sent for a sink and wait for their batch, in files beside the log.
+
+    stages/<32 hex>.arrow
+    +--------+-------+-------+-----+-----+---------+--------+-----+-------+
+    | schema | batch | batch | ... | EOS | trailer | length | crc | magic |
+    +--------+-------+-------+-----+-----+---------+--------+-----+-------+
+    `-------- an Arrow IPC stream --------'   JSON     u32     u32  "BRAIDSTG"
+
+The trailer says whose stage it is, since when, and of each batch its place, rows and CRC-32C;
+its own is `crc`. A stage has its name only when all of it is on the disk. Methods may be called
+on any thread; nothing here knows of batches that are committed, or of an event loop.
+"""
+
+import secrets
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+
+from braidmq.base.errors import (
+    DamagedStageError,
+    LogFullError,
+    NotAllowedError,
+    UnknownStageError,
+)
+from braidmq.base.limits import MIB
+from braidmq.broker.authorize import ADMIN, PUBLISH, Principal, authorize
+from braidmq.broker.sinks import STAGE_ID_BYTES, Row
+from braidmq.server.sink.staged_rows import SCHEMA, RowJudge
+from braidmq.wal.files import FULL_ERRNOS, File, Files, read_all, write_all
+
+STAGES_DIR: Final = "stages"
+
+BATCH_ROWS: Final = 1_000
+"""Rows that are read back, and published, at once."""
+
+BATCH_BYTES: Final = MIB
+"""Bytes of those rows, or a single row that is larger."""
+
+FREE_BYTES_MIN: Final = 64 * MIB
+"""What stages leave of the disk: the log needs it more."""
+
+LIFE_US: Final = 24 * 3600 * 1_000_000
+"""Who has not committed a stage after a day has forgotten it."""
+
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_MAGIC: Final = b"BRAIDSTG"
+_TAIL_BYTES: Final = 4 + 4 + len(_MAGIC)
+_SUFFIX: Final = ".arrow"
+_UNFINISHED: Final = ".tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage as who wrote it is told."""
+
+    id: str
+    rows: int
+    bytes: int
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """Where a batch is in its file."""
+
+    at: int
+    size: int
+    rows: int
+    crc: int
+
+
+class Trailer(msgspec.Struct, frozen=True):
+    """What a stage says about itself."""
+
+    principal: str
+    created_us: int
+    pieces: list[Piece]
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return sum(piece.rows for piece in self.pieces)
+
+
+class _Places:
+    """Where each row of a stage is."""
+
+    def __init__(self, stage_id: str, trailer: Trailer) -> None:
+        self.stage_id = stage_id
+        self._pieces = trailer.pieces
+        self._ends = list(accumulate(piece.rows for piece in trailer.pieces))
+
+    def find(self, row: int) -> tuple[Piece | None, int]:
+        """Return the piece that has a row, and the row's number in it; None behind the end."""
+        at = bisect_right(self._ends, row)
+        if at == len(self._pieces):
+            return None, 0
+        return self._pieces[at], row - (self._ends[at] - self._pieces[at].rows)
+
+
+class Stages:
+    """The stages of one data directory."""
+
+    def __init__(self, files: Files, *, now_us: Callable[[], int]) -> None:
+        self._files = files
+        self._now_us = now_us
+        self._lock = threading.Lock()
+        self._writing: set[str] = set()
+        self._places: _Places | None = None  # of the stage that was read from last
+        files.make_dir(STAGES_DIR)
+        files.sync_dir("")
+
+    # Whoever has rows.
+
+    def write(
+        self,
+        principal: Principal,
+        topic: str | None,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+    ) -> Stage:
+        """Keep rows until they are committed or dropped; they are durable when this returns.
+
+        *topic* wins over a column of that name. What *batches* raises passes through.
+
+        Raises:
+            ConfigError: The columns are not what a sink takes.
+            RefusedRowError: A row cannot be a message.
+            NotAllowedError: A row's topic may not be published to.
+            LogFullError: There is no room.
+        """
+        judge = RowJudge(schema, topic, lambda name: authorize(principal, PUBLISH, name))
+        stage_id = secrets.token_hex(STAGE_ID_BYTES)
+        with self._lock:
+            self._writing.add(stage_id)
+        try:
+            size = self._write(stage_id, principal, map(judge.staged, batches))
+        except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                raise LogFullError from error
+            raise
+        finally:
+            with self._lock:
+                self._writing.discard(stage_id)
+        return Stage(stage_id, judge.rows, size)
+
+    def drop(self, ids: Iterable[str], principal: Principal) -> int:
+        """Let go of stages of *principal* that are there; return how many."""
+        return self.remove(
+            stage_id
+            for stage_id in ids
+            if (trailer := self._find(stage_id)) is not None and _owns(principal, trailer)
+        )
+
+    # Whoever appends them to the log.
+
+    def rows_of(self, stage_id: str, principal: Principal) -> int:
+        """Return how many rows a stage has.
+
+        Raises:
+            UnknownStageError: There is no such stage.
+            NotAllowedError: It is somebody else's.
+            DamagedStageError: It cannot be read.
+        """
+        trailer = self._trailer(stage_id)
+        if not _owns(principal, trailer):
+            raise NotAllowedError("commit stage", stage_id)
+        return trailer.rows
+
+    def read(
+        self,
+        stage_id: str,
+        from_row: int,
+        count_max: int = BATCH_ROWS,
+        bytes_max: int = BATCH_BYTES,
+    ) -> list[Row]:
+        """Return rows from *from_row* on, at least one; none at the end.
+
+        At most *count_max*, with about *bytes_max* bytes of payload, as far as one batch goes.
+
+        Raises:
+            UnknownStageError: There is no such stage.
+            DamagedStageError: It cannot be read.
+        """
+        places = self._places
+        if places is None or places.stage_id != stage_id:
+            places = self._places = _Places(stage_id, self._trailer(stage_id))
+        piece, row = places.find(from_row)
+        if piece is None:
+            return []
+        batch = self._batch(stage_id, piece).slice(row, count_max)
+        columns = [column.to_pylist() for column in batch.columns]
+        found: list[Row] = []
+        for topic, value, headers, priority in zip(*columns, strict=True):
+            bytes_max -= len(value)
+            if found and bytes_max < 0:
+                break
+            found.append((topic, value, headers, priority))
+        return found
+
+    def remove(self, ids: Iterable[str]) -> int:
+        """Delete the files of stages that are there; return how many were."""
+        count = 0
+        for stage_id in ids:
+            with suppress(FileNotFoundError):
+                self._files.unlink(_path(stage_id))
+                count += 1
+        return count
+
+    def expire(self, in_use: set[str]) -> int:
+        """Delete stages that are older than a day and not *in_use*; return how many.
+
+        So are files that a crash has left unfinished. One that cannot be read stays.
+        """
+        oldest_us = self._now_us() - LIFE_US
+        expired: list[str] = []
+        for name in self._files.list_dir(STAGES_DIR):
+            stage_id, dot, suffix = name.partition(".")
+            if dot + suffix == _SUFFIX + _UNFINISHED:
+                self._remove_unfinished(stage_id)
+            elif dot + suffix == _SUFFIX and stage_id not in in_use:
+                with suppress(UnknownStageError, DamagedStageError):
+                    if self._trailer(stage_id).created_us < oldest_us:
+                        expired.append(stage_id)
+        return self.remove(expired)
+
+    # Inside.
+
+    def _write(
+        self, stage_id: str, principal: Principal, batches: Iterator[pa.RecordBatch]
+    ) -> int:
+        unfinished = _path(stage_id) + _UNFINISHED
+        try:
+            file = self._files.open(unfinished, write=True, create=True)
+            try:
+                size = self._fill(file, principal, batches)
+                file.fsync()
+            finally:
+                file.close()
+            self._files.rename(unfinished, _path(stage_id))
+        except BaseException:
+            with suppress(OSError):
+                self._files.unlink(unfinished)
+            raise
+        self._files.sync_dir(STAGES_DIR)
+        return size
+
+    def _fill(self, file: File, principal: Principal, batches: Iterator[pa.RecordBatch]) -> int:
+        head = SCHEMA.serialize().to_pybytes()
+        write_all(file, head, 0)
+        at = len(head)
+        pieces: list[Piece] = []
+        for batch in _pieces(batches):
+            data = batch.serialize().to_pybytes()
+            if self._files.free_bytes() < FREE_BYTES_MIN + len(data):
+                raise LogFullError("no room for a stage on the log's disk")
+            write_all(file, data, at)
+            pieces.append(Piece(at, len(data), len(batch), google_crc32c.value(data)))
+            at += len(data)
+        trailer = msgspec.json.encode(Trailer(principal.name, self._now_us(), pieces))
+        tail = (
+            len(trailer).to_bytes(4, "little")
+            + google_crc32c.value(trailer).to_bytes(4, "little")
+            + _MAGIC
+        )
+        end = _END_OF_STREAM + trailer + tail
+        write_all(file, end, at)
+        return at + len(end)
+
+    def _find(self, stage_id: str) -> Trailer | None:
+        try:
+            return self._trailer(stage_id)
+        except (UnknownStageError, DamagedStageError):
+            return None
+
+    def _trailer(self, stage_id: str) -> Trailer:
+        file = self._open(stage_id)
+        try:
+            trailer = _read_trailer(file)
+        finally:
+            file.close()
+        if trailer is None:
+            raise DamagedStageError(stage_id, "its trailer is not what was written")
+        return trailer
+
+    def _batch(self, stage_id: str, piece: Piece) -> pa.RecordBatch:
+        file = self._open(stage_id)
+        try:
+            data = read_all(file, piece.size, piece.at)
+        finally:
+            file.close()
+        if len(data) != piece.size or google_crc32c.value(data) != piece.crc:
+            raise DamagedStageError(stage_id, f"the bytes from {piece.at} on are not its own")
+        return pa.ipc.read_record_batch(pa.py_buffer(data), SCHEMA)
+
+    def _open(self, stage_id: str) -> File:
+        if not is_stage_id(stage_id):
+            raise UnknownStageError(stage_id[: 2 * STAGE_ID_BYTES])
+        try:
+            return self._files.open(_path(stage_id), write=False, create=False)
+        except FileNotFoundError:
+            raise UnknownStageError(stage_id) from None
+
+    def _remove_unfinished(self, stage_id: str) -> None:
+        with self._lock:
+            is_written = stage_id in self._writing
+        if not is_written:
+            with suppress(FileNotFoundError):
+                self._files.unlink(_path(stage_id) + _UNFINISHED)
+
+
+def is_stage_id(text: str) -> bool:
+    """Say whether *text* can name a stage; anything else might be a path."""
+    return len(text) == 2 * STAGE_ID_BYTES and not text.strip("0123456789abcdef")
+
+
+def _path(stage_id: str) -> str:
+    return f"{STAGES_DIR}/{stage_id}{_SUFFIX}"
+
+
+def _owns(principal: Principal, trailer: Trailer) -> bool:
+    return principal.name == trailer.principal or authorize(principal, ADMIN, "")
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of *batches* in pieces that are neither large nor, but the last, tiny."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows += len(batch)
+        size += batch.nbytes
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield from _cuts(pa.concat_batches(held))
+            held = []
+            rows = size = 0
+    if held:
+        yield from _cuts(pa.concat_batches(held))
+
+
+def _cuts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in pieces of at most `BATCH_ROWS`, and of `BATCH_BYTES` or a single row."""
+    if not len(batch):
+        return
+    if len(batch) <= BATCH_ROWS and (batch.nbytes <= BATCH_BYTES or len(batch) == 1):
+        yield batch
+        return
+    middle = len(batch) // 2
+    yield from _cuts(batch.slice(0, middle))
+    yield from _cuts(batch.slice(middle))
+
+
+def _read_trailer(file: File) -> Trailer | None:
+    size = file.size()
+    tail = read_all(file, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    length = int.from_bytes(tail[:4], "little")
+    at = size - _TAIL_BYTES - length
+    if not tail.endswith(_MAGIC) or at < 0:
+        return None
+    data = read_all(file, length, at)
+    if google_crc32c.value(data) != int.from_bytes(tail[4:8], "little"):
+        return None
+    return msgspec.json.decode(data, type=Trailer)

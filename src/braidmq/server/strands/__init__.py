@@ -1,0 +1,1 @@
+"""The strands: listeners, and the connection of each wire protocol."""

@@ -1,0 +1,247 @@
+"""Listeners: sockets that accept connections, within the limits."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import Final, Protocol
+
+from braidmq.base.errors import AddressInUseError
+from braidmq.server.config.config import LimitsConfig, ListenerConfig
+from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.host import Limits
+from braidmq.transport.tcp import TcpWire
+from braidmq.transport.tls import TlsLayer, server_context
+
+BACKLOG: Final = 1024
+"""Connections that the kernel may hold for us between two turns of the loop."""
+
+MakeConnection = Callable[[Engine, TcpWire, Limits], Connection]
+"""What makes a strand's connection: as a rule its class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One connection as a list of them shows it, and how it is closed."""
+
+    number: int
+    strand: str
+    peer: str
+    principal: str | None
+    since_us: int
+    subscriptions: int
+    in_bytes: int | None
+    out_bytes: int | None
+    close: Callable[[], None]
+
+
+class Listener(Protocol):
+    """What the daemon asks of a strand's listener, which is bound when it is made."""
+
+    strand: str
+    address: str
+    refused: Counter[str]  # connections, by reason
+
+    def __len__(self) -> int:
+        """Return how many connections there are."""
+
+    async def start(self, engine: Engine) -> None:
+        """Accept connections."""
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections; those that are open go on."""
+
+    def close_connections(self) -> None:
+        """Send what is written on every connection, then close it."""
+
+    def abort_connections(self) -> None:
+        """Close every connection at once."""
+
+    def close_idle(self) -> None:
+        """Close the connections that have been silent for too long."""
+
+    def lines(self) -> list[Line]:
+        """Return the open connections, as far as they are known one by one."""
+
+
+def bind(strand: str, host: str, port: int) -> socket.socket:
+    """Return a bound socket that does not listen yet, or raise AddressInUseError."""
+    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise AddressInUseError(strand, shown, _reason(error)) from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.setblocking(False)  # noqa: FBT003 - the socket's signature
+    except OSError as error:
+        bound.close()
+        raise AddressInUseError(strand, shown, _reason(error)) from None
+    return bound
+
+
+def shown_address(bound: socket.socket) -> str:
+    """Return host and port of a bound socket as text."""
+    name = bound.getsockname()
+    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+
+class Admission:
+    """How many connections there are, and from where, over all strands together."""
+
+    def __init__(self, limits: LimitsConfig) -> None:
+        self._limits = limits
+        self._count = 0
+        self._per_ip: Counter[str] = Counter()
+
+    def enter(self, peer_address: str) -> str:
+        """Count one more connection and return nothing, or the limit that it would break."""
+        if self._count >= self._limits.connections:
+            return "connections"
+        per_ip = self._limits.connections_per_ip
+        if per_ip and self._per_ip[peer_address] >= per_ip:
+            return "connections_per_ip"
+        self._count += 1
+        self._per_ip[peer_address] += 1
+        return ""
+
+    def leave(self, peer_address: str) -> None:
+        """Count one connection less: it had entered, and is closed."""
+        self._count -= 1
+        self._per_ip[peer_address] -= 1
+        if self._per_ip[peer_address] <= 0:
+            del self._per_ip[peer_address]
+
+
+class TcpListener:
+    """One strand's listener and its connections, which *make* makes."""
+
+    def __init__(
+        self,
+        strand: str,
+        config: ListenerConfig,
+        limits: LimitsConfig,
+        *,
+        admission: Admission,
+        make: MakeConnection,
+    ) -> None:
+        """Bind the address, so that one that is taken is known before recovery."""
+        self.strand = strand
+        self._engine: Engine | None = None
+        self._limits = limits
+        self._admission = admission
+        self._make = make
+        self._tls: SSLContext | None = None
+        if config.tls_cert is not None and config.tls_key is not None:
+            self._tls = server_context(strand, config.tls_cert, config.tls_key)
+        self._bound = bind(strand, config.host, config.port)
+        self.address = shown_address(self._bound)
+        self._server: asyncio.Server | None = None
+        self._wires: dict[TcpWire, Connection] = {}
+        self.refused: Counter[str] = Counter()  # by reason
+        self._connection_limits = Limits(
+            output_buffer_bytes=limits.output_buffer_bytes, messages_per_s=limits.messages_per_s
+        )
+
+    def __len__(self) -> int:
+        return len(self._wires)
+
+    async def start(self, engine: Engine) -> None:
+        """Accept connections."""
+        self._engine = engine
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._protocol, sock=self._bound, backlog=BACKLOG
+        )
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections; those that are open go on."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        else:
+            self._bound.close()
+
+    def close_connections(self) -> None:
+        """Send what is written on every connection, then close it."""
+        for wire in list(self._wires):
+            wire.close()
+
+    def abort_connections(self) -> None:
+        """Close every connection at once."""
+        for wire in list(self._wires):
+            wire.abort()
+
+    def close_idle(self) -> None:
+        """Close the connections that have been silent for too long."""
+        if self._limits.idle_timeout_s > 0:
+            heard_since = asyncio.get_running_loop().time() - self._limits.idle_timeout_s
+            for wire in list(self._wires):
+                if wire.heard_at < heard_since:
+                    self.refused["idle"] += 1
+                    if wire.unsent_bytes():
+                        wire.abort()  # a peer that reads no more would never let it close
+                    else:
+                        wire.close()
+
+    def lines(self) -> list[Line]:
+        """Return the open connections."""
+        return [
+            Line(
+                number=connection.number,
+                strand=self.strand,
+                peer=wire.peer,
+                principal=None if connection.principal is None else connection.principal.name,
+                since_us=connection.since_us,
+                subscriptions=len(connection.consumers),
+                in_bytes=wire.in_bytes,
+                out_bytes=wire.out_bytes,
+                close=wire.abort,
+            )
+            for wire, connection in self._wires.items()
+        ]
+
+    def _protocol(self) -> asyncio.Protocol:
+        wire = self._wire()
+        if self._tls is None:
+            return wire
+        timeout_s = self._limits.handshake_timeout_s
+        return TlsLayer(self._tls, wire, handshake_timeout_s=timeout_s)
+
+    def _wire(self) -> TcpWire:
+        return TcpWire(
+            self._accept,
+            output_buffer_bytes=self._limits.output_buffer_bytes,
+            handshake_timeout_s=self._limits.handshake_timeout_s,
+            closed=self._closed,
+        )
+
+    def _accept(self, wire: TcpWire) -> Connection | None:
+        refusal = self._admission.enter(wire.peer_address)
+        if refusal:
+            self.refused[refusal] += 1
+            return None
+        assert self._engine is not None
+        connection = self._make(self._engine, wire, self._connection_limits)
+        self._wires[wire] = connection
+        self._engine.welcome(connection, self.strand, self._engine.next_number())
+        return connection
+
+    def _closed(self, wire: TcpWire) -> None:
+        connection = self._wires.pop(wire, None)
+        if connection is None or self._engine is None:
+            return
+        self._engine.connections.discard(connection)
+        if not connection.is_authenticated:
+            self.refused["unauthenticated"] += 1
+        self._admission.leave(wire.peer_address)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

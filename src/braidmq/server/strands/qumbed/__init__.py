@@ -1,0 +1,1 @@
+"""The Qumbed strand on the server: QUIC listener, streams, deliveries, discovery."""

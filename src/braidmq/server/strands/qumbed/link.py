@@ -1,0 +1,112 @@
+"""What the streams of one Qumbed connection share, and what all of them are told at the start.
+
+A peer may open many streams, and each is served like a connection of its own; what bounds a
+peer is counted here, for all its streams together.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from braidmq.base.limits import MIB
+from braidmq.broker.authorize import Principal
+from braidmq.broker.schemas import Schemas
+from braidmq.server.engine.host import Wire
+from braidmq.server.strands.qumbed.gateway import GatewayKey
+
+if TYPE_CHECKING:
+    from braidmq.server.engine.connection import Connection
+
+UNFINISHED_BYTES_MAX: Final = 8 * (MIB + 4)
+"""Frames that have begun and not ended, of all streams of a connection: eight of the longest,
+with their lengths. Beyond it the stream that adds to them is closed."""
+
+TOKEN_BYTES: Final = 16
+
+ANONYMOUS: Final = "anonymous"
+"""The name of everybody, where nobody is asked who he is."""
+
+
+class StreamWire(Wire, Protocol):
+    """What carries a stream's bytes, beside those of other streams."""
+
+    def stream_unsent_bytes(self) -> int:
+        """Return how much the peer has not acknowledged of this stream alone."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the peer has said that it reads no more; it may still send."""
+
+    @property
+    def written_bytes(self) -> int:
+        """How much was written to this stream."""
+
+    def received_bytes(self) -> int:
+        """Return how much of it has arrived, from the beginning without a gap."""
+
+    def tell_below(self, size: int) -> None:
+        """Have `set_writable(True)` called once no more than *size* bytes are so."""
+
+    def drain_connection(self, code: int = 0, reason: str = "") -> None:
+        """Send what is written on every stream, then close the connection."""
+
+
+class QumbedOptions:
+    """What the strand's configuration says about every stream."""
+
+    def __init__(
+        self,
+        *,
+        gateway: GatewayKey,
+        schemas: Schemas,
+        address: str,
+        asks_for_key: bool = False,
+        is_durable: bool = True,
+        window_bytes: int,
+        ttl_us: int = 0,
+    ) -> None:
+        self.gateway: GatewayKey = gateway
+        self.schemas: Schemas = schemas
+        self.node_id: str = f"braidmq-{gateway.public_key[:8].hex()}"
+        self.address: str = address
+        self.asks_for_key: bool = asks_for_key
+        self.is_durable: bool = is_durable
+        self.window_bytes: int = window_bytes
+        self.ttl_us: int = ttl_us
+
+
+class Link:
+    """One QUIC connection, as its streams see it."""
+
+    def __init__(
+        self,
+        principal: Principal | None,
+        messages_per_s: int,
+        left: Callable[["Connection"], None],
+    ) -> None:
+        self.principal: Principal | None = principal  # None: each stream says a key
+        self.left: Callable[[Connection], None] = left  # told of each stream that ended
+        self.is_authenticated: bool = principal is not None
+        self.token: str = secrets.token_hex(TOKEN_BYTES)  # no other connection has it, ever
+        self.number: int = 0  # of the connection, and since when it is there
+        self.since_us: int = 0
+        self.unfinished_bytes: int = 0
+        self._rate: int = messages_per_s
+        self._tokens: float = float(messages_per_s)
+        self._tokens_us: int = 0
+
+    def earn_token(self, now_us: int) -> bool:
+        """Pay for a frame; say whether there was a token for it."""
+        rate = self._rate
+        earned = (now_us - self._tokens_us) * rate / 1_000_000
+        self._tokens = min(float(rate), self._tokens + earned)
+        self._tokens_us = now_us
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+def everybody() -> Principal:
+    """Return the principal of those who are not asked: it may do everything but administer."""
+    return Principal(ANONYMOUS, publish=["*"], subscribe=["*"])

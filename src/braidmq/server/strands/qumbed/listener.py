@@ -1,0 +1,229 @@
+"""The Qumbed listener: one UDP socket, its QUIC connections, and the way of their streams."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from braidmq.base.errors import AddressInUseError
+from braidmq.broker.authorize import Principal
+from braidmq.broker.settings import US_PER_MS
+from braidmq.server.config.config import LimitsConfig, QumbedConfig
+from braidmq.server.config.schema_files import load_schemas
+from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.host import Limits
+from braidmq.server.strands.listeners import Admission, Line, shown_address
+from braidmq.server.strands.qumbed.gateway import GatewayKey
+from braidmq.server.strands.qumbed.link import Link, QumbedOptions, everybody
+from braidmq.server.strands.qumbed.stream import QumbedConnection
+from braidmq.transport.certificates import CertificateFiles, load, load_or_make
+from braidmq.transport.quic import QuicLimits
+from braidmq.transport.quic_server import QuicListener
+from braidmq.transport.quic_server import bind as bind_quic
+from braidmq.transport.quic_streams import Carrier, StreamWire
+from braidmq.wal.files import Files
+
+STRAND: Final = "qumbed"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a bound UDP socket, or raise AddressInUseError."""
+    try:
+        return bind_quic(host, port)
+    except (OSError, UnicodeError) as error:
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        reason = getattr(error, "strerror", None) or str(error)
+        raise AddressInUseError(STRAND, shown, reason) from None
+
+
+class _Quic(QuicListener):
+    """QUIC connections, of which those that nobody was let in on are counted."""
+
+    ended: Callable[[Carrier], None]
+
+    def carrier_ended(self, carrier: Carrier) -> None:
+        """Forget a connection."""
+        super().carrier_ended(carrier)
+        self.ended(carrier)
+
+
+class QumbedListener:
+    """The strand's listener; *named* finds whom a client certificate names."""
+
+    def __init__(
+        self,
+        config: QumbedConfig,
+        limits: LimitsConfig,
+        *,
+        admission: Admission,
+        named: Callable[[str], Principal | None],
+    ) -> None:
+        """Bind the address, so that one that is taken is known before recovery."""
+        self.strand = STRAND
+        self.refused: Counter[str] = Counter()  # by reason
+        self._config = config
+        self._limits = limits
+        self._admission = admission
+        self._named = named
+        self._everybody = everybody()
+        self._bound = bind(config.host, config.port)
+        self.address = shown_address(self._bound)
+        self._engine: Engine | None = None
+        self._options: QumbedOptions | None = None
+        self._certificate: CertificateFiles | None = None  # as which we serve
+        self._quic: _Quic | None = None
+        self._links: WeakKeyDictionary[Carrier, Link] = WeakKeyDictionary()
+        self._connection_limits = Limits(
+            output_buffer_bytes=limits.output_buffer_bytes, messages_per_s=limits.messages_per_s
+        )
+
+    def __len__(self) -> int:
+        return 0 if self._quic is None else len(self._quic)
+
+    def prepare(self, files: Files, data_dir: Path, schemas_dir: Path | None) -> None:
+        """Load who we are and what payloads may be, or make it when it was never made.
+
+        Raises:
+            ConfigError: Something of it cannot be used.
+            OSError: It could not be written.
+        """
+        config = self._config
+        if config.tls_cert is not None and config.tls_key is not None:
+            self._certificate = load(STRAND, config.tls_cert, config.tls_key)
+        else:
+            self._certificate = load_or_make(STRAND, data_dir)
+        self._options = QumbedOptions(
+            gateway=GatewayKey(files),
+            schemas=load_schemas(schemas_dir),
+            address=config.public_addr or self.address,
+            asks_for_key=config.auth == "key",
+            is_durable=config.durable,
+            window_bytes=config.window_bytes,
+            ttl_us=(config.message_ttl_ms or 0) * US_PER_MS,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """What peers may pin of our certificate: SHA-256 in lower-case hex."""
+        assert self._certificate is not None
+        return self._certificate.fingerprint
+
+    @property
+    def gateway_public_key(self) -> bytes:
+        """What subscribers may pin of what we seal with."""
+        assert self._options is not None
+        return self._options.gateway.public_key
+
+    async def start(self, engine: Engine) -> None:
+        """Accept connections."""
+        assert self._certificate is not None
+        self._engine = engine
+        self._quic = _Quic(
+            self._bound,
+            certificate=self._certificate.certificate,
+            key=self._certificate.key,
+            make_stream=self._accept,
+            limits=QuicLimits(
+                output_buffer_bytes=self._limits.output_buffer_bytes,
+                handshake_timeout_s=self._limits.handshake_timeout_s,
+            ),
+            admit=self._admit,
+            left=self._admission.leave,
+            asks_for_certificates=self._config.auth == "mtls",
+        )
+        self._quic.ended = self._ended
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections; those that are open go on."""
+        if self._quic is None:
+            self._bound.close()
+        else:
+            self._quic.stop_accepting()
+
+    def close_connections(self) -> None:
+        """Send what is written on every stream, then close the connections."""
+        if self._quic is not None:
+            self._quic.close_connections()
+
+    def abort_connections(self) -> None:
+        """Close every connection, and the socket, at once."""
+        if self._quic is not None:
+            self._quic.close()
+
+    def close_idle(self) -> None:
+        """Close the connections that have been silent for too long."""
+        if self._limits.idle_timeout_s > 0 and self._quic is not None:
+            heard_since = asyncio.get_running_loop().time() - self._limits.idle_timeout_s
+            for carrier in list(self._quic.carriers):
+                if carrier.heard_at < heard_since:
+                    self.refused["idle"] += 1
+                    carrier.close()
+
+    def lines(self) -> list[Line]:
+        """Return the open connections that somebody has spoken on."""
+        following: Counter[int] = Counter()
+        names: dict[int, str] = {}
+        for connection in [] if self._engine is None else self._engine.connections:
+            if connection.strand == STRAND:
+                following[connection.number] += len(connection.following)
+                if connection.principal is not None:
+                    names[connection.number] = connection.principal.name
+        return [
+            Line(
+                number=link.number,
+                strand=STRAND,
+                peer=carrier.peer_address,
+                principal=names.get(link.number),
+                since_us=link.since_us,
+                subscriptions=following[link.number],
+                in_bytes=None,
+                out_bytes=None,
+                close=carrier.close,
+            )
+            for carrier, link in self._links.items()
+        ]
+
+    # What QUIC says.
+
+    def _admit(self, peer_address: str) -> bool:
+        refusal = self._admission.enter(peer_address)
+        if refusal:
+            self.refused[refusal] += 1
+        return not refusal
+
+    def _ended(self, carrier: Carrier) -> None:
+        link = self._links.pop(carrier, None)
+        if link is None or not link.is_authenticated:
+            self.refused["unauthenticated"] += 1
+
+    def _accept(self, wire: StreamWire) -> Connection:
+        assert self._engine is not None
+        assert self._options is not None
+        link = self._links.get(wire.carrier)
+        if link is None:
+            link = Link(
+                self._principal_of(wire.carrier),
+                self._limits.messages_per_s,
+                self._engine.connections.discard,
+            )
+            link.number = self._engine.next_number()
+            link.since_us = self._engine.now_us()
+            self._links[wire.carrier] = link
+        connection = QumbedConnection(
+            self._engine, wire, self._connection_limits, self._options, link
+        )
+        self._engine.welcome(connection, STRAND, link.number)
+        return connection
+
+    def _principal_of(self, carrier: Carrier) -> Principal | None:
+        """Return who the peer is as far as the connection tells."""
+        if self._config.auth == "none":
+            return self._everybody
+        if self._config.tls_ca is None or self._config.auth == "key":
+            return None
+        name = carrier.quic.peer_name(self._config.tls_ca)
+        return self._named(name) if name else None

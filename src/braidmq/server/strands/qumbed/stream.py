@@ -1,0 +1,359 @@
+"""A Qumbed stream: joins its session to the broker, one verb each.
+
+Every stream that a peer opens is a connection of its own to the broker; what the streams of one
+peer share is in qumbed_link.py, what leaves a stream in qumbed_output.py.
+"""
+
+from typing import Final, final
+
+from braidmq.broker import overflow
+from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, SUBSCRIBE, authorize
+from braidmq.broker.dedup import NEW
+from braidmq.broker.queues import Queue
+from braidmq.broker.schemas import SCHEMA_INVALID, SCHEMA_UNKNOWN, SEALED
+from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX, Peer
+from braidmq.broker.topics import Message, Topic
+from braidmq.server.engine.connection import WAITING_REPLIES_MAX, WaitingReply
+from braidmq.server.engine.host import Host, Limits
+from braidmq.server.strands.qumbed.deliveries import dedup_id_of, message_of
+from braidmq.server.strands.qumbed.link import (
+    UNFINISHED_BYTES_MAX,
+    Link,
+    QumbedOptions,
+    StreamWire,
+)
+from braidmq.server.strands.qumbed.output import Answer, Published, QumbedOutput
+from braidmq.wire.errors import WireError
+from braidmq.wire.qumbed import messages, session
+
+TOPICS_REMEMBERED_MAX: Final = 1024
+"""Topics whose permission was looked up, per stream."""
+
+UNAUTHORIZED_CODE: Final = 1
+"""What a connection is closed with when a peer is not who it says; elsewhere it is 0."""
+
+DISCOVERY_LOOKED_AT_MAX: Final = 10_000
+"""Topics of which a Discovery finds out whether the asker may see them."""
+
+QUEUE_FULL: Final = "queue full"
+NOT_ALLOWED: Final = "not allowed"
+
+
+@final
+class QumbedConnection(QumbedOutput):
+    """One stream of a Qumbed connection."""
+
+    def __init__(
+        self, host: Host, wire: StreamWire, limits: Limits, options: QumbedOptions, link: Link
+    ) -> None:
+        super().__init__(host, wire, limits, options, link)
+        self._session = session.Session()
+        self._held: session.Command | None = None
+        self._paid: bool = False  # the command at hand has its token
+        self._sealed: int = -1  # the payload at hand: -1 is not judged yet
+        self._topics: dict[str, Topic] = {}
+        self._unfinished_bytes: int = 0
+        self._waits_in: list[Peer] = []  # the list of a queue that has no room for us
+        if not options.asks_for_key and link.principal is not None:
+            self._let_in(link)
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the peer has proven who it is."""
+        return self.principal is not None
+
+    # What the transport and the host say.
+
+    def finish_input(self) -> None:
+        """Answer everything, then close; the stream's subscriptions end at once."""
+        self._end_subscriptions()
+        super().finish_input()
+
+    def lost(self) -> None:
+        """End what the peer had: it is gone."""
+        self._held = None
+        if self in self._waits_in:
+            self._waits_in.remove(self)
+        self._forget_unfinished()
+        super().lost()
+        self._link.left(self)
+
+    # The turn.
+
+    def _take_in(self, data: bytes) -> None:
+        self._session.receive_data(data)
+
+    def _is_blocked(self) -> bool:
+        return self._held is not None
+
+    def _held_bytes(self) -> int:
+        return self._session.held_bytes
+
+    def _lost_framing(self, error: WireError) -> None:
+        raise AssertionError(error)  # the session answers lost framing by itself
+
+    def _handle(self, now_us: int) -> None:
+        while self._writable and not self._is_done:
+            command = self._held
+            if command is None:
+                command = self._session.next_command()
+                if command is None:
+                    break
+                self._paid = False
+                self._sealed = -1
+            else:
+                self._held = None
+            if not self._execute(command, now_us):
+                self._held = command
+                break
+
+    def _after_run(self) -> None:
+        link = self._link
+        held = self._session.held_bytes
+        link.unfinished_bytes += held - self._unfinished_bytes
+        self._unfinished_bytes = held
+        if link.unfinished_bytes > UNFINISHED_BYTES_MAX and held and not self._is_done:
+            self._wait_or_end()
+        super()._after_run()
+
+    def _wait_or_end(self) -> None:
+        """Take no more in, of a peer that has begun too much on all its streams together."""
+        if self._held is not None:
+            if self._reading:  # until what it is held for has come
+                self._reading = False
+                self._wire.pause_reading()
+            return
+        text = "too many frames of this connection are unfinished"
+        self._reply(messages.error(session.SERVER_ERROR, text))
+        self._end()
+        self._forget_unfinished()
+        self._flush()
+
+    def _forget_unfinished(self) -> None:
+        self._session = session.Session()
+        self._link.unfinished_bytes -= self._unfinished_bytes
+        self._unfinished_bytes = 0
+
+    def _execute(self, command: session.Command, now_us: int) -> bool:
+        """Handle a command; say whether it could be."""
+        if len(self._replies) >= WAITING_REPLIES_MAX:
+            return False
+        if isinstance(command, session.Reply):
+            self._reply(command.data)
+            if command.closes:
+                self._end()
+            return True
+        if self.principal is None and not self._authenticate(command):
+            return True
+        if self._rate and not self._paid and not isinstance(command, messages.Unsubscribe):
+            self._paid = self._link.earn_token(now_us)
+            if not self._paid:
+                self._error(command, session.RATE_LIMIT, "too many messages")
+                return True
+        if isinstance(command, messages.Publish):
+            return self._publish(command, now_us)
+        if self._replies:
+            return False  # its effects would be seen before the answers that wait
+        if isinstance(command, messages.Subscribe):
+            self._subscribe(command, now_us)
+        elif isinstance(command, messages.Unsubscribe):
+            self._unsubscribe(command)
+        else:
+            self._tell_of_ourselves(command)
+            self._flush()  # and look whether the peer takes it: it is far longer than the frame
+        return True
+
+    # Who is asking.
+
+    def _authenticate(self, command: messages.Frame) -> bool:
+        """Let the peer in, or answer and close the connection."""
+        link = self._link
+        principal = link.principal
+        if self._options.asks_for_key:
+            principal = self._host.find_principal(command.key) if command.key else None
+        if principal is not None:
+            self.principal = principal
+            self._let_in(link)
+            return True
+        self._host.authentication_failures["qumbed"] += 1
+        self._error(command, session.UNAUTHORIZED, "who is asking is not known")
+        self._end()
+        self._flush()
+        self._closed = True
+        self._stream.drain_connection(UNAUTHORIZED_CODE, session.UNAUTHORIZED)
+        return False
+
+    def _let_in(self, link: Link) -> None:
+        if self.principal is None:
+            self.principal = link.principal
+        link.is_authenticated = True
+        self._stream.greeted()
+
+    # Publishing.
+
+    def _publish(self, publish: messages.Publish, now_us: int) -> bool:
+        topic = self._topics.get(publish.topic)
+        if topic is None:
+            topic = self._learn_topic(publish)
+            if topic is None:
+                return True
+        if self._sealed < 0 and not self._judge(publish):
+            return True
+        assert self.principal is not None
+        dedup_id = dedup_id_of(publish, self.principal.name, self._link.token)
+        if dedup_id and self._is_repeat(publish, dedup_id, now_us):
+            return True
+        broker = self._broker
+        if broker.outgoing.bytes >= self._host.uncommitted_bytes_max:
+            self._starve()
+            return False
+        queue = topic.queue
+        is_durable = self._options.is_durable and (queue is None or queue.policy.durable)
+        if is_durable and broker.refusal:
+            broker.stats.refused += 1
+            self._error(publish, session.SERVER_ERROR, broker.refusal)
+            return True
+        if not is_durable and self._follow_id > broker.committed_id:
+            return False  # it would miss the subscription before it
+        message = message_of(
+            publish,
+            topic,
+            self._options,
+            now_us,
+            sealed=self._sealed == 1,
+            dedup_id=dedup_id,
+        )
+        if queue is not None:
+            decision = overflow.judge(queue)
+            if decision == overflow.WAIT:
+                self._wait_for_room(queue)
+                return False
+            if decision != overflow.ACCEPT:
+                letter = self._redirected(message, queue, decision, now_us)
+                if letter is None:
+                    broker.stats.refused += 1
+                    self._error(publish, session.SERVER_ERROR, QUEUE_FULL)
+                    return True
+                message = letter
+        self._store(publish, message, dedup_id, now_us)
+        return True
+
+    def _learn_topic(self, publish: messages.Publish) -> Topic | None:
+        assert self.principal is not None
+        if not authorize(self.principal, PUBLISH, publish.topic):
+            self._error(publish, session.UNAUTHORIZED, NOT_ALLOWED)
+            return None
+        topic = self._broker.topics.get(publish.topic)
+        if topic is None:
+            self._error(publish, session.SERVER_ERROR, "too many topics")
+            return None
+        if len(self._topics) >= TOPICS_REMEMBERED_MAX:
+            self._topics.clear()
+        self._topics[topic.name] = topic  # not the peer's own copy of the name
+        return topic
+
+    def _judge(self, publish: messages.Publish) -> bool:
+        """Find out what the payload is; refuse what its schema does not allow."""
+        schemas = self._options.schemas
+        schema_id = publish.schema_id
+        kind = schemas.judge(publish.payload, schema_id, publish.sender_public_key)
+        if kind == SCHEMA_UNKNOWN:
+            self._unknown_schema(publish, schema_id)
+            return False
+        if kind == SCHEMA_INVALID:
+            problem = schemas.problem(schema_id, publish.payload)
+            self._error(publish, session.SCHEMA_INVALID, f"{schema_id}: {problem}")
+            return False
+        self._sealed = 1 if kind == SEALED else 0
+        return True
+
+    def _is_repeat(self, publish: messages.Publish, dedup_id: str, now_us: int) -> bool:
+        """Acknowledge what is stored already: it needs no room, in a queue or in the log."""
+        broker = self._broker
+        known = broker.dedup.find(publish.topic, dedup_id, now_us)
+        if known == NEW:
+            return False
+        broker.stats.duplicates += 1
+        self._last_id = max(self._last_id, known)
+        self._answer(Answer(known, messages.ack(publish.id, 0), publish.id))
+        return True
+
+    def _wait_for_room(self, queue: Queue) -> None:
+        if self._waits_in is not queue.blocked:  # woken for another reason: still in it
+            queue.blocked.append(self)
+            self._waits_in = queue.blocked
+
+    def _redirected(
+        self, message: Message, queue: Queue, decision: int, now_us: int
+    ) -> Message | None:
+        """Return the dead letter that a full queue makes of a message, if it makes one."""
+        if decision != overflow.REDIRECT:
+            return None
+        letter = self._broker.deliverer.redirect(message, queue, now_us)
+        if letter is not None:
+            self._broker.stats.dead_lettered += 1
+        return letter
+
+    def _store(
+        self, publish: messages.Publish, message: Message, dedup_id: str, now_us: int
+    ) -> None:
+        broker = self._broker
+        given = broker.publish(message, now_us)
+        if dedup_id:
+            broker.dedup.remember(publish.topic, dedup_id, given, now_us)
+        if given:
+            self._last_id = given
+        self._answer(Published(message, publish.id))
+
+    # Subscribing.
+
+    def _subscribe(self, subscribe: messages.Subscribe, now_us: int) -> None:
+        assert self.principal is not None
+        schema_id = subscribe.schema_id
+        if schema_id and not self._options.schemas.is_known(schema_id):
+            self._unknown_schema(subscribe, schema_id)
+            return
+        if not authorize(self.principal, SUBSCRIBE, subscribe.topic):
+            self._error(subscribe, session.UNAUTHORIZED, NOT_ALLOWED)
+            return
+        broker = self._broker
+        topic = broker.topics.get(subscribe.topic)
+        refusal = "too many topics" if topic is None else ""
+        if broker.subscription_count() >= SUBSCRIPTIONS_MAX:
+            refusal = "too many subscriptions"
+        if broker.settings.offline_us and broker.refusal:
+            refusal = broker.refusal
+        if topic is None or refusal:
+            self._error(subscribe, session.SERVER_ERROR, refusal)
+            return
+        self._collect()  # what the subscription that this one replaces was given
+        given = broker.follow(self, topic, subscribe.public_key, now_us)
+        self._follow_id = given
+        self._last_id = max(self._last_id, given)
+        self._answer(Answer(given, messages.ack(subscribe.id), subscribe.id))
+
+    def _unsubscribe(self, unsubscribe: messages.Unsubscribe) -> None:
+        self._collect()
+        topic = self._broker.topics.find(unsubscribe.topic)
+        if topic is not None:
+            self._last_id = max(self._last_id, self._broker.unfollow(self, topic))
+            self._delivering.forget(unsubscribe.topic)
+        self._answer(WaitingReply(self._last_id, messages.ack(unsubscribe.id)))
+
+    def _tell_of_ourselves(self, asked: messages.Discovery) -> None:
+        principal = self.principal
+        assert principal is not None
+        seen: list[str] = []
+        for topic in self._broker.topics.first(DISCOVERY_LOOKED_AT_MAX):
+            if authorize(principal, LIST_QUEUES, topic.name):
+                seen.append(topic.name)
+                if len(seen) == messages.DISCOVERY_TOPICS_MAX:
+                    break
+        options = self._options
+        key = options.gateway.public_key
+        self._reply(
+            messages.discovery(options.node_id, seen, key, options.address, frame_id=asked.id)
+        )
+
+    def _unknown_schema(self, frame: messages.Frame, schema_id: str) -> None:
+        self._error(frame, session.SCHEMA_UNKNOWN, f"unknown schema: {schema_id}")

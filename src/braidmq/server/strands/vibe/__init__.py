@@ -1,0 +1,1 @@
+"""The Vibe strand on the server: connections, deliveries, queue management."""

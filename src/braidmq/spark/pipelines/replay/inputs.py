@@ -1,0 +1,260 @@
+"""What a replay reads: a range of the log, or the files of a table, as one row of positions.
+
+A position is an id of the log, or a row's number in the table when its files are laid end to
+end. The same positions are the same rows whenever they are read: a table whose files are others
+by then is refused.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from braidmq.base.errors import BraidError, ConfigError
+from braidmq.base.limits import MIB
+from braidmq.spark.options import for_batch
+from braidmq.spark.pipelines.replay.rows import COLUMNS
+from braidmq.spark.pipelines.tables.tables import DELTA
+from braidmq.spark.reading.offsets import batch_range
+from braidmq.spark.reading.scans import Scan
+from braidmq.spark.source import FORMAT
+
+CHUNK_BYTES: Final = 64 * MIB
+"""What the rows of one chunk have at most, or a single row that is larger."""
+
+DELTA_LOG: Final = "_delta_log"
+_HIDDEN: Final = ("_", ".")
+_UNKNOWN: Final = -1
+
+
+class ChangedTableError(BraidError):
+    """A table's files are not those that the replay began with."""
+
+    def __init__(self, table: Path, problem: str) -> None:
+        super().__init__(f"{table}: {problem}; replay it anew, under another --name")
+        self.table = table
+
+
+class Input(Protocol):
+    """Rows by their positions."""
+
+    first: int
+    end: int
+
+    def behind(self, first: int, rows: int) -> int:
+        """Return the position behind at most so many rows; fewer if they are large."""
+
+    def count(self, first: int, behind: int) -> int:
+        """Return how many rows there are from *first* to before *behind*."""
+
+    def frame(self, spark: SparkSession, first: int, behind: int) -> DataFrame:
+        """Return the rows from *first* to before *behind*, in order."""
+
+
+class LogInput:
+    """Messages of the log: *source* are options of a batch read, with a range or without.
+
+    Raises:
+        ConfigError: An option cannot be used, or there is no log.
+    """
+
+    def __init__(self, source: Mapping[str, str]) -> None:
+        options = for_batch({**source, "includeHeaders": "true"})
+        topics = None if options.topics is None else frozenset(options.topics)
+        self._scan = Scan(options, [], topics, options.pattern)
+        self._source = {
+            name: value
+            for name, value in source.items()
+            if not name.lower().startswith(("starting", "ending"))
+        }
+        self.first, self.end = batch_range(self._scan.log, options)
+        self.end = max(self.first, self.end)
+
+    def behind(self, first: int, rows: int) -> int:
+        """Return the position behind at most so many rows; fewer if they are large."""
+        return min(self._scan.advance(first, messages=rows, size=CHUNK_BYTES), self.end)
+
+    def count(self, first: int, behind: int) -> int:
+        """Return how many rows there are from *first* to before *behind*."""
+        return sum(part.messages for part in self._scan.cut(first, behind))
+
+    def frame(self, spark: SparkSession, first: int, behind: int) -> DataFrame:
+        """Return the rows from *first* to before *behind*, in order."""
+        reader = spark.read.format(FORMAT).options(**self._source, includeHeaders="true")
+        return reader.options(startingOffsets=first, endingOffsets=behind).load()
+
+
+class TableFile(NamedTuple):
+    """A file of a table: its path below it, its rows, its size, and the size of its rows."""
+
+    path: str
+    rows: int
+    file_bytes: int
+    row_bytes: int
+
+
+class TableInput:
+    """The rows of Parquet files, in their order."""
+
+    def __init__(
+        self, table: Path, files: list[TableFile], *, needs_topic: bool = False
+    ) -> None:
+        self.first = 0
+        self.end = sum(file.rows for file in files)
+        self._table = table
+        self._files = files
+        self._needed = ("value", "topic") if needs_topic else ("value",)
+        self._ends = list(accumulate(file.rows for file in files))
+
+    def behind(self, first: int, rows: int) -> int:
+        """Return the position behind at most so many rows; fewer if they are large."""
+        room = CHUNK_BYTES
+        at = first
+        for file, _, count in self._pieces(first, min(first + rows, self.end)):
+            fitting = min(count, room * file.rows // max(file.row_bytes, 1))
+            at += fitting
+            room -= fitting * file.row_bytes // file.rows
+            if fitting < count:
+                break
+        return max(at, min(first + 1, self.end))
+
+    def count(self, first: int, behind: int) -> int:
+        """Return how many rows there are from *first* to before *behind*."""
+        return behind - first
+
+    def frame(self, spark: SparkSession, first: int, behind: int) -> DataFrame:
+        """Return the rows from *first* to before *behind*, in order."""
+        found = [
+            self._read(file, start, count) for file, start, count in self._pieces(first, behind)
+        ]
+        return spark.createDataFrame(pa.concat_tables(found, promote_options="default"))
+
+    def _pieces(self, first: int, behind: int) -> Iterator[tuple[TableFile, int, int]]:
+        """Yield the files that have a range of positions: file, first row, number of rows."""
+        number = bisect_right(self._ends, first)
+        while first < behind:
+            file, end = self._files[number], self._ends[number]
+            count = min(end, behind) - first
+            if count:
+                yield file, first - (end - file.rows), count
+            first, number = max(first, min(end, behind)), number + 1
+
+    def _read(self, file: TableFile, start: int, count: int) -> pa.Table:
+        path = self._table / file.path
+        if _size(path) != file.file_bytes:
+            raise ChangedTableError(self._table, f"{file.path} is another file, or gone")
+        with pq.ParquetFile(path) as opened:
+            names = _columns(path, opened.schema_arrow, self._needed)
+            groups, skipped = _groups(opened.metadata, start, count)
+            found = opened.read_row_groups(groups, columns=names)
+        return _plain(found.slice(start - skipped, count))
+
+
+def _groups(metadata: Any, start: int, count: int) -> tuple[list[int], int]:  # noqa: ANN401 - pyarrow has no types
+    """Return the row groups that have the rows, and how many rows are before them."""
+    groups, before, at = [], 0, 0
+    for number in range(metadata.num_row_groups):
+        rows = metadata.row_group(number).num_rows
+        if at + rows <= start:
+            before = at + rows
+        elif at < start + count:
+            groups.append(number)
+        at += rows
+    return groups, before
+
+
+def check_table(table: Path, format_: str) -> None:
+    """See that a table is of a format; files of a Delta table may have rows that are deleted.
+
+    Raises:
+        ConfigError: It is of the other one.
+    """
+    is_delta = _is_delta(table)
+    if table.is_dir() and is_delta != (format_ == DELTA):
+        other = "a Delta table" if is_delta else "no Delta table"
+        raise ConfigError("--format", f"{table} is {other}; leave it out, and that is seen")
+
+
+def table_files(table: Path) -> list[TableFile]:
+    """Return the files of a table, in the order in which their rows came about, if they say it.
+
+    Raises:
+        ConfigError: There are none, or they cannot be replayed.
+    """
+    if not table.is_dir():
+        raise ConfigError("--table", f"{table} is not a directory")
+    found = [_file(table, path) for path in _paths(table)]
+    if not found:
+        raise ConfigError("--table", f"there are no Parquet files in {table}")
+    return [file for _, file in sorted(found)]
+
+
+def _is_delta(table: Path) -> bool:
+    return (table / DELTA_LOG).is_dir()
+
+
+def _paths(table: Path) -> list[Path]:
+    if _is_delta(table):
+        from deltalake import DeltaTable
+
+        return [Path(uri) for uri in DeltaTable(table).file_uris()]
+    return [
+        path
+        for path in table.rglob("*.parquet")
+        if not any(part.startswith(_HIDDEN) for part in path.relative_to(table).parts)
+    ]
+
+
+def _file(table: Path, path: Path) -> tuple[int, TableFile]:
+    try:
+        with pq.ParquetFile(path) as opened:
+            metadata = opened.metadata
+            _columns(path, opened.schema_arrow, ("value",))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ConfigError("--table", f"{path} cannot be read: {error}") from None
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    row_bytes = sum(group.total_byte_size for group in groups)
+    name = path.relative_to(table).as_posix()
+    file = TableFile(name, metadata.num_rows, path.stat().st_size, row_bytes)
+    return _first_offset(metadata, groups), file
+
+
+def _first_offset(metadata: Any, groups: list[Any]) -> int:  # noqa: ANN401 - pyarrow has no types
+    """Return the lowest offset in a file, as its footer says it."""
+    names = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+    if "offset" not in names or not groups:
+        return _UNKNOWN
+    statistics = groups[0].column(names.index("offset")).statistics
+    known = statistics is not None and statistics.has_min_max
+    return statistics.min if known and isinstance(statistics.min, int) else _UNKNOWN
+
+
+def _columns(path: Path, schema: pa.Schema, needed: Sequence[str]) -> list[str]:
+    for name in needed:
+        if name not in schema.names:
+            fix = "; give --to-topic" if name == "topic" else ""
+            there = ", ".join(schema.names)
+            problem = f"{path} has no column {name!r}, there are: {there}{fix}"
+            raise ConfigError("--table", problem)
+    return [name for name in COLUMNS if name in schema.names]
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """Return rows without dictionaries, which Spark does not take."""
+    for number, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            column = rows.column(number).cast(field.type.value_type)
+            rows = rows.set_column(number, field.name, column)
+    return rows
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None

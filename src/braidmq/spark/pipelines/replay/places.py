@@ -1,0 +1,100 @@
+"""How far a replay is, so that a killed one goes on: two files in its checkpoint.
+
+    replay.json    what is replayed: the rows, the target, and the key of its batches
+    chunk.json     the last chunk that was begun: its number and its rows
+
+A chunk is written down, durably, before its rows are sent, and the broker knows the keys of the
+chunks that it has. So the last chunk is sent again as it was written down, whatever has changed
+since then, and the next one begins behind it.
+"""
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.replay.inputs import TableFile
+from braidmq.wal.disk import Disk
+from braidmq.wal.files import replace_file
+
+SUBJECT: Final = "replay.json"
+CHUNK: Final = "chunk.json"
+_DIGEST_CHARS: Final = 16
+
+
+class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a replay is of, from its first run on."""
+
+    name: str
+    source: str
+    """The table, or the log and its topics."""
+    to_topic: str | None
+    first: int
+    end: int
+    files: list[TableFile] | None = None
+
+    @property
+    def query(self) -> str:
+        """The key of its batches: another subject of the same name has another one."""
+        digest = sha256(msgspec.json.encode(self)).hexdigest()[:_DIGEST_CHARS]
+        return f"replay {self.name} {digest}"
+
+
+class Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Positions from `first` to before `behind`; numbers begin at 1."""
+
+    number: int
+    first: int
+    behind: int
+    done: bool = False
+
+
+class Place:
+    """The checkpoint of one replay."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._disk = Disk(directory)
+
+    def subject(self, fresh: Subject) -> Subject:
+        """Return what was begun here; if nothing was, *fresh*, which is made durable.
+
+        Raises:
+            ConfigError: Something else was begun here.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        begun = self.begun()
+        if begun is None:
+            replace_file(self._disk, SUBJECT, msgspec.json.encode(fresh))
+            return fresh
+        for option in ("name", "source", "to_topic"):
+            before, now = getattr(begun, option), getattr(fresh, option)
+            if before != now:
+                problem = (
+                    f"{self._directory} has begun with {option} {before!r}, not {now!r}; "
+                    "say the same, or use another --checkpoint"
+                )
+                raise ConfigError("--checkpoint", problem)
+        return begun
+
+    def begun(self) -> Subject | None:
+        """Return what was begun here."""
+        data = self._read(SUBJECT)
+        return None if data is None else msgspec.json.decode(data, type=Subject)
+
+    def last(self) -> Chunk | None:
+        """Return the last chunk that was begun."""
+        data = self._read(CHUNK)
+        return None if data is None else msgspec.json.decode(data, type=Chunk)
+
+    def keep(self, chunk: Chunk) -> None:
+        """Make it durable that a chunk begins, or that it is done."""
+        replace_file(self._disk, CHUNK, msgspec.json.encode(chunk))
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return (self._directory / name).read_bytes()
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,1 @@
+"""`report`: the numbers of a log as tables and one HTML page."""

@@ -1,0 +1,1 @@
+"""`rollup`: readings by sensor and minute."""

@@ -1,0 +1,68 @@
+"""`rollup`: readings by sensor and minute, in a table and on the topic `rollup.<schema>`.
+
+    <out>/<schema>/date=.../       closed minutes: count, min, max, mean, last
+    <out>/quarantine/date=.../     rows that came too late, and rows that are no readings
+    <checkpoint>/windows/          the minutes that are still open
+
+Minutes stay open at the end of a run, and the next one goes on with them. `close` closes them:
+what comes for them later is late.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from braidmq.base.errors import ConfigError
+from braidmq.spark.options import for_write, parse, wants
+from braidmq.spark.pipelines.readings import reading_of
+from braidmq.spark.pipelines.rollup.windows import MINUTE_MS, Rules
+from braidmq.spark.pipelines.rollup.writer import Goal, Rollup
+from braidmq.spark.pipelines.runs.guards import held, plain_errors
+from braidmq.spark.pipelines.runs.runs import Plan, Run, Stream, Tell
+from braidmq.spark.reading.scans import typed_schema
+
+NAME: Final = "rollup"
+STATES: Final = "windows"
+WATERMARK_MS: Final = 10 * MINUTE_MS
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user says besides the plan; without a *sink* nothing goes to the topic."""
+
+    schema: str
+    value: str | None = None
+    rules: Rules = field(default=Rules(WATERMARK_MS))
+    close: bool = False
+    sink: Mapping[str, str] | None = None
+
+
+def rollup(plan: Plan, wish: Wish, tell: Tell) -> None:
+    """Run the pipeline.
+
+    Raises:
+        BraidError: It cannot begin, or not go on; what was written stays.
+    """
+    run = Run(NAME, plan, tell)
+    if wish.close and plan.trigger.every_ms is not None:
+        raise ConfigError("--close", "needs --trigger available-now: other runs have no end")
+    if wish.sink is not None:
+        for_write(wish.sink)
+    options = parse({**plan.source, "schemaId": wish.schema})
+    schema = typed_schema(options)
+    assert schema is not None
+    reading = reading_of(schema, wish.value)
+    goal = Goal(reading, wish.rules, plan.out, plan.format, wish.sink, plan.compact)
+    if options.topics is None and options.pattern is None:
+        problem = f"is missing; name the topics with readings of {schema.id!r}"
+        raise ConfigError("--subscribe", problem)
+    if wants(options, goal.topic):
+        problem = f"has the topic {goal.topic!r}, which this rollup writes; leave it out"
+        raise ConfigError("--subscribe", problem)
+    with held(run.checkpoint(), "--checkpoint"), run.ending(), plain_errors(NAME):
+        writer = Rollup(goal, run.checkpoint() / STATES, tell)
+        writer.finish_closing(run.spark)
+        stream = Stream(lambda: run.messages(schemaId=wish.schema), writer.write)
+        run.go(stream, behind=writer.compact if plan.compact else None)
+        if wish.close and not run.stopping.is_set():
+            writer.close(run.spark)

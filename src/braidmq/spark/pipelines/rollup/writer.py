@@ -1,0 +1,223 @@
+"""A rollup's micro-batches: computed once, then written to the table and to the topic.
+
+    1. late and invalid rows go to the quarantine
+    2. the windows of the batch are made durable: `rollup_states`
+    3. the closed ones of them go to the table, and as messages to the topic
+
+Each step may be run again: quarantine and table know the batch, the windows are taken as they
+are, and the broker knows the key of the batch's messages.
+"""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's users give it
+
+from braidmq.base.counts import counted
+from braidmq.base.errors import BraidError
+from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
+from braidmq.spark.pipelines.keys import batch_key
+from braidmq.spark.pipelines.readings import Reading
+from braidmq.spark.pipelines.rollup import windows as windowing
+from braidmq.spark.pipelines.rollup.states import State, StateError, States, Windows
+from braidmq.spark.pipelines.rollup.windows import Rules
+from braidmq.spark.pipelines.runs.runs import Batch, Tell
+from braidmq.spark.pipelines.tables.names import plain_name
+from braidmq.spark.pipelines.tables.tables import PARQUET, Table
+from braidmq.spark.pipelines.typed import OF_MESSAGES, QUARANTINE
+from braidmq.spark.source import FORMAT
+
+TOPIC_PREFIX: Final = "rollup."
+CLOSING: Final = "closing"
+"""The name of what is written when the minutes that are still open are closed."""
+
+
+class LostReadingsError(BraidError):
+    """Rows of a batch were neither counted nor put into quarantine; it is not written."""
+
+    def __init__(self, batch_id: int, state: State, counted: int) -> None:
+        super().__init__(
+            f"batch {batch_id}: of {state.rows} rows {counted} were counted, {state.late} were "
+            f"late and {state.invalid} invalid, and that does not add up; if --watermark or "
+            "--ahead is another one since it was killed, run it once as it was"
+        )
+        self.batch_id = batch_id
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a rollup is of, and where it goes; without a *sink* to the table only."""
+
+    reading: Reading
+    rules: Rules
+    out: Path
+    format: str = PARQUET
+    sink: Mapping[str, str] | None = None  # options of the format
+    compact: bool = False
+
+    @property
+    def topic(self) -> str:
+        """The topic that closed minutes go to."""
+        return TOPIC_PREFIX + self.reading.schema_id
+
+
+class Rollup:
+    """Writes the batches of one query, whose states are below *directory*."""
+
+    def __init__(self, goal: Goal, directory: Path, tell: Tell) -> None:
+        self._goal = goal
+        self._tell = tell
+        self._states = States(directory)
+        self._states.prepare()
+        place = goal.out / plain_name(goal.reading.schema_id)
+        self._table = Table(place, goal.format, (DAY,))
+        self._quarantine = Table(goal.out / QUARANTINE, goal.format, (DAY,))
+
+    def write(self, frame: DataFrame, batch: Batch) -> int:
+        """Write a micro-batch of typed rows; return how many rows it had.
+
+        Raises:
+            LostReadingsError: Rows are missing in what would be written.
+            StateError: The windows are not those of this query.
+        """
+        number = batch.batch_id
+        state = self._states.find(number)
+        if state is None:
+            state = self._compute(frame, batch)
+        elif (state.query_id, state.place) != (batch.query_id, batch.place):
+            problem = f"it was computed up to {state.place}, by query {state.query_id}"
+            raise StateError(self._states.directory, number, problem)
+        if state.closed:
+            windows = self._states.windows(number, state).frame(frame.sparkSession)
+            self._publish(windows.where(windowing.is_closed(state.watermark_ms)), batch)
+        self._states.forget_before(number)
+        if self._goal.compact and number % COMPACT_BATCHES == COMPACT_BATCHES - 1:
+            self.compact()
+        self._tell(
+            f"rollup: batch {number}: {state.late} late, {state.invalid} invalid, "
+            f"{counted(state.closed, 'minute')} of sensors closed, {state.open:,} open"
+        )
+        return state.rows
+
+    def compact(self) -> None:
+        """Merge the small files of the tables."""
+        for table in (self._table, self._quarantine):
+            if table.out.is_dir():
+                table.compact()
+
+    def close(self, spark: SparkSession) -> None:
+        """Close the minutes that are still open; what comes for them later is late."""
+        number = self._states.last()
+        state = None if number is None else self._states.find(number)
+        if number is None or state is None or not state.open:
+            return
+        if self._states.closing(number) is None:
+            end_ms = self._states.windows(number, state).last_end_ms()
+            closed = msgspec.structs.replace(
+                state, watermark_ms=end_ms, closed=state.open, open=0, held=0
+            )
+            self._states.keep_closing(number, closed)
+        self.finish_closing(spark)
+
+    def finish_closing(self, spark: SparkSession) -> None:
+        """Write the minutes that were closed behind the last batch, if there are any."""
+        number = self._states.last()
+        closing = None if number is None else self._states.closing(number)
+        if number is None or closing is None:
+            return
+        state = self._states.find(number)
+        assert state is not None
+        windows = self._states.windows(number, state).frame(spark)
+        left = windows.where(~windowing.is_closed(state.watermark_ms))
+        self._publish(left, Batch(state.query_id, number, state.place), CLOSING)
+        self._tell(f"rollup: closed the last {counted(closing.closed, 'minute')} of sensors")
+
+    def _compute(self, frame: DataFrame, batch: Batch) -> State:
+        number, rules = batch.batch_id, self._goal.rules
+        before = self._states.before(number)
+        self._check_schema(before, number)
+        readings = windowing.judged(frame, self._goal.reading, rules)
+        blocks = windowing.blocks_of(readings)
+        newest_ms = None
+        if before is not None and before.watermark_ms is not None:
+            newest_ms = before.watermark_ms + rules.watermark_ms
+        floors = windowing.floors_of(blocks, newest_ms)
+        some_late = windowing.may_be_late(blocks, floors, rules)
+        if some_late:
+            readings = windowing.with_late(readings, floors, rules)
+        invalid = sum(block.invalid for block in blocks)
+        apart = self._put_apart(readings, batch) if some_late or invalid else 0
+        for block in blocks:
+            newest_ms = windowing.later(newest_ms, block.newest_ms)
+        open_before = self._states.open_windows(frame.sparkSession, number)
+        merged = windowing.merged(open_before.unionByName(windowing.windows_of(readings)))
+        staged = self._states.stage(merged)
+        state = State(
+            schema_id=self._goal.reading.schema_id,
+            value=self._goal.reading.value,
+            query_id=batch.query_id,
+            place=batch.place,
+            watermark_ms=None if newest_ms is None else newest_ms - rules.watermark_ms,
+            rows=sum(block.rows for block in blocks),
+            invalid=invalid,
+            late=apart - invalid,
+            files=staged.names,
+        )
+        state = _counted(state, staged, number, 0 if before is None else before.held)
+        self._states.keep(number, state, staged)
+        return state
+
+    def _check_schema(self, before: State | None, number: int) -> None:
+        if before is None:
+            return
+        known, wanted = Reading(before.schema_id, before.value), self._goal.reading
+        if known != wanted:
+            problem = (
+                f"the windows before it are of {known.value!r} of {known.schema_id!r}, "
+                f"not {wanted.value!r} of {wanted.schema_id!r}"
+            )
+            raise StateError(self._states.directory, number, problem)
+
+    def _put_apart(self, readings: DataFrame, batch: Batch) -> int:
+        """Write late and invalid rows into quarantine; return how many they are."""
+        schema = F.lit(self._goal.reading.schema_id).alias("schema")
+        apart = with_day(
+            readings.where("reason is not null").select(*OF_MESSAGES, "value", "reason", schema)
+        )
+        written = self._quarantine.write(
+            apart, batch.query_id, batch.batch_id, place=batch.place
+        )
+        return apart.count() if written.rows is None else written.rows
+
+    def _publish(self, windows: DataFrame, batch: Batch, name: str = "") -> None:
+        table = windowing.as_table(windows)
+        self._table.write(table, batch.query_id, batch.batch_id, name, batch.place)
+        if self._goal.sink is None:
+            return
+        spark = windows.sparkSession
+        key = batch_key(spark, batch.query_id, batch.batch_id + 1) if name else nullcontext()
+        with key:
+            (
+                windowing.as_messages(table)
+                .write.format(FORMAT)
+                .mode("append")
+                .options(**self._goal.sink, topic=self._goal.topic)
+                .option("sinkId", f"rollup {name}".strip())
+                .save()
+            )
+
+
+def _counted(state: State, staged: Windows, number: int, held_before: int) -> State:
+    """Return the state with its windows counted, if no row is missing in them."""
+    closed, still_open = staged.count(state.watermark_ms)
+    counted = closed.readings + still_open.readings - held_before
+    if counted + state.late + state.invalid != state.rows:
+        raise LostReadingsError(number, state, counted)
+    return msgspec.structs.replace(
+        state, closed=closed.windows, open=still_open.windows, held=still_open.readings
+    )

@@ -1,0 +1,1 @@
+"""A run of a pipeline: session, queries, progress, failures, end."""

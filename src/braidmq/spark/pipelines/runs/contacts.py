@@ -1,0 +1,69 @@
+"""The first contact with a broker: before Spark is started, which takes its time.
+
+A broker that has answered once may go and come back, and `patience` waits for it. At an address
+that has never answered, the address is what is wrong.
+"""
+
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from braidmq.columnar.flight.failures import UnauthenticatedError, UnavailableError
+from braidmq.spark.brokers import endpoint_of
+from braidmq.spark.pipelines.runs.failures import QueryFailedError
+from braidmq.spark.runtime.patience import patiently
+
+ANSWER_S_MAX: Final = 5.0
+"""A broker that is being started at the same moment is up by then."""
+
+_LEAD: Final = re.compile(r"failed to connect to all addresses; last error: [A-Z_]+: ")
+_SOCKET: Final = re.compile(r"ipv[46]:\S+: ")
+_ADVICE: Final = "is the broker up, is [flight] on, is the port that of [flight]?"
+_KEY_PLACE: Final = "the key is given in --api-key or BRAIDMQ_API_KEY"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a pipeline's options say that its broker is, with the key for it."""
+
+    path: Path | None
+    endpoint: str | None
+    api_key: str | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """Return what options say."""
+        path = given.get("path")
+        place = None if path is None else Path(path)
+        return cls(place, given.get("endpoint"), given.get("apiKey"))
+
+
+def meet(name: str, given: Mapping[str, str], *, needed: bool) -> None:
+    """Let the broker answer once that options of a source or a sink name.
+
+    One that is named by its directory may be away while its files are read, unless it is
+    *needed* for something else.
+
+    Raises:
+        QueryFailedError: It does not, or does not know the key.
+        ConfigError: The address cannot be one.
+    """
+    address = Address.of(given)
+    if address.api_key is None or not (needed or address.endpoint):
+        return  # an option that is missing is told of by whoever takes them
+
+    def ask() -> None:
+        with closing(endpoint_of(address)) as endpoint:
+            endpoint.offsets()
+
+    try:
+        patiently(ask, ANSWER_S_MAX)
+    except UnauthenticatedError as error:
+        raise QueryFailedError(name, f"{error}; {_KEY_PLACE}") from error
+    except UnavailableError as error:
+        said = _SOCKET.sub("", _LEAD.sub("", str(error)))
+        problem = said if address.endpoint is None else f"{said}; {_ADVICE}"
+        raise QueryFailedError(name, problem) from error

@@ -1,0 +1,76 @@
+"""Progress of a query in plain lines: what each micro-batch had, how fast, how far behind."""
+
+import json
+from typing import Any, Final, Self
+
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from braidmq.base.counts import counted
+from braidmq.spark.reading.offsets import KEY
+
+_RATE_OF_DIGITS: Final = 10
+"""From here on a rate is told without decimals."""
+
+_RATE_MIN: Final = 0.1
+
+
+class BatchLine(str):
+    """A line about one batch that also says, for a bar, how much was done and is left."""
+
+    __slots__ = ("lag", "name", "rows")
+
+    def __new__(cls, text: str, *, name: str, rows: int, lag: int) -> Self:
+        """Return the line *text*, of the pipeline *name*."""
+        made = super().__new__(cls, text)
+        made.name, made.rows, made.lag = name, rows, lag
+        return made
+
+    name: str
+    rows: int
+    lag: int
+
+
+def line(name: str, progress: StreamingQueryProgress, rows: int | None = None) -> BatchLine:
+    """Return one micro-batch as a line; *rows* are those of the log, where they are known."""
+    count = progress.numInputRows if rows is None else rows
+    seconds = progress.batchDuration / 1000
+    return batch_line(name, progress.batchId, rows=count, seconds=seconds, lag=lag(progress))
+
+
+def batch_line(name: str, number: int, *, rows: int, seconds: float, lag: int) -> BatchLine:
+    """Return a batch as a line."""
+    text = (
+        f"{name}: batch {number}, {counted(rows, 'row')} in {seconds:.1f} s, "
+        f"{_rate(rows, seconds)} rows/s, lag {lag:,}"
+    )
+    return BatchLine(text, name=name, rows=rows, lag=lag)
+
+
+def nothing_new(name: str) -> str:
+    """Return the line of a run that has found no message behind its place."""
+    return f"{name}: nothing new, lag 0"
+
+
+def _rate(rows: int, seconds: float) -> str:
+    rate = rows / seconds if seconds else 0.0
+    if rate >= _RATE_OF_DIGITS or not rate:
+        return f"{rate:,.0f}"
+    return f"{rate:.1f}" if rate >= _RATE_MIN else f"below {_RATE_MIN}"
+
+
+def lag(progress: StreamingQueryProgress) -> int:
+    """Return how many offsets of the durable log are behind the batch, over all sources."""
+    behind = 0
+    for source in progress.sources:
+        latest, end = _offset(source.latestOffset), _offset(source.endOffset)
+        if latest is not None and end is not None:
+            behind += max(0, latest - end)
+    return behind
+
+
+def _offset(text: Any) -> int | None:  # noqa: ANN401 - text or nothing, as Spark likes
+    try:
+        found = json.loads(text)[KEY]
+    except (TypeError, ValueError, KeyError):
+        return None
+    return found if isinstance(found, int) else None

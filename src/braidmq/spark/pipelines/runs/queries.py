@@ -1,0 +1,195 @@
+"""A query of a run: started, looked after, started again, and ended behind a batch.
+
+The main thread looks at it, Spark's thread writes its batches. A query whose source process
+dies has failed for Spark; it is started again, and goes on where its checkpoint is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock
+from time import monotonic
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from braidmq.spark.pipelines.runs.checkpoints import Checkpoint
+from braidmq.spark.pipelines.runs.failures import QueryFailedError, is_final, is_java_gone, told
+from braidmq.spark.pipelines.runs.progress import line, nothing_new
+from braidmq.spark.pipelines.runs.triggers import Trigger
+
+RESTARTS_MAX: Final = 5
+"""Of one query, without a micro-batch between them."""
+
+RESTART_S_MIN: Final = 1.0
+RESTART_S_MAX: Final = 30.0
+"""Between two restarts; each waits twice as long as the one before."""
+
+LOOK_S: Final = 0.2
+"""Between two looks at a query."""
+
+COMMIT_S_MAX: Final = 10.0
+"""How long Spark may take to note that a batch is done, when a run ends behind it."""
+
+assert LOOK_S < RESTART_S_MIN < RESTART_S_MAX
+
+Tell = Callable[[str], None]
+"""Where a line for the user goes."""
+
+
+class StoppingError(Exception):
+    """A batch does not begin any more, because the run ends; Spark will run it again."""
+
+
+class Batch(NamedTuple):
+    """Which micro-batch of which query it is, where it ends, and where the one before ended."""
+
+    query_id: str
+    batch_id: int
+    place: str
+    before: str = ""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What a query runs: a frame, made anew at each start, and what becomes of its batches.
+
+    `write` returns how many rows a batch had, or None for what Spark has counted. Each of
+    several streams of a run has a *name* of its own, and a checkpoint.
+    """
+
+    frame: Callable[[], DataFrame]
+    write: Callable[[DataFrame, Batch], int | None]
+    name: str = ""
+    output_mode: str = "append"
+
+
+class Query:
+    """A stream that runs, until *stopping* is set."""
+
+    def __init__(
+        self,
+        label: str,
+        stream: Stream,
+        *,
+        checkpoint: Path,
+        trigger: Trigger,
+        stopping: Event,
+        tell: Tell,
+    ) -> None:
+        self._label = label
+        self._stream = stream
+        self._checkpoint = Checkpoint(checkpoint)
+        self._trigger = trigger
+        self._stopping = stopping
+        self._tell = tell
+        self._writing = Lock()
+        self._query: StreamingQuery | None = None
+        self._has_run = False
+        self._ended = False
+        self._error: BaseException | None = None
+        self._failures = 0
+        self._start_at = 0.0
+        self._told = -1  # the last batch that a line was told of
+        self._written: dict[int, int | None] = {}
+
+    def look(self, now: float) -> bool:
+        """Start it when it is time, tell what it has done; return whether it goes on.
+
+        Raises:
+            QueryFailedError: It has failed for good.
+        """
+        if self._ended:
+            return False
+        if self._query is None:
+            if now >= self._start_at:
+                self._start(now)
+            return True
+        active = self._query.isActive  # asked before its progress, so that nothing is missed
+        self._tell_progress()
+        if not active:
+            error = self._error or self._query.exception()
+            self._query = None
+            if error is not None:
+                self._fail(error, now)
+            else:
+                self._end()
+        return not self._ended
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._told < 0 and not self._written:
+            self._tell(nothing_new(self._label))
+
+    def _start(self, now: float) -> None:
+        self._error = None
+        try:
+            writer = self._stream.frame().writeStream.foreachBatch(self._write)
+            writer = writer.option("checkpointLocation", str(self._checkpoint.path))
+            writer = writer.outputMode(self._stream.output_mode)
+            if self._trigger.every_ms is None:
+                writer = writer.trigger(availableNow=True)
+            else:
+                every = f"{self._trigger.every_ms} milliseconds"
+                writer = writer.trigger(processingTime=every)
+            self._query = writer.start()
+        except Exception as error:
+            if not is_java_gone(error) and not self._has_run:
+                raise QueryFailedError(self._label, told(error)) from error
+            self._fail(error, now)
+        self._has_run = True
+
+    def _write(self, frame: DataFrame, batch_id: int) -> None:
+        """Write a micro-batch; Spark calls it, in a thread of its own."""
+        with self._writing:
+            try:
+                self._written[batch_id] = self._stream.write(frame, self._batch(batch_id))
+            except BaseException as error:
+                self._error = error
+                raise
+
+    def _batch(self, batch_id: int) -> Batch:
+        if self._stopping.is_set():
+            raise StoppingError
+        place = self._checkpoint.place(batch_id)
+        before = self._checkpoint.place_before(batch_id)
+        return Batch(self._checkpoint.query_id(), batch_id, place, before)
+
+    def _tell_progress(self) -> None:
+        assert self._query is not None
+        for progress in self._query.recentProgress:
+            if progress.batchId > self._told and progress.batchId in self._written:
+                self._told = progress.batchId
+                self._failures = 0
+                rows = self._written.pop(progress.batchId)
+                self._tell(line(self._label, progress, rows))
+
+    def _fail(self, error: BaseException, now: float) -> None:
+        if is_java_gone(error):
+            raise error
+        if self._stopping.is_set():
+            return
+        if is_final(error) or self._failures >= RESTARTS_MAX:
+            raise QueryFailedError(self._label, told(error)) from error
+        wait = min(RESTART_S_MIN * 2**self._failures, RESTART_S_MAX)
+        self._failures += 1
+        self._start_at = now + wait
+        self._tell(
+            f"{self._label}: {told(error)}; restart {self._failures} of {RESTARTS_MAX} "
+            f"in {wait:.0f} s"
+        )
+
+    def stop(self) -> None:
+        """End it behind the batch that is being written."""
+        if self._query is None:
+            return
+        with self._writing:  # no batch begins behind this one
+            newest = max(self._written, default=-1)
+        deadline = monotonic() + COMMIT_S_MAX
+        while newest >= 0 and not self._checkpoint.is_committed(newest):
+            if not self._query.isActive or monotonic() >= deadline:
+                break
+            Event().wait(LOOK_S)
+        self._query.stop()
+        self._tell_progress()

@@ -1,0 +1,40 @@
+"""How many messages a micro-batch has, by the index of the log, whatever was read of it."""
+
+import json
+from collections.abc import Mapping
+
+from braidmq.spark.options import for_stream, wants
+from braidmq.spark.pipelines.runs.queries import Batch
+from braidmq.spark.reading.offsets import as_place
+from braidmq.spark.reading.scans import Scan
+from braidmq.spark.runtime.patience import patiently
+
+
+def messages_of(source: Mapping[str, str], batch: Batch) -> int | None:
+    """Return how many messages a batch has of the stream that *source* are the options of.
+
+    None: it is the first one of a checkpoint that does not say where it began.
+
+    Raises:
+        LostOffsetsError: An offset of the batch is lost, and that is an error.
+        LogError: The checkpoint is another format's.
+    """
+    end = as_place(json.loads(batch.place))
+    if not batch.before and end.begin is None:
+        return None
+    begin, limits = end.behind(as_place(json.loads(batch.before or batch.place)))
+    options = for_stream(source)
+    topics = None if options.topics is None else frozenset(options.topics)
+    scan = Scan(options, [], topics, options.pattern)
+    count = _messages(scan, begin, end.offset)
+    for topic, floor in limits.floors.items():
+        if wants(options, topic):
+            early = Scan(options, [], frozenset({topic}))
+            count -= _messages(early, begin, min(floor, end.offset))
+    return count
+
+
+def _messages(scan: Scan, start: int, end: int) -> int:
+    if start >= end:
+        return 0
+    return sum(part.messages for part in patiently(lambda: scan.cut(start, end)))

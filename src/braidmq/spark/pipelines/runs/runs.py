@@ -1,0 +1,285 @@
+"""A run of a pipeline: its session, its queries, and how it ends.
+
+    run = Run("archive", plan, tell)
+    run.go(Stream(frame=lambda: run.messages(), write=write))
+
+SIGTERM and SIGINT end a run behind the batch that is being written; the next run goes on there.
+Whoever sends them may send them to Spark, too: what that breaks is not an error of the run.
+"""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from socketserver import BaseServer
+from threading import Event, current_thread, main_thread
+from time import monotonic
+from types import FrameType
+from typing import Any, Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from braidmq.base.errors import ConfigError, DataDirInUseError
+from braidmq.spark.pipelines.runs.contacts import meet
+from braidmq.spark.pipelines.runs.failures import (
+    JavaGoneError,
+    QueryFailedError,
+    is_java_gone,
+    is_of_spark,
+    told,
+)
+from braidmq.spark.pipelines.runs.queries import LOOK_S, Batch, Query, Stream, Tell
+from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.tables.tables import PARQUET
+from braidmq.spark.sessions import MASTER, session
+from braidmq.spark.source import FORMAT
+from braidmq.wal.disk import Disk
+
+__all__ = ["Batch", "Plan", "Run", "Stream", "Tell"]
+
+CHECKPOINT: Final = "_checkpoint"
+LOG: Final = "_spark.log"
+LOCK: Final = "_lock"
+"""In the directory of the output; readers of tables pass over names with a `_`."""
+
+SIGNAL_S_MAX: Final = 0.5
+"""A signal to all processes at once may end Spark so much earlier than it is seen here."""
+
+GOES_ON: Final = "the next run goes on from here"
+CONFIG: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every pipeline is told."""
+
+    source: Mapping[str, str]  # options of the format
+    out: Path
+    checkpoint: Path | None = None  # below `out` when there is none
+    trigger: Trigger = field(default_factory=Trigger)
+    format: str = PARQUET
+    master: str = MASTER
+    config: Mapping[str, str] = field(default_factory=dict)  # of Spark
+    compact: bool = False  # merge small files
+
+
+class Run:
+    """One life of a pipeline; `tell` is given a line for each thing that happens."""
+
+    def __init__(self, name: str, plan: Plan, tell: Tell) -> None:
+        self.name = name
+        self.plan = plan
+        self.tell = tell
+        self.stopping = Event()
+        self._failed = False
+        self._has_met = False
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session; it is made when it is asked for.
+
+        Raises:
+            ConfigError: There is no Java.
+            QueryFailedError: Spark does not start, or the broker has never answered.
+        """
+        self.meet()
+        self.plan.out.mkdir(parents=True, exist_ok=True)
+        log = self.plan.out / LOG
+        config = {**CONFIG, **self.plan.config}
+        try:
+            with _errors_into(log), _interrupts_kept():
+                found = session(f"braidmq {self.name}", master=self.plan.master, config=config)
+            found.sparkContext.setLogLevel("ERROR")
+        except (PySparkException, Py4JError) as error:
+            problem = f"Spark does not start: {told(error)}; {log} says more"
+            raise QueryFailedError(self.name, problem) from error
+        _keep_quiet()
+        _let_java_go_quietly(found.sparkContext._accumulatorServer)  # noqa: SLF001 - as Spark made it
+        return found
+
+    def meet(self) -> None:
+        """Let the broker answer, if it is read or begins a cursor; later it may be away.
+
+        Raises:
+            QueryFailedError: It does not.
+        """
+        if not self._has_met:
+            begins = "groupId" in self.plan.source and not self.checkpoint().exists()
+            meet(self.name, self.plan.source, needed=begins)
+        self._has_met = True
+
+    def messages(self, **options: str) -> DataFrame:
+        """Return the log as a stream, with the plan's options and more."""
+        return self.spark.readStream.format(FORMAT).options(**self.source(**options)).load()
+
+    def source(self, **options: str) -> dict[str, str]:
+        """Return the options of such a stream."""
+        return {"startingOffsets": "earliest", **self.plan.source, **options}
+
+    def checkpoint(self, name: str = "") -> Path:
+        """Return the directory of a stream's checkpoint."""
+        return (self.plan.checkpoint or self.plan.out / CHECKPOINT) / name
+
+    def go(self, *streams: Stream, behind: Callable[[], object] | None = None) -> None:
+        """Run queries until they have read everything, or until a signal.
+
+        *behind* is done when everything is read, and not behind a signal.
+
+        Raises:
+            ConfigError: Another run writes the same output, or there is no Java.
+            QueryFailedError: A query has failed for good.
+            JavaGoneError: Spark has died.
+        """
+        with self.ending(), _held(self.plan.out):
+            assert self.spark is not None  # first of all: it may not come up
+            self._watch([self._query(stream) for stream in streams])
+            if behind is not None and not self.stopping.is_set():
+                behind()
+
+    @contextmanager
+    def ending(self, left: str = GOES_ON) -> Iterator[None]:
+        """Let a signal set `stopping`; what Spark fails with behind it is told as an end.
+
+        *left* says what becomes of what is not done.
+        """
+        with signals(self.stopping):
+            try:
+                yield
+            except Exception as error:
+                if not self._is_end(error):
+                    raise
+                self.tell(f"{self.name}: stopped; {left}")
+
+    def _query(self, stream: Stream) -> Query:
+        return Query(
+            " ".join(filter(None, (self.name, stream.name))),
+            stream,
+            checkpoint=self.checkpoint(stream.name),
+            trigger=self.plan.trigger,
+            stopping=self.stopping,
+            tell=self.tell,
+        )
+
+    def _watch(self, queries: list[Query]) -> None:
+        going = True
+        try:
+            while going and not self.stopping.wait(LOOK_S):
+                now = monotonic()
+                going = any([query.look(now) for query in queries])  # noqa: C419 - each of them
+            for query in queries:
+                query.stop()
+        except Exception as error:
+            going = self._is_end(error)
+            if not going and is_java_gone(error):
+                raise JavaGoneError(self.name) from error
+            self._failed = not going
+            self._give_up(queries)
+            if not going:
+                raise
+        if going:
+            self.tell(f"{self.name}: stopped; {GOES_ON}")
+
+    def _is_end(self, error: Exception) -> bool:
+        """Return whether *error* is what becomes of Spark when all of us are told to end."""
+        return is_of_spark(error) and not self._failed and self.stopping.wait(SIGNAL_S_MAX)
+
+    def _give_up(self, queries: list[Query]) -> None:
+        self.stopping.set()
+        for query in queries:
+            with suppress(Exception):  # the first failure is the one that is told
+                query.stop()
+
+
+@contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """Keep other runs from writing *out*; the kernel gives it back when the process ends."""
+    out.mkdir(parents=True, exist_ok=True)
+    disk = Disk(out)
+    try:
+        disk.lock(LOCK)
+    except DataDirInUseError:
+        raise ConfigError("--out", f"{out} is being written by another run") from None
+    try:
+        yield
+    finally:
+        disk.unlock(LOCK)
+
+
+@contextmanager
+def signals(stopping: Event) -> Iterator[None]:
+    """Let SIGTERM and SIGINT set *stopping*, in the main thread."""
+    if current_thread() is not main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before: dict[int, Any] = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Keep the handler of SIGINT: Spark sets one that breaks into whatever is being done."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if current_thread() is main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def _keep_quiet() -> None:
+    """Keep py4j from printing what fails with all that led to it; it is told in one line."""
+    for name in ("", "py4j"):
+        logger = logging.getLogger(name)
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
+
+
+def _let_java_go_quietly(server: BaseServer) -> None:
+    """Keep Spark's server of accumulators from printing that the JVM has hung up.
+
+    It is another thread, so it may be the last to print: behind what the run says of its end.
+    """
+    tell = server.handle_error
+
+    def handle_error(request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in socketserver
+        if not isinstance(sys.exception(), EOFError | OSError):
+            tell(request, client_address)
+
+    server.handle_error = handle_error  # type: ignore[method-assign] # of this one server
+
+
+@contextmanager
+def _errors_into(path: Path) -> Iterator[None]:
+    """Let a JVM that starts meanwhile write into a file what it would write to the terminal."""
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - no other way to ask
+        yield
+        return
+    kept = os.dup(2)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

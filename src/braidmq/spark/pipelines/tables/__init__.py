@@ -1,0 +1,1 @@
+"""Tables that pipelines write: layout, staging, commit, compaction, Delta."""

@@ -1,0 +1,239 @@
+"""Compaction: the small files of a directory become few, and one rename shows them.
+
+1. A directory beside the table gets the merged files, and links to the others.
+2. It and the directory in the table exchange their names: one rename, for all files at once.
+3. What is outside now is deleted.
+
+Killed before 2, the table is as it was; killed later, as it is. What is left is deleted by the
+next one. A table is compacted by the process that writes it, when no batch is between its
+record and its last rename.
+
+Rows keep their order, in files and from file to file: only neighbours become one file, and it
+stands where the first of them was. See `Place`.
+"""
+
+import ctypes
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from braidmq.base.errors import BraidError
+from braidmq.base.limits import MIB
+from braidmq.spark.pipelines.tables.batches import INTENT, RECORDS, STATE
+from braidmq.wal.disk import Disk
+
+FILES_MIN: Final = 8
+"""So many small files of one directory make it worth the while."""
+
+SMALL_BYTES_MAX: Final = 64 * MIB
+ROW_GROUP_BYTES: Final = 64 * MIB
+BATCH_ROWS: Final = 16_384
+SUFFIX: Final = ".compaction"
+"""Of the directory beside the table, or in it where there is no other place."""
+
+_UNFINISHED: Final = ".merging"
+_WRITER_AND_PART: Final = r"(?:-(?P<writer>.+))?-(?P<part>\d+)\.parquet"
+_BATCH: Final = re.compile(r"batch-(?P<number>\d+)" + _WRITER_AND_PART)
+_MERGED: Final = re.compile(r"merged-(?P<number>\d+)-(?P<last>\d+)" + _WRITER_AND_PART)
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+
+
+class CannotExchangeError(BraidError):
+    """A file system cannot let two directories exchange their names."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path}: the file system cannot exchange two directories ({reason}); "
+            "leave --compact out"
+        )
+        self.path = path
+
+
+class Place(NamedTuple):
+    """Where the rows of a file stand among those of its directory, as its name says it.
+
+        batch-<number>[-<writer>]-<part>.parquet            what a batch has brought
+        merged-<number>-<last>[-<writer>]-<part>.parquet    the first of its files, and the last
+
+    The numbers of one writer only grow. So what it brings later stands behind what it has
+    brought, merged or not, and those of several writers stay each in its order.
+    """
+
+    number: int
+    writer: str
+    part: int
+    last: int
+
+    @classmethod
+    def of(cls, name: str) -> "Place | None":
+        """Return the place of a file; None: the name is not one of ours."""
+        found = _BATCH.fullmatch(name) or _MERGED.fullmatch(name)
+        if found is None:
+            return None
+        said = found.groupdict()
+        number = int(said["number"])
+        last = int(said.get("last") or number)
+        return cls(number, said["writer"] or "", int(said["part"]), last)
+
+    def merged_name(self, last: int) -> str:
+        """Return the name of the file that begins here, and has batches up to *last*."""
+        writer = f"-{self.writer}" if self.writer else ""
+        return f"merged-{self.number:010d}-{last:010d}{writer}-{self.part:04d}.parquet"
+
+
+class Source(NamedTuple):
+    """A file, and where it stands."""
+
+    place: Place
+    path: Path
+
+
+def compact(root: Path) -> int:
+    """Merge small files in each directory of the table at *root*; return how many had them.
+
+    Raises:
+        CannotExchangeError: The file system is too simple.
+        OSError: The disk fails.
+    """
+    root = root.resolve()
+    _tidy(root)
+    if any((root / RECORDS).glob(f"*/*.{INTENT}")):
+        return 0
+    found = [(directory, _runs(files)) for directory, files in _directories(root)]
+    worth = [(d, runs) for d, runs in found if sum(map(len, runs)) >= FILES_MIN]
+    if worth:
+        work = _workplace(root)
+        for directory, runs in worth:
+            _replace(directory, runs, work)
+        _tidy(root)
+    return len(worth)
+
+
+def _workplaces(root: Path) -> tuple[Path, Path]:
+    """Return the directories in the table and beside it, of which one is used."""
+    return root / STATE / SUFFIX, root.parent / f".{root.name}{SUFFIX}"
+
+
+def _tidy(root: Path) -> None:
+    for place in _workplaces(root):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _workplace(root: Path) -> Path:
+    """Make a directory, empty, from which a rename into the table is possible.
+
+    Beside the table no reader looks. Where the table is a file system of its own, or what is
+    beside it cannot be written, the directory stays hidden in it: a reader that looks into
+    hidden directories may see rows twice then, for the moment around the rename.
+    """
+    inside, beside = _workplaces(root)
+    inside.mkdir(parents=True)
+    try:
+        return inside.rename(beside)
+    except OSError:
+        return inside
+
+
+def _directories(root: Path) -> Iterator[tuple[Path, list[Path]]]:
+    for directory, names, files in os.walk(root):
+        is_leaf = not names and Path(directory) != root
+        names[:] = sorted(name for name in names if not name.startswith(("_", ".")))
+        if is_leaf:
+            yield Path(directory), [Path(directory, name) for name in files]
+
+
+def _runs(files: Sequence[Path]) -> list[list[Source]]:
+    """Return small files that are to be one: neighbours, with no large file between them."""
+    placed = ((Place.of(file.name), file) for file in files)
+    runs: list[list[Source]] = [[]]
+    for source in sorted(Source(place, file) for place, file in placed if place is not None):
+        if source.path.stat().st_size <= SMALL_BYTES_MAX:
+            runs[-1].append(source)
+        else:
+            runs.append([])
+    return [run for run in runs if len(run) > 1]
+
+
+def _replace(directory: Path, runs: Sequence[Sequence[Source]], work: Path) -> None:
+    new = work / "new"
+    new.mkdir()
+    names = [_merged(run, new) for run in runs]
+    gone = {source.path.name for run in runs for source in run}
+    for file in directory.iterdir():
+        if file.name not in gone:
+            (new / file.name).hardlink_to(file)
+    for name in names:
+        (new / f"{name}{_UNFINISHED}").rename(new / name)
+    disk = Disk(work)
+    disk.sync_dir(new.name)
+    exchange(new, directory)
+    disk.sync_dir(str(directory.parent))
+    shutil.rmtree(new)
+
+
+def _merged(run: Sequence[Source], new: Path) -> str:
+    """Merge a run into a file that has no reader yet; return the name that it is to get."""
+    last = max(source.place.last for source in run)
+    name = run[0].place.merged_name(last)
+    _merge([source.path for source in run], new / f"{name}{_UNFINISHED}")
+    return name
+
+
+def _merge(files: Sequence[Path], target: Path) -> None:
+    """Write the rows of *files* into one, a row group at a time, with one of them open."""
+    schemas, expected = [], 0
+    for file in files:
+        with pq.ParquetFile(file) as source:
+            schemas.append(source.schema_arrow)
+            expected += source.metadata.num_rows
+    schema = pa.unify_schemas(schemas)
+    with pq.ParquetWriter(target, schema) as writer:
+        for group in _groups(files, schema):
+            writer.write_table(group)
+    assert pq.read_metadata(target).num_rows == expected
+    opened = Disk(target.parent).open(target.name, write=False, create=False)
+    opened.fsync()
+    opened.close()
+
+
+def _groups(files: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
+    waiting: list[pa.Table] = []
+    size = 0
+    for file in files:
+        with pq.ParquetFile(file) as source:
+            for batch in source.iter_batches(BATCH_ROWS):
+                waiting.append(_with_all_columns(pa.Table.from_batches([batch]), schema))
+                size += waiting[-1].nbytes
+                if size >= ROW_GROUP_BYTES:
+                    yield pa.concat_tables(waiting)
+                    waiting, size = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(schema.names).cast(schema)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two directories exchange their names, in one step.
+
+    Raises:
+        CannotExchangeError: The file system cannot do it, or one is not there.
+    """
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        raise CannotExchangeError(other, "the C library does not know it")
+    names = os.fsencode(one), os.fsencode(other)
+    if rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
+        raise CannotExchangeError(other, os.strerror(ctypes.get_errno()))

@@ -1,0 +1,162 @@
+"""Staging: each task writes its rows into files that no reader sees, and says which.
+
+    frame.write.format("braidmq-staging")      directory, layout: where, and how rows are parted
+
+Runs on executors, from Arrow batches to Parquet files: rows never pass through Spark's own
+writer. A task that is tried again stages again under other names, and only files of tasks that
+count are in the report. A staged file is whole and on the disk before the report names it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from braidmq.base.limits import MIB
+from braidmq.spark.pipelines.tables.layouts import Layout, Piece
+from braidmq.spark.pipelines.tables.packing import unpacked
+from braidmq.wal.disk import Disk
+from braidmq.wal.files import replace_file
+
+FORMAT: Final = "braidmq-staging"
+BUFFER_BYTES_MAX: Final = 128 * MIB
+"""What a task gathers before it writes: then a file for each directory that has rows in it."""
+
+SUFFIX: Final = ".staged"
+"""Not .parquet: some readers look into every directory, hidden or not."""
+
+REPORT: Final = "report.json"
+
+
+class StagedFile(msgspec.Struct, frozen=True):
+    """A file that waits for its name: how many rows, and where they belong."""
+
+    staged: str
+    branch: str
+    directory: str
+    values: dict[str, str | None]
+    rows: int
+    bytes: int
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """What tasks have staged, and how many rows they were given."""
+
+    received: int
+    files: list[StagedFile]
+
+    @property
+    def rows(self) -> int:
+        """The rows of all files."""
+        return sum(file.rows for file in self.files)
+
+
+@dataclass
+class TaskReport(WriterCommitMessage):
+    """What one task has staged, as JSON."""
+
+    text: bytes
+
+
+class StagingWriter(DataSourceArrowWriter):
+    """Writes the rows of a frame into files below *directory*."""
+
+    def __init__(self, directory: str, layout: Layout) -> None:
+        self._directory = directory
+        self._layout = layout
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
+        """Write the rows of a task; on an executor."""
+        context = TaskContext.get()
+        task = f"{context.partitionId() if context else 0:06d}"
+        files: list[StagedFile] = []
+        waiting: list[pa.RecordBatch] = []
+        received = size = 0
+        for batch in iterator:
+            waiting.append(batch)
+            received += len(batch)
+            size += batch.nbytes
+            if size >= BUFFER_BYTES_MAX:
+                files += self._flush(task, len(files), waiting)
+                waiting, size = [], 0
+        files += self._flush(task, len(files), waiting)
+        return TaskReport(msgspec.json.encode(Staged(received, files)))
+
+    def _flush(self, task: str, count: int, batches: list[pa.RecordBatch]) -> list[StagedFile]:
+        if not batches:
+            return []
+        pieces = self._layout.pieces(unpacked(pa.Table.from_batches(batches)))
+        files = [
+            # Names in the order of the rows, and another one for each attempt.
+            self._stage(f"{task}-{number:06d}-{uuid4().hex}{SUFFIX}", piece)
+            for number, piece in enumerate(pieces, count)
+        ]
+        disk = Disk(Path(self._directory))
+        for staged in files:  # behind all of them: a disk makes many durable at once
+            file = disk.open(staged.staged, write=False, create=False)
+            file.fsync()
+            file.close()
+        return files
+
+    def _stage(self, name: str, piece: Piece) -> StagedFile:
+        path = Path(self._directory, name)
+        words = [f.name for f in piece.rows.schema if not pa.types.is_binary(f.type)]
+        # Payloads are seldom the same; to look for that costs more than it brings.
+        pq.write_table(piece.rows, path, use_dictionary=words)
+        return StagedFile(
+            name,
+            piece.branch,
+            piece.directory,
+            piece.values,
+            len(piece.rows),
+            path.stat().st_size,
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Write down what the tasks that count have staged; on the driver's machine."""
+        parts = [
+            msgspec.json.decode(message.text, type=Staged)
+            for message in messages
+            if isinstance(message, TaskReport)
+        ]
+        # Spark commits when every task has succeeded; less than all would be a silent loss.
+        assert len(parts) == len(messages), "a task without a report"
+        files = sorted((file for part in parts for file in part.files), key=lambda f: f.staged)
+        whole = Staged(sum(part.received for part in parts), files)
+        replace_file(Disk(Path(self._directory)), REPORT, msgspec.json.encode(whole))
+
+
+class StagingSink(DataSource):
+    """The format that stages; its two options are its own business."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002, FBT001 - Spark's call
+        """Return the writer of one attempt at a batch; on the driver."""
+        layout = Layout.from_json(self.options["layout"])
+        return StagingWriter(self.options["directory"], layout)
+
+
+def stage(frame: DataFrame, directory: Path, layout: Layout) -> Staged:
+    """Let the tasks of *frame* write their rows into files below *directory*."""
+    frame.sparkSession.dataSource.register(StagingSink)
+    writer = frame.write.format(FORMAT).mode("append")
+    writer.options(directory=str(directory), layout=layout.to_json()).save()
+    return report_at(directory)
+
+
+def report_at(directory: Path) -> Staged:
+    """Return what was staged in *directory*."""
+    return msgspec.json.decode((directory / REPORT).read_bytes(), type=Staged)

@@ -1,0 +1,1 @@
+"""Reading the log with Spark: batch and stream, offsets, filters, partitions."""

@@ -1,0 +1,99 @@
+"""The listener that reports finished batches to the cursors of their groups.
+
+Spark tells a source about a batch when it plans the next one, so it never hears of the last.
+The listener does; but it lives in the driver's Python and the reader in a process of its own,
+so it finds the source's options where the JVM keeps them: in the query's analysed plan, whose
+streaming leaves, each counted once, are the sources of the query's progress in this order.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it has no types
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+
+from braidmq.base.errors import BraidError
+from braidmq.spark.options import for_stream
+from braidmq.spark.reading.cursors import Cursor
+from braidmq.spark.reading.offsets import as_id
+
+_RELATION: Final = "StreamingRelationV2"
+
+
+class CursorListener(StreamingQueryListener):
+    """Reports the end of each finished batch of each query of a session; on the driver.
+
+    Where it cannot find out what a query reads, the reader's own reports remain.
+    """
+
+    def __init__(self, session: SparkSession, source: str) -> None:
+        self._session = session
+        self._source = source
+        self._cursors: dict[str, list[Cursor | None]] = {}  # by run, one for each source
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Look up what the query reads, while it can be found."""
+        try:
+            query = self._session.streams.get(str(event.id))
+            found = [] if query is None else sources_of(query, self._source)
+            cursors = [None if given is None else cursor_of(given) for given in found]
+        except (Py4JError, PySparkException, AttributeError, BraidError) as error:
+            import structlog  # slow, and hardly ever needed
+
+            structlog.get_logger().debug("sources_not_found", problem=repr(error))
+            return
+        if any(cursors):
+            self._cursors[str(event.runId)] = cursors
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Report where a batch ended that is finished."""
+        progress = event.progress
+        cursors = self._cursors.get(str(progress.runId), [])
+        if len(cursors) != len(progress.sources):
+            return
+        for cursor, source in zip(cursors, progress.sources, strict=True):
+            if cursor is not None and source.endOffset:
+                cursor.report(as_id(msgspec.json.decode(source.endOffset)))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Forget the query."""
+        self._cursors.pop(str(event.runId), None)
+
+
+def cursor_of(given: Mapping[str, str]) -> Cursor | None:
+    """Return the cursor of a stream with these options, or None if it is in no group."""
+    options = for_stream(given)
+    return None if options.group_id is None else Cursor(options)
+
+
+def sources_of(query: StreamingQuery, name: str) -> list[dict[str, str] | None]:
+    """Return the options of each source of a query that has this format, None for others.
+
+    Raises:
+        Py4JError: The JVM's plan is not what it was when this was written.
+    """
+    leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()  # noqa: SLF001 - no other way
+    seen: list[Any] = []
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if leaf.isStreaming() and not any(leaf.equals(other) for other in seen):
+            seen.append(leaf)
+    return [_options(leaf) if _is_of(leaf, name) else None for leaf in seen]
+
+
+def _is_of(leaf: Any, name: str) -> bool:  # noqa: ANN401 - an object of the JVM
+    is_second = str(leaf.getClass().getSimpleName()) == _RELATION
+    return is_second and str(leaf.sourceName()).lower() == name
+
+
+def _options(leaf: Any) -> dict[str, str]:  # noqa: ANN401 - an object of the JVM
+    return {str(k): str(v) for k, v in dict(leaf.extraOptions().asCaseSensitiveMap()).items()}

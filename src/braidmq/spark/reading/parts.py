@@ -1,0 +1,22 @@
+"""A part of a read as Spark carries it from the driver to a task."""
+
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+from braidmq.columnar import Part
+from braidmq.spark.reading.offsets import NO_LIMITS, Limits
+
+
+@dataclass
+class LogPart(InputPartition):
+    """The offsets from `start` to before `end`, without the rows that `limits` leave out."""
+
+    start: int
+    end: int
+    limits: Limits = NO_LIMITS
+
+
+def as_partitions(parts: list[Part], limits: Limits) -> list[InputPartition]:
+    """Return parts as what Spark expects of a reader."""
+    return [LogPart(p.start, p.end, limits.within(p.start, p.end)) for p in parts]

@@ -1,0 +1,293 @@
+"""What a read does with a range of offsets: cut it on the driver, read parts on executors.
+
+A scan is a value: it is pickled into every task, and the same part of it gives the same rows
+wherever and whenever it is read.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from braidmq.base.errors import ConfigError
+from braidmq.columnar import Decoding, Part, TypedSchema, Unsealing
+from braidmq.columnar.cuts import PARTS_MAX, SIZES
+from braidmq.columnar.decoding.columns import TYPES
+from braidmq.columnar.decoding.decode import ERROR_COLUMN
+from braidmq.columnar.flight.failures import TooManyTopicsError, UnavailableError
+from braidmq.columnar.logs import Log
+from braidmq.columnar.loss import DataLossError
+from braidmq.spark.brokers import log_of
+from braidmq.spark.options import ReadOptions
+from braidmq.spark.reading.offsets import NO_LIMITS, Limits, told
+from braidmq.spark.runtime.patience import patiently
+from braidmq.spark.runtime.workers import leave, settle
+from braidmq.spark.values import KEY_FILE_FIX, SCHEMA_FIX, OptionError, refused_as
+
+Answer = TypeVar("Answer")
+
+NO_LIMIT: Final = 2**63 - 1
+BATCH_ROWS: Final = 16_384
+"""Small enough that the JVM takes one in while the next one is made, in the cache of a core."""
+
+
+def typed_schema(options: ReadOptions) -> TypedSchema | None:
+    """Return the schema that payloads are decoded with: a built-in one, or one of a file.
+
+    Raises:
+        OptionError: There is none of that id, or it cannot be columns.
+    """
+    given = options.schema_id
+    if given is None:
+        return None
+    with refused_as("schemaId", given, SCHEMA_FIX):
+        is_file = given.endswith(".json")
+        found = TypedSchema.from_file(given) if is_file else TypedSchema.built_in(given)
+        Decoding(found)  # which judges the names of its fields
+    return found
+
+
+def full_schema(options: ReadOptions) -> pa.Schema:
+    """Return every column of a read, in order.
+
+    Raises:
+        OptionError: The schema of the payloads cannot be used.
+    """
+    names = [name for name in TYPES if options.headers or name != "headers"]
+    own = pa.schema([(name, TYPES[name]) for name in names])
+    typed = typed_schema(options)
+    if typed is not None:
+        return Decoding(typed).schema_behind(own)
+    if options.key_file is not None:
+        return pa.schema([*own, pa.field(ERROR_COLUMN, pa.string())])
+    return own
+
+
+@dataclass
+class Scan:
+    """A read of the columns *names*, of topics that may be fewer than those of the options.
+
+    A *pattern* that only helps makes the read smaller; whoever reads filters the rows as well.
+    """
+
+    options: ReadOptions
+    names: list[str]
+    topics: frozenset[str] | None = None
+    pattern: str | None = None
+    pattern_only_helps: bool = False
+    schema: TypedSchema | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note what payloads are decoded with.
+
+        Runs on the driver. A schema goes along to every task: its file may be changed, or not
+        be there. A key stays in its file.
+
+        Raises:
+            OptionError: The schema cannot be used, or the key.
+        """
+        decoded = any(name not in TYPES for name in self.names)
+        self.schema = typed_schema(self.options) if decoded else None
+        key_file = self.options.key_file
+        # Executors that are elsewhere may have a key that the driver has not.
+        if key_file is not None and (
+            self.options.path is not None or os.access(key_file, os.R_OK)
+        ):
+            self._unsealing()
+
+    @cached_property
+    def log(self) -> Log:
+        """The log of this process: a task has another one than the driver."""
+        return log_of(self.options)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "log"}
+
+    def cut(self, start: int, end: int) -> list[Part]:
+        """Return the parts of a range that have a wanted message, as large as was asked for.
+
+        Runs on the driver.
+
+        Raises:
+            LostOffsetsError: An offset of the range is lost, and that is an error.
+            DamagedLogError: The log is damaged.
+        """
+        parts = self._cut(start, end, self.options.partition_bytes, None)
+        least = self.options.partitions_min
+        if least is not None and 0 < len(parts) < least:
+            parts = self._cut(start, end, None, least)
+        return parts
+
+    def _cut(
+        self, start: int, end: int, target_bytes: int | None, count: int | None
+    ) -> list[Part]:
+        try:
+            found = self._asked(
+                lambda pattern: self.log.cut(
+                    start,
+                    end,
+                    topics=self.topics,
+                    pattern=pattern,
+                    target_bytes=target_bytes,
+                    parts=count,
+                    fail_on_data_loss=self.options.fail_on_data_loss,
+                )
+            )
+        except DataLossError as error:
+            raise told(error) from None
+        except ConfigError as error:
+            if error.key != SIZES:
+                raise
+            raise _too_many(target_bytes, count) from None
+        return [part for part in found if part.messages]
+
+    def has_messages(self, start: int, end: int) -> bool:
+        """Tell whether a range has any message, wanted or not.
+
+        Runs on the driver.
+
+        Raises:
+            LostOffsetsError: An offset of the range is lost, and that is an error.
+            DamagedLogError: The log is damaged.
+        """
+        try:
+            whole = self.log.cut(
+                start, end, parts=1, fail_on_data_loss=self.options.fail_on_data_loss
+            )
+        except DataLossError as error:
+            raise told(error) from None
+        return any(part.messages for part in whole)
+
+    def advance(self, start: int, *, messages: int = NO_LIMIT, size: int = NO_LIMIT) -> int:
+        """Return the offset behind so many wanted messages, or bytes of payload.
+
+        Runs on the driver.
+
+        Raises:
+            LostOffsetsError: An offset on the way is lost, and that is an error.
+            DamagedLogError: The log is damaged.
+        """
+        try:
+            return self._asked(
+                lambda pattern: self.log.advance(
+                    start,
+                    topics=self.topics,
+                    pattern=pattern,
+                    messages=messages,
+                    payload_bytes=size,
+                    fail_on_data_loss=self.options.fail_on_data_loss,
+                )
+            )
+        except DataLossError as error:
+            raise told(error) from None
+
+    def read(
+        self, start: int, end: int, limits: Limits = NO_LIMITS
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part, in order, but for those that *limits* leave out.
+
+        Runs on executors.
+
+        Raises:
+            LostOffsetsError: An offset of the part is lost, and that is an error.
+            DamagedLogError: The log is damaged.
+            ConfigError: The key or the schema cannot be used.
+            EndpointError: The endpoint refuses the read, or cannot be reached.
+        """
+        settle()
+        try:
+            yield from self._read(start, end, limits)
+        except GeneratorExit as given_up:
+            leave(given_up)
+            raise
+        except DataLossError as error:
+            raise told(error) from None
+        except UnavailableError:
+            # Spark runs the task again, at once, and gives up after a few attempts.
+            with suppress(UnavailableError):
+                patiently(self.log.offsets)
+            raise
+
+    def _read(self, start: int, end: int, limits: Limits) -> Iterator[pa.RecordBatch]:
+        limited = limits.within(start, end) != NO_LIMITS
+        own = [name for name in self.names if name in TYPES]
+        if limited:
+            own += [name for name in ("topic", "offset") if name not in own]
+        decoding = self._decoding()
+        found = self._asked(
+            lambda pattern: self.log.batches(
+                start=start,
+                end=end,
+                topics=self.topics,
+                pattern=pattern,
+                columns=own,
+                decoding=decoding,
+                fail_on_data_loss=self.options.fail_on_data_loss,
+                batch_rows=BATCH_ROWS,
+            )
+        )
+        exact = found.schema.names == self.names
+        for batch in found:
+            wanted = batch.filter(_within(batch, limits)) if limited else batch
+            yield wanted if exact else _chosen(wanted, self.names)
+
+    def _asked(self, ask: Callable[[str | None], Answer]) -> Answer:
+        """Return the answer for the wanted topics, or for all if their pattern only helps."""
+        try:
+            return ask(self.pattern)
+        except TooManyTopicsError:
+            if self.pattern_only_helps:
+                return ask(None)
+            option, value = "subscribePattern", self.pattern
+            if value is None:
+                option, value = "subscribe", ",".join(sorted(self.topics or ()))
+            problem = "wants more topics than fit into a request to the endpoint"
+            fix = "choose fewer, or read all topics and filter the rows"
+            raise OptionError(option, value, problem, fix) from None
+
+    def _decoding(self) -> Decoding | None:
+        unsealing = self._unsealing()
+        if self.schema is None and unsealing is None:
+            return None
+        return Decoding(self.schema, unsealing)
+
+    def _unsealing(self) -> Unsealing | None:
+        """Return what opens payloads, or None where none is wanted."""
+        given = self.options.key_file
+        if given is None or all(name in TYPES and name != "value" for name in self.names):
+            return None
+        with refused_as("privateKeyFile", str(given), KEY_FILE_FIX):
+            return Unsealing.from_file(given, trusted=self.options.trusted)
+
+
+def _too_many(target_bytes: int | None, count: int | None) -> OptionError:
+    problem = f"would be more than {PARTS_MAX} parts"
+    if target_bytes is None:
+        return OptionError("minPartitions", str(count), problem, "give a smaller number")
+    return OptionError("targetPartitionBytes", str(target_bytes), problem, "give more bytes")
+
+
+def _within(batch: pa.RecordBatch, limits: Limits) -> pa.Array:
+    topics, offsets = batch.column("topic"), batch.column("offset")
+    outside = pa.array(np.zeros(len(batch), np.bool_))
+    for topic, floor in limits.floors.items():
+        below = pc.and_(pc.equal(topics, topic), pc.less(offsets, floor))
+        outside = pc.or_(outside, below)
+    for topic, ceiling in limits.ceilings.items():
+        above = pc.and_(pc.equal(topics, topic), pc.greater_equal(offsets, ceiling))
+        outside = pc.or_(outside, above)
+    return pc.invert(outside)
+
+
+def _chosen(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    if names:
+        return batch.select(names)
+    # To select nothing would forget how many rows there are.
+    nothing = pa.StructArray.from_buffers(pa.struct([]), len(batch), [None])
+    return pa.RecordBatch.from_struct_array(nothing)

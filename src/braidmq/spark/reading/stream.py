@@ -1,0 +1,140 @@
+"""The streaming reader: offsets and parts on the driver, rows on executors.
+
+Spark keeps the place of a query in its checkpoint; nothing is kept here, and what the options
+say about the beginning counts for a new query only, so that a batch that is planned again is
+the same batch. The cursor of a group is told what is done: Spark says so by
+asking what comes behind it, and by `commit`, a batch late and never for the last one.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from braidmq.spark.options import ReadOptions
+from braidmq.spark.reading.cursors import Cursor
+from braidmq.spark.reading.offsets import (
+    Offset,
+    as_id,
+    as_offset,
+    as_place,
+    first_place,
+    limits_of,
+    lose,
+    stream_start,
+)
+from braidmq.spark.reading.parts import LogPart, as_partitions
+from braidmq.spark.reading.scans import Scan
+from braidmq.spark.runtime.patience import patiently
+
+QUIET_IDS_MAX: Final = 1_000
+"""So many ids without a message make no micro-batch. The broker's own records have ids as well,
+and one of them says that a cursor was moved: each batch would be the reason for another."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads on from where the query is, never past what a power cut cannot take back."""
+
+    def __init__(self, options: ReadOptions, names: list[str]) -> None:
+        topics = None if options.topics is None else frozenset(options.topics)
+        self._options = options
+        self._scan = Scan(options, names, topics, options.pattern)
+        self._cursor = None if options.group_id is None else Cursor(options)
+        self._initial: int | None = None
+        self._ends_with_the_present = False
+        self._target: int | None = None
+
+    def initialOffset(self) -> Offset:
+        """Return where a new query begins; on the driver, and more than once."""
+        if self._initial is None:
+            self._initial = patiently(self._first_offset)
+        return first_place(self._initial, limits_of(self._options).floors).as_offset()
+
+    def _first_offset(self) -> int:
+        start = stream_start(self._scan.log, self._options)
+        if self._cursor is not None:
+            return self._cursor.open(start)
+        assert start is not None, "latest has to be pinned"
+        return start
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of one micro-batch; on the driver."""
+        if self._options.trigger_messages is not None:
+            return ReadMaxRows(self._options.trigger_messages)
+        if self._options.trigger_bytes is not None:
+            return ReadMaxBytes(self._options.trigger_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note that the query shall end with what there is; on the driver."""
+        # What there is, is looked up with the first latestOffset: a query that is repaired
+        # after a crash runs its last batch first, and that may take long.
+        self._ends_with_the_present = True
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return where the next micro-batch ends; on the driver."""
+        place = as_place(start)
+        if self._cursor is not None:
+            self._cursor.report(place.offset)
+        end = patiently(lambda: self._next_end(place.offset, limit))
+        return place.followed_by(end).as_offset()
+
+    def _next_end(self, begin: int, limit: ReadLimit) -> int:
+        latest = self._scan.log.offsets().latest
+        if begin > latest:
+            self._lose(
+                f"the log ends at {latest}, before the offset {begin}: is it another one"
+            )
+            return begin
+        if self._ends_with_the_present:
+            if self._target is None:
+                self._target = latest
+            latest = max(self._target, begin)
+        if latest - begin <= QUIET_IDS_MAX and not self._scan.has_messages(begin, latest):
+            return begin
+        return min(self._limited(begin, latest, limit), latest)
+
+    def _limited(self, begin: int, latest: int, limit: ReadLimit) -> int:
+        if isinstance(limit, ReadMaxRows):
+            return self._scan.advance(begin, messages=max(limit.max_rows, 1))
+        if isinstance(limit, ReadMaxBytes):
+            return self._scan.advance(begin, size=max(limit.max_bytes, 1))
+        return latest
+
+    def reportLatestOffset(self) -> Offset:
+        """Return the end of the durable log, for the query's progress; on the driver."""
+        return as_offset(patiently(self._scan.log.offsets).latest)
+
+    def commit(self, end: Offset) -> None:
+        """Tell the cursor what is done; on the driver."""
+        if self._cursor is not None:
+            self._cursor.report(as_id(end))
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Cut a micro-batch; on the driver."""
+        place = as_place(end)
+        begin, limits = place.behind(as_place(start))
+        behind = place.offset
+        if begin > behind:
+            # Batch 0 of an old checkpoint is repeated, which does not say where it began, and
+            # retention has moved the beginning past its end.
+            self._lose(f"the offsets before {behind} are lost: the log begins at {begin}")
+            return []
+        parts = patiently(lambda: self._scan.cut(begin, behind))
+        return as_partitions(parts, limits)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part; on executors."""
+        assert isinstance(partition, LogPart)
+        yield from self._scan.read(partition.start, partition.end, partition.limits)
+
+    def _lose(self, problem: str) -> None:
+        lose(self._scan.log, self._options, problem)

@@ -1,0 +1,1 @@
+"""The runtime around Spark: Java, Python workers, retries while a broker restarts."""

@@ -1,0 +1,1 @@
+"""Writing to topics from Spark: columns, writers, the exactly-once sink."""

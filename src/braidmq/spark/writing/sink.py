@@ -1,0 +1,127 @@
+"""A write to topics, exactly once: tasks stage their rows, the driver commits the stages.
+
+1. A task sends its partition into a stage of its own; the broker makes it durable.
+2. The driver names the stages and the batch's key; from then on exactly these are the batch.
+3. A repeat of the key changes nothing, however its rows are cut by then. So a commit whose
+   answer was lost is sent again, and a task or a batch that was killed is simply run again.
+4. What nobody commits is dropped: by `abort`, or by the broker after a day.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from braidmq.base.errors import BraidError
+from braidmq.columnar.endpoint import Endpoint
+from braidmq.columnar.flight.failures import UnavailableError
+from braidmq.columnar.flight.requests import SinkKey
+from braidmq.spark.brokers import endpoint_of
+from braidmq.spark.options import WriteOptions
+from braidmq.spark.runtime.patience import patiently
+from braidmq.spark.writing.columns import sink_columns
+
+COMMIT_S_MAX: Final = 120.0
+"""So long a commit is tried again while the broker cannot be reached: it may be restarting."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What became of a task's rows, and the streaming batch that they belong to, if any."""
+
+    stage: str | None  # None: it had no rows
+    rows: int
+    query: str | None = None
+    batch: int | None = None
+
+
+class Sink:
+    """The topics that rows go to; it is pickled into every task.
+
+    Raises:
+        UnusableColumnError: The rows cannot be messages.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self.options = options
+        self._names = sink_columns(schema, options)
+
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> tuple[str | None, int]:
+        """Send the rows of a task; return the stage's id, if there are any, and their number.
+
+        Runs on executors.
+
+        Raises:
+            BraidError: The broker refuses a row, or cannot be reached.
+        """
+        full = (batch.select(self._names) for batch in batches if len(batch))
+        first = next(full, None)
+        if first is None:
+            return None, 0
+        try:
+            return self._send(first.schema, chain([first], full))
+        except UnavailableError:
+            # The rows are read and gone, so Spark has to run the task again; at once, and it
+            # gives up after a few attempts.
+            with suppress(UnavailableError):
+                patiently(lambda: self._asked(Endpoint.offsets))
+            raise
+
+    def _send(self, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> tuple[str, int]:
+        topic = self.options.topic
+        stage = self._asked(lambda endpoint: endpoint.stage(topic, schema, rows))
+        return stage.id, stage.rows
+
+    def commit(self, key: SinkKey, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make the stages of all tasks the batch of that key, if it has none yet.
+
+        Runs on the driver.
+
+        Raises:
+            BraidError: The broker refuses the batch, or cannot be reached for a while.
+        """
+        staged = staged_of(messages)
+        # Spark commits when every task has succeeded; less than all would be a silent loss.
+        assert len(staged) == len(messages), "a task without a result"
+        stages = [one.stage for one in staged if one.stage is not None]
+        done = patiently(
+            lambda: self._asked(lambda endpoint: endpoint.commit(key, stages)), COMMIT_S_MAX
+        )
+        if done.repeated:
+            import structlog  # slow, and hardly ever needed
+
+            structlog.get_logger().info(
+                "batch_repeated", **msgspec.structs.asdict(key), rows=done.messages
+            )
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Drop what the tasks have staged, as far as it was not committed; on the driver."""
+        stages = [one.stage for one in staged_of(messages) if one.stage is not None]
+        if not stages:
+            return
+        try:
+            self._asked(lambda endpoint: endpoint.abort(stages))
+        except BraidError as error:  # they expire
+            import structlog  # slow, and hardly ever needed
+
+            structlog.get_logger().warning(
+                "stages_not_dropped", stages=len(stages), problem=str(error)
+            )
+
+    def _asked(self, call: Callable[[Endpoint], Answer]) -> Answer:
+        # Looked up each time: a broker may come back at another address.
+        with closing(endpoint_of(self.options)) as endpoint:
+            return call(endpoint)
+
+
+def staged_of(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    """Return what the tasks have said that came to an end; Spark has None for the others."""
+    return [message for message in messages if isinstance(message, Staged)]

@@ -1,0 +1,1 @@
+"""Maintenance of the log: survey, repair, rebuilding indexes, the background scrub."""

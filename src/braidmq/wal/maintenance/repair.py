@@ -1,0 +1,140 @@
+"""Making a damaged log one that opens, with every loss written down: `braidmq wal repair`.
+
+What is damaged is copied to quarantine before anything is changed, and what is missing becomes
+a gap record that names the ids. Nothing is repaired without being told to accept the loss.
+"""
+
+from itertools import pairwise
+
+from braidmq.base.ids import FIRST_ID
+from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.format import (
+    SEGMENT_MAGIC,
+    Describe,
+    encode_gap,
+    encode_header,
+    encode_record,
+)
+from braidmq.wal.index import index_path
+from braidmq.wal.maintenance.survey import (
+    DumpedRecord,
+    Report,
+    SegmentSurvey,
+    Survey,
+    dump,
+    verify,
+)
+from braidmq.wal.maintenance.watching import Watch, unwatched
+from braidmq.wal.quarantine import keep_copy
+from braidmq.wal.recovery import CHUNK_BYTES
+from braidmq.wal.segment import segment_path
+
+__all__ = ["DumpedRecord", "Report", "dump", "repair", "verify"]
+
+
+def repair(
+    files: Files, describe: Describe, *, accept_loss: bool, watch: Watch = unwatched
+) -> Report:
+    """Write gap records over all damage; return what was wrong and what was changed.
+
+    Without *accept_loss* nothing is changed. The caller holds the directory's lock. Stopped
+    half-way it can be started again. *watch* is told about the look at the log, and again,
+    from the beginning, about the segments that are written anew.
+
+    Raises:
+        OSError: The disk failed; what was not yet replaced is as it was.
+    """
+    survey = Survey(files, describe, watch)
+    report = survey.run()
+    if not accept_loss or report.is_intact:
+        return report
+    segments = survey.segments
+    if not segments:
+        _fill(files, FIRST_ID, survey.known_id, created_us=0, report=report)
+        return report
+    if segments[0].first_id > survey.snapshot_id + 1:
+        _fill(
+            files,
+            survey.snapshot_id + 1,
+            segments[0].first_id - 1,
+            created_us=segments[0].created_us,
+            report=report,
+        )
+    _date_undated(segments)
+    damaged = [segment for segment in segments if segment.damaged]
+    for done, segment in enumerate(damaged):
+        watch(done, len(damaged))
+        _rewrite(files, segment, report)
+    return report
+
+
+def _date_undated(segments: list[SegmentSurvey]) -> None:
+    """Give segments whose header is gone the time of a neighbour: retention goes by it."""
+    for older, younger in pairwise(segments):
+        younger.created_us = younger.created_us or older.created_us
+    for younger, older in pairwise(reversed(segments)):
+        older.created_us = older.created_us or younger.created_us
+
+
+def _fill(
+    files: Files, first_id: int, last_id: int, *, created_us: int, report: Report
+) -> None:
+    """Make a segment that holds nothing but the gap record for first_id..last_id."""
+    files.make_dir(LOG_DIR)
+    files.sync_dir("")
+    temporary = _Rewriting(files, first_id, created_us)
+    temporary.gap(first_id, last_id)
+    temporary.finish()
+    report.changed.append(f"{segment_path(first_id)}: gap {first_id}..{last_id}")
+
+
+def _rewrite(files: Files, segment: SegmentSurvey, report: Report) -> None:
+    path = segment_path(segment.first_id)
+    original = files.open(path, write=False, create=False)
+    kept = keep_copy(files, original, f"{segment.first_id:020}.wal", 0)
+    report.changed.append(f"{path}: original kept as {kept}")
+    rewriting = _Rewriting(files, segment.first_id, segment.created_us)
+    due = segment.first_id
+    for piece in segment.pieces:
+        if piece.first_id > due:
+            rewriting.gap(due, piece.first_id - 1)
+            report.changed.append(f"{path}: gap {due}..{piece.first_id - 1}")
+        rewriting.copy(original, piece.start, piece.end)
+        due = piece.next_id
+    if segment.end_id > due:
+        rewriting.gap(due, segment.end_id - 1)
+        report.changed.append(f"{path}: gap {due}..{segment.end_id - 1}")
+    rewriting.finish()
+
+
+class _Rewriting:
+    """A segment written under a temporary name and put in place by a rename."""
+
+    def __init__(self, files: Files, first_id: int, created_us: int) -> None:
+        self._files = files
+        self._first_id = first_id
+        self._path = segment_path(first_id) + ".tmp"
+        self._file = files.open(self._path, write=True, create=True)
+        self._file.truncate(0)
+        header = encode_header(SEGMENT_MAGIC, first_id, created_us)
+        write_all(self._file, header, 0)
+        self._size = len(header)
+
+    def gap(self, first_id: int, last_id: int) -> None:
+        record = encode_record(first_id, encode_gap(first_id, last_id), fence=True)
+        write_all(self._file, record, self._size)
+        self._size += len(record)
+
+    def copy(self, source: File, start: int, end: int) -> None:
+        for at in range(start, end, CHUNK_BYTES):
+            data = read_all(source, min(CHUNK_BYTES, end - at), at)
+            write_all(self._file, data, self._size)
+            self._size += len(data)
+
+    def finish(self) -> None:
+        self._file.fsync()
+        index = index_path(self._first_id)
+        if self._files.exists(index):
+            self._files.unlink(index)
+        self._files.rename(self._path, segment_path(self._first_id))
+        self._files.sync_dir(LOG_DIR)

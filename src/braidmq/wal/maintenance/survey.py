@@ -1,0 +1,321 @@
+"""Looking at a whole log without changing it: `braidmq wal verify` and `braidmq wal dump`.
+
+A survey finds what `Wal.open` would refuse over, all of it and not only the first, and the
+pieces that are valid around it, from which `braidmq.wal.maintenance.repair` makes a log that
+can be opened.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from braidmq.base.errors import DamagedLogError, UnknownRecordError
+from braidmq.base.ids import FIRST_ID
+from braidmq.base.records import GAP_KIND, Description
+from braidmq.wal.files import File, Files, read_all
+from braidmq.wal.format import (
+    HEADER_BYTES,
+    INDEX_MAGIC,
+    RECORD_HEADER_BYTES,
+    Describe,
+    decode_gap,
+    encode_header,
+    encode_rows,
+)
+from braidmq.wal.index import index_path, open_sealed
+from braidmq.wal.maintenance.watching import Watch, Watching, unwatched
+from braidmq.wal.opening import read_mark
+from braidmq.wal.recovery import (
+    Ending,
+    Walk,
+    find_record,
+    judge_header,
+    judge_last,
+    judge_sealed,
+)
+from braidmq.wal.segment import list_segments, reader_of, segment_path
+from braidmq.wal.snapshots import list_ids, read, snapshot_path
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Accepted data that cannot be read: where, which ids, and why."""
+
+    segment: str
+    offset: int
+    first_id: int
+    last_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Valid records, the ids first_id up to next_id, at start..end of a segment file."""
+
+    start: int
+    end: int
+    first_id: int
+    next_id: int
+
+
+@dataclass(slots=True)
+class SegmentSurvey:
+    """One segment: its valid pieces in order, and the id that should follow the last."""
+
+    first_id: int
+    created_us: int = 0
+    pieces: list[Piece] = field(default_factory=list)
+    end_id: int = 0
+    damaged: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What is in a log, and what is wrong with it.
+
+    `damages` keep the broker from starting. `notes` say what heals by itself at the next start:
+    indexes, torn tails, a bad snapshot beside a good one. `changed` names what a repair did.
+    """
+
+    segments: int = 0
+    records: int = 0
+    bytes: int = 0
+    first_id: int = 0
+    last_id: int = 0
+    durable_id: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the broker would start over this log."""
+        return not self.damages
+
+
+class Survey:
+    """One look at a log; `run` it once, then read `report` and `segments`."""
+
+    def __init__(self, files: Files, describe: Describe, watch: Watch = unwatched) -> None:
+        self._files = files
+        self._describe = describe
+        self._watching = Watching(files, watch)
+        self.report = Report()
+        self.segments: list[SegmentSurvey] = []
+        self.snapshot_id = 0
+        self.known_id = 0
+        """The highest id that mark or snapshot say was durable."""
+
+    def run(self) -> Report:
+        """Look at everything and return the report."""
+        report = self.report
+        self._look_at_snapshots()
+        mark = read_mark(self._files)
+        if mark is None:
+            report.notes.append("wal/durable is unreadable; it is written anew at the start")
+        report.durable_id = mark or 0
+        self.known_id = max(report.durable_id, self.snapshot_id)
+        first_ids = list_segments(self._files)
+        report.segments = len(first_ids)
+        due = self.snapshot_id + 1 if first_ids else FIRST_ID
+        start = first_ids[0] if first_ids else self.known_id + 1
+        if start > due:
+            self._damage(due, 0, due, start - 1, "missing segment")
+        for first_id, successor in pairwise([*first_ids, 0]):
+            before = report.bytes
+            self.segments.append(self._look_at_segment(first_id, successor))
+            self._watching.passed(report.bytes - before)
+        report.first_id = first_ids[0] if first_ids else 0
+        report.last_id = self.segments[-1].end_id - 1 if self.segments else 0
+        return report
+
+    def _damage(
+        self, first_id: int, offset: int, first_lost: int, last_lost: int, reason: str
+    ) -> None:
+        self.report.damages.append(
+            Damage(segment_path(first_id), offset, first_lost, last_lost, reason)
+        )
+
+    def _look_at_snapshots(self) -> None:
+        for last_id in list_ids(self._files):
+            try:
+                found = read(self._files, last_id)
+            except DamagedLogError as error:
+                self.report.damages.append(
+                    Damage(error.segment, error.offset, last_id, last_id, error.reason)
+                )
+                continue
+            if found is None:
+                self.report.notes.append(f"{snapshot_path(last_id)} is not a valid snapshot")
+            elif not self.snapshot_id:
+                self.snapshot_id = last_id
+
+    def _look_at_segment(self, first_id: int, successor: int) -> SegmentSurvey:
+        """Return the survey of one segment; *successor* is 0 for the last."""
+        file = self._files.open(segment_path(first_id), write=False, create=False)
+        size = file.size()
+        self.report.bytes += size
+        survey = SegmentSurvey(first_id, end_id=successor)
+        header, problem = judge_header(read_all(file, HEADER_BYTES, 0), first_id)
+        survey.created_us = header.created_us if header else 0
+        if header is None:
+            if not successor and size <= HEADER_BYTES and self.known_id < first_id:
+                self.report.notes.append(f"{segment_path(first_id)} was being made; it heals")
+                survey.end_id = first_id
+                return survey
+            survey.damaged = True
+            last_lost = (successor or max(self.known_id, first_id) + 1) - 1
+            if "version" in problem:
+                self._damage(first_id, 0, first_id, last_lost, problem)
+                survey.end_id = last_lost + 1
+                return survey
+            self._damage(first_id, 0, first_id, first_id, problem)
+        rows = _RowCheck(self._files, first_id, survey.created_us)
+        self._find_pieces(file, survey, successor, rows)
+        if not survey.damaged and header:
+            self._check_index(survey, rows, size, sealed=bool(successor))
+        return survey
+
+    def _find_pieces(
+        self, file: File, survey: SegmentSurvey, successor: int, rows: "_RowCheck"
+    ) -> None:
+        source = self._watching.reader(reader_of(file))
+        size = file.size()
+        walk = Walk(source, size, survey.first_id)
+        while True:
+            self._walk_piece(walk, survey, rows)
+            if successor:
+                verdict = judge_sealed(walk, successor, source)
+            else:
+                verdict = judge_last(walk, self.known_id, source)
+            survey.end_id = successor or walk.next_id
+            if verdict.ending is not Ending.DAMAGE:
+                if verdict.ending is not Ending.CLEAN:
+                    length = size - verdict.offset
+                    self.report.notes.append(
+                        f"{segment_path(survey.first_id)}: {verdict.ending.value} of {length} "
+                        f"bytes at offset {verdict.offset}: {verdict.reason}"
+                    )
+                return
+            survey.damaged = True
+            behind = find_record(source, walk.offset, size, walk.next_id - 1, fenced=False)
+            if behind is None or (successor and behind[1] >= successor):
+                last_lost = (successor or max(self.known_id + 1, walk.next_id)) - 1
+                self._note_loss(survey, walk, last_lost, verdict.reason)
+                survey.end_id = last_lost + 1
+                return
+            self._note_loss(survey, walk, behind[1] - 1, verdict.reason)
+            walk = Walk(source, size, behind[1], offset=behind[0])
+
+    def _note_loss(
+        self, survey: SegmentSurvey, walk: Walk, last_lost: int, reason: str
+    ) -> None:
+        self._damage(survey.first_id, walk.offset, walk.next_id, last_lost, reason)
+
+    def _walk_piece(self, walk: Walk, survey: SegmentSurvey, rows: "_RowCheck") -> None:
+        start, first_id = walk.offset, walk.next_id
+        for run_start, records in walk.runs():
+            self.report.records += len(records)
+            at = run_start
+            for record_id, body in records:
+                try:
+                    self._look_at_record(record_id, body, at, rows)
+                except UnknownRecordError as error:
+                    survey.damaged = True
+                    self._damage(survey.first_id, at, record_id, record_id, str(error))
+                    survey.pieces.append(Piece(start, at, first_id, record_id))
+                    start, first_id = at + RECORD_HEADER_BYTES + len(body), record_id + 1
+                at += RECORD_HEADER_BYTES + len(body)
+        survey.pieces.append(Piece(start, walk.offset, first_id, walk.next_id))
+
+    def _look_at_record(self, record_id: int, body: bytes, at: int, rows: "_RowCheck") -> None:
+        gap = decode_gap(body) if body[0] == GAP_KIND else None
+        if gap is not None:
+            self.report.gaps.append(gap)
+        rows.check(encode_rows([(record_id, body)], at, self._describe, rows.topics))
+
+    def _check_index(
+        self, survey: SegmentSurvey, rows: "_RowCheck", size: int, *, sealed: bool
+    ) -> None:
+        path = index_path(survey.first_id)
+        if not rows.is_there:
+            self.report.notes.append(f"{path} is missing; it is rebuilt")
+        elif not rows.agrees:
+            self.report.notes.append(f"{path} does not agree with its segment; it is rebuilt")
+        elif sealed:
+            index = open_sealed(self._files, survey.first_id, survey.created_us, size)
+            if index is None or index.topics != rows.topics or index.rows != rows.count:
+                self.report.notes.append(f"{path} is torn, stale or damaged; it is rebuilt")
+
+
+class _RowCheck:
+    """Compares an index's rows with those that its segment asks for, one after the other."""
+
+    def __init__(self, files: Files, first_id: int, created_us: int) -> None:
+        path = index_path(first_id)
+        self.is_there = files.exists(path)
+        self._file = files.open(path, write=False, create=False) if self.is_there else None
+        self._at = HEADER_BYTES
+        self.count = 0
+        header = encode_header(INDEX_MAGIC, first_id, created_us)
+        self.agrees = self._file is None or read_all(self._file, HEADER_BYTES, 0) == header
+        self.topics: dict[bytes, int] = {b"": 0}
+
+    def check(self, row: bytes) -> None:
+        """Compare the next row."""
+        if self._file is not None and self.agrees:
+            self.agrees = read_all(self._file, len(row), self._at) == row
+        self._at += len(row)
+        self.count += 1
+
+
+def verify(files: Files, describe: Describe, watch: Watch = unwatched) -> Report:
+    """Look at every byte of the log and say what is wrong; change nothing."""
+    return Survey(files, describe, watch).run()
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedRecord:
+    """One record as `braidmq wal dump` shows it; `what` is None for a type not known here."""
+
+    segment: str
+    offset: int
+    record_id: int
+    kind: int
+    body: bytes
+    what: Description | None
+
+
+def dump(
+    files: Files, describe: Describe, *, from_id: int, limit: int, watch: Watch = unwatched
+) -> Iterator[DumpedRecord]:
+    """Yield the valid records from *from_id* on, at most *limit* of them, damage or not.
+
+    *watch* is told about the look at the whole log that comes first.
+    """
+    survey = Survey(files, describe, watch)
+    survey.run()
+    left = limit
+    for segment in survey.segments:
+        path = segment_path(segment.first_id)
+        source = reader_of(files.open(path, write=False, create=False))
+        for piece in segment.pieces:
+            walk = Walk(source, piece.end, piece.first_id, offset=piece.start)
+            for start, records in walk.runs() if piece.next_id > from_id else ():
+                at = start
+                for record_id, body in records:
+                    if record_id >= from_id:
+                        if left <= 0:
+                            return
+                        left -= 1
+                        what = _described(describe, body)
+                        yield DumpedRecord(path, at, record_id, body[0], body, what)
+                    at += RECORD_HEADER_BYTES + len(body)
+
+
+def _described(describe: Describe, body: bytes) -> Description | None:
+    try:
+        return None if body[0] == GAP_KIND else describe(body)
+    except UnknownRecordError:
+        return None

@@ -1,0 +1,193 @@
+"""The HTTP application: who may see what, and how it refuses."""
+
+import pytest
+from starlette.testclient import TestClient
+from starlette.types import Message
+from structlog.testing import capture_logs
+
+from braidmq.admin.health import Readiness
+from braidmq.admin.http.app import build_app
+from tests.unit.admin.sources import ADMIN, ADMIN_KEY, ORDERS, FakeSource, bearer
+
+OPEN_PATHS = ["/healthz", "/livez", "/readyz"]
+KEYED_PATHS = [
+    "/api/overview",
+    "/api/topics",
+    "/api/queues",
+    "/api/queues/a",
+    "/api/dead-letters",
+    "/api/cursors",
+    "/api/topics/a",
+    "/api/topics/a/messages",
+    "/api/topics/a/messages/1",
+    "/api/connections",
+    "/api/subscriptions",
+    "/api/events",
+    "/api/keys",
+    "/api/log",
+]
+
+
+@pytest.fixture
+def remote(source: FakeSource) -> TestClient:
+    app = build_app(source, loopback=False)
+    return TestClient(app, base_url="http://broker.example.com")
+
+
+@pytest.mark.parametrize("path", OPEN_PATHS)
+def test_health_is_open_everywhere(client: TestClient, remote: TestClient, path: str) -> None:
+    """Monitors and load balancers have no key."""
+    assert [200, 200] == [client.get(path).status_code, remote.get(path).status_code]
+
+
+def test_readiness_is_the_sources_word(client: TestClient, source: FakeSource) -> None:
+    """It is asked at every request."""
+    source.ready = Readiness(ready=False, reason="the log is poisoned")
+    response = client.get("/readyz")
+
+    assert (503, {"error": "the log is poisoned"}) == (response.status_code, response.json())
+
+
+def test_metrics_are_open_on_loopback_only(client: TestClient, remote: TestClient) -> None:
+    """Elsewhere a scraper brings a key; any key will do."""
+    assert 200 == client.get("/metrics").status_code
+    assert 401 == remote.get("/metrics").status_code
+    response = remote.get("/metrics", headers=ORDERS)
+    assert "text/plain; version=0.0.4; charset=utf-8" == response.headers["content-type"]
+    assert "\nbraidmq_topics 0.0\n" in response.text
+
+
+BAD_AUTHORIZATIONS = [
+    {},
+    {"Authorization": ""},
+    {"Authorization": "Bearer"},
+    {"Authorization": "Bearer wrong"},
+    {"Authorization": ADMIN_KEY},
+    {"Authorization": f"Basic {ADMIN_KEY}"},
+    {"Authorization": f"Bearer {ADMIN_KEY} x"},
+    {"Cookie": f"key={ADMIN_KEY}"},
+]
+
+
+@pytest.mark.parametrize("path", KEYED_PATHS)
+@pytest.mark.parametrize("headers", BAD_AUTHORIZATIONS)
+def test_the_api_needs_a_key_in_the_header(
+    client: TestClient, path: str, headers: dict[str, str]
+) -> None:
+    """401 in one line, which says how; a key in the query or a cookie does not count."""
+    response = client.get(path, headers=headers, params={"key": ADMIN_KEY})
+
+    assert 401 == response.status_code
+    assert "Bearer" == response.headers["www-authenticate"]
+    is_given = headers.get("Authorization", "").startswith("Bearer ")
+    needed = "an API key is needed: Authorization: Bearer KEY"
+    assert {"error": "this API key is not known" if is_given else needed} == response.json()
+
+
+def test_the_scheme_of_the_header_is_not_case_sensitive(client: TestClient) -> None:
+    """As HTTP says."""
+    headers = {"Authorization": f"bearer  {ADMIN_KEY}"}
+
+    assert 200 == client.get("/api/overview", headers=headers).status_code
+
+
+def test_other_paths_and_methods_are_refused_in_json(client: TestClient) -> None:
+    """Errors have one form, whoever makes them."""
+    missing, posted = client.get("/api/nope"), client.post("/healthz")
+
+    assert (404, {"error": "Not Found"}) == (missing.status_code, missing.json())
+    assert (405, {"error": "Method Not Allowed"}) == (posted.status_code, posted.json())
+
+
+def test_a_failure_of_ours_tells_nothing(client: TestClient, source: FakeSource) -> None:
+    """500 without the exception's text, which may quote anything."""
+    source.broken = True
+    response = client.get("/api/overview", headers=ADMIN)
+
+    assert (500, {"error": "internal error"}) == (response.status_code, response.json())
+
+
+SECURITY_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+def test_a_failure_of_ours_is_logged_without_what_was_sent(
+    client: TestClient, source: FakeSource
+) -> None:
+    """Where, and of which kind; keys may be in the query, and anything in the exception."""
+    source.broken = True
+    with capture_logs() as logs:
+        client.get("/api/overview?key=a-key", headers=ADMIN)
+
+    expected = {"event": "http_request_failed", "log_level": "error"}
+    expected |= {"path": "/api/overview", "error": "RuntimeError"}
+    assert [expected] == logs
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/api/overview", "/nope"])
+@pytest.mark.parametrize("host", ["localhost", "evil.example.com"])
+def test_every_answer_carries_the_security_headers(
+    client: TestClient, path: str, host: str
+) -> None:
+    """Refusals included."""
+    headers = client.get(path, headers={"Host": host}).headers
+
+    assert SECURITY_HEADERS == {name: headers.get(name) for name in SECURITY_HEADERS}
+
+
+def test_a_failure_carries_the_security_headers(client: TestClient, source: FakeSource) -> None:
+    """The answer that nobody planned, too."""
+    source.broken = True
+
+    assert (
+        "nosniff"
+        == client.get("/api/overview", headers=ADMIN).headers["x-content-type-options"]
+    )
+
+
+def test_a_slash_at_the_end_is_no_redirect(client: TestClient) -> None:
+    """It would be another name, and a redirect would send the key on."""
+    assert 404 == client.get("/api/topics/", headers=ADMIN).status_code
+
+
+@pytest.mark.asyncio
+async def test_a_slash_at_the_end_is_no_redirect_for_other_servers_either(
+    source: FakeSource,
+) -> None:
+    """Those that do not say how a path was sent."""
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "scheme": "http",
+        "path": "/api/topics/",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }
+    await build_app(source, loopback=True)(scope, receive, send)
+
+    assert [404] == statuses
+
+
+def test_no_answer_repeats_a_key(client: TestClient, source: FakeSource) -> None:
+    """Wherever the key stood in the request."""
+    key = "a-wrong-key"
+    for path in ("/metrics", "/api/overview", f"/{key}", f"/api/topics?limit={key}"):
+        response = client.get(path, headers=bearer(key))
+
+        assert key not in response.text
+        assert key not in str(response.headers)

@@ -1,0 +1,77 @@
+"""Endpoints: paths are matched as they were sent, and each is declared once."""
+
+import msgspec
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.testclient import TestClient
+
+from braidmq.admin.http.endpoints import Endpoint, answered, routes_of
+
+
+class Echo(msgspec.Struct):
+    """What was found in the path."""
+
+    names: dict[str, str]
+
+
+async def echo(request: Request) -> Response:
+    return answered(Echo(request.path_params), 201)
+
+
+def declared(method: str, path: str) -> Endpoint:
+    return Endpoint(method=method, path=path, handler=echo, summary="Say it again.")
+
+
+@pytest.fixture
+def client() -> TestClient:
+    endpoints = [declared("GET", "/t/{a}"), declared("DELETE", "/t/{a}")]
+    endpoints.append(declared("GET", "/t/{a}/m/{b}"))
+    return TestClient(Starlette(routes=routes_of(endpoints)))
+
+
+PATHS = {
+    "/t/x": {"a": "x"},
+    "/t/x%2Fm%2Fy": {"a": "x/m/y"},
+    "/t/x/m/y": {"a": "x", "b": "y"},
+    "/t/x%2Fm/m/y%20": {"a": "x/m", "b": "y "},
+    "/t/%E2%82%AC?a=b": {"a": "\u20ac"},
+    "/t/%3F%23%25": {"a": "?#%"},
+    "/t/%252F": {"a": "%2F"},
+    "/t/%FF.": {"a": "."},
+    "/t/%FF../m/%ff%2E": {"a": "..", "b": "."},
+}
+
+
+@pytest.mark.parametrize(("path", "names"), PATHS.items())
+def test_names_are_found_as_they_were_sent(
+    client: TestClient, path: str, names: dict[str, str]
+) -> None:
+    """What is percent-encoded in a name belongs to it."""
+    answer = client.get(path)
+
+    assert (201, {"names": names}) == (answer.status_code, answer.json())
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/t", "/t/", "/t/x/", "/t//m/y", "/t/%FF", "/t/%FF...", "/t/%FFx", "/t/x/n/y", "//t/x"],
+)
+def test_other_paths_are_404(client: TestClient, path: str) -> None:
+    """A name is never empty, and always UTF-8."""
+    assert 404 == client.get(path).status_code
+
+
+def test_another_method_is_refused_with_those_there_are(client: TestClient) -> None:
+    """405 says what would do; HEAD is GET without the body."""
+    answer = client.post("/t/x")
+
+    assert (405, "DELETE, GET") == (answer.status_code, answer.headers["allow"])
+    assert 201 == client.head("/t/x").status_code
+
+
+def test_a_method_of_a_path_is_declared_once() -> None:
+    """Who answers must not depend on the order of a list."""
+    with pytest.raises(AssertionError):
+        routes_of([declared("GET", "/x"), declared("GET", "/x")])

@@ -1,0 +1,103 @@
+"""Query parameters: read, refused, described."""
+
+from urllib.parse import quote
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from braidmq.admin.http.parameters import FROM, LIMIT, Choice, Moment, Name, Text, Whole, iso
+
+SORT = Choice("sort", "How.", ("name", "size"))
+TIME = Moment("time", "When.")
+
+
+def asked(query: str = "") -> Request:
+    return Request({"type": "http", "query_string": query.encode(), "headers": []})
+
+
+def test_a_page_has_its_default_and_its_bounds() -> None:
+    """1 to 1,000 rows, from the first offset on."""
+    assert [100, 1, 1000] == [LIMIT.of(asked(q)) for q in ("", "limit=1", "limit=1000")]
+    assert [1, 7, 2**64 - 1] == [FROM.of(asked(q)) for q in ("", "from=7", f"from={2**64 - 1}")]
+
+
+NO_NUMBERS = ["0", "-1", "x", "", "1.5", "\u0663", "\u00b2", "1e3", "+1", " 1", 5000 * "9"]
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_what_is_no_number_is_refused(text: str) -> None:
+    """400, and what would be good."""
+    with pytest.raises(HTTPException, match="limit must be a whole number from 1 to 1000"):
+        LIMIT.of(asked(f"limit={quote(text)}"))
+    with pytest.raises(HTTPException, match="from must be an offset"):
+        FROM.of(asked(f"from={quote(text)}"))
+
+
+def test_a_number_beyond_its_bound_is_refused() -> None:
+    """By one, too, and with as many digits as the bound has."""
+    for text in ("1001", "9999"):
+        with pytest.raises(HTTPException, match="limit must be a whole number from 1 to 1000"):
+            LIMIT.of(asked(f"limit={text}"))
+    with pytest.raises(HTTPException, match="from must be an offset"):
+        FROM.of(asked(f"from={2**64}"))
+
+
+def test_a_choice_is_one_of_its_words() -> None:
+    """The first when nothing is said; no other word passes."""
+    assert ["name", "size"] == [SORT.of(asked(q)) for q in ("", "sort=size")]
+    with pytest.raises(HTTPException, match="sort must be one of name, size"):
+        SORT.of(asked("sort=Name"))
+
+
+@pytest.mark.parametrize(
+    ("text", "moment_us"),
+    [
+        ("1970-01-01T00:00:01Z", 1_000_000),
+        ("1970-01-01T00:00:00.000001%2B00:00", 1),
+        ("1970-01-01T01:00:00+01:00", 0),  # the plus sign arrives as a space
+        ("1970-01-02", 86_400_000_000),
+        ("1969-01-01T00:00:00Z", 0),
+        ("0001-01-01T00:00:00%2B23:59", 0),
+        ("9999-12-31T23:59:59-23:59", 253_402_387_139_000_000),
+    ],
+)
+def test_a_time_is_iso_8601(text: str, moment_us: int) -> None:
+    """In microseconds, with and without a zone; before 1970 there was no message."""
+    assert moment_us == TIME.given(asked(f"time={text}"))
+
+
+NO_TIMES = ["", "noon", "1", "2026-13-01", "9999-12-31T23:59:59-23:59x"]
+NO_TIMES += ["1970-01-01T00:00:00." + 60 * "0"]  # longer than any time needs
+
+
+@pytest.mark.parametrize("text", NO_TIMES)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """400, with an example."""
+    with pytest.raises(HTTPException, match="time must be a time such as"):
+        TIME.given(asked(f"time={text}"))
+
+
+def test_nothing_said_is_nothing_given() -> None:
+    """Where there is no default."""
+    number = Whole("n", "How many.", 1, 9, None, "a digit")
+
+    assert [None, None, None] == [
+        number.given(asked()),
+        TIME.given(asked()),
+        Text("q", "Which.").given(asked()),
+    ]
+
+
+def test_each_says_what_its_values_are() -> None:
+    """In JSON Schema, with the same bounds that refuse."""
+    assert {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100} == LIMIT.schema()
+    assert {"type": "string", "enum": ["name", "size"], "default": "name"} == SORT.schema()
+    assert {"type": "string", "format": "date-time"} == TIME.schema()
+    assert {"type": "string", "minLength": 1} == Name("n", "A name.").schema()
+    assert "integer" == Name("n", "A number.", whole=True).schema()["type"]
+
+
+def test_a_moment_is_shown_in_utc() -> None:
+    """To the microsecond, and with a Z."""
+    assert "1970-01-01T00:00:01.500000Z" == iso(1_500_000)

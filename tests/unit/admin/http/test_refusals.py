@@ -1,0 +1,27 @@
+"""Why the broker does not do what was asked: each reason has its status and one line."""
+
+import pytest
+
+from braidmq.admin.http.refusals import (
+    FanOutError,
+    QueueExistsError,
+    RefusedError,
+    UnavailableError,
+    UnknownQueueError,
+)
+from braidmq.base.errors import BraidError
+
+REFUSALS = [
+    (UnknownQueueError(), 404, "no such queue"),
+    (UnknownQueueError("queue of dead letters"), 404, "no such queue of dead letters"),
+    (QueueExistsError(), 409, "the queue exists with other options"),
+    (FanOutError(), 409, "the letters of a fan-out go to its subscribers, not back"),
+    (UnavailableError("recovering the log"), 503, "recovering the log"),
+]
+
+
+@pytest.mark.parametrize(("refusal", "status", "text"), REFUSALS)
+def test_each_reason_has_a_status(refusal: RefusedError, status: int, text: str) -> None:
+    """HTTP says it by number, people by the line."""
+    assert (status, text) == (refusal.status, str(refusal))
+    assert isinstance(refusal, BraidError)

@@ -1,0 +1,173 @@
+"""What a request brings: every bound, judged before anything is done."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Message
+
+from braidmq.admin.http import requests
+from braidmq.admin.http.requests import (
+    BODY_BYTES_MAX,
+    allow,
+    body_of,
+    is_small,
+    name_in,
+    number_of,
+    object_of,
+    principal_of,
+    shown,
+)
+from braidmq.broker.authorize import PURGE_QUEUE, QUEUE_INFO
+from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
+
+KEYS = frozenset({"name", "count"})
+
+
+def asked(query: str = "", key: str = "", body: tuple[bytes, ...] = ()) -> Request:
+    pieces = iter([*body, b""])
+
+    async def receive() -> Message:
+        piece = next(pieces)
+        return {"type": "http.request", "body": piece, "more_body": bool(piece)}
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "query_string": query.encode(),
+        "headers": [(b"authorization", f"Bearer {key}".encode())] if key else [],
+    }
+    return Request(scope, receive)
+
+
+def test_the_key_says_who_asks() -> None:
+    """Its principal is the one that every permission is asked of."""
+    assert "ops" == principal_of(asked(key=ADMIN_KEY), FakeSource()).name
+
+
+@pytest.mark.parametrize("key", ["", "wrong"])
+def test_no_key_is_401(key: str) -> None:
+    """So is one that is nobody's."""
+    with pytest.raises(HTTPException) as raised:
+        principal_of(asked(key=key), FakeSource())
+    assert 401 == raised.value.status_code
+
+
+def test_what_a_key_may_not_do_is_403() -> None:
+    """The operation is named; what the queue holds is not."""
+    principal = principal_of(asked(key=ORDERS_KEY), FakeSource())
+    allow(principal, QUEUE_INFO, "orders.a")
+    with pytest.raises(HTTPException) as raised:
+        allow(principal, PURGE_QUEUE, "orders.a")
+
+    assert (403, "the key may not do this: purge_queue") == (
+        raised.value.status_code,
+        raised.value.detail,
+    )
+
+
+@pytest.mark.parametrize(
+    ("announced", "small"),
+    [("1", True), ("65536", True), ("65537", False), ("", False), ("x", False), (None, False)],
+)
+def test_a_small_body_announces_itself(announced: str | None, small: bool) -> None:
+    """One that does not say how long it is may be of any length."""
+    request = asked()
+    if announced is not None:
+        request.scope["headers"] = [(b"content-length", announced.encode())]
+
+    assert small == is_small(request)
+    request = asked()
+    request.scope["headers"] = [
+        (b"content-length", b"1"),
+        (b"transfer-encoding", b"chunked"),
+    ]
+    assert not is_small(request)
+
+
+@pytest.mark.asyncio
+async def test_a_body_may_come_in_pieces_up_to_its_bound() -> None:
+    """A byte more is 413, before the rest is awaited."""
+    half = BODY_BYTES_MAX // 2 * b"x"
+    assert half + half == await body_of(asked(body=(half, half)))
+    with pytest.raises(HTTPException) as raised:
+        await body_of(asked(body=(half, half, b"x", half)))
+    assert 413 == raised.value.status_code
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that sends half of it does not keep its place for ever."""
+    monkeypatch.setattr(requests, "BODY_S_MAX", 0.01)
+    request = asked()
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(request, "stream", never)
+    with pytest.raises(HTTPException) as raised:
+        await body_of(request)
+    assert 408 == raised.value.status_code
+
+
+@pytest.mark.asyncio
+async def test_a_body_whose_sender_leaves_is_400() -> None:
+    """Nobody hears it, but it is no failure of ours."""
+    pieces = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+    async def receive() -> Message:
+        return next(pieces, {"type": "http.disconnect"})
+
+    with pytest.raises(HTTPException) as raised:
+        await body_of(Request({"type": "http", "method": "POST", "headers": []}, receive))
+    assert 400 == raised.value.status_code
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1", 1), ("10", 10), ("11", None), ("0", None), ("007", None), (5000 * "9", None)]
+    + [(text, None) for text in ("", "-1", "1.0", "\u0663", "\u00b2", " 1")],
+)
+def test_a_number_is_plain_digits_within_its_bound(text: str, number: int | None) -> None:
+    """Five thousand digits are none: Python refuses them with an error of its own."""
+    assert number == number_of(text, 0, 10)
+
+
+BAD_BODIES = {
+    b"": "not JSON",
+    b"{": "not JSON",
+    b"\xff": "not JSON",
+    60_000 * b"[": "not JSON",
+    b"[]": "not a JSON object",
+    b"null": "not a JSON object",
+    b'{"nam": 1}': "nam: unknown; known are count, name",
+    b'{"' + 99 * b"k" + b'": 1}': "400: " + 64 * "k" + ": unknown",
+}
+
+
+@pytest.mark.parametrize(("body", "problem"), BAD_BODIES.items())
+def test_a_body_is_an_object_of_known_keys(body: bytes, problem: str) -> None:
+    """A key that is not known would be a wish that is not heard."""
+    with pytest.raises(HTTPException, match=problem) as raised:
+        object_of(body, KEYS)
+    assert 400 == raised.value.status_code
+
+
+def test_a_good_body_is_what_it_says() -> None:
+    """Values are judged by whoever knows them."""
+    assert {"name": "a", "count": None} == object_of(b'{"name": "a", "count": null}', KEYS)
+
+
+@pytest.mark.parametrize("given", [{}, {"name": ""}, {"name": 1}, {"name": None}])
+def test_a_name_is_text(given: dict[str, object]) -> None:
+    """And it is there."""
+    with pytest.raises(HTTPException, match="name: must be the name of a queue"):
+        name_in(given, "name")
+
+
+def test_what_is_repeated_of_a_name_is_short_and_can_be_sent() -> None:
+    """A lone surrogate is not UTF-8."""
+    assert "a?" + 62 * "b" == shown("a\ud800" + 99 * "b")

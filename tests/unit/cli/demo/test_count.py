@@ -1,0 +1,36 @@
+"""The demo's count: one verdict of many lines, and colours where they are seen."""
+
+import io
+import sys
+
+import pytest
+
+from braidmq.cli.demo.count import Line, summarize
+
+
+def test_the_verdict_is_that_of_every_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """One disagreement is enough, and it is told by numbers."""
+    good = Line("good", {1, 2}, {1, 2}, "a note")
+    bad = Line("bad", {1, 2, 3}, {3, 4})
+
+    assert summarize([good])
+    assert "The counts agree" in capsys.readouterr().out
+    assert not summarize([good, bad])
+    out = capsys.readouterr().out
+    assert "NO: 2 missing, 1 too many" in out
+    assert "THE COUNTS DO NOT AGREE." in out
+
+
+def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pipe there are none, and NO_COLOR is honoured."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    summarize([Line("good", {1}, {1})])
+    assert "\x1b[" in terminal.getvalue()
+
+    terminal.truncate(0)
+    monkeypatch.setenv("NO_COLOR", "1")
+    summarize([Line("good", {1}, {1})])
+    assert "\x1b[" not in terminal.getvalue()

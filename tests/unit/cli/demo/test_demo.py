@@ -1,0 +1,298 @@
+"""`braidmq demo`: what it counts, and the whole of it once, with a real kill."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from braidmq.cli import own_broker as demo_broker
+from braidmq.cli.demo import demo
+from braidmq.cli.demo import meters as demo_meters
+from braidmq.cli.demo.count import Account, Line
+from braidmq.cli.demo.demo import Story, count
+from braidmq.cli.main import main
+from braidmq.cli.own_broker import BrokerProcess
+from tests.unit.cli.brokers import BRAIDMQ
+
+READINGS = 8
+POISON = 3
+COMMANDS = set(range(1, demo.COMMANDS_COUNT + 1))
+
+
+async def made() -> Story:
+    """Return a story in which everything went well."""
+    story = Story(BrokerProcess(Path("unused")), READINGS)
+    numbers = set(range(1, READINGS + 1))
+    story.confirmed = set(numbers)
+    story.archive = Account("archive", set(numbers), READINGS + 2)
+    story.pair = (Account("one", {1, 2, 3, 4, 5}, 5), Account("two", {5, 6, 7, 8}, 4))
+    story.commands = set(COMMANDS)
+    story.machine = Account("machine", set(COMMANDS), len(COMMANDS) + 1)
+    story.robot = [number for rest in (3, 2, 1, 0) for number in in_class(rest)]
+    story.replayed = {POISON}
+    everything = Account("screen", set(numbers), READINGS)
+    story.meters.screen_readings = everything
+    story.meters.screen_commands = Account("screen", set(COMMANDS), len(COMMANDS))
+    bills = set(range(1, demo_meters.BILLS_COUNT + 1))
+    story.meters.bills = set(bills)
+    story.meters.alarms = set(bills)
+    for account in (story.meters.office, story.meters.siren, story.meters.guard):
+        account.handled = set(bills)
+    story.meters.vault_boxes = {bytes([number]) for number in bills}
+    assert POISON == story.poison
+    return story
+
+
+def in_class(priority: int) -> list[int]:
+    return [number for number in sorted(COMMANDS) if number % demo.PRIORITIES == priority]
+
+
+def log() -> dict[str, list[int]]:
+    return {
+        demo.READINGS: [*range(1, READINGS + 1), POISON, POISON],
+        demo.COMMANDS: sorted(COMMANDS),
+        demo.DEAD_READINGS: [POISON],
+    }
+
+
+def disagreeing(lines: list[Line]) -> list[str]:
+    return [line.what.strip() for line in lines if not line.agrees]
+
+
+@pytest.mark.asyncio
+async def test_duplicates_are_told_and_no_loss() -> None:
+    """At least once: what came twice is counted beside, and all lines agree."""
+    lines = count(await made(), READINGS, log())
+
+    assert [] == disagreeing(lines)
+    assert ["1 twice", "2 delivered again", "5 and 4; 1 delivered again"] == [
+        line.note for line in lines[1:4]
+    ]
+
+
+LOSSES = {
+    "an unconfirmed reading": ("readings confirmed, on Blip", "confirmed"),
+    "the archive": ("archive, on Blip", "archive"),
+    "an unconfirmed command": ("commands confirmed, on Vibe", "commands"),
+    "the machine": ("machine, on Blip", "machine"),
+    "the robot": ("robot, on Vibe, by urgency", "robot"),
+    "the dead letter": ("handled after the replay", "replayed"),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.asyncio
+async def test_one_missing_message_is_a_disagreement(loss: str) -> None:
+    """Wherever it is missing, the line that counts it says so."""
+    what, attribute = LOSSES[loss]
+    story = await made()
+    place = getattr(story, attribute)
+    (place.handled if isinstance(place, Account) else place).pop()
+
+    assert what in disagreeing(count(story, READINGS, log()))
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_misses_what_the_other_has_not_is_a_disagreement() -> None:
+    """What one of the two has handled, the other need not; what neither has is missing."""
+    story = await made()
+    story.pair[0].handled.discard(5)
+    assert [] == disagreeing(count(story, READINGS, log()))
+
+    story.pair[1].handled.discard(5)
+    assert ["two workers, on Vibe"] == disagreeing(count(story, READINGS, log()))
+
+
+@pytest.mark.asyncio
+async def test_commands_out_of_their_urgency_are_a_disagreement() -> None:
+    """All are there, in the order in which they were published: not what was declared."""
+    story = await made()
+    story.robot.sort()
+    (line,) = [line for line in count(story, READINGS, log()) if not line.agrees]
+
+    assert ("robot, on Vibe, by urgency", "NO: in another order") == (
+        line.what.strip(),
+        line.verdict,
+    )
+
+
+@pytest.mark.asyncio
+async def test_what_is_left_in_a_queue_is_a_disagreement() -> None:
+    """A message that was acknowledged does not wait any more."""
+    story = await made()
+    story.left = 2
+
+    assert ["left in the queues"] == disagreeing(count(story, READINGS, log()))
+
+
+LOGGED = {
+    demo.READINGS: "in the log",
+    demo.COMMANDS: "in the log, each once",
+    demo.DEAD_READINGS: "dead letters in the log",
+}
+
+
+@pytest.mark.parametrize("topic", LOGGED)
+@pytest.mark.asyncio
+async def test_the_log_is_held_against_what_was_told(topic: str) -> None:
+    """A record that is missing or that nobody published is found."""
+    for change in (lambda stored: stored[1:], lambda stored: [*stored, 4711]):
+        stored = log()
+        stored[topic] = change(stored[topic])
+
+        assert [LOGGED[topic]] == disagreeing(count(await made(), READINGS, stored))
+
+
+@pytest.mark.asyncio
+async def test_a_command_that_is_stored_twice_is_a_disagreement() -> None:
+    """It was sent with a dedupId: sending it again must not store it again."""
+    stored = log()
+    stored[demo.COMMANDS].append(7)
+
+    assert ["in the log, each once"] == disagreeing(count(await made(), READINGS, stored))
+
+
+def test_a_broker_that_does_not_start_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """With its last words, exit 1, and nothing left behind."""
+    words = "import sys; print('error: no luck', file=sys.stderr); sys.exit(3)"
+    monkeypatch.setattr(demo_broker, "PROGRAM", (sys.executable, "-c", words))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    assert 1 == main(["demo"])
+    assert "error: the broker did not start: error: no luck\n" == capsys.readouterr().err
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_counts_that_disagree_are_exit_1_and_keep_the_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Whoever wants to know why needs the files."""
+
+    async def run(_directory: Path, _readings: int, _tables: Path) -> list[Line]:
+        return [Line("bad", {1}, set())]
+
+    monkeypatch.setattr(demo, "_run", run)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    assert 1 == main(["demo"])
+    (kept,) = tmp_path.iterdir()
+    assert capsys.readouterr().out.endswith(f"The log is kept: {kept}\n")
+
+
+@pytest.mark.parametrize(
+    ("called", "path", "typed"),
+    [
+        ("bin/braidmq", "", "bin/braidmq"),  # as `make demo` does, on a clone
+        ("{here}/bin/braidmq", "bin", "braidmq"),  # as a shell that has found it does
+        ("{here}/bin/braidmq", "other", "{here}/bin/braidmq"),  # there it is another one
+        ("-c", "", "braidmq"),
+    ],
+)
+def test_at_the_end_it_tells_what_can_be_typed_next(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    *,
+    called: str,
+    path: str,
+    typed: str,
+) -> None:
+    """The program is named as it was called, unless its name alone is enough."""
+
+    async def run(_directory: Path, _readings: int, _tables: Path) -> list[Line]:
+        return [Line("good", {1}, {1})]
+
+    for place in ("bin", "other"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "braidmq").touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "_run", run)
+    monkeypatch.setenv("PATH", str(tmp_path / path) if path else "")
+    monkeypatch.setattr(sys, "argv", [called.format(here=tmp_path), "demo"])
+    code = main(["demo"])
+    shown = typed.format(here=tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+
+    assert 0 == code
+    assert [
+        "Where to look:",
+        f"  a broker of your own, with its page        {shown} serve --dev",
+        "                                             http://127.0.0.1:9100",
+        "  what to do with it                         README.md, docs/start.md",
+    ] == lines[-4:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
+    """Publish, kill, restart, resume, bury, tabulate, count: exit 0, plain text."""
+    temporary, tables = tmp_path / "temporary", tmp_path / "tables"
+    temporary.mkdir()
+    done = subprocess.run(
+        [*BRAIDMQ, "demo", "--readings", "600", "--tables", str(tables)],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"TMPDIR": str(temporary), "BRAIDMQ_DELIVERY__MAX_RETRIES": "1"},
+        text=True,
+        timeout=350,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr), done.stdout
+    assert "KILL -9" in done.stdout
+    assert "gave up on reading 225: it is a dead letter now\n" in done.stdout
+    assert "sent 1 letter back from dlq.demo.readings\n" in done.stdout
+    assert "handled reading 225 this time\n" in done.stdout
+    assert "the critical first: [3, 7, 11] ...\n" in done.stdout
+    assert "The counts agree: nothing that was confirmed is missing.\n" in done.stdout
+    assert "readings in Spark's tables" in done.stdout
+    assert re.search(r"^commands replayed, in order +60 +60  ok$", done.stdout, re.MULTILINE)
+    assert "\x1b" not in done.stdout
+    assert [] == list(temporary.iterdir())
+    assert (tables / "report" / "report.html").is_file()
+    assert f"a page about them                          {tables}/report/report.html" in [
+        line.strip() for line in done.stdout.splitlines()[-4:]
+    ]
+
+
+def test_tables_are_never_mixed_with_what_is_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A directory that exists is refused before anything runs."""
+    assert 2 == main(["demo", "--tables", str(tmp_path)])
+    assert "error: --tables: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_whoever_ends_the_demo_ends_its_broker(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """In the middle of it: no traceback, no process, no directory is left."""
+    process = subprocess.Popen(
+        [*BRAIDMQ, "demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "so far" in line:
+            break
+    (directory,) = tmp_path.iterdir()
+    pid = json.loads((directory / "ready.json").read_text("utf-8"))["pid"]
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+
+    assert (code, "") == (process.returncode, said)
+    assert not psutil.pid_exists(pid)
+    assert [] == list(tmp_path.iterdir())

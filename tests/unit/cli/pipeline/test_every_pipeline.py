@@ -1,0 +1,111 @@
+"""The options that every pipeline has, by the same names; that runs take them is tested with
+a session, in `tests/integration/spark/test_every_pipeline.py`.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from braidmq.cli.main import main
+from braidmq.spark.pipelines import archive, typed
+from braidmq.spark.pipelines.replay import replay
+from braidmq.spark.pipelines.report import report
+from braidmq.spark.pipelines.rollup import rollup
+from braidmq.spark.pipelines.runs.runs import Plan
+from braidmq.spark.pipelines.runs.triggers import Trigger
+from tests.unit.columnar.logs import message, write_log
+
+OWN: Final = {
+    "archive": [],
+    "typed": ["--typed=t=sensor.Temperature"],
+    "rollup": ["--schema-id=sensor.Temperature", "--subscribe=t", "--no-topic"],
+    "replay": ["--name=n", "--api-key=k"],
+    "report": [],
+}
+"""What each needs besides."""
+
+MODULES: Final = {
+    "archive": archive,
+    "typed": typed,
+    "rollup": rollup,
+    "replay": replay,
+    "report": report,
+}
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """What the pipelines were told."""
+    found: list[Plan] = []
+
+    def run(plan: Plan, *_more: Any) -> None:  # noqa: ANN401 - each has its own
+        found.append(plan)
+
+    for name, module in MODULES.items():
+        monkeypatch.setattr(module, name, run)
+    return found
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("place", ["--path=data", "--endpoint=grpc://h:1"])
+def test_the_common_options_are_those_of_every_pipeline(
+    plans: list[Plan], name: str, place: str
+) -> None:
+    """So one script can run any of them; each learns all of it."""
+    common = ["--checkpoint=place", "--trigger=10s", "--format=delta", "--master=spark://h:1"]
+    words = ["pipeline", name, *OWN[name], place, "--out=out", *common]
+    if name == "replay":
+        words.append("--table=rows")  # whose format it is
+    assert 0 == main(words)
+
+    (plan,) = plans
+    assert (Path("out").absolute(), Path("place").absolute()) == (plan.out, plan.checkpoint)
+    assert (Trigger(10_000), "spark://h:1") == (plan.trigger, plan.master)
+    assert plan.format == ("parquet" if name == "replay" else "delta")
+
+
+REFUSED: Final = {
+    "replay --trigger 10s": "error: --trigger: a replay has an end, fixed when it begins: "
+    "give available-now, and another --name for what comes later\n",
+    **{
+        f"{name} --format orc": "error: --format: 'orc' is unknown: parquet or delta\n"
+        for name in OWN
+    },
+    **{
+        f"{name} --trigger soon": "error: --trigger: 'soon' is neither available-now nor a "
+        "time as 10s\n"
+        for name in OWN
+    },
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_common_option_that_cannot_be_meant_is_refused_by_its_name(
+    case: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With the reason, and before Spark is started."""
+    monkeypatch.chdir(tmp_path)
+    write_log(tmp_path / "data", [message("t", b"x")])
+    name, *words = case.split()
+
+    assert 2 == main(["pipeline", name, *OWN[name], "--path=data", "--out=o", *words])
+    assert REFUSED[case] == capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_replay_has_its_own_files_in_one_place_if_that_is_enough(
+    plans: list[Plan], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Either directory will do; with neither, the one that others need is asked for."""
+    words = ["pipeline", "replay", *OWN["replay"], "--path=data"]
+    assert 0 == main([*words, "--out=out"])
+    assert 0 == main([*words, "--checkpoint=place"])
+    assert 2 == main(words)
+
+    out, place = Path("out").absolute(), Path("place").absolute()
+    assert [(out, None), (place, place)] == [(plan.out, plan.checkpoint) for plan in plans]
+    assert "error: --out: is missing; give it, or --checkpoint\n" == capsys.readouterr().err

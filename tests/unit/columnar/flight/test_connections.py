@@ -1,0 +1,147 @@
+"""Connections to an endpoint."""
+
+import pickle
+import socket
+from threading import Thread
+
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+from braidmq.base.errors import BraidError, ConfigError, NotAllowedError
+from braidmq.columnar.flight.connections import Connection
+from braidmq.columnar.flight.failures import (
+    EndpointFailedError,
+    UnauthenticatedError,
+    UnavailableError,
+    encode_failure,
+)
+from tests.unit.columnar.endpoints import Text, scripted
+
+HI = b'{"text":"hi"}'
+ADDRESSES = {
+    "grpc://h:1": True,
+    "grpc://[::1]:8815": True,
+    "grpc+tls://h.example:65535": True,
+    "": False,
+    "h:1": False,
+    "h": False,
+    "grpc://h": False,
+    "grpc://:1": False,
+    "grpc://h:x": False,
+    "grpc://h:65536": False,
+    "http://h:1": False,
+    "grpc://h:1/path": False,
+    "grpc://key@h:1": False,
+}
+
+
+@pytest.mark.parametrize(("address", "fits"), ADDRESSES.items())
+def test_an_address_is_judged_before_it_is_used(address: str, fits: bool) -> None:
+    """The error says what an address looks like."""
+    if fits:
+        assert address == Connection(address, "key", None).address
+        return
+    with pytest.raises(ConfigError, match="is not grpc://host:port or grpc\\+tls://host:port"):
+        Connection(address, "key", None)
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", "schlüssel"])
+def test_a_key_that_cannot_be_one_is_refused_without_being_told(key: str) -> None:
+    """A header carries plain characters; the text of the error holds nothing of the key."""
+    with pytest.raises(ConfigError, match=r"^api_key: ") as caught:
+        Connection("grpc://h:1", key, None)
+    assert not key or key not in str(caught.value)
+
+
+def test_answers_are_decoded() -> None:
+    """One for `ask`, several for `answers`; anything else is the endpoint's fault."""
+    with scripted(answers=[HI]) as server:
+        assert Text("hi") == server.connection().ask("x", Text("?"), Text)
+    with scripted(answers=[HI, HI]) as server:
+        connection = server.connection()
+        assert 2 * [Text("hi")] == list(connection.answers("x", Text("?"), Text))
+        with pytest.raises(EndpointFailedError, match="gave 2 answers to x"):
+            connection.ask("x", Text("?"), Text)
+    with scripted(answers=[b"[]"]) as server, pytest.raises(EndpointFailedError, match="Text"):
+        server.connection().ask("x", Text("?"), Text)
+
+
+REFUSALS: list[tuple[Exception, type[BraidError], str]] = [
+    (
+        fl.FlightUnauthorizedError("no", encode_failure(NotAllowedError("subscribe", "t"))),
+        NotAllowedError,
+        "this API key may not subscribe 't'",
+    ),
+    (fl.FlightUnauthenticatedError("who"), UnauthenticatedError, "ADDRESS: who"),
+    (fl.FlightUnavailableError("later"), UnavailableError, "ADDRESS: later"),
+    (fl.FlightInternalError("ouch"), EndpointFailedError, "ADDRESS: ouch"),
+    (fl.FlightServerError("bad", b"{}"), EndpointFailedError, "ADDRESS: bad"),
+    (pa.ArrowInvalid("rubbish"), EndpointFailedError, "ADDRESS: rubbish"),
+    (NotImplementedError("what"), EndpointFailedError, "ADDRESS: what"),
+]
+
+
+@pytest.mark.parametrize(("said", "kind", "text"), REFUSALS)
+def test_what_an_endpoint_says_is_an_exception_of_ours(
+    said: Exception, kind: type[BraidError], text: str
+) -> None:
+    """Typed and in one line, also when the server knows nothing of our errors."""
+    with scripted(error=said) as server:
+        with pytest.raises(BraidError) as caught:
+            server.connection().ask("x", Text("?"), Text)
+
+        assert kind is type(caught.value)
+        assert text.replace("ADDRESS", server.address) == str(caught.value)
+
+
+def test_an_endpoint_that_is_not_there_is_unavailable() -> None:
+    """So is one that ends in the middle: whoever waits long enough may be served."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        connection = Connection(f"grpc://127.0.0.1:{taken.getsockname()[1]}", "key", None)
+        with pytest.raises(UnavailableError, match="Connection refused") as caught:
+            connection.ask("x", Text("?"), Text)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_flight_at_all_is_unavailable() -> None:
+    """A peer that speaks something else, or nothing, is no traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+
+        def answer() -> None:
+            while True:
+                try:
+                    peer, _ = listening.accept()
+                except OSError:
+                    return
+                with peer:
+                    peer.sendall(b"HTTP/1.1 400 no\r\n\r\n")
+
+        thread = Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(UnavailableError):
+            Connection(f"grpc://127.0.0.1:{port}", "key", None).ask("x", Text("?"), Text)
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_a_connection_is_closed_and_opened_again() -> None:
+    """Closing twice is fine, and the next call connects anew."""
+    with scripted(answers=[HI]) as server:
+        connection = server.connection()
+        for _ in range(2):
+            assert Text("hi") == connection.ask("x", Text("?"), Text)
+            connection.close()
+            connection.close()
+
+
+def test_a_connection_can_be_pickled_also_while_it_is_open() -> None:
+    """What travels is what is needed to connect."""
+    with scripted(answers=[HI]) as server:
+        connection = server.connection()
+        connection.ask("x", Text("?"), Text)
+        other = pickle.loads(pickle.dumps(connection))  # noqa: S301 - our own
+
+        assert Text("hi") == other.ask("x", Text("?"), Text)

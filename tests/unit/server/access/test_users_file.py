@@ -1,0 +1,206 @@
+"""The users' file: what it holds, what a crash leaves of it, and what stops the start."""
+
+import errno
+import json
+import stat
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from braidmq.base.errors import EXIT_USAGE, ConfigError
+from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, authorize
+from braidmq.server.access.users import USERS_FILE, Account, Result
+from braidmq.testing.disk import FakeDisk, PowerCutError
+from braidmq.wal.disk import Disk
+from tests.unit.server.access.users_by_hand import HASH, NOW_S, Desk, user_record, users_file
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.close()
+
+
+def test_a_key_that_takes_the_name_of_a_user_stops_the_start() -> None:
+    """Two principals of one name could not be told apart in logs and records."""
+    disk = FakeDisk()
+    disk.put(USERS_FILE, users_file(user_record("dev")))
+
+    with pytest.raises(ConfigError, match=r"auth.keys: the name 'dev' is a user's"):
+        Desk(disk)
+
+
+def test_everything_is_there_after_a_restart(desk: Desk) -> None:
+    """Names, passwords, dates and grants; the deleted stay away."""
+    desk.create("bob", "builder")
+    desk.create("ada", "countess")
+    desk.create("gone")
+    desk.grant("ada", "orders.*", PUBLISH, SUBSCRIBE)
+    desk.delete("gone")
+    again = Desk(desk.disk.crash(Random(7)))
+
+    assert [Account("ada", NOW_S), Account("bob", NOW_S)] == again.users.accounts()
+    assert again.check("ada", "countess") is again.found("ada")
+    assert {"orders.*": {PUBLISH, SUBSCRIBE}} == again.shown("ada")
+    assert authorize(again.found("ada"), PUBLISH, "orders.eu")
+    again.close()
+
+
+def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    """Hashes can be guessed at by whoever can read them."""
+    desk = Desk(Disk(tmp_path))
+    desk.create("ada")
+    desk.create("bob")
+    desk.close()
+
+    assert 0o600 == stat.S_IMODE((tmp_path / USERS_FILE).stat().st_mode)
+    assert [USERS_FILE] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_the_file_says_what_the_drawing_says(desk: Desk) -> None:
+    """The format is read by the next version as well; it changes with its number only."""
+    desk.create("ada")
+    desk.grant("ada", "orders.*", SUBSCRIBE, PUBLISH)
+    content = json.loads(desk.disk.content(USERS_FILE))
+    encoded = content["users"][0].pop("hash")
+
+    assert encoded.startswith("$argon2id$v=19$")
+    assert {
+        "version": 1,
+        "users": [
+            {
+                "name": "ada",
+                "created": NOW_S,
+                "grants": {"orders.*": ["publish", "subscribe"]},
+            }
+        ],
+    } == content
+
+
+@pytest.mark.parametrize("operation", ["open", "pwrite", "truncate", "fsync", "rename"])
+def test_a_change_that_cannot_be_saved_is_not_made(desk: Desk, operation: str) -> None:
+    """The old file stands and the old users hold, until the disk takes changes again."""
+    desk.create("ada", "old")
+    before = desk.disk.content(USERS_FILE)
+    desk.disk.fail(operation, errno.EIO, forever=True)
+    failed = [
+        desk.create("bob"),
+        desk.change("ada", "new"),
+        desk.grant("ada", "*", PUBLISH),
+        desk.delete("ada"),
+    ]
+
+    assert 4 * [Result.NOT_SAVED] == failed
+    assert before == desk.disk.content(USERS_FILE)
+    assert [Account("ada", NOW_S)] == desk.users.accounts()
+    assert not desk.found("ada").gone
+    assert desk.check("ada", "old") is not None
+    desk.disk.heal()
+    assert Result.DONE == desk.delete("ada")
+
+
+def test_a_power_cut_leaves_the_old_users_or_the_new() -> None:
+    """Wherever it strikes; and what was answered before it is there after it."""
+    possible: list[list[set[str]]] = [
+        [{"ada"}, {"ada", "bob"}],
+        [{"ada", "bob"}, {"bob"}],
+        [{"bob"}],
+    ]
+    seen = set()
+    for cut, seed in product(range(1, 14), range(8)):
+        desk = Desk()
+        desk.create("ada")
+        desk.disk.cut_power_at(desk.disk.operations + cut)
+        told = _told_before_the_cut(desk)
+        desk.close()
+        again = Desk(desk.disk.crash(Random(seed)))
+        left = {account.name for account in again.users.accounts()}
+        again.close()
+        seen.add(told)
+
+        assert left in possible[told]
+    assert {0, 1, 2} == seen
+
+
+def _told_before_the_cut(desk: Desk) -> int:
+    """Create bob, delete ada; return how many of the two were answered."""
+    told = 0
+    try:
+        desk.create("bob")
+        told = 1
+        desk.delete("ada")
+        told = 2
+    except PowerCutError:
+        pass
+    return told
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "does not hold users"),
+        (b"{", "does not hold users"),
+        (b"\xff", "does not hold users"),
+        (b"[]", "does not hold users"),
+        (b'{"version": 1}', "missing required field `users`"),
+        (b'{"version": 1, "users": [{"name": "ada"}]}', "missing required field `hash`"),
+        (b'{"version": 1, "users": [], "more": 1}', "unknown field `more`"),
+        (b'{"version": 2, "users": []}', "has version 2; this program knows 1"),
+        (b'{"version": 1, "users":' + 5_000 * b"[", "does not hold users"),
+    ],
+)
+def test_a_file_that_cannot_be_read_stops_the_start(content: bytes, problem: str) -> None:
+    """It is an error of the configuration in one line, and the file is left as it is."""
+    disk = FakeDisk()
+    disk.put(USERS_FILE, content)
+
+    with pytest.raises(ConfigError, match=rf"users.json: .*{problem}") as caught:
+        Desk(disk)
+    assert EXIT_USAGE == caught.value.exit_code
+    assert content == disk.content(USERS_FILE)
+    assert [USERS_FILE] == disk.paths()
+
+
+@pytest.mark.parametrize(
+    ("users", "problem"),
+    [
+        ([{"name": "a b"}], "'a b' has a name that is not allowed"),
+        ([{"hash": "secret"}], "'ada' has a hash that is not argon2id"),
+        ([{"hash": HASH.replace("argon2id", "argon2i")}], "hash that is not argon2id"),
+        ([{"hash": HASH + "\n"}], "hash that is not argon2id"),
+        ([{"grants": {"": ["publish"]}}], "pattern is empty or too long"),
+        ([{"grants": {"a" * 257: ["publish"]}}], "pattern is empty or too long"),
+        ([{"grants": {"a": []}}], "unknown operations, or none"),
+        ([{"grants": {"a": ["admin"]}}], "unknown operations, or none"),
+        ([{}, {}], "'ada' is there twice"),
+    ],
+)
+def test_a_user_that_cannot_be_is_named(users: list[dict[str, object]], problem: str) -> None:
+    """The line says who and what; it never shows a hash."""
+    disk = FakeDisk()
+    disk.put(USERS_FILE, users_file(*(user_record("ada") | user for user in users)))
+
+    with pytest.raises(ConfigError, match=problem) as caught:
+        Desk(disk)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_the_disk_does_not_give_stops_the_start() -> None:
+    """Unreadable is not the same as not there: it would start without any users."""
+    disk = FakeDisk()
+    disk.put(USERS_FILE, users_file())
+    disk.fail("open", errno.EACCES)
+
+    with pytest.raises(ConfigError, match=r"users.json: cannot be read: Permission denied"):
+        Desk(disk)
+
+
+def test_without_a_file_there_are_no_users(desk: Desk) -> None:
+    """And none is written before there is one."""
+    assert [] == desk.users.accounts()
+    assert [] == desk.users.permissions("ada")
+    assert [] == desk.disk.paths()

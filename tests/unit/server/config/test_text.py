@@ -1,0 +1,67 @@
+"""The effective settings as text."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from braidmq.server.config.config import Config, KeyConfig, load
+from braidmq.server.config.models import AuthConfig, WalConfig
+from braidmq.server.config.text import loss_note, to_text
+
+HASH = "sha256:" + 64 * "a"
+
+
+def test_the_text_reads_back_as_the_same_configuration(tmp_path: Path) -> None:
+    """`config show` is a file that can be used, apart from the hashes."""
+    odd = 'q"u\\o\te\x7f-ü'
+    environ = {"BRAIDMQ_BLIP__WINDOW": "7", "BRAIDMQ_DATA_DIR": odd}
+    config = load(None, environ, {"vibe": "[::1]:3", "http": "off"}, keys_needed=False)
+    path = tmp_path / "shown.toml"
+    path.write_text(to_text(config), "utf-8")
+
+    assert config == load(path, {}, {}, keys_needed=False)
+
+
+def test_hashes_are_masked_and_permissions_shown() -> None:
+    """What a key may do is no secret; its hash is not shown around."""
+    key = KeyConfig(name="billing", hash=HASH, publish=["orders.*"], admin=True)
+    text = to_text(Config(auth=AuthConfig(keys=[key])))
+
+    assert HASH not in text
+    assert [
+        {
+            "name": "billing",
+            "hash": "sha256:********",
+            "publish": ["orders.*"],
+            "subscribe": [],
+            "admin": True,
+        }
+    ] == tomllib.loads(text)["auth"]["keys"]
+
+
+LOSSES = {
+    "every_n:5": "up to 4 acknowledged records",
+    "interval_ms:40": "what was acknowledged in the last 40 ms, and more if the disk lags",
+    "none": "everything acknowledged since the last snapshot",
+}
+
+
+@pytest.mark.parametrize(("policy", "loss"), LOSSES.items())
+def test_what_a_policy_can_lose_is_said_where_it_is_set(policy: str, loss: str) -> None:
+    """The note is a comment of the [wal] section, right above the policy."""
+    text = to_text(Config(wal=WalConfig(fsync=policy)))
+
+    assert f'# fsync is {policy}: a power cut can lose {loss}\nfsync = "{policy}"\n' in text
+
+
+def test_the_default_policy_loses_nothing_and_needs_no_note() -> None:
+    """A warning that always stands there is not read."""
+    assert loss_note("always") is None
+    assert "lose" not in to_text(Config())
+
+
+def test_development_mode_is_told() -> None:
+    """It is no key of the file, so that it cannot be left in one."""
+    assert "# --dev: " in to_text(Config(dev=True))
+    assert "dev" not in tomllib.loads(to_text(Config(dev=True)))

@@ -1,0 +1,145 @@
+"""What any connection does when it must wait: for the log, for its rate, for its peer.
+
+It takes a strand to show it; here that is Blip.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from braidmq.broker.settings import Settings
+from braidmq.server.engine.connection import READ_AHEAD_BYTES, Connection
+from braidmq.server.engine.host import Limits
+from tests.integration.blip.peer import (
+    PUBLISH,
+    credit,
+    parse,
+    ping,
+    poll,
+    pong,
+    publish,
+    subscribe,
+)
+from tests.unit.server.by_hand import Hand, HandWire
+
+STRANDS_OWN: dict[str, Callable[[Connection], object]] = {
+    "who the peer is": lambda connection: connection.is_authenticated,
+    "what is refused": lambda connection: connection.refuse(1, [], 1, "why"),
+    "what is received": lambda connection: connection.receive(b"x"),
+    "what is woken": lambda connection: connection.wake(),
+}
+
+
+def frames(*raw: bytes) -> list[tuple[int, int, bytes]]:
+    return [parse(one)[0] for one in raw]
+
+
+def test_a_connection_that_waits_is_read_from_up_to_a_bound() -> None:
+    """Behind a command that waits, more than the read-ahead is left to the kernel."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(subscribe(1, "t") + poll(2, 1))
+    connection.receive(ping(3) * (READ_AHEAD_BYTES // len(ping(3))))
+    assert wire.is_reading()
+    connection.receive(ping(3) * 2)
+    assert not wire.is_reading()
+    hand.commit()
+
+    assert wire.is_reading()
+    assert 1 + READ_AHEAD_BYTES // len(ping(3)) + 2 == len(wire.take())
+
+
+def test_a_publisher_waits_when_too_much_is_uncommitted() -> None:
+    """It is not refused: its messages follow when half of the bound is free again."""
+    hand = Hand(Settings(memory_bytes=1000))
+    connection, wire = hand.connect()
+    connection.receive(b"".join(publish(n, "t", bytes(300)) for n in range(8)) + ping(9))
+    assert 4 == len(hand.engine.broker.outgoing.pending())
+    while not wire.written:
+        hand.commit()
+
+    assert wire.take() == frames(pong(9))
+    assert 8 == hand.committed_id
+
+
+def test_the_rate_limit_asks_to_be_woken() -> None:
+    """A publisher above its rate goes on when a token has been earned."""
+    hand = Hand(messages_per_s=2)
+    connection, wire = hand.connect()
+    connection.receive(b"".join(publish(n, "t", b"", 0) for n in range(3)) + ping(9))
+    ((woken, delay_us),) = hand.wakes
+    assert [] == wire.take()
+    hand.now_us += delay_us
+    woken.earn()
+
+    assert wire.take() == frames(pong(9))
+    assert 400_000 < delay_us <= 500_001
+
+
+def test_a_publisher_above_its_rate_has_one_timer() -> None:
+    """However often it is woken for other reasons: each timer would outlive its wake."""
+    hand = Hand(messages_per_s=2)
+    connection, _ = hand.connect()
+    connection.receive(subscribe(1, "t", 0))
+    hand.commit()
+    connection.receive(credit(2, 1, 100))
+    connection.receive(b"".join(publish(n, "u", b"", 0) for n in range(9)))
+    source, _ = hand.connect()
+    source.receive(publish(1, "t", b"", 0))
+    source.receive(publish(2, "t", b"", 0))
+
+    assert 1 == len(hand.wakes)
+
+
+def test_pushes_go_on_when_the_wire_took_everything() -> None:
+    """The transport calls only when the buffer was above its bound: nobody else would push."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(subscribe(1, "t", 0))
+    hand.commit()
+    connection.receive(b"".join(publish(2, "t", bytes(600_000), 0) for _ in range(9)))
+    wire.take()
+    connection.receive(credit(3, 1, 9))
+
+    assert [PUBLISH] * 9 == [one.kind for one in wire.take()]
+
+
+def test_pushes_stop_when_the_wire_is_full_and_go_on_when_it_is_not() -> None:
+    """Full means full: nothing is written until the transport says that there is room."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(subscribe(1, "t", 0))
+    hand.commit()
+    connection.set_writable(False)
+    connection.receive(credit(3, 1, 9))
+    connection.set_writable(True)
+    connection.set_writable(False)
+    publisher, _ = hand.connect()
+    publisher.receive(publish(2, "t", b"x", 0))
+    wire.take()
+    assert [] == wire.take()
+    connection.set_writable(True)
+
+    assert wire.take() == frames(publish(3, "t", b"x", 0))
+
+
+def test_nothing_is_written_after_the_end() -> None:
+    """A peer that is gone gets no answers, though its publishes are committed."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(publish(1, "t", b"a") + ping(2))
+    connection.lost()
+    hand.commit()
+
+    assert [] == wire.take()
+    assert 1 == hand.engine.broker.stats.published
+
+
+@pytest.mark.parametrize("ask", STRANDS_OWN.values(), ids=STRANDS_OWN)
+def test_without_a_strand_nothing_is_understood(ask: Callable[[Connection], object]) -> None:
+    """A strand that forgets one of its methods fails aloud, it does not fall silent."""
+    limits = Limits(output_buffer_bytes=1 << 20, messages_per_s=0)
+    connection = Connection(Hand().engine, HandWire(), limits)
+
+    with pytest.raises(NotImplementedError):
+        ask(connection)

@@ -1,0 +1,194 @@
+"""The log behind its threads: what is reported, in which order, and when the disk fails."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from braidmq.base.errors import BraidError, LogFullError, LogPoisonedError
+from braidmq.broker import records
+from braidmq.broker.backlog import ReadRequest
+from braidmq.broker.broker import Broker
+from braidmq.broker.settings import Settings
+from braidmq.server.engine.durability import Durability
+from braidmq.testing.disk import FakeDisk
+from braidmq.wal import snapshots
+from braidmq.wal.wal import Wal, WalOptions
+from tests.integration.blip.peer import until
+
+pytestmark = pytest.mark.asyncio
+
+SEGMENT_BYTES = 64 * 1024
+
+
+class Reports:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.committed_ids: list[int] = []
+        self.failures: list[BraidError] = []
+        self.found: list[tuple[list[tuple[int, bytes]], int, int]] = []
+        self.rooms = 0
+
+    def committed(self, up_to: int) -> None:
+        self.committed_ids.append(up_to)
+
+    def log_failed(self, error: BraidError) -> None:
+        self.failures.append(error)
+
+    def backlog_read(
+        self,
+        request: ReadRequest,
+        found: list[tuple[int, bytes]],
+        *,
+        reached_id: int,
+        lost_count: int,
+    ) -> None:
+        self.found.append((found, reached_id, lost_count))
+
+    def room_made(self) -> None:
+        self.rooms += 1
+
+
+def opened(disk: FakeDisk, fsync: str = "always") -> Wal:
+    options = WalOptions(fsync=fsync, segment_bytes=SEGMENT_BYTES)
+    return Wal.open(
+        disk, options, records.describe, now_us=1, after_id=0, visit=lambda *_: None
+    )
+
+
+@asynccontextmanager
+async def durability_on(
+    disk: FakeDisk, fsync: str = "always", **options: float
+) -> AsyncIterator[tuple[Durability, Reports]]:
+    reports = Reports()
+    durability = Durability(opened(disk, fsync), disk, reports, now_us=lambda: 1, **options)
+    durability.start()
+    try:
+        yield durability, reports
+    finally:
+        await asyncio.to_thread(durability.close)
+
+
+def message(payload: bytes, topic: bytes = b"t") -> bytes:
+    body = len(topic).to_bytes(2, "big") + topic + payload
+    return records.encode_message(1, 1, 1, 1, 0, b"", body)
+
+
+async def test_commits_are_reported_in_order() -> None:
+    """Each batch is committed before the next, and told on the event loop."""
+    async with durability_on(FakeDisk()) as (durability, reports):
+        for size in (1, 3, 2):
+            durability.append([message(b"x")] * size, urgent=False)
+        await until(lambda: len(reports.committed_ids) == 3)
+
+        assert [1, 4, 6] == reports.committed_ids
+        assert 6 == durability.wal.synced_id
+
+
+async def test_a_full_disk_is_reported_and_the_log_goes_on() -> None:
+    """LogFullError for the batch; with room again and the reserve whole, the next is fine."""
+    disk = FakeDisk()
+    async with durability_on(disk) as (durability, reports):
+        disk.capacity = disk.used_bytes
+        durability.append([message(bytes(30_000))], urgent=False)
+        await until(lambda: reports.failures)
+        assert [LogFullError] == [type(error) for error in reports.failures]
+        disk.capacity = None
+        durability.make_room()
+        await until(lambda: reports.rooms)
+        durability.append([message(b"x")], urgent=False)
+        await until(lambda: reports.committed_ids)
+
+        assert [1] == reports.committed_ids
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "fdatasync"])
+async def test_a_failing_disk_poisons_for_good(operation: str) -> None:
+    """A failed write or sync is final: every later batch is refused as well."""
+    disk = FakeDisk()
+    async with durability_on(disk) as (durability, reports):
+        disk.fail(operation, errno.EIO)
+        durability.append([message(b"x")], urgent=False)
+        durability.append([message(b"y")], urgent=False)
+        await until(lambda: len(reports.failures) == 2)
+
+        assert [LogPoisonedError] * 2 == [type(error) for error in reports.failures]
+        assert [] == reports.committed_ids
+        assert durability.wal.is_poisoned
+
+
+async def test_a_mistake_of_our_own_is_reported_and_not_swallowed() -> None:
+    """A thread that died silently would let everybody wait for ever."""
+    async with durability_on(FakeDisk()) as (durability, reports):
+        durability.append([b"\0 is no record"], urgent=False)
+        await until(lambda: reports.failures)
+        durability.append([message(b"x")], urgent=False)
+        await until(lambda: reports.committed_ids)
+
+        assert [LogPoisonedError] == [type(error) for error in reports.failures]
+
+
+async def test_nothing_is_read_once_the_log_is_closing() -> None:
+    """A read that waited for room comes too late, and says nothing."""
+    broker = Broker(Settings())
+    topic = broker.topics.get("t")
+    assert topic is not None
+    async with durability_on(FakeDisk()) as (durability, reports):
+        durability.stop_reading()
+        unread = broker.new_subscription(topic, 1, "somebody")
+        durability.read(ReadRequest(unread, broker.settings, 0))
+        durability.scrub()
+
+    assert [] == reports.found
+
+
+async def test_backlog_is_read_back() -> None:
+    """Only records of the topic, up to where it was asked."""
+    broker = Broker(Settings())
+    topic = broker.topics.get("t")
+    assert topic is not None
+    subscription = broker.new_subscription(topic, 1, "somebody")
+    async with durability_on(FakeDisk()) as (durability, reports):
+        bodies = [message(b"1"), message(b"no", b"u"), message(b"2")]
+        durability.append(bodies, urgent=False)
+        await until(lambda: reports.committed_ids)
+        topic.last_id = 3
+        durability.read(ReadRequest(subscription, broker.settings, 0))
+        await until(lambda: reports.found)
+
+        assert [([(1, bodies[0]), (3, bodies[2])], 3, 0)] == reports.found
+
+
+async def test_an_interval_syncs_by_its_own_timer() -> None:
+    """interval_ms: a commit does not wait for the disk, but the disk is not forgotten."""
+    async with durability_on(FakeDisk(), "interval_ms:10", sync_interval_s=0.01) as running:
+        durability, reports = running
+        durability.append([message(b"x")], urgent=False)
+        await until(lambda: reports.committed_ids)
+        await until(lambda: durability.wal.synced_id == 1)
+
+
+async def test_close_finishes_what_was_asked() -> None:
+    """What was handed over before the end is on the disk after it, under any policy."""
+    disk = FakeDisk()
+    async with durability_on(disk, "none") as (durability, _):
+        for _ in range(20):
+            durability.append([message(b"x")], urgent=False)
+
+    assert 21 == opened(disk.kill()).next_id
+
+
+async def test_a_snapshot_is_kept() -> None:
+    """It is there for the next start, with the id that it covers."""
+    disk = FakeDisk()
+    async with durability_on(disk) as (durability, reports):
+        durability.append([message(b"x")], urgent=False)
+        durability.save(1, b"the state", needed_id=1)
+        await until(lambda: reports.committed_ids)
+    kept = snapshots.load(disk)
+
+    assert kept is not None
+    assert (1, b"the state") == (kept.last_id, kept.body)

@@ -1,0 +1,157 @@
+"""Recovery: a broker made again from a snapshot and the records behind it."""
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.base.errors import DamagedLogError
+from braidmq.broker import records, state
+from braidmq.broker.authorize import Principal
+from braidmq.broker.broker import Broker
+from braidmq.broker.subscriptions import Peer
+from braidmq.broker.topics import Message
+from braidmq.server.config.config import Config
+from braidmq.server.engine.recovery import Recovered, recover, settings_of
+from braidmq.testing.disk import FakeDisk
+from braidmq.wal import snapshots
+from braidmq.wal.maintenance.repair import repair
+
+NOW_US = 5_000_000
+
+
+def recovered(disk: FakeDisk, config: Config | None = None) -> Recovered:
+    return recover(disk, config or Config(), now_us=NOW_US, clock=lambda: 0.0)
+
+
+def write(found: Recovered) -> None:
+    """Write and commit what the broker has for the log."""
+    found.wal.append(found.broker.take_records())
+    found.broker.committed(found.wal.commit(NOW_US), NOW_US)
+
+
+def publish(broker: Broker, topic: str, payload: bytes) -> int:
+    named = broker.topics.get(topic)
+    assert named is not None
+    body = len(named.raw).to_bytes(2, "big") + named.raw + payload
+    return broker.publish(Message(named, 1, body), NOW_US)
+
+
+def subscribe(broker: Broker, topic: str) -> int:
+    peer = Peer()
+    peer.principal = Principal("somebody", publish=["*"], subscribe=["*"])
+    named = broker.topics.get(topic)
+    assert named is not None
+    return broker.subscribe(peer, named, 1, NOW_US)
+
+
+def facts(broker: Broker) -> tuple[object, ...]:
+    rows = [(row.name, row.message_count, row.last_id) for row in broker.topic_rows("")]
+    return rows, sorted(broker.subscriptions), broker.committed_id, broker.outgoing.next_id
+
+
+def test_settings_come_in_the_brokers_units(tmp_path: Path) -> None:
+    """Milliseconds and seconds become microseconds; a strand's section wins."""
+    config = Config.model_validate(
+        {
+            "delivery": {"retry_backoff_ms": 7, "message_ttl_ms": 9, "max_retries": 3},
+            "blip": {"max_retries": 4, "subscription_lease_s": 1.5},
+            "limits": {"max_memory_bytes": 1234},
+        }
+    )
+    settings = settings_of(config)
+
+    assert (7_000, 9_000, 4) == (
+        settings.retry_backoff_us,
+        settings.message_ttl_us,
+        settings.max_retries,
+    )
+    assert (1_500_000, 1234) == (settings.lease_us, settings.memory_bytes)
+
+
+def test_qumbeds_settings_are_the_brokers() -> None:
+    """How long who is away is kept, and what is for whom."""
+    usual = settings_of(Config())
+    other = settings_of(
+        Config.model_validate({"qumbed": {"offline_s": 1.5, "route": "all", "gateway": "off"}})
+    )
+
+    assert [(0, False, False), (1_500_000, True, True)] == [
+        (one.offline_us, one.qumbed_route_all, one.qumbed_gateway_off) for one in (usual, other)
+    ]
+
+
+@pytest.mark.parametrize("with_snapshot", [False, True])
+def test_a_broker_is_what_its_records_say(with_snapshot: bool) -> None:
+    """With a snapshot in the middle, or from the records alone: the same broker."""
+    disk = FakeDisk()
+    found = recovered(disk)
+    subscribe(found.broker, "t")
+    publish(found.broker, "t", b"1")
+    write(found)
+    if with_snapshot:
+        last_id, body = state.snapshot(found.broker, NOW_US)
+        snapshots.save(disk, last_id, body)
+    publish(found.broker, "t", b"2")
+    publish(found.broker, "u", b"3")
+    write(found)
+    found.wal.close()
+    again = recovered(disk)
+
+    assert facts(found.broker) == facts(again.broker)
+    assert (2 if with_snapshot else 4) == again.wal.recovered.replayed_records
+    assert [] == again.snapshots_rejected
+
+
+def test_a_bad_snapshot_is_set_aside_and_named() -> None:
+    """The records are enough; the bad file is told about, not deleted."""
+    disk = FakeDisk()
+    found = recovered(disk)
+    publish(found.broker, "t", b"1")
+    write(found)
+    snapshots.save(disk, *state.snapshot(found.broker, NOW_US))
+    (path,) = (one for one in disk.paths() if "snap" in one)
+    disk.put(path, disk.content(path)[:-1] + b"?")
+    found.wal.close()
+    again = recovered(disk)
+
+    assert facts(found.broker) == facts(again.broker)
+    assert 1 == len(again.snapshots_rejected)
+    assert disk.exists(again.snapshots_rejected[0])
+
+
+def test_damage_is_not_started_over() -> None:
+    """A record that was committed and cannot be read stops the start."""
+    disk = FakeDisk()
+    found = recovered(disk)
+    for number in range(3):
+        publish(found.broker, "t", b"canary%d" % number)
+        write(found)
+    found.wal.close()
+    (path,) = (one for one in disk.paths() if one.endswith(".wal"))
+    disk.put(path, disk.content(path).replace(b"canary0", b"CANARY0"))
+    with pytest.raises(DamagedLogError) as caught:
+        recovered(disk)
+
+    assert 65 == caught.value.exit_code
+
+
+def test_a_repaired_log_starts_and_keeps_all_but_what_was_accepted_as_lost() -> None:
+    """The gap record that a repair writes is known to the broker, and costs only its ids."""
+    disk = FakeDisk()
+    found = recovered(disk)
+    ids = [publish(found.broker, "orders", bytes([n])) for n in range(3)]
+    write(found)
+    found.wal.close()
+    log = disk.open("wal/00000000000000000001.wal", write=True, create=False)
+    damaged_at = log.pread(log.size(), 0).index(b"\x00\x06orders\x01")
+    log.pwrite(b"\xff", damaged_at)
+    with pytest.raises(DamagedLogError):
+        recovered(disk)
+
+    repair(disk, records.describe, accept_loss=True)
+    again = recovered(disk)
+
+    assert ids[-1] + 1 == again.wal.next_id
+    read = again.wal.read(0, topic=b"orders", up_to=ids[-1], count_max=9, bytes_max=999)
+    assert [ids[0], ids[2]] == [message_id for message_id, _ in read.records]
+    assert [(ids[1], ids[1])] == read.gaps

@@ -1,0 +1,112 @@
+"""Clocks and timers of the daemon."""
+
+import asyncio
+import time
+
+import pytest
+
+from braidmq.server.engine.ticker import SystemClock, Ticker
+from braidmq.testing.clock import FakeClock
+from tests.integration.blip.peer import until
+
+
+def test_the_clock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sets the machine's time does not move it."""
+    clock = SystemClock()
+    before = clock.now_us()
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    seen = [clock.now_us() for _ in range(100)]
+
+    assert [before, *seen] == sorted([before, *seen])
+
+
+def test_the_clock_starts_no_earlier_than_the_log() -> None:
+    """Times in the log do not decrease over a restart on a machine whose clock is behind."""
+    future_us = time.time_ns() // 1000 + 10**12
+    clock = SystemClock(future_us)
+
+    assert future_us <= clock.now_us() < future_us + 10**9
+
+
+def test_the_clock_is_wall_time() -> None:
+    """A log that is behind does not matter."""
+    now_us = time.time_ns() // 1000
+
+    assert abs(SystemClock(1).now_us() - now_us) < 60 * 10**6
+
+
+class Deadlines:
+    """Something with one deadline that is looked at when it is due."""
+
+    def __init__(self, due_us: int) -> None:
+        self.due_us = due_us
+        self.ticks = 0
+        self.chores = 0
+
+    def tick(self) -> None:
+        self.ticks += 1
+        self.due_us += 3600 * 10**6
+
+    def do_chores(self) -> None:
+        self.chores += 1
+
+    def ticker(self, clock: FakeClock) -> Ticker:
+        return Ticker(
+            clock,
+            next_deadline_us=lambda: self.due_us,
+            tick=self.tick,
+            chores=self.do_chores,
+        )
+
+
+@pytest.mark.asyncio
+async def test_it_ticks_when_the_deadline_has_come() -> None:
+    """Once for one deadline."""
+    clock = FakeClock()
+    deadlines = Deadlines(clock.now_us() + 10_000)
+    ticker = deadlines.ticker(clock)
+    ticker.start()
+    await until(lambda: deadlines.ticks)
+    ticker.stop()
+
+    assert 1 == deadlines.ticks
+
+
+@pytest.mark.asyncio
+async def test_an_earlier_deadline_moves_the_timer() -> None:
+    """rearm never lets a deadline pass because a later one was armed first."""
+    clock = FakeClock()
+    deadlines = Deadlines(clock.now_us() + 3600 * 10**6)
+    ticker = deadlines.ticker(clock)
+    ticker.start()
+    deadlines.due_us = clock.now_us()
+    ticker.rearm()
+    await until(lambda: deadlines.ticks)
+    ticker.stop()
+
+
+@pytest.mark.asyncio
+async def test_after_stop_nothing_happens() -> None:
+    """A timer that fires into a closed broker would be a bug at every exit."""
+    clock = FakeClock()
+    deadlines = Deadlines(clock.now_us())
+    ticker = deadlines.ticker(clock)
+    ticker.start()
+    ticker.stop()
+    ticker.rearm()
+    passed = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.03, passed.set)
+    await passed.wait()
+
+    assert (0, 0) == (deadlines.ticks, deadlines.chores)
+
+
+@pytest.mark.asyncio
+async def test_chores_are_done_again_and_again() -> None:
+    """Once a second, whatever the broker's deadlines are."""
+    clock = FakeClock()
+    deadlines = Deadlines(clock.now_us() + 3600 * 10**6)
+    ticker = deadlines.ticker(clock)
+    ticker.start()
+    await until(lambda: deadlines.chores == 2)
+    ticker.stop()

@@ -1,0 +1,169 @@
+"""The listener of the Flight endpoint."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+import structlog
+import trustme
+
+from braidmq.base.errors import AddressInUseError, ConfigError
+from braidmq.broker.authorize import Principal
+from braidmq.columnar.endpoint import Endpoint
+from braidmq.columnar.flight.failures import UnavailableError
+from braidmq.daemon.daemon import Daemon
+from braidmq.server.config.config import Config, FlightConfig
+from braidmq.server.flight.listener import SILENCE_S, FlightListener, sockets_of
+from braidmq.testing import running_broker
+from tests.integration.blip.peer import until
+from tests.unit.columnar.logs import message, write_log
+
+NOTICING = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+)
+KEYS = {"key": Principal("anna", publish=[], subscribe=["*"])}
+
+
+@contextmanager
+def listening(path: Path, **config: object) -> Iterator[FlightListener]:
+    section = FlightConfig.model_validate({"port": 0, **config})
+    listener = FlightListener(section, path, KEYS.get)
+    try:
+        yield listener
+    finally:
+        listener.stop_accepting()
+        listener.abort_connections()
+        asyncio.run(listener.close())
+
+
+def port_of(listener: FlightListener) -> int:
+    return int(listener.address.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_the_address_says_where_it_is(tmp_path: Path, host: str) -> None:
+    """With the port that was found, and IPv6 in brackets."""
+    with listening(tmp_path, host=host) as listener:
+        shown = f"[{host}]" if ":" in host else host
+
+        assert f"{shown}:{port_of(listener)}" == listener.address
+        assert port_of(listener) > 0
+
+
+def test_an_address_that_is_taken_is_said_so(tmp_path: Path) -> None:
+    """Also when it is another Flight endpoint that has it: two would share the calls."""
+    with listening(tmp_path) as listener:
+        port = port_of(listener)
+        with pytest.raises(AddressInUseError, match=f"flight: cannot listen on .*:{port}: "):
+            FlightListener(FlightConfig(port=port), tmp_path, KEYS.get)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(AddressInUseError, match="Address already in use"),
+    ):
+        FlightListener(FlightConfig(port=other.getsockname()[1]), tmp_path, KEYS.get)
+
+
+def test_a_certificate_that_cannot_be_used_is_said_so(tmp_path: Path) -> None:
+    """Before anything listens."""
+    path = tmp_path / "rubbish.pem"
+    path.write_text("no")
+    with pytest.raises(ConfigError, match=r"flight\.tls_cert"):
+        FlightListener(FlightConfig(port=0, tls_cert=path, tls_key=path), tmp_path, KEYS.get)
+
+
+def test_with_a_certificate_the_address_names_its_scheme(tmp_path: Path) -> None:
+    """Whoever finds it in a file would guess the other one."""
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    for number, blob in enumerate(issued.cert_chain_pems):
+        blob.write_to_path(tmp_path / "cert.pem", append=number > 0)
+    files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+    with listening(tmp_path, **files) as listener:
+        assert listener.address.startswith("grpc+tls://127.0.0.1:")
+
+
+def test_nobody_is_answered_before_the_log_is_there(tmp_path: Path) -> None:
+    """It listens from the beginning, so that an address that is taken is known early."""
+    with listening(tmp_path) as listener:
+        endpoint = Endpoint(f"grpc://{listener.address}", "key")
+        with pytest.raises(UnavailableError, match="the broker is recovering its log"):
+            endpoint.offsets()
+        assert 0 == len(listener)
+
+
+def test_peers_that_vanish_are_noticed(tmp_path: Path) -> None:
+    """Connections inherit from the socket that listens what makes them end."""
+    with (
+        listening(tmp_path) as listener,
+        socket.create_connection(("127.0.0.1", port_of(listener))) as peer,
+    ):
+        options: list[int] = []
+        while not options:  # until it was accepted
+            options = _options(port_of(listener), peer.getsockname()[1])
+
+    assert [1, SILENCE_S, 2000 * SILENCE_S] == options
+
+
+def _options(port: int, peer: int) -> list[int]:
+    for found in sockets_of(port):
+        with suppress(OSError):
+            if found.getpeername()[1] == peer:
+                return [found.getsockopt(level, option) for level, option in NOTICING]
+    return []
+
+
+@pytest.mark.asyncio
+async def test_a_stream_whose_reader_is_stuck_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """Calls end with their connections; the place is given back, and the threads are gone."""
+    size = 15 * 2**20  # more than a connection takes when nobody reads
+    write_log(tmp_path, [message("t", bytes(size))], segment_bytes=2**26)
+    async with running_broker(data_dir=tmp_path, config={"flight": {}}) as broker:
+        client = fl.FlightClient(broker.endpoint)
+        options = fl.FlightCallOptions(headers=[(b"authorization", b"Bearer dev-key")])
+        (listener,) = (one for one in broker.daemon.status.listeners if one.strand == "flight")
+        assert isinstance(listener, FlightListener)
+        reader = await asyncio.to_thread(client.do_get, fl.Ticket(b"{}"), options)
+        workers = listener.calls.workers
+        await until(lambda: pa.total_allocated_bytes() >= size and not workers.taken)
+        assert 1 == len(listener)
+
+    assert 0 == len(listener)
+    with pytest.raises(fl.FlightError):
+        reader.read_all()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("asked", [True, False])
+async def test_without_pyarrow_there_is_no_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """Who asked for it is refused; who did not reads one line, and has the rest."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in [name for name in sys.modules if name.startswith("braidmq.server.flight")]:
+        monkeypatch.delitem(sys.modules, name)
+    given = {name: {"port": 0} for name in ("blip", "vibe", "qumbed", "http")}
+    if asked:
+        given["flight"] = {"port": 0}
+    daemon = Daemon(Config.model_validate({"data_dir": tmp_path, "dev": True, **given}))
+    problem = "needs pyarrow: pip install braidmq[columnar], or turn it off"
+    with structlog.testing.capture_logs() as logs:
+        try:
+            if asked:
+                with pytest.raises(ConfigError) as caught:
+                    await daemon.start()
+                assert f"flight: {problem}" == str(caught.value)
+            else:
+                await daemon.start()
+                assert None is daemon.addresses["flight"]
+                warnings = [one["event"] for one in logs if one["log_level"] == "warning"]
+                assert [f"flight is off: it {problem}"] == warnings
+        finally:
+            await daemon.stop()

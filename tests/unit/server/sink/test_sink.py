@@ -1,0 +1,361 @@
+"""The sink: batches, repeats of them, full queues, stages that are not wanted, keys."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from braidmq.admin.http.refusals import UnavailableError
+from braidmq.base.errors import (
+    ConfigError,
+    DamagedStageError,
+    NotAllowedError,
+    UnknownStageError,
+)
+from braidmq.broker import records
+from braidmq.broker.policy import BLOCK_PUBLISHER
+from braidmq.broker.sinks import STAGES_MAX
+from braidmq.server.sink.sink import CHUNK_BYTES, CHUNK_ROWS, SinkCommit, SinkKey
+from braidmq.server.sink.stages import LIFE_US
+from braidmq.testing.clock import FakeClock
+from tests.unit.server.sink.sink_world import ADA, BOB, KEY, OPS, ROWS, SinkWorld, numbered
+
+pytestmark = pytest.mark.asyncio
+
+TWO_DAYS_S = 2 * LIFE_US // 1_000_000
+
+
+# One batch.
+
+
+async def test_rows_of_the_stages_are_on_their_topic_in_order() -> None:
+    """All of it is durable when it is answered, and the stages are gone."""
+    world = SinkWorld()
+    ids = [world.stage(b"1", b"2"), world.stage(), world.stage(b"3")]
+
+    assert SinkCommit(3, repeated=False) == await world.run(world.sink.commit(ADA, KEY, ids))
+    assert [b"1", b"2", b"3"] == world.payloads()
+    assert [] == world.files()
+    assert [records.INTENT, *(3 * [records.SINK_ROW]), records.DONE] == world.kinds()
+
+
+async def test_a_batch_without_stages_is_done() -> None:
+    """A micro-batch may be empty."""
+    world = SinkWorld()
+
+    assert SinkCommit(0, repeated=False) == await world.run(world.sink.commit(ADA, KEY, []))
+    assert SinkCommit(0, repeated=True) == await world.run(world.sink.commit(ADA, KEY, []))
+
+
+async def test_a_stage_that_is_named_twice_is_appended_once() -> None:
+    """Each row is one message."""
+    world = SinkWorld()
+    stage = world.stage(*ROWS)
+    await world.run(world.sink.commit(ADA, KEY, [stage, stage]))
+
+    assert list(ROWS) == world.payloads()
+
+
+async def test_large_batches_are_appended_in_chunks() -> None:
+    """Neither memory nor a turn of the event loop grows with them."""
+    world = SinkWorld()
+    count = 10 * CHUNK_ROWS + 7
+    ids = [world.stage(*numbered(count), size=count), world.stage(b"a", b"b")]
+    await world.run(world.sink.commit(ADA, KEY, ids))
+
+    assert [*numbered(count), b"a", b"b"] == world.payloads()
+    assert world.largest <= CHUNK_ROWS + 1
+
+
+async def test_large_rows_are_appended_in_chunks_of_bytes() -> None:
+    """The next chunk comes when this one is in the log."""
+    world = SinkWorld()
+    stage = world.stage(*(8 * [CHUNK_BYTES // 2 * b"x"]))
+    await world.run(world.sink.commit(ADA, KEY, [stage]))
+
+    assert 8 == len(world.payloads())
+    assert world.largest <= 4
+
+
+async def test_many_small_stages_share_a_commit_of_the_log() -> None:
+    """A job may have hundreds of tasks with a row each."""
+    world = SinkWorld()
+    ids = [world.stage(payload) for payload in numbered(200)]
+    before = world.wal.stats.commits
+    await world.run(world.sink.commit(ADA, KEY, ids))
+
+    assert list(numbered(200)) == world.payloads()
+    assert world.wal.stats.commits - before <= 3
+
+
+# Repeats.
+
+
+async def test_a_repeat_changes_nothing_however_it_is_cut() -> None:
+    """Its stages are dropped: they are nobody's any more."""
+    world = SinkWorld()
+    await world.run(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
+    again = [world.stage(b"3", b"1"), world.stage(b"5", b"4", b"2")]
+
+    assert SinkCommit(5, repeated=True) == await world.run(world.sink.commit(ADA, KEY, again))
+    assert list(ROWS) == world.payloads()
+    assert [] == world.files()
+
+
+async def test_a_repeat_after_a_restart_changes_nothing() -> None:
+    """Whether the records or a snapshot remember the batch."""
+    world = SinkWorld()
+    await world.run(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
+    for _ in range(2):
+        world = SinkWorld(world.disk.kill())
+        stage = world.stage(*ROWS)
+        repeated = await world.run(world.sink.commit(ADA, KEY, [stage]))
+
+        assert SinkCommit(5, repeated=True) == repeated
+        assert list(ROWS) == world.payloads()
+        world.engine.take_snapshot()
+        await world.rest()
+
+
+async def test_a_lower_batch_changes_nothing() -> None:
+    """The query has gone on since; nobody knows any more how large it was."""
+    world = SinkWorld()
+    await world.run(world.sink.commit(ADA, SinkKey("q", "", 7), [world.stage(b"7")]))
+    late = world.sink.commit(ADA, SinkKey("q", "", 6), [world.stage(b"6")])
+
+    assert SinkCommit(0, repeated=True) == await world.run(late)
+    assert [b"7"] == world.payloads()
+
+
+async def test_other_sinks_and_queries_are_other_batches() -> None:
+    """Two writes in one foreachBatch differ by their sink only."""
+    world = SinkWorld()
+    for number, key in enumerate((KEY, SinkKey("q", "s", 1), SinkKey("r", "", 1))):
+        committed = world.sink.commit(ADA, key, [world.stage(b"%d" % number)])
+        assert SinkCommit(1, repeated=False) == await world.run(committed)
+
+    assert [b"0", b"1", b"2"] == world.payloads()
+
+
+async def test_batches_wait_for_their_turn() -> None:
+    """One is appended at a time, in the order in which they were committed."""
+    world = SinkWorld()
+    payloads = [b"%d" % number for number in range(4)]
+    tasks = [
+        asyncio.ensure_future(
+            world.sink.commit(ADA, SinkKey("q", "", number), [world.stage(payload, payload)])
+        )
+        for number, payload in enumerate(payloads)
+    ]
+    await world.until(lambda: all(task.done() for task in tasks))
+
+    assert [one for payload in payloads for one in (payload, payload)] == world.payloads()
+    kinds = [kind for kind in world.kinds() if kind != records.SINK_ROW]
+    assert 4 * [records.INTENT, records.DONE] == kinds
+
+
+async def test_the_same_batch_committed_twice_at_once_is_there_once() -> None:
+    """A driver that was cut off may come back before its first call has ended."""
+    world = SinkWorld()
+    tasks = [
+        asyncio.ensure_future(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
+        for _ in range(2)
+    ]
+    await world.until(lambda: all(task.done() for task in tasks))
+
+    assert [False, True] == [task.result().repeated for task in tasks]
+    assert list(ROWS) == world.payloads()
+
+
+# Queues.
+
+
+async def test_a_batch_waits_for_room_in_a_queue() -> None:
+    """While somebody takes what is there, it goes on; the others wait behind it."""
+    world = SinkWorld()
+    broker = world.engine.broker
+    topic = broker.topics.get("t")
+    assert topic is not None
+    policy = broker.deliverer.new_policy("t")
+    policy.max_size, policy.overflow = 2, BLOCK_PUBLISHER
+    queue = broker.deliverer.declare(topic, policy, world.clock.now_us())
+    first = asyncio.ensure_future(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
+    second = asyncio.ensure_future(
+        world.sink.commit(ADA, SinkKey("r", "", 1), [world.stage(b"else", topic="u")])
+    )
+    await world.until(lambda: queue.waiting() == 2)
+    await world.let_be()
+    assert [b"1", b"2"] == world.payloads()
+    assert [] == world.payloads("u")
+
+    def take() -> bool:
+        if queue.waiting() == 2:
+            broker.deliverer.purge(queue, world.clock.now_us())
+            world.engine.end_turn()
+        return first.done() and second.done()
+
+    await world.until(take)
+    assert list(ROWS) == world.payloads()
+    assert [b"else"] == world.payloads("u")
+
+
+# Stages that are not there, not one's own, not wanted.
+
+
+async def test_a_stage_that_is_not_there_is_refused_and_nothing_is_begun() -> None:
+    """Also when others of the batch are."""
+    world = SinkWorld()
+    stage = world.stage(*ROWS)
+    with pytest.raises(UnknownStageError):
+        await world.run(world.sink.commit(ADA, KEY, [stage, 32 * "0"]))
+
+    assert world.engine.broker.sinks.open is None
+    assert [] == world.kinds()
+    await world.run(world.sink.abort(ADA, [stage]))
+    assert [] == world.files()
+
+
+async def test_others_neither_commit_nor_drop_ones_stages() -> None:
+    """An administrator may."""
+    world = SinkWorld()
+    stage = world.stage(*ROWS)
+    with pytest.raises(NotAllowedError, match="commit stage"):
+        await world.run(world.sink.commit(BOB, KEY, [stage]))
+    await world.run(world.sink.abort(BOB, [stage]))
+    assert [stage] == world.files()
+
+    assert 5 == (await world.run(world.sink.commit(OPS, KEY, [stage]))).messages
+
+
+async def test_others_do_not_go_on_with_ones_query() -> None:
+    """They could have its next batches taken for done."""
+    world = SinkWorld()
+    await world.run(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
+    with pytest.raises(NotAllowedError, match="query 'q'"):
+        await world.run(world.sink.commit(BOB, SinkKey("q", "", 2), []))
+
+    assert not (await world.run(world.sink.commit(OPS, SinkKey("q", "", 2), []))).repeated
+
+
+async def test_an_abort_drops_the_attempts_stages() -> None:
+    """Those that are gone already are no problem."""
+    world = SinkWorld()
+    ids = [world.stage(*ROWS), world.stage(b"6")]
+    kept = world.stage(b"7")
+    await world.run(world.sink.abort(ADA, [*ids, 32 * "0", "nonsense"]))
+
+    assert [kept] == world.files()
+
+
+async def test_an_abort_does_not_touch_a_batch_that_was_begun() -> None:
+    """Spark aborts when a commit has failed, which says nothing about what became of it."""
+    world = SinkWorld()
+    ids = [world.stage(*ROWS), world.stage(b"6")]
+    task = asyncio.ensure_future(world.sink.commit(ADA, KEY, ids))
+    await world.until(lambda: world.engine.broker.sinks.open is not None)
+    await world.run(world.sink.abort(ADA, ids))
+    await world.run(asyncio.wait_for(task, None))
+
+    assert [*ROWS, b"6"] == world.payloads()
+
+
+async def test_a_batch_that_waits_for_its_turn_can_be_aborted() -> None:
+    """It was not begun; its commit says that its stages are gone."""
+    world = SinkWorld()
+    first = asyncio.ensure_future(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
+    waiting = world.stage(b"6")
+    second = asyncio.ensure_future(world.sink.commit(ADA, SinkKey("r", "", 1), [waiting]))
+    await world.let_be()
+    await world.sink.abort(ADA, [waiting])
+    await world.until(lambda: first.done() and second.done())
+
+    assert isinstance(second.exception(), UnknownStageError)
+    assert list(ROWS) == world.payloads()
+
+
+async def test_stages_of_an_open_batch_never_expire() -> None:
+    """Not even when it cannot be finished for days."""
+    clock = FakeClock()
+    world = SinkWorld(clock=clock)
+    ids = [world.stage(*numbered(CHUNK_ROWS), size=1000), world.stage(b"last")]
+    forgotten = world.stage(b"forgotten")
+    path = f"stages/{ids[1]}.arrow"
+    whole = world.disk.content(path)
+    task = asyncio.ensure_future(world.sink.commit(ADA, KEY, ids))
+    await world.until(lambda: world.engine.broker.sinks.open is not None)
+    world.disk.put(path, b"rotten")
+    await world.until(task.done)
+    assert isinstance(task.exception(), DamagedStageError)
+
+    clock.advance(TWO_DAYS_S)
+    after = SinkWorld(world.disk.kill(), clock=clock)
+    with pytest.raises(DamagedStageError):
+        await after.run(after.sink.resume())
+    assert sorted(ids) == sorted(after.files())
+    assert forgotten not in after.files()
+    after.disk.put(path, whole)
+    await after.run(after.sink.resume())
+    assert [*numbered(CHUNK_ROWS), b"last"] == after.payloads()
+    assert [] == after.files()
+
+
+async def test_a_batch_that_cannot_be_finished_is_told_about() -> None:
+    """The broker goes on; so does the batch, when its stage is there again."""
+    world = SinkWorld()
+    stage = world.stage(*numbered(3 * CHUNK_ROWS), size=1000)
+    task = asyncio.ensure_future(world.sink.commit(ADA, KEY, [stage]))
+    await world.until(lambda: len(world.payloads()) >= CHUNK_ROWS)
+    await world.sink.stop()
+    disk = world.disk.kill()
+    whole = disk.content(f"stages/{stage}.arrow")
+    disk.remove(f"stages/{stage}.arrow")
+    after = SinkWorld(disk)
+    with capture_logs() as logs:
+        after.sink.start()
+        await after.let_be()
+    assert task.cancelled()
+    assert ["a sink's batch cannot be finished"] == [entry["event"] for entry in logs]
+    with pytest.raises(UnknownStageError):
+        await after.run(after.sink.commit(ADA, SinkKey("r", "", 1), []))
+    after.disk.put(f"stages/{stage}.arrow", whole)
+    await after.run(after.sink.commit(ADA, SinkKey("r", "", 1), []))
+    await after.sink.stop()
+
+    assert list(numbered(3 * CHUNK_ROWS)) == after.payloads()
+
+
+# Keys.
+
+
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [
+        (SinkKey("", "", 1), "query"),
+        (SinkKey(1_025 * "q", "", 1), "query"),
+        (SinkKey("\ud800", "", 1), "query"),
+        (SinkKey("q", 1_025 * "s", 1), "sink"),
+        (SinkKey("q", "", -1), "batch"),
+        (SinkKey("q", "", 2**64), "batch"),
+    ],
+)
+async def test_a_key_that_cannot_be_one_is_refused(key: SinkKey, field: str) -> None:
+    """With its part's name."""
+    with pytest.raises(ConfigError) as refused:
+        await SinkWorld().sink.commit(ADA, key, [])
+    assert field == refused.value.key
+
+
+async def test_a_batch_of_too_many_stages_is_refused() -> None:
+    """Its intent would not fit into a record."""
+    with pytest.raises(ConfigError, match="too many"):
+        await SinkWorld().sink.commit(ADA, KEY, map(str, range(STAGES_MAX + 1)))
+
+
+async def test_too_many_queries_are_refused() -> None:
+    """They are never forgotten."""
+    world = SinkWorld()
+    known = [(str(number), "", "ada", 1, 1) for number in range(100_000)]
+    world.engine.broker.sinks.restore(None, known)
+
+    with pytest.raises(UnavailableError, match="too many queries"):
+        await world.run(world.sink.commit(ADA, KEY, []))

@@ -1,0 +1,159 @@
+"""The gateway key: made once, kept, and used to seal for subscribers."""
+
+import errno
+import json
+import stat
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import structlog
+
+from braidmq.base.errors import EXIT_USAGE, ConfigError
+from braidmq.server.config.models import LimitsConfig
+from braidmq.server.strands.qumbed import gateway as gateway_module
+from braidmq.server.strands.qumbed.gateway import GATEWAY_KEY_FILE, GatewayKey
+from braidmq.testing.disk import FakeDisk, PowerCutError
+from braidmq.wal.disk import Disk
+from braidmq.wire.qumbed.boxes import Boxes, NotOpenedError, UnusableKeyError
+
+VECTORS: dict[str, Any] = json.loads(
+    (Path(__file__).parents[4] / "vectors" / "qumbed.json").read_text("utf-8")
+)
+SECRET: str = VECTORS["sender_secret"]
+SUBSCRIBER = Boxes(bytes.fromhex(VECTORS["recipient_secret"]), boxes_max=4)
+OTHER = Boxes(32 * b"o", boxes_max=4)
+
+
+def disk_with(content: bytes) -> FakeDisk:
+    disk = FakeDisk()
+    disk.put(GATEWAY_KEY_FILE, content)
+    return disk
+
+
+def test_the_key_is_made_once() -> None:
+    """Its public half may be pinned, so it is the same after every restart and every crash."""
+    disk = FakeDisk()
+    made = GatewayKey(disk).public_key
+
+    assert made == GatewayKey(disk).public_key
+    assert made == GatewayKey(disk.crash(Random(7))).public_key
+    assert made != GatewayKey(FakeDisk()).public_key
+
+
+def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    """It holds 64 digits and a line end, and nothing lies about beside it."""
+    GatewayKey(Disk(tmp_path))
+    path = tmp_path / GATEWAY_KEY_FILE
+
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    assert 65 == len(path.read_bytes())
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_a_key_on_record_is_read() -> None:
+    """With its line end or without."""
+    for content in (SECRET, SECRET + "\n"):
+        gateway = GatewayKey(disk_with(content.encode()))
+
+        assert VECTORS["sender_public"] == gateway.public_key.hex()
+
+
+def test_the_subscriber_opens_what_is_sealed_for_it() -> None:
+    """With the gateway's public key; nobody else does, and no nonce is used twice."""
+    gateway = GatewayKey(FakeDisk())
+    sealed = [gateway.seal_for(SUBSCRIBER.public_key, b"payload") for _ in range(50)]
+
+    assert {b"payload"} == {SUBSCRIBER.open(box, gateway.public_key) for box in sealed}
+    assert 50 == len({box[:24] for box in sealed})
+    with pytest.raises(NotOpenedError):
+        OTHER.open(sealed[0], gateway.public_key)
+
+
+def test_boxes_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each subscriber's key, and there are more than connections by default."""
+    assert LimitsConfig().connections < gateway_module.BOXES_MAX
+    monkeypatch.setattr(gateway_module, "BOXES_MAX", 2)
+    gateway = GatewayKey(FakeDisk())
+    held = []
+    for n in (1, 1, 2, 3):
+        gateway.seal_for(Boxes(bytes([n]) * 32, boxes_max=1).public_key, b"")
+        held.append(gateway.held_boxes)
+
+    assert [1, 1, 2, 2] == held
+
+
+@pytest.mark.parametrize("key", [b"", 31 * b"k", bytes(32)])
+def test_nothing_is_sealed_for_a_key_that_cannot_be_one(key: bytes) -> None:
+    """A session refuses it before; if it did not, nothing leaves that anybody could open."""
+    with pytest.raises(UnusableKeyError, match="the public key is"):
+        GatewayKey(FakeDisk()).seal_for(key, b"payload")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"\xff", SECRET[:-1].encode(), 2 * SECRET.encode(), 64 * b"0"]
+)
+def test_a_file_without_a_key_stops_the_start(content: bytes) -> None:
+    """A new key in its place would lock out everybody who pinned the old; the file is left."""
+    disk = disk_with(content)
+    with pytest.raises(
+        ConfigError, match=r"gateway\.key: does not hold a private key"
+    ) as caught:
+        GatewayKey(disk)
+
+    assert EXIT_USAGE == caught.value.exit_code
+    assert content == disk.content(GATEWAY_KEY_FILE)
+    assert SECRET[:8] not in str(caught.value)
+
+
+def test_a_file_that_the_disk_does_not_give_stops_the_start() -> None:
+    """Unreadable is not the same as not there."""
+    disk = disk_with(SECRET.encode())
+    disk.fail("open", errno.EACCES)
+
+    with pytest.raises(ConfigError, match=r"gateway\.key: cannot be read: Permission denied"):
+        GatewayKey(disk)
+
+
+@pytest.mark.parametrize("operation", ["open", "pwrite", "truncate", "fsync", "rename"])
+def test_a_key_that_cannot_be_kept_is_not_used(operation: str) -> None:
+    """After a restart there would be another one; with a disk that works there is one."""
+    disk = FakeDisk()
+    disk.fail(operation, errno.ENOSPC)
+    with pytest.raises(ConfigError, match=r"gateway\.key: cannot be written: No space left"):
+        GatewayKey(disk)
+
+    assert not disk.exists(GATEWAY_KEY_FILE)
+    assert GatewayKey(disk).public_key == GatewayKey(disk).public_key
+
+
+def test_a_power_cut_leaves_a_whole_key_or_none() -> None:
+    """Wherever it strikes, the next start finds or makes one, and keeps it."""
+    for cut in range(1, 7):
+        for seed in range(8):
+            disk = FakeDisk()
+            disk.cut_power_at(cut)
+            made = None
+            with suppress(PowerCutError):
+                made = GatewayKey(disk).public_key
+            left = disk.crash(Random(seed))
+            found = GatewayKey(left).public_key
+
+            assert made in {None, found}
+            assert found == GatewayKey(left).public_key
+
+
+def test_no_text_shows_the_private_key() -> None:
+    """Neither the object's, nor a log line with it, nor an error's."""
+    gateway = GatewayKey(disk_with(SECRET.encode()))
+    gateway.seal_for(SUBSCRIBER.public_key, b"payload")
+    with structlog.testing.capture_logs() as logged:
+        structlog.get_logger("test").info("started", gateway=gateway)
+    text = f"{gateway} {gateway!r} {logged}"
+
+    assert f"GatewayKey({VECTORS['sender_public']})" == repr(gateway)
+    for secret in (bytes.fromhex(SECRET), bytes.fromhex(VECTORS["shared_key"])):
+        assert secret.hex() not in text
+        assert repr(secret)[2:-1] not in text

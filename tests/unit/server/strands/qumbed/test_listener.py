@@ -1,0 +1,147 @@
+"""The Qumbed listener: what is bound, who we are, who is let in, and how it ends."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from braidmq.base.errors import AddressInUseError, ConfigError
+from braidmq.server.config.config import LimitsConfig, QumbedConfig
+from braidmq.server.strands.listeners import Admission
+from braidmq.server.strands.qumbed.listener import QumbedListener, bind
+from braidmq.testing.disk import FakeDisk
+from braidmq.transport.quic import QuicLimits
+from braidmq.transport.quic_client import HandshakeError, QuicClient, Trust, connect
+from tests.integration.blip.peer import broker_at, until
+from tests.integration.qumbed.peer import connected, publish
+from tests.integration.qumbed.slow import Slow
+from tests.unit.server.by_hand import Hand
+
+pytestmark = pytest.mark.asyncio
+
+LIMITS = LimitsConfig()
+IMPATIENT = QuicLimits(handshake_timeout_s=1.0)
+
+
+def made(limits: LimitsConfig = LIMITS, **config: object) -> QumbedListener:
+    return QumbedListener(
+        QumbedConfig.model_validate({"port": 0, **config}),
+        limits,
+        admission=Admission(limits),
+        named=lambda _: None,
+    )
+
+
+@asynccontextmanager
+async def listening(
+    directory: Path, limits: LimitsConfig = LIMITS
+) -> AsyncIterator[tuple[QumbedListener, Hand]]:
+    listener, hand = made(limits), Hand()
+    listener.prepare(FakeDisk(), directory, None)
+    await listener.start(hand.engine)
+    try:
+        yield listener, hand
+    finally:
+        listener.stop_accepting()
+        listener.abort_connections()
+
+
+async def opened(listener: QumbedListener) -> tuple[Slow, QuicClient]:
+    host, _, port = listener.address.rpartition(":")
+    client = await connect(host, int(port), trust=Trust(fingerprint=listener.fingerprint))
+    return Slow(client), client
+
+
+async def test_a_taken_address_is_an_error_with_its_name() -> None:
+    """Strand, address and reason; exit code 69."""
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressInUseError, match=f"qumbed: .*127.0.0.1:{port}: ") as caught:
+            bind("127.0.0.1", port)
+
+    assert 69 == caught.value.exit_code
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 300])
+async def test_a_host_that_is_none_is_the_same_error(host: str) -> None:
+    """A name that cannot be resolved, or is no name, does not end in a traceback."""
+    with pytest.raises(AddressInUseError, match="qumbed: cannot listen on"):
+        bind(host, 0)
+
+
+async def test_a_listener_that_never_started_gives_its_address_back() -> None:
+    """A start that failed elsewhere leaves nothing bound."""
+    listener = made()
+    port = int(listener.address.rpartition(":")[2])
+    listener.stop_accepting()
+    listener.close_connections()
+    listener.abort_connections()
+    listener.close_idle()
+    assert 0 == len(listener)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as again:
+        again.bind(("127.0.0.1", port))
+
+
+async def test_who_we_are_is_made_once(tmp_path: Path) -> None:
+    """The certificate in the data directory, the gateway's key among the broker's files."""
+    files, first, second = FakeDisk(), made(), made()
+    for listener in (first, second):
+        listener.prepare(files, tmp_path, None)
+        listener.stop_accepting()
+
+    assert first.fingerprint == second.fingerprint
+    assert first.gateway_public_key == second.gateway_public_key
+
+
+async def test_a_certificate_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+    """It names the setting."""
+    for name in ("cert", "key"):
+        (tmp_path / name).write_text("nothing")
+    listener = made(tls_cert=tmp_path / "cert", tls_key=tmp_path / "key")
+    with pytest.raises(ConfigError, match=r"qumbed\.tls_cert"):
+        listener.prepare(FakeDisk(), tmp_path, None)
+    listener.stop_accepting()
+
+
+async def test_streams_are_connections_of_the_engine(tmp_path: Path) -> None:
+    """Each for as long as it lives; the listener counts QUIC connections."""
+    async with listening(tmp_path) as (listener, hand):
+        slow, client = await opened(listener)
+        for _ in range(3):
+            slow.open().send(publish("t", b"1"))
+        await until(lambda: len(hand.engine.connections) == 3)
+        assert 1 == len(listener)
+        await client.close()
+        await until(lambda: len(listener) == 0)
+
+        assert set() == hand.engine.connections
+        assert {} == dict(listener.refused)
+
+
+async def test_whoever_stops_accepting_lets_nobody_in(tmp_path: Path) -> None:
+    """Those who are there go on."""
+    limits = LimitsConfig(handshake_timeout_s=5)
+    async with listening(tmp_path, limits) as (listener, hand):
+        slow, client = await opened(listener)
+        listener.stop_accepting()
+        host, _, port = listener.address.rpartition(":")
+        with pytest.raises(HandshakeError):
+            await connect(host, int(port), trust=Trust(insecure=True), limits=IMPATIENT)
+        slow.open().send(publish("t", b"1"))
+        await until(lambda: len(hand.engine.connections) == 1)
+        await client.close()
+
+
+async def test_the_end_closes_connections_behind_what_was_written() -> None:
+    """A broker that stops answers what it has accepted, and says that it is gone."""
+    async with broker_at() as broker, connected(broker) as peer:
+        stream = peer.open()
+        stream.send(*(publish("t", b"%d" % number) for number in range(50)))
+        for _ in range(50):
+            await stream.answer()
+        await broker.daemon.stop()
+        await peer.expect_close()
+
+        assert 0 == peer.close_code

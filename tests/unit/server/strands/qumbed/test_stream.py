@@ -1,0 +1,270 @@
+"""A Qumbed stream on an engine by hand: turns, waiting answers, room; rows are over QUIC."""
+
+import tracemalloc
+
+import pytest
+
+from braidmq.broker.settings import US_PER_S, Settings
+from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX
+from braidmq.server.strands.qumbed.link import UNFINISHED_BYTES_MAX
+from tests.integration.qumbed.peer import (
+    ALICE,
+    BOB,
+    FRAME_MAX,
+    ack,
+    discovery,
+    public,
+    publish,
+    raw,
+    subscribe,
+    unsubscribe,
+)
+from tests.unit.server.strands.qumbed.qumbed_by_hand import QumbedHand
+
+
+def code_of(frame: dict[str, dict[str, str]]) -> str:
+    return frame["e"]["code"]
+
+
+def test_subscribe_and_the_like_wait_for_answers_before_them() -> None:
+    """Their effects would be seen before those answers."""
+    hand = QumbedHand()
+    stream, wire = hand.stream()
+    stream.receive(publish("t", b"1") + subscribe("t", public(ALICE)))
+    assert 0 == hand.engine.broker.subscription_count()
+    hand.settle()
+
+    assert [ack("1", 0), ack()] == wire.frames()
+    assert 1 == hand.engine.broker.subscription_count()
+
+
+def test_while_the_log_is_full_new_publishes_are_refused_at_once() -> None:
+    """And recorded subscriptions, but not those that live in memory."""
+    for offline_us, kinds in ((0, [6, 5]), (US_PER_S, [6, 6])):
+        hand = QumbedHand(Settings(offline_us=offline_us))
+        hand.engine.broker.refusal = "full"
+        stream, wire = hand.stream()
+        stream.receive(publish("t", b"1") + subscribe("t", public(ALICE)))
+
+        assert kinds == wire.kinds()
+
+
+def test_an_unsubscribe_is_answered_when_its_record_is_durable() -> None:
+    """Or a restart would find the subscription again."""
+    hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
+    stream, wire = hand.stream()
+    stream.receive(subscribe("t", public(ALICE)))
+    hand.settle()
+    wire.frames()
+    stream.receive(unsubscribe("t"))
+    assert [] == wire.frames()
+    hand.settle()
+
+    assert [ack()] == wire.frames()
+
+
+def test_a_memory_only_publish_does_not_overtake_a_subscribe() -> None:
+    """It waits for the record of the subscription before it."""
+    hand = QumbedHand(Settings(offline_us=60 * US_PER_S), is_durable=False)
+    stream, wire = hand.stream()
+    stream.receive(subscribe("t", public(ALICE)) + publish("t", b"1"))
+    assert [] == wire.frames()
+    hand.settle()
+
+    assert [ack(), ack("", 1)] == wire.frames()[:2]
+
+
+def test_a_publisher_waits_while_too_much_is_uncommitted() -> None:
+    """It goes on when the log has caught up."""
+    hand = QumbedHand()
+    stream, wire = hand.stream()
+    for _ in range(12):
+        stream.receive(publish("t", bytes(300_000)))
+    waiting = hand.engine.broker.outgoing.bytes
+    assert hand.engine.uncommitted_bytes_max <= waiting < 12 * 300_000
+    assert [stream] == hand.engine.starved
+    hand.settle()
+
+    assert [ack(f"{number}", 0) for number in range(1, 13)] == wire.frames()
+
+
+def test_one_who_waits_too_long_is_not_read_from() -> None:
+    """Read-ahead is bounded, and reading goes on when the wait is over."""
+    hand = QumbedHand()
+    stream, wire = hand.stream()
+    for _ in range(20):
+        stream.receive(publish("t", bytes(300_000)))
+    assert not wire.is_reading()
+    hand.settle()
+
+    assert wire.is_reading()
+
+
+def test_too_many_unfinished_frames_end_the_stream_that_adds_to_them() -> None:
+    """Counted over the streams of a connection, and given back when one ends."""
+    hand = QumbedHand()
+    link = hand.link()
+    half = (FRAME_MAX).to_bytes(4, "big") + bytes(FRAME_MAX - 1)
+    streams = [hand.stream(link) for _ in range(9)]
+    for stream, _ in streams:
+        stream.receive(half)
+    *others, last = (wire for _, wire in streams)
+    assert ["SERVER_ERROR"] == [code_of(one) for one in last.frames()]
+    assert last.is_closed
+    assert [[]] * 8 == [wire.frames() for wire in others]
+    assert 8 * len(half) == link.unfinished_bytes <= UNFINISHED_BYTES_MAX
+    for stream, _ in streams:
+        stream.lost()
+
+    assert 0 == link.unfinished_bytes
+
+
+def test_a_held_stream_is_not_ended_for_it_but_paused() -> None:
+    """What it has sent is whole; it waits for the broker, not the broker for it."""
+    hand = QumbedHand()
+    link = hand.link()
+    link.unfinished_bytes = UNFINISHED_BYTES_MAX
+    stream, wire = hand.stream(link)
+    hand.engine.broker.outgoing.bytes += hand.engine.uncommitted_bytes_max
+    stream.receive(publish("t", b"1") + publish("t", b"2"))
+
+    assert [] == wire.frames()
+    assert not wire.is_reading()
+    assert not wire.is_closed
+
+
+def test_a_wrong_key_ends_the_connection_behind_its_error() -> None:
+    """UNAUTHORIZED, then everything is drained; nothing behind it is looked at."""
+    hand = QumbedHand(asks_for_key=True)
+    link = hand.link()
+    stream, wire = hand.stream(link)
+    stream.receive(discovery(frame_id="x", key="no") + discovery(key="key"))
+
+    assert ["UNAUTHORIZED"] == [code_of(one) for one in wire.frames()]
+    assert (1, "UNAUTHORIZED") == wire.drained_with
+    assert not wire.is_greeted
+    assert not link.is_authenticated
+    assert 1 == hand.engine.authentication_failures["qumbed"]
+    stream.receive(discovery(key="key"))
+    assert [] == wire.frames()
+
+
+def test_a_right_key_greets() -> None:
+    """The connection is no stranger's any more."""
+    hand = QumbedHand(asks_for_key=True)
+    link = hand.link()
+    stream, wire = hand.stream(link)
+    greeted = [wire.is_greeted]
+    stream.receive(discovery(key="key"))
+    greeted.append(wire.is_greeted)
+
+    assert [7] == wire.kinds()
+    assert [False, True] == greeted
+    assert link.is_authenticated
+    assert stream.is_authenticated
+
+
+def test_where_nobody_is_asked_a_stream_is_greeted_at_once() -> None:
+    """It has said something: that is enough."""
+    stream, wire = QumbedHand().stream()
+
+    assert wire.is_greeted
+    assert stream.is_authenticated
+
+
+def test_a_link_is_told_of_streams_that_end() -> None:
+    """And the broker keeps nothing of them."""
+    hand = QumbedHand()
+    stream, _ = hand.stream()
+    stream.receive(subscribe("t", public(ALICE)))
+    stream.lost()
+
+    assert [stream] == hand.left
+    assert 0 == hand.engine.broker.subscription_count()
+
+
+def test_too_many_subscriptions_are_refused() -> None:
+    """SERVER_ERROR: those of all strands count together."""
+    hand = QumbedHand()
+    stream, wire = hand.stream()
+    subscriptions = hand.engine.broker.subscriptions
+    blip, _ = hand.connect()
+    topic = hand.engine.broker.topics.get("t")
+    assert topic is not None
+    hand.engine.broker.subscribe(blip, topic, 1, 0)
+    hand.engine.end_turn()
+    hand.settle()
+    (one,) = subscriptions.values()
+    subscriptions.update(dict.fromkeys(range(2, SUBSCRIPTIONS_MAX + 1), one))
+    stream.receive(subscribe("t", public(BOB)))
+
+    assert [("SERVER_ERROR", "too many subscriptions")] == [
+        (code_of(found), found["e"]["message"]) for found in wire.frames()
+    ]
+
+
+def test_a_frame_that_cannot_be_read_ends_subscriptions_at_once() -> None:
+    """Nothing is pushed behind its Error, though an answer before it still waits."""
+    hand = QumbedHand()
+    stream, wire = hand.stream()
+    writer, _ = hand.stream()
+    stream.receive(subscribe("t", public(ALICE)))
+    wire.frames()
+    stream.receive(publish("u", b"1") + raw(b"x") + publish("t", b"never"))
+    writer.receive(publish("t", b"2"))
+    hand.settle()
+
+    assert [5, 6] == wire.kinds()
+    assert wire.is_closed
+
+
+def test_a_ttl_of_the_strand_is_the_messages() -> None:
+    """qumbed.message_ttl_ms: what nobody took in time is not handed out."""
+    hand = QumbedHand(ttl_us=5 * US_PER_S)
+    reader, wire = hand.stream()
+    writer, _ = hand.stream()
+    reader.receive(subscribe("t", public(ALICE)))
+    wire.frames()
+    writer.receive(publish("t", b"1"))
+    hand.now_us += 6 * US_PER_S
+    hand.settle()
+
+    assert [] == wire.frames()
+    assert 1 == hand.engine.broker.stats.expired
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_a_fin_lets_what_waits_be_answered(*, finishes: bool) -> None:
+    """Then the stream closes."""
+    hand = QumbedHand()
+    stream, wire = hand.stream()
+    stream.receive(publish("t", b"1"))
+    if finishes:
+        stream.finish_input()
+    assert not wire.is_closed
+    hand.settle()
+
+    assert [ack("1", 0)] == wire.frames()
+    assert finishes == wire.is_closed
+
+
+def test_a_topics_name_is_kept_once_however_many_streams_publish_to_it() -> None:
+    """Each stream remembers topics, not its peer's copies of their names."""
+    hand = QumbedHand()
+    names = [f"{number}-" + "x" * 60_000 for number in range(20)]
+    first, _ = hand.stream()
+    first.receive(b"".join(publish(name, b"1") for name in names))
+    hand.settle()
+    tracemalloc.start()
+    try:
+        others = [hand.stream()[0] for _ in range(5)]
+        for stream in others:
+            for name in names:
+                stream.receive(publish(name, b"1"))
+                hand.settle()
+        hand.log.batches.clear()
+        grown_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert grown_bytes < 3 * sum(map(len, names))

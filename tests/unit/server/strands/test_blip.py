@@ -1,0 +1,193 @@
+"""What Blip answers while the log hesitates or refuses; the rest is seen over sockets."""
+
+from braidmq.base.errors import LogFullError
+from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX
+from tests.integration.blip.peer import (
+    ack,
+    credit,
+    nack,
+    parse,
+    ping,
+    poll,
+    pong,
+    publish,
+    subscribe,
+)
+from tests.integration.vibe_peer import create
+from tests.unit.server.by_hand import Hand
+from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand
+
+FULL = "durable publish failed: the disk is full"
+
+
+def full() -> LogFullError:
+    return LogFullError("the disk is full")
+
+
+def frames(*raw: bytes) -> list[tuple[int, int, bytes]]:
+    return [parse(one)[0] for one in raw]
+
+
+def test_a_refusal_is_told_in_request_order() -> None:
+    """Waiting replies become NACKs where their requests stood; PONGs stay between them."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(publish(1, "t", b"a") + ping(2) + publish(3, "t", b"b"))
+    connection.receive(publish(4, "", b"malformed") + publish(5, "t", b"c") + ping(6))
+
+    assert [] == wire.take()
+    hand.fail(full())
+    assert wire.take() == frames(
+        nack(1, 500, FULL),
+        pong(2),
+        nack(3, 500, FULL),
+        nack(4, 400, "empty topic"),
+        nack(5, 500, FULL),
+        pong(6),
+    )
+
+
+def test_a_publish_without_a_fence_is_refused_too() -> None:
+    """Who did not ask for a PONG is told all the same."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(publish(1, "t", b"a") + publish(2, "t", b"b"))
+    hand.fail(full())
+
+    assert wire.take() == frames(nack(1, 500, FULL), nack(2, 500, FULL))
+
+
+def test_each_connection_is_told_of_its_own() -> None:
+    """A refused batch holds the messages of many."""
+    hand = Hand()
+    one, one_wire = hand.connect()
+    two, two_wire = hand.connect()
+    one.receive(publish(1, "t", b"a") + ping(2))
+    two.receive(publish(3, "t", b"b") + ping(4))
+    hand.fail(full())
+
+    assert one_wire.take() == frames(nack(1, 500, FULL), pong(2))
+    assert two_wire.take() == frames(nack(3, 500, FULL), pong(4))
+
+
+def test_a_subscribe_is_refused_with_its_batch() -> None:
+    """A subscription whose record was refused does not exist, and its id is given anew."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(subscribe(1, "t") + publish(2, "t", b"memory only", 0) + ping(3))
+    hand.fail(full())
+    assert wire.take() == frames(nack(1, 500, FULL), pong(3))
+    hand.engine.room_made()
+    connection.receive(subscribe(4, "t"))
+    hand.commit()
+
+    assert wire.take() == frames(ack(4, 1))
+
+
+def test_a_pong_behind_an_acknowledgement_waits_for_its_progress() -> None:
+    """The acknowledgement is written again, from the reserve; only then comes the PONG."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(subscribe(1, "t"))
+    hand.commit()
+    connection.receive(publish(2, "t", b"a"))
+    hand.commit()
+    connection.receive(poll(3, 1) + ack(2, 1) + publish(4, "t", b"b") + ping(5))
+    wire.take()
+    hand.fail(full())
+
+    assert wire.take() == frames(nack(4, 500, FULL))
+    assert [True] == hand.log.urgent[-1:]
+    hand.commit()
+    assert wire.take() == frames(pong(5))
+
+
+def test_while_the_log_is_full_memory_and_acknowledgements_go_on() -> None:
+    """Durable publishes are refused at once, QoS 0 and ACK are not; room makes it good."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(subscribe(1, "t"))
+    hand.commit()
+    connection.receive(publish(2, "t", b"a"))
+    hand.commit()
+    connection.receive(publish(3, "t", b"b"))
+    hand.fail(full())
+    wire.take()
+    connection.receive(
+        publish(4, "t", b"c") + publish(5, "t", b"m", 0) + poll(6, 1) + poll(7, 1)
+    )
+    assert wire.take() == frames(
+        nack(4, 500, FULL), publish(2, "t", b"a"), publish(7, "t", b"m", 0)
+    )
+    connection.receive(ack(2, 1) + ping(8))
+    hand.commit()
+    assert wire.take() == frames(pong(8))
+    hand.engine.room_made()
+    connection.receive(publish(9, "t", b"d") + ping(10))
+    hand.commit()
+    assert wire.take() == frames(pong(10))
+
+
+def test_credit_that_waited_behind_a_fence_is_void_after_the_half_close() -> None:
+    """Credit ends with the peer's input, also credit that was not granted by then."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(subscribe(1, "t"))
+    hand.commit()
+    wire.take()
+    connection.receive(publish(2, "t", b"a") + ping(3) + credit(4, 1, 100) + ping(5))
+    connection.finish_input()
+    hand.commit()
+
+    assert wire.take() == frames(pong(3), pong(5))
+    assert wire.is_closed
+
+
+def test_subscriptions_have_a_bound() -> None:
+    """One more is refused; nobody's memory grows without end."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    connection.receive(subscribe(1, "t"))
+    hand.commit()
+    wire.take()
+    subscriptions = hand.engine.broker.subscriptions
+    subscriptions.update(dict.fromkeys(range(2, SUBSCRIPTIONS_MAX + 1), subscriptions[1]))
+    connection.receive(subscribe(2, "t"))
+
+    text = "durable publish failed: too many subscriptions"
+    assert wire.take() == frames(nack(2, 500, text))
+
+
+def test_a_queue_in_memory_takes_durable_publishes_while_the_log_is_full() -> None:
+    """On such a queue every QoS is 0 in effect, and needs no log."""
+    hand = VibeHand()
+    declaring, _ = hand.vibe()
+    declaring.receive(create("1", "q", durable="false"))
+    hand.settle()
+    connection, wire = hand.connect()
+    connection.receive(publish(1, "t", b"a"))
+    hand.fail(full())
+    wire.take()
+    connection.receive(publish(2, "q", b"b") + publish(3, "t", b"c"))
+
+    assert wire.take() == frames(nack(3, 500, FULL))
+    assert 1 == hand.engine.broker.deliverer.queues["q"].waiting()
+
+
+def test_a_publisher_that_waits_for_room_is_listed_once() -> None:
+    """However often it is woken meanwhile, and not at all once it is gone."""
+    hand = VibeHand()
+    declaring, _ = hand.vibe()
+    declaring.receive(create("1", "q", maxQueueSize="1", overflowStrategy="BlockPublisher"))
+    hand.settle()
+    connection, wire = hand.connect()
+    connection.receive(publish(1, "q", b"a") + publish(2, "q", b"b") + ping(3))
+    for _ in range(3):
+        connection.wake()
+    queue = hand.engine.broker.deliverer.queues["q"]
+    assert [connection] == queue.blocked
+    hand.settle()
+    assert [] == wire.take()
+    connection.lost()
+
+    assert [] == queue.blocked

@@ -1,0 +1,223 @@
+"""A Vibe publisher that waits for room in its queue: what goes on, what waits, and how much."""
+
+from typing import NamedTuple
+
+from braidmq.server.strands.vibe.connection import (
+    BLOCKED_BYTES_MAX,
+    BLOCKED_MAX,
+    VibeConnection,
+)
+from tests.integration.vibe.peer import (
+    DELETE_QUEUE,
+    DELIVER,
+    DISCONNECT,
+    ERROR,
+    LIST_QUEUES,
+    PONG,
+    PUBLISH_ACK,
+    UNSUBSCRIBE,
+    UNSUBSCRIBE_ACK,
+)
+from tests.integration.vibe_peer import ack, create, ping, publish, request, subscribe
+from tests.unit.server.by_hand import HandWire
+from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, kinds, taken
+
+BLOCKING = {"maxQueueSize": "1", "overflowStrategy": "BlockPublisher"}
+
+
+class Full(NamedTuple):
+    """A queue of one that is full: `a` is with a consumer of prefetch 1, `b` waits."""
+
+    hand: VibeHand
+    consumer: VibeConnection
+    consumer_wire: HandWire
+    publisher: VibeConnection
+    wire: HandWire
+
+    def make_room(self) -> None:
+        """Acknowledge `a`, so that `b` is delivered and a place is free."""
+        self.consumer.receive(ack("a"))
+        self.hand.settle()
+
+
+def a_full_queue() -> Full:
+    hand = VibeHand()
+    consumer, consumer_wire = hand.vibe()
+    consumer.receive(create("1", "q", **BLOCKING))
+    hand.settle()
+    consumer.receive(subscribe("2", "q", 1))
+    publisher, wire = hand.vibe()
+    publisher.receive(publish("a", "q"))
+    hand.settle()
+    publisher.receive(publish("b", "q"))
+    hand.settle()
+    assert [(PUBLISH_ACK, "a"), (PUBLISH_ACK, "b")] == kinds(wire)
+    assert (DELIVER, "a") == kinds(consumer_wire)[-1]
+    return Full(hand, consumer, consumer_wire, publisher, wire)
+
+
+def test_a_blocked_publisher_goes_on_when_there_is_room() -> None:
+    """One publish for each place that becomes free, in the order in which they came."""
+    full_queue = a_full_queue()
+    full_queue.publisher.receive(publish("c", "q") + publish("d", "q") + publish("e", "free"))
+    assert [] == kinds(full_queue.wire)
+    full_queue.make_room()
+    assert [(PUBLISH_ACK, "c")] == kinds(full_queue.wire)
+    full_queue.consumer.receive(ack("b"))
+    full_queue.hand.settle()
+
+    assert [(PUBLISH_ACK, "d"), (PUBLISH_ACK, "e")] == kinds(full_queue.wire)
+
+
+def test_behind_a_blocked_publish_acks_pings_and_unsubscribes_are_handled() -> None:
+    """They take effect at once; the replies keep their place behind the Publish."""
+    full_queue = a_full_queue()
+    hand, _, _, publisher, wire = full_queue
+    publisher.receive(subscribe("1", "mine"))
+    hand.settle()
+    publisher.receive(publish("m", "mine"))
+    hand.settle()
+    taken(wire)
+    publisher.receive(
+        publish("c", "q") + ping("2") + ack("m") + request(UNSUBSCRIBE, "3", "mine")
+    )
+    hand.settle()
+    assert [] == kinds(wire)
+    assert 1 == hand.engine.broker.stats.acknowledged
+    assert [] == hand.engine.broker.deliverer.queues["mine"].consumers
+    full_queue.make_room()
+
+    assert [(PUBLISH_ACK, "c"), (PONG, "2"), (UNSUBSCRIBE_ACK, "3")] == kinds(wire)
+
+
+def test_anything_else_behind_a_blocked_publish_waits() -> None:
+    """A ListQueues is answered, and looked at, when its turn has come."""
+    full_queue = a_full_queue()
+    full_queue.publisher.receive(publish("c", "q") + request(LIST_QUEUES, "1"))
+    full_queue.publisher.receive(publish("d", "free"))
+    assert [] == kinds(full_queue.wire)
+    full_queue.make_room()
+
+    assert [(PUBLISH_ACK, "c"), (LIST_QUEUES, "1"), (PUBLISH_ACK, "d")] == kinds(
+        full_queue.wire
+    )
+
+
+def test_the_buffer_of_a_blocked_publisher_is_bounded_in_commands() -> None:
+    """What is above it stays with the session, and in the end with the peer."""
+    full_queue = a_full_queue()
+    publisher, wire = full_queue.publisher, full_queue.wire
+    publisher.receive(publish("c", "q"))
+    publisher.receive(b"".join(ping(str(number)) for number in range(BLOCKED_MAX + 10)))
+    assert wire.is_reading()
+    publisher.receive(b"".join(ping("x" * 200) for _ in range(2000)))
+    assert not wire.is_reading()
+    held = sum(1 for _ in publisher._blocked)  # noqa: SLF001 - the bound is inside
+    assert BLOCKED_MAX == held
+    full_queue.make_room()
+
+    found = kinds(wire)
+    assert [(PUBLISH_ACK, "c"), (PONG, "0"), (PONG, "1")] == found[:3]
+    assert 1 + BLOCKED_MAX + 10 + 2000 == len(found)
+    assert wire.is_reading()
+
+
+def test_the_buffer_of_a_blocked_publisher_is_bounded_in_bytes() -> None:
+    """Payloads of a mebibyte, and the one that reaches it; not one more."""
+    full_queue = a_full_queue()
+    big = b'"' + b"x" * 300_000 + b'"'
+    full_queue.publisher.receive(
+        b"".join(publish(str(number), "q", big) for number in range(10))
+    )
+    assert BLOCKED_BYTES_MAX // len(big) + 1 == len(full_queue.publisher._blocked)  # noqa: SLF001 - the bound is inside
+    assert not full_queue.wire.is_reading()
+    full_queue.make_room()
+    for number in ["b", *map(str, range(9))]:
+        full_queue.consumer.receive(ack(number))
+        full_queue.hand.settle()
+
+    assert [(PUBLISH_ACK, str(number)) for number in range(10)] == kinds(full_queue.wire)
+    assert full_queue.wire.is_reading()
+
+
+def test_a_publisher_that_waits_is_listed_once() -> None:
+    """However often it is woken meanwhile, and not at all once it is gone."""
+    full_queue = a_full_queue()
+    publisher = full_queue.publisher
+    queue = full_queue.hand.engine.broker.deliverer.queues["q"]
+    publisher.receive(publish("c", "q"))
+    for _ in range(10):
+        publisher.receive(ack("nothing"))
+    assert [publisher] == queue.blocked
+    publisher.lost()
+
+    assert [] == queue.blocked
+
+
+def test_a_half_close_waits_for_the_blocked_publishes() -> None:
+    """Who sends no more is still answered; then the connection is closed."""
+    full_queue = a_full_queue()
+    full_queue.publisher.receive(publish("c", "q") + publish("d", "q") + ping("1"))
+    full_queue.publisher.finish_input()
+    full_queue.make_room()
+    assert not full_queue.wire.is_closed
+    full_queue.consumer.receive(ack("b"))
+    full_queue.hand.settle()
+
+    assert [(PUBLISH_ACK, "c"), (PUBLISH_ACK, "d"), (PONG, "1")] == kinds(full_queue.wire)
+    assert full_queue.wire.is_closed
+
+
+def test_a_half_close_without_anything_to_answer_closes() -> None:
+    """Nothing waits, nothing is sent."""
+    hand = VibeHand()
+    connection, wire = hand.vibe()
+    connection.finish_input()
+
+    assert wire.is_closed
+    assert [] == taken(wire)
+
+
+def test_a_disconnect_does_not_wait_for_blocked_publishes() -> None:
+    """They were never accepted; the connection is closed at once."""
+    full_queue = a_full_queue()
+    full_queue.publisher.receive(publish("c", "q") + request(DISCONNECT, "1"))
+
+    assert full_queue.wire.is_closed
+    assert [] == taken(full_queue.wire)
+    full_queue.make_room()
+    assert 0 == full_queue.hand.engine.broker.deliverer.queues["q"].waiting()
+
+
+def test_a_disconnect_waits_for_the_publishes_that_were_accepted() -> None:
+    """PublishAck first, then the end; what follows is not looked at."""
+    hand = VibeHand()
+    connection, wire = hand.vibe()
+    connection.receive(publish("1", "q") + request(DISCONNECT, "2") + ping("3"))
+    assert not wire.is_closed
+    hand.settle()
+
+    assert [(PUBLISH_ACK, "1")] == kinds(wire)
+    assert wire.is_closed
+
+
+def test_lost_framing_behind_a_blocked_publish_is_told_in_its_place() -> None:
+    """First the answer to the Publish, then the Error, then the end."""
+    full_queue = a_full_queue()
+    full_queue.publisher.receive(publish("c", "q") + bytes(5))
+    assert not full_queue.wire.is_closed
+    full_queue.make_room()
+
+    assert [(PUBLISH_ACK, "c"), (ERROR, "err-1")] == kinds(full_queue.wire)
+    assert full_queue.wire.is_closed
+
+
+def test_a_queue_that_is_deleted_lets_its_publishers_go_on() -> None:
+    """The name is free: the Publish makes a queue of its own, of the default kind."""
+    full_queue = a_full_queue()
+    full_queue.publisher.receive(publish("c", "q"))
+    full_queue.consumer.receive(request(DELETE_QUEUE, "1", "q"))
+    full_queue.hand.settle()
+
+    assert [(PUBLISH_ACK, "c")] == kinds(full_queue.wire)
+    assert 0 == full_queue.hand.engine.broker.deliverer.queues["q"].policy.max_size

@@ -1,0 +1,112 @@
+"""What a Vibe peer does with queues as a whole, and what it is told while the log refuses."""
+
+import json
+
+from braidmq.base.errors import LogFullError
+from tests.integration.vibe.peer import (
+    CREATE_QUEUE,
+    DELETE_QUEUE,
+    DELIVER,
+    ERROR,
+    LIST_QUEUES,
+    PONG,
+    PUBLISH_ACK,
+    QUEUE_INFO,
+    SUBSCRIBE_ACK,
+)
+from tests.integration.vibe_peer import create, ping, publish, request, subscribe
+from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, errors, kinds, taken
+
+FULL = ("SERVER_ERROR", "the disk is full")
+
+
+def full() -> LogFullError:
+    return LogFullError("the disk is full")
+
+
+def test_a_queue_is_there_for_its_peer_when_it_is_committed() -> None:
+    """Nor is it gone, for whoever asked for that, before that is."""
+    hand = VibeHand()
+    connection, wire = hand.vibe()
+    connection.receive(create("1", "q"))
+
+    assert [] == kinds(wire)
+    hand.settle()
+    connection.receive(request(DELETE_QUEUE, "2", "q"))
+
+    assert [(CREATE_QUEUE, "1")] == kinds(wire)
+    hand.settle()
+    assert [(DELETE_QUEUE, "2")] == kinds(wire)
+
+
+def test_a_queue_whose_record_is_refused_is_an_error_and_not_there() -> None:
+    """The reply that waited says why."""
+    hand = VibeHand()
+    connection, wire = hand.vibe()
+    connection.receive(create("1", "q"))
+    hand.fail(full())
+
+    assert [("1", *FULL)] == errors(wire)
+    assert {} == hand.engine.broker.deliverer.queues
+
+
+def test_a_queue_is_described_and_listed() -> None:
+    """An unknown one is described by nothing in this dialect."""
+    hand = VibeHand()
+    connection, wire = hand.vibe()
+    connection.receive(create("1", "q", maxQueueSize="7"))
+    hand.settle()
+    taken(wire)
+    for kind, name in ((QUEUE_INFO, "q"), (QUEUE_INFO, "p"), (LIST_QUEUES, "")):
+        connection.receive(request(kind, "2", name))
+    known, unknown, names = taken(wire)
+
+    assert 7 == json.loads(known.payload)["maxSize"]
+    assert b"" == unknown.payload
+    assert ["q"] == json.loads(names.payload)
+
+
+def test_a_list_that_no_frame_can_carry_is_an_error() -> None:
+    """It is refused, and not cut."""
+    hand = VibeHand(body_max=4096)
+    connection, wire = hand.vibe()
+    for number in range(20):
+        connection.receive(create("1", f"{number:0200}"))
+        hand.settle()
+    taken(wire)
+    connection.receive(request(LIST_QUEUES, "2"))
+
+    assert [("2", "SERVER_ERROR", "the list is longer than a frame")] == errors(wire)
+
+
+def test_a_subscribe_to_a_queue_whose_declaration_was_refused_is_refused() -> None:
+    """The queue does not exist, nobody consumes it, and the next Subscribe makes it anew."""
+    hand = VibeHand()
+    one, one_wire = hand.vibe()
+    two, two_wire = hand.vibe()
+    one.receive(subscribe("1", "q"))
+    two.receive(subscribe("2", "q") + ping("3"))
+    hand.fail(full())
+
+    assert [("1", *FULL)] == errors(one_wire)
+    assert [(ERROR, "2"), (PONG, "3")] == kinds(two_wire)
+    assert {} == one.consumers
+    assert {} == hand.engine.broker.deliverer.queues
+    hand.engine.room_made()
+    two.receive(subscribe("4", "q") + publish("5", "q"))
+    hand.settle()
+    assert [(SUBSCRIBE_ACK, "4"), (DELIVER, "5"), (PUBLISH_ACK, "5")] == kinds(two_wire)
+
+
+def test_without_auto_create_a_queue_must_be_declared() -> None:
+    """Publish and Subscribe to an unknown name: QUEUE_NOT_FOUND, and no queue is made."""
+    hand = VibeHand(auto_create=False)
+    connection, wire = hand.vibe()
+    connection.receive(publish("1", "q") + subscribe("2", "q"))
+
+    assert ["QUEUE_NOT_FOUND"] * 2 == [code for _, code, _ in errors(wire)]
+    connection.receive(create("3", "q"))
+    hand.settle()
+    connection.receive(publish("4", "q"))
+    hand.settle()
+    assert [(CREATE_QUEUE, "3"), (PUBLISH_ACK, "4")] == kinds(wire)

@@ -1,0 +1,173 @@
+"""What a replay reads: the same positions are the same rows."""
+
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.replay import inputs as replay_inputs
+from braidmq.spark.pipelines.replay.inputs import (
+    ChangedTableError,
+    LogInput,
+    TableFile,
+    TableInput,
+    check_table,
+    table_files,
+)
+from tests.unit.columnar.logs import message, write_log
+
+
+class Frames:
+    """Stands for a session: a frame is the Arrow table that it is made of."""
+
+    def createDataFrame(self, rows: pa.Table) -> pa.Table:  # noqa: N802 - Spark's name
+        return rows
+
+
+def values(found: TableInput, first: int, behind: int) -> list[int]:
+    table = cast("pa.Table", found.frame(cast("SparkSession", Frames()), first, behind))
+    return [int(value) for value in table.column("value").to_pylist()]
+
+
+def write(path: Path, numbers: list[int], **columns: pa.Array) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    own = {"value": pa.array([b"%d" % number for number in numbers], pa.binary())}
+    pq.write_table(pa.table({**own, **columns}), path, row_group_size=3)
+
+
+def offsets(*numbers: int) -> pa.Array:
+    return pa.array(numbers, pa.int64())
+
+
+def test_a_table_is_of_the_format_that_was_said(tmp_path: Path) -> None:
+    """The files of a Delta table are not its rows: some of them may be deleted."""
+    plain, delta = tmp_path / "plain", tmp_path / "delta"
+    write(plain / "a.parquet", [1])
+    write_deltalake(delta, pq.read_table(plain))
+    check_table(plain, "parquet")
+    check_table(delta, "delta")
+
+    with pytest.raises(ConfigError, match=r"--format: .*/plain is no Delta table"):
+        check_table(plain, "delta")
+    with pytest.raises(ConfigError, match=r"--format: .*/delta is a Delta table"):
+        check_table(delta, "parquet")
+
+
+def test_every_cut_of_a_table_is_its_rows_in_order(tmp_path: Path) -> None:
+    """Across files and groups of rows, however a chunk begins and ends."""
+    write(tmp_path / "a.parquet", list(range(7)))
+    write(tmp_path / "b.parquet", [])
+    write(tmp_path / "c" / "d.parquet", list(range(7, 12)))
+    found = TableInput(tmp_path, table_files(tmp_path))
+
+    assert (0, 12) == (found.first, found.end)
+    for first in range(12):
+        for behind in range(first + 1, 13):
+            assert list(range(first, behind)) == values(found, first, behind)
+            assert behind - first == found.count(first, behind)
+
+
+def test_files_come_in_the_order_of_their_offsets(tmp_path: Path) -> None:
+    """Names say nothing about it; what readers of tables pass over is passed over here."""
+    write(tmp_path / "date=2" / "b.parquet", [3, 4], offset=offsets(30, 40))
+    write(tmp_path / "date=1" / "z.parquet", [5], offset=offsets(50))
+    write(tmp_path / "date=3" / "a.parquet", [1, 2], offset=offsets(10, 20))
+    write(tmp_path / "_table" / "staging" / "x.parquet", [9], offset=offsets(1))
+    write(tmp_path / ".hidden.parquet", [9], offset=offsets(1))
+
+    assert [1, 2, 3, 4, 5] == values(TableInput(tmp_path, table_files(tmp_path)), 0, 5)
+
+
+def test_a_chunk_is_bounded_by_rows_and_by_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least one row, however large; at most what is there."""
+    monkeypatch.setattr(replay_inputs, "CHUNK_BYTES", 1000)
+    small = TableInput(tmp_path, [TableFile("a", 10, 1, 100), TableFile("b", 10, 1, 100)])
+    large = TableInput(tmp_path, [TableFile("a", 10, 1, 4_000), TableFile("b", 5, 1, 10_000)])
+
+    assert 15 == small.behind(0, 15)
+    assert 20 == small.behind(15, 15)
+    assert [2, 4, 11] == [large.behind(0, 15), large.behind(2, 15), large.behind(10, 15)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 500)), min_size=1), st.integers(1, 9)
+)
+def test_chunks_cover_every_position_once(files: list[tuple[int, int]], rows: int) -> None:
+    """Each begins where the one before it ended, and has no more rows than allowed."""
+    found = TableInput(Path(), [TableFile("x", count, 1, size) for count, size in files])
+    at = found.first
+    while at < found.end:
+        behind = found.behind(at, rows)
+        assert at < behind <= min(at + rows, found.end)
+        at = behind
+    assert found.end == at
+
+
+def test_a_table_that_changes_is_refused(tmp_path: Path) -> None:
+    """Its positions would be other rows; a file that is gone is a change too."""
+    write(tmp_path / "a.parquet", [1, 2])
+    found = TableInput(tmp_path, table_files(tmp_path))
+    write(tmp_path / "a.parquet", list(range(2000)))
+    with pytest.raises(
+        ChangedTableError, match=r"a\.parquet is another file, or gone; replay it"
+    ):
+        values(found, 0, 2)
+    (tmp_path / "a.parquet").unlink()
+    with pytest.raises(ChangedTableError):
+        values(found, 0, 2)
+
+
+def test_what_cannot_be_replayed_is_refused_by_name(tmp_path: Path) -> None:
+    """No directory, no files, no Parquet, no payloads, no topic."""
+    other, empty = tmp_path / "other", tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ConfigError, match=f"--table: {other} is not a directory"):
+        table_files(other)
+    with pytest.raises(ConfigError, match="no Parquet files"):
+        table_files(empty)
+    (empty / "a.parquet").write_bytes(b"no")
+    with pytest.raises(ConfigError, match=r"a\.parquet cannot be read"):
+        table_files(empty)
+    pq.write_table(pa.table({"payload": [b"x"]}), empty / "a.parquet")
+    with pytest.raises(ConfigError, match="no column 'value', there are: payload"):
+        table_files(empty)
+    write(empty / "a.parquet", [1])
+    with pytest.raises(ConfigError, match=r"no column 'topic', .*; give --to-topic"):
+        values(TableInput(empty, table_files(empty), needs_topic=True), 0, 1)
+
+
+def test_words_that_are_kept_once_are_texts_again(tmp_path: Path) -> None:
+    """Spark does not take dictionaries, and other writers like them."""
+    topics = pa.array(["t", "t"]).dictionary_encode()
+    write(tmp_path / "a.parquet", [1, 2], topic=topics, other=offsets(1, 2))
+    found = TableInput(tmp_path, table_files(tmp_path))
+    table = cast("pa.Table", found.frame(cast("SparkSession", Frames()), 0, 2))
+
+    assert [("value", pa.binary()), ("topic", pa.string())] == [
+        (field.name, field.type) for field in table.schema
+    ]
+
+
+def test_a_log_is_read_by_ids(tmp_path: Path) -> None:
+    """Only the wanted topics count; the range ends where it was told to."""
+    bodies = [message("ab"[n % 2], b"%d" % n, n * 1000) for n in range(20)]
+    path = str(write_log(tmp_path / "log", bodies))
+    every = LogInput({"path": path})
+    some = LogInput({"path": path, "subscribe": "b", "endingTimestamp": "10"})
+
+    assert (1, 21) == (every.first, every.end)
+    assert 8 == every.behind(1, 7)
+    assert 7 == every.count(1, 8)
+    assert (1, 11) == (some.first, some.end)
+    assert 8 == some.behind(1, 3)
+    assert 3 == some.count(1, 8)
+    assert 11 == some.behind(8, 100)

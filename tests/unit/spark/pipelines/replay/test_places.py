@@ -1,0 +1,65 @@
+"""How far a replay is: written down before its rows are sent."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.replay.inputs import TableFile
+from braidmq.spark.pipelines.replay.places import CHUNK, SUBJECT, Chunk, Place, Subject
+
+SUBJECT_A = Subject(name="a", source="path=data", to_topic=None, first=1, end=100)
+
+
+def changed(**fields: object) -> Subject:
+    return msgspec.structs.replace(SUBJECT_A, **fields)
+
+
+def test_what_was_begun_stays(tmp_path: Path) -> None:
+    """A later run may see another end of the log; the replay's own end does not move."""
+    place = Place(tmp_path / "new")
+
+    assert place.begun() is None
+    assert SUBJECT_A == place.subject(SUBJECT_A)
+    assert SUBJECT_A == place.subject(changed(end=200))
+    assert SUBJECT_A == Place(tmp_path / "new").begun()
+
+
+@pytest.mark.parametrize(
+    "other", [{"name": "b"}, {"source": "path=other"}, {"to_topic": "x"}], ids=str
+)
+def test_another_replay_is_refused_a_checkpoint(
+    other: dict[str, object], tmp_path: Path
+) -> None:
+    """With what was begun there, and what to do."""
+    place = Place(tmp_path)
+    place.subject(SUBJECT_A)
+
+    with pytest.raises(ConfigError, match=rf"--checkpoint: .* {next(iter(other))} .* another"):
+        place.subject(changed(**other))
+
+
+def test_the_key_of_its_batches_is_the_subjects() -> None:
+    """A name that is used again for other rows must not find those of the first as done."""
+    files = [TableFile("a", 1, 2, 3)]
+
+    assert SUBJECT_A.query == changed().query
+    assert SUBJECT_A.query.startswith("replay a ")
+    others = [changed(end=2), changed(to_topic="x"), changed(files=files), SUBJECT_A]
+    assert 4 == len({subject.query for subject in others})
+
+
+def test_the_last_chunk_is_remembered(tmp_path: Path) -> None:
+    """Begun or done, as it was written down."""
+    place = Place(tmp_path)
+    before = place.last()
+    place.keep(Chunk(1, 1, 51))
+    begun = place.last()
+    place.keep(Chunk(1, 1, 51, done=True))
+
+    assert before is None
+    assert Chunk(1, 1, 51) == begun
+    assert Chunk(1, 1, 51, done=True) == Place(tmp_path).last()
+    place.subject(SUBJECT_A)
+    assert {CHUNK, SUBJECT} == {path.name for path in tmp_path.iterdir()}

@@ -1,0 +1,46 @@
+"""The report's wishes, refused before a JVM is started. Runs are tested with one."""
+
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.report.report import due, report
+from braidmq.spark.pipelines.runs.runs import Plan, Run
+from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.typed import Wish
+from tests.unit.columnar.logs import message, write_log
+
+
+def test_a_schema_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
+    """By its name; nothing is written."""
+    path = write_log(tmp_path / "log", [message("t", b"x")])
+    plan = Plan({"path": str(path)}, tmp_path / "out")
+
+    with pytest.raises(ConfigError, match="there is no schema 'nothing'"):
+        report(plan, [Wish("nothing", ("t",))], print)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_log_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
+    """With the directory in which it was looked for."""
+    with pytest.raises(ConfigError, match="is not a data directory"):
+        report(Plan({"path": str(tmp_path)}, tmp_path / "out"), [], print)
+
+
+def test_a_report_is_due_once_or_every_so_often_until_a_signal(tmp_path: Path) -> None:
+    """The time that a report takes is part of the period; a signal ends the wait for it."""
+    once = Run("report", Plan({}, tmp_path), print)
+    assert [None] == list(due(once))
+
+    said: list[str] = []
+    often = Run("report", Plan({}, tmp_path, trigger=Trigger(50)), said.append)
+    begun_s, count = monotonic(), 0
+    for _ in due(often):
+        count += 1
+        if count == 3:
+            often.stopping.set()
+    assert 3 == count
+    assert monotonic() - begun_s >= 0.1
+    assert ["report: stopped; the last report is as it was"] == said

@@ -1,0 +1,101 @@
+"""Windows of readings: what is late is decided by the log, not by how it is cut.
+
+Here is what needs no JVM, with many logs; tests/integration/spark has the frames.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate, groupby, pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.spark.pipelines.rollup.windows import (
+    BLOCK_BITS,
+    Block,
+    Rules,
+    floors_of,
+    later,
+    may_be_late,
+)
+from tests.unit.spark.pipelines.minutes import MINUTE_MS, Event, count
+
+BLOCK_IDS = 1 << BLOCK_BITS
+RULES = Rules(watermark_ms=3 * MINUTE_MS)
+HOUR_MS = 60 * MINUTE_MS
+
+
+rows = st.tuples(
+    st.sampled_from((1, BLOCK_IDS // 2, BLOCK_IDS)),  # to the next id: in this block or another
+    st.integers(0, 12),  # the minute
+    st.sampled_from((1.0, 2.0, None)),
+)
+
+
+def log_of(drawn: list[tuple[int, int, float | None]]) -> list[Event]:
+    """Readings of twelve minutes, in any order of time, some invalid, over a few blocks."""
+    offsets = accumulate(step for step, _, _ in drawn)
+    return [
+        Event(offset, "s", minute * MINUTE_MS, value)
+        for offset, (_, minute, value) in zip(offsets, drawn, strict=True)
+    ]
+
+
+def blocks_of(events: list[Event]) -> list[Block]:
+    found = []
+    for number, members in groupby(events, lambda event: event.offset >> BLOCK_BITS):
+        own = list(members)
+        times = [event.event_ms for event in own if event.value is not None]
+        invalid = len(own) - len(times)
+        oldest, newest = min(times, default=None), max(times, default=None)
+        found.append(Block(number, len(own), invalid, oldest, newest))
+    return found
+
+
+def late_in(events: list[Event], newest_ms: int | None) -> Iterator[Event]:
+    """Say what is late as executors do: by the block's floor, and by the rows within."""
+    floors = floors_of(blocks_of(events), newest_ms)
+    for number, members in groupby(events, lambda event: event.offset >> BLOCK_BITS):
+        before = floors[number]
+        for event in members:
+            if event.value is None:
+                continue
+            if before is not None and event.event_ms < before - RULES.watermark_ms:
+                yield event
+            before = later(before, event.event_ms)
+
+
+@given(st.lists(rows, min_size=2, max_size=20), st.lists(st.integers(0, 20), max_size=3))
+def test_what_is_late_does_not_depend_on_the_cut(
+    drawn: list[tuple[int, int, float | None]], cuts: list[int]
+) -> None:
+    """However a log comes in batches, and batches in blocks, the same rows are late."""
+    events = log_of(drawn)
+    expected = count(events, RULES.watermark_ms)
+    late: list[Event] = []
+    newest_ms: int | None = None
+    for start, end in pairwise([0, *sorted(cuts), len(events)]):
+        batch = events[start:end]
+        blocks = blocks_of(batch)
+        found = list(late_in(batch, newest_ms))
+        if found:
+            assert may_be_late(blocks, floors_of(blocks, newest_ms), RULES)
+        late += found
+        for block in blocks:
+            newest_ms = later(newest_ms, block.newest_ms)
+
+    assert expected.late == [event.offset for event in late]
+    assert expected.newest_ms == newest_ms
+
+
+def test_an_orderly_log_is_not_suspected() -> None:
+    """As a rule nothing is late, and then nothing is sorted either."""
+    orderly = [Event(n, "s", n * 1000, 1.0) for n in range(1, 500)]
+    blocks = blocks_of(orderly)
+    just_in_time = [Block(0, 1, 0, 0, RULES.watermark_ms)]
+    too_late = [Block(0, 1, 0, 0, RULES.watermark_ms + 1)]
+
+    assert not may_be_late(blocks, floors_of(blocks, None), Rules(HOUR_MS))
+    assert not may_be_late(just_in_time, {0: None}, RULES)
+    assert may_be_late(too_late, {0: None}, RULES)
+    assert may_be_late([Block(1, 1, 0, 5, 5)], {1: RULES.watermark_ms + 6}, RULES)
+    assert not may_be_late([Block(1, 1, 1, None, None)], {1: 10**12}, RULES)

@@ -1,0 +1,263 @@
+"""A query as its run sees it, over a Spark that is played here; the real one is tested too."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+
+from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.runs.failures import QueryFailedError
+from braidmq.spark.pipelines.runs.queries import (
+    RESTART_S_MAX,
+    RESTARTS_MAX,
+    Batch,
+    Query,
+    StoppingError,
+    Stream,
+)
+from braidmq.spark.pipelines.runs.triggers import Trigger
+from tests.unit.spark.pipelines.runs.test_progress import SOURCE, progress
+
+
+class Spark:
+    """A frame, its writer and its query in one: remembers what it is told."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint = checkpoint
+        self.settings: dict[str, Any] = {}
+        self.starts = 0
+        self.isActive = False
+        self.error: Exception | None = None
+        self.recentProgress: list[Any] = []
+
+    @property
+    def writeStream(self) -> "Spark":  # noqa: N802 - Spark's name
+        return self
+
+    def foreachBatch(self, function: Callable[[Any, int], None]) -> "Spark":  # noqa: N802 - Spark's name
+        self.write = function
+        return self
+
+    def option(self, name: str, value: str) -> "Spark":
+        self.settings[name] = value
+        return self
+
+    def outputMode(self, mode: str) -> "Spark":  # noqa: N802 - Spark's name
+        self.settings["mode"] = mode
+        return self
+
+    def trigger(self, **when: object) -> "Spark":
+        self.settings["trigger"] = when
+        return self
+
+    def start(self) -> "Spark":
+        self.starts += 1
+        self.isActive = True
+        return self
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.isActive = False
+
+    def run_batch(self, number: int) -> None:
+        """Plan a micro-batch, let it be written, and commit it."""
+        for name in ("offsets", "commits"):
+            (self.checkpoint / name).mkdir(parents=True, exist_ok=True)
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": "query"}))
+        (self.checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{number}")
+        self.write(None, number)
+        found = progress(SOURCE)
+        self.recentProgress.append(SimpleNamespace(**{**vars_of(found), "batchId": number}))
+        (self.checkpoint / "commits" / str(number)).touch()
+
+    def fail(self, error: Exception) -> None:
+        self.isActive, self.error = False, error
+
+
+def vars_of(found: object) -> dict[str, Any]:
+    names = ("numInputRows", "batchDuration", "sources")
+    return {name: getattr(found, name) for name in names}
+
+
+class Rig:
+    """A query, its Spark, and what it told."""
+
+    def __init__(self, path: Path, trigger: Trigger) -> None:
+        self.spark = Spark(path)
+        self.written: list[Batch] = []
+        self.lines: list[str] = []
+        self.stopping = Event()
+        self.problem: Exception | None = None
+        self.query = Query(
+            "archive",
+            Stream(self.frame, self.write),  # type: ignore[arg-type]  # a Spark that is played
+            checkpoint=path,
+            trigger=trigger,
+            stopping=self.stopping,
+            tell=self.lines.append,
+        )
+
+    def frame(self) -> Spark:
+        if self.problem is not None:
+            raise self.problem
+        return self.spark
+
+    def write(self, _frame: object, batch: Batch) -> int:
+        self.written.append(batch)
+        if self.problem is not None:
+            raise self.problem
+        return 7
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path, Trigger())
+
+
+def test_a_query_is_started_and_ends_by_itself(rig: Rig) -> None:
+    """Each batch is written with its place, and told of once, with the rows it had."""
+    assert rig.query.look(0.0)
+    for number in range(2):
+        rig.spark.run_batch(number)
+        assert rig.query.look(0.0)
+    rig.spark.isActive = False
+
+    assert not rig.query.look(0.0)
+    assert not rig.query.look(0.0)
+    assert [Batch("query", 0, "0", ""), Batch("query", 1, "1", "0")] == rig.written
+    assert ["archive: batch 0, 7 rows", "archive: batch 1, 7 rows"] == [
+        told[:24] for told in rig.lines
+    ]
+    assert {"availableNow": True} == rig.spark.settings["trigger"]
+    assert str(rig.spark.checkpoint) == rig.spark.settings["checkpointLocation"]
+
+
+def test_a_query_that_finds_nothing_says_so(rig: Rig) -> None:
+    """Once, when it has ended."""
+    assert rig.query.look(0.0)
+    rig.spark.isActive = False
+
+    assert [False, False] == [rig.query.look(0.0) for _ in range(2)]
+    assert ["archive: nothing new, lag 0"] == rig.lines
+
+
+def test_a_trigger_is_passed_on(tmp_path: Path) -> None:
+    """As Spark spells it."""
+    rig = Rig(tmp_path, Trigger(10_000))
+    rig.query.look(0.0)
+
+    assert {"processingTime": "10000 milliseconds"} == rig.spark.settings["trigger"]
+
+
+def test_a_query_whose_source_died_is_started_again_but_not_for_ever(rig: Rig) -> None:
+    """After a wait that doubles; then its error is the run's."""
+    now, waits = 0.0, []
+    rig.query.look(now)
+    for number in range(RESTARTS_MAX):
+        rig.spark.fail(PySparkException("(no cause message)"))
+        assert rig.query.look(now)
+        assert f"restart {number + 1} of {RESTARTS_MAX}" in rig.lines[-1]
+        began = now
+        while rig.spark.starts == number + 1:
+            now += 0.5
+            rig.query.look(now)
+        waits.append(now - began)
+    rig.spark.fail(PySparkException("(no cause message)"))
+
+    assert [1, 2, 4, 8, 16] == waits
+    assert max(waits) <= RESTART_S_MAX
+    with pytest.raises(QueryFailedError, match=r"archive: \(no cause message\)"):
+        rig.query.look(now)
+
+
+def test_a_batch_between_failures_makes_them_forgotten(rig: Rig) -> None:
+    """Only a row of them is too many."""
+    now = 0.0
+    rig.query.look(now)
+    for number in range(2 * RESTARTS_MAX):
+        rig.spark.run_batch(number)
+        rig.spark.fail(PySparkException("died"))
+        rig.query.look(now)
+        now += 1.0
+        rig.query.look(now)
+
+    assert 2 * RESTARTS_MAX + 1 == rig.spark.starts
+
+
+def test_what_would_fail_again_is_not_tried_again(rig: Rig) -> None:
+    """An error of ours says what to do, wherever it was raised."""
+    rig.query.look(0.0)
+    rig.problem = ConfigError("--out", "is another query's")
+    with pytest.raises(ConfigError):
+        rig.spark.run_batch(0)
+    rig.spark.fail(PySparkException("[STREAM_FAILED] ... long"))
+
+    with pytest.raises(QueryFailedError, match="archive: --out: is another query's"):
+        rig.query.look(0.0)
+
+
+def test_a_query_that_cannot_begin_fails_at_once(rig: Rig) -> None:
+    """It was asked for a moment ago, by somebody who waits."""
+    rig.problem = PySparkException(
+        "x\nbraidmq.spark.options.OptionError: option path: is missing\n"
+    )
+
+    with pytest.raises(QueryFailedError, match="archive: option path: is missing"):
+        rig.query.look(0.0)
+
+
+def test_a_dead_jvm_is_not_a_failed_query(rig: Rig) -> None:
+    """There is nothing to start again in."""
+    rig.query.look(0.0)
+    rig.spark.fail(Py4JNetworkError("Error while receiving"))
+
+    with pytest.raises(Py4JNetworkError):
+        rig.query.look(0.0)
+
+
+def test_a_stop_waits_for_the_batch_that_is_being_written(rig: Rig) -> None:
+    """And for Spark's note that it is done; a batch that comes then is refused."""
+    writing, go_on = Event(), Event()
+    write = rig.write
+
+    def slowly(frame: object, batch: Batch) -> int:
+        writing.set()
+        assert go_on.wait(10)
+        return write(frame, batch)
+
+    object.__setattr__(rig.query._stream, "write", slowly)  # noqa: SLF001 - to hold it up
+    rig.query.look(0.0)
+    batch = Thread(target=rig.spark.run_batch, args=(0,))
+    batch.start()
+    assert writing.wait(10)
+    rig.stopping.set()
+    stop = Thread(target=rig.query.stop)
+    stop.start()
+    stop.join(0.3)
+    assert (True, True) == (stop.is_alive(), rig.spark.isActive)
+    go_on.set()
+    stop.join(10)
+    batch.join(10)
+
+    assert not rig.spark.isActive
+    assert (rig.spark.checkpoint / "commits" / "0").exists()
+    assert ["archive: batch 0, 7 rows"] == [told[:24] for told in rig.lines]
+    with pytest.raises(StoppingError):
+        rig.spark.run_batch(1)
+    rig.spark.fail(PySparkException("stopped"))
+    assert rig.query.look(0.0)
+
+
+def test_a_query_that_has_not_begun_can_be_stopped(rig: Rig) -> None:
+    """There is nothing to end."""
+    rig.query.stop()
+
+    assert 0 == rig.spark.starts

@@ -1,0 +1,220 @@
+"""What becomes of a batch, whatever happens between two of its steps."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+
+from braidmq.spark.pipelines.tables import batches as module
+from braidmq.spark.pipelines.tables.batches import DONE, INTENT, Batches
+from braidmq.spark.pipelines.tables.batches import ForeignBatchError as Foreign
+from braidmq.wal.disk import Disk
+from tests.unit.spark.pipelines.written import decide, rows, seen, seen_rows
+
+FIRST = [rows(0, 20)]
+SECOND = [rows(20, 12), rows(32, 8)]
+SECOND_CUT_OTHERWISE = [rows(20, 20)]
+"""Fewer files than before: to put them in the place of others would not be enough."""
+
+
+class KilledError(BaseException):
+    """The process is gone."""
+
+
+class MortalDisk(Disk):
+    """A disk whose user is killed before a call that changes something."""
+
+    calls_left = 10**9
+
+    def _die(self) -> None:
+        if MortalDisk.calls_left == 0:
+            raise KilledError
+        MortalDisk.calls_left -= 1
+
+    def rename(self, old: str, new: str) -> None:
+        self._die()
+        super().rename(old, new)
+
+    def sync_dir(self, path: str) -> None:
+        self._die()
+        super().sync_dir(path)
+
+    def unlink(self, path: str) -> None:
+        self._die()
+        super().unlink(path)
+
+
+@pytest.fixture
+def mortal(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[MortalDisk]]:
+    monkeypatch.setattr(module, "Disk", MortalDisk)
+    yield MortalDisk
+    MortalDisk.calls_left = 10**9
+
+
+def write(out: Path, batch_id: int, tables: list[pa.Table], place: str = "") -> None:
+    """Write a batch as a table does, in one life."""
+    batches = Batches(out)
+    record = batches.decided("query", batch_id, place)
+    if record is None or not batches.finish(record):
+        batches.finish(decide(batches, batch_id, tables, place))
+
+
+def steps_of(out: Path) -> int:
+    """How many calls there are at which a life can end."""
+    before = MortalDisk.calls_left = 10**6
+    write(out, 0, FIRST)
+    return before - MortalDisk.calls_left
+
+
+def test_a_batch_is_seen_when_it_is_written(tmp_path: Path) -> None:
+    """Under names that carry its number, and nothing is left of its staging."""
+    write(tmp_path, 7, FIRST)
+    names = {file.name for file in tmp_path.glob("date=*/*/*")}
+
+    assert list(range(20)) == seen(tmp_path)
+    assert {"batch-0000000007-0000.parquet"} == names
+    assert [] == list((tmp_path / "_table" / "staging" / "rows").iterdir())
+
+
+@pytest.mark.slow
+def test_whenever_it_is_killed_each_row_is_seen_once(
+    tmp_path: Path, mortal: type[MortalDisk]
+) -> None:
+    """At no moment twice, at the end all of them, cut as they were or otherwise."""
+    steps = steps_of(tmp_path / "counted")
+    finals = set()
+    for step in range(steps):
+        out = tmp_path / str(step)
+        out.mkdir()
+        write(out, 0, FIRST)
+        mortal.calls_left = step
+        with pytest.raises(KilledError):
+            write(out, 1, SECOND)
+        mortal.calls_left = 10**9
+        after = seen(out)
+        assert len(after) == len(set(after))
+        assert set(range(20)) <= set(after) <= set(range(40))
+        assert after == [row["offset"] for row in seen_rows(out)]
+        finals.add(len(after))
+
+        write(out, 1, SECOND_CUT_OTHERWISE)
+        assert list(range(40)) == seen(out)
+
+    assert {20, 40} < finals  # some of them in the middle of their renames
+    assert steps > 12
+
+
+class NotingDisk(Disk):
+    """A disk that says what was made durable, and what got its name, in order."""
+
+    said: ClassVar[list[tuple[str, str]]] = []
+
+    def rename(self, old: str, new: str) -> None:
+        NotingDisk.said.append(("rename", new))
+        super().rename(old, new)
+
+    def sync_dir(self, path: str) -> None:
+        NotingDisk.said.append(("sync", path))
+        super().sync_dir(path)
+
+
+def test_all_ways_to_a_decision_are_durable_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut that took a directory would take the record and leave the files."""
+    monkeypatch.setattr(module, "Disk", NotingDisk)
+    monkeypatch.setattr(NotingDisk, "said", [])
+    write(tmp_path, 0, FIRST)
+    decided = NotingDisk.said.index(("rename", f"{module.RECORDS}/rows/0000000000.{INTENT}"))
+    durable = {path for what, path in NotingDisk.said[:decided] if what == "sync"}
+
+    ways = {"", module.STATE, module.RECORDS, module.STAGING, f"{module.STAGING}/rows"}
+    assert ways < durable
+    assert 1 == sum(path.startswith(f"{module.STAGING}/rows/") for path in durable)
+    assert ("sync", f"{module.RECORDS}/rows") == NotingDisk.said[decided + 1]
+
+
+def test_a_repeat_is_nothing_but_a_look(tmp_path: Path) -> None:
+    """Whatever it would bring; not even the files are touched."""
+    write(tmp_path, 0, FIRST, "up to 20")
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.parquet")}
+    write(tmp_path, 0, SECOND, "up to 20")
+
+    assert list(range(20)) == seen(tmp_path)
+    assert before == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.parquet")}
+
+
+def test_a_batch_whose_staged_files_were_cleaned_away_is_written_anew(
+    tmp_path: Path, mortal: type[MortalDisk]
+) -> None:
+    """What had its name already goes first: twice is worse than later."""
+    write(tmp_path, 0, FIRST)
+    batches = Batches(tmp_path)
+    record = decide(batches, 1, SECOND)
+    mortal.calls_left = 3
+    with pytest.raises(KilledError):
+        batches.finish(record)
+    mortal.calls_left = 10**9
+    assert 20 < len(seen(tmp_path)) < 40
+    for file in (tmp_path / "_table" / "staging").rglob("*.staged"):
+        file.unlink()
+
+    assert not Batches(tmp_path).finish(record)
+    assert list(range(20)) == seen(tmp_path)
+    write(tmp_path, 1, SECOND)
+    assert list(range(40)) == seen(tmp_path)
+
+
+def test_another_query_is_refused(tmp_path: Path) -> None:
+    """Its batches have the same numbers and other rows."""
+    write(tmp_path, 3, FIRST)
+
+    with pytest.raises(Foreign, match=r"batch 3 is of the query query; .*an empty --out"):
+        Batches(tmp_path).decided("other", 4, "")
+
+
+def test_a_checkpoint_that_was_set_back_is_refused(tmp_path: Path) -> None:
+    """A batch that ends elsewhere, or comes again behind later ones, has other rows."""
+    write(tmp_path, 3, FIRST, "20")
+
+    with pytest.raises(Foreign, match=r"batch 3 is written up to '20', and .* up to '30'"):
+        Batches(tmp_path).decided("query", 3, "30")
+    with pytest.raises(Foreign, match=r"batch 2 comes again, but batch 3 is written already"):
+        Batches(tmp_path).decided("query", 2, "10")
+
+
+def test_writers_of_one_table_are_told_apart_by_name(tmp_path: Path) -> None:
+    """Each has its own batches, and its own name in those of files."""
+    one, other = Batches(tmp_path, "one"), Batches(tmp_path, "other")
+    one.finish(decide(one, 0, FIRST))
+    other.finish(decide(other, 0, SECOND))
+
+    assert list(range(40)) == seen(tmp_path)
+    assert {"one", "other"} == {f.name.split("-")[2] for f in tmp_path.rglob("*.parquet")}
+
+
+def test_what_failed_attempts_have_left_is_removed(tmp_path: Path) -> None:
+    """But not what a decided batch still needs."""
+    batches = Batches(tmp_path)
+    abandoned = batches.new_stage()
+    record = decide(batches, 0, FIRST)
+    stage = batches.new_stage()
+
+    assert (False, True) == (abandoned.exists(), stage.exists())
+    assert [record] == batches.open_records()
+    assert batches.finish(record)
+    assert [] == batches.open_records()
+
+
+def test_records_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that is as old as that cannot come again."""
+    monkeypatch.setattr(module, "RECORDS_KEPT", 4)
+    for batch_id in range(7):
+        write(tmp_path, batch_id, [rows(batch_id, 1)])
+    kept = sorted(path.name for path in (tmp_path / "_table" / "batches" / "rows").iterdir())
+
+    assert 4 == len(kept)
+    assert f"0000000003.{DONE}" == kept[0]
+    assert not any(name.endswith(INTENT) for name in kept)

@@ -1,0 +1,103 @@
+"""Where rows of a table lie."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import date
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.spark.pipelines.tables.layouts import NULL_NAME, Key, Layout
+from braidmq.spark.pipelines.tables.names import hashed_name
+
+KEYS = (Key("date"), Key("topic", "topic_dir", kept=True))
+days = st.sampled_from([None, date(2026, 1, 1), date(2026, 1, 2)])
+topics = st.sampled_from(["a", "b/c", "ß"])
+
+
+def table(found: Sequence[tuple[date | None, str]], chunks: int = 1) -> pa.Table:
+    whole = pa.table(
+        {
+            "n": range(len(found)),
+            "date": pa.array([day for day, _ in found], pa.date32()),
+            "topic": [topic for _, topic in found],
+        }
+    )
+    size = max(1, len(found) // chunks)
+    return pa.concat_tables(whole.slice(at, size) for at in range(0, max(1, len(found)), size))
+
+
+@given(st.lists(st.tuples(days, topics), max_size=60), st.integers(1, 5))
+def test_each_row_is_in_its_directory_once_in_order(
+    found: list[tuple[date | None, str]], chunks: int
+) -> None:
+    """As a plain loop would put them."""
+    expected = defaultdict(list)
+    for n, (day, topic) in enumerate(found):
+        shown = NULL_NAME if day is None else day.isoformat()
+        expected[f"date={shown}/topic_dir={hashed_name(topic)}"].append((n, topic))
+    pieces = list(Layout(KEYS).pieces(table(found, chunks)))
+
+    assert len(pieces) == len(expected)
+    for piece in pieces:
+        rows = zip(*piece.rows.to_pydict().values(), strict=True)
+        assert ["n", "topic"] == piece.rows.column_names
+        assert expected[piece.directory] == list(rows)
+        assert ["date"] == list(piece.values)
+
+
+def test_values_are_those_of_columns_that_only_the_directory_has() -> None:
+    """As a reader of its name gets them back."""
+    (piece,) = Layout(KEYS).pieces(table([(date(2026, 1, 1), "a")]))
+
+    assert {"date": "2026-01-01"} == piece.values
+    assert "1" == Key("n").spelled(1)
+
+
+def test_a_table_without_keys_is_one_directory() -> None:
+    """The root itself, with every column."""
+    (piece,) = Layout().pieces(table([(None, "a"), (None, "b")]))
+
+    assert ("", {}, ["n", "date", "topic"]) == (
+        piece.directory,
+        piece.values,
+        piece.rows.column_names,
+    )
+
+
+def test_a_branch_has_its_own_columns_under_its_own_names() -> None:
+    """Rows say to which branch they belong; that column goes nowhere."""
+    layout = Layout((Key("date"),), "topic", {"a": {"number": "n"}, "b/c": {}})
+    found = [(date(2026, 1, 1), "a"), (date(2026, 1, 1), "b/c"), (date(2026, 1, 1), "a")]
+    pieces = {piece.branch: piece for piece in layout.pieces(table(found))}
+
+    assert "a/date=2026-01-01" == pieces["a"].directory
+    assert [{"number": 0}, {"number": 2}] == pieces["a"].rows.to_pylist()
+    assert [] == pieces["b/c"].rows.column_names
+
+
+def test_a_row_of_no_branch_is_not_passed_over() -> None:
+    """It is our own mistake, and it stops the batch."""
+    layout = Layout((), "topic", {"a": {}})
+
+    with pytest.raises(KeyError):
+        list(layout.pieces(table([(None, "b")])))
+
+
+def test_a_layout_travels_as_text() -> None:
+    """It is an option of the format that stages."""
+    layout = Layout(KEYS, "topic", {"a": {"number": "n"}})
+
+    assert layout == Layout.from_json(layout.to_json())
+
+
+def test_a_column_and_its_directory_do_not_share_a_name() -> None:
+    """Readers that find both fail, or believe the directory."""
+    with pytest.raises(AssertionError):
+        Key("topic", "topic", kept=True)
+    with pytest.raises(AssertionError):
+        Key("topic", kept=True)
+    with pytest.raises(AssertionError):
+        Key("topic", "topic_dir")

@@ -1,0 +1,107 @@
+"""Staging, as a task does it; that Spark's tasks do it is tested with a session."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from braidmq.spark.pipelines.tables import staging
+from braidmq.spark.pipelines.tables.layouts import Layout
+from braidmq.spark.pipelines.tables.staging import (
+    SUFFIX,
+    StagingSink,
+    StagingWriter,
+    TaskReport,
+)
+from tests.unit.spark.pipelines.written import LAYOUT, rows, seen_rows, stage_rows
+
+
+def offsets_of(directory: Path, names: list[str]) -> list[int]:
+    found: list[int] = []
+    for name in names:
+        found += pq.ParquetFile(directory / name).read().column("offset").to_pylist()
+    return sorted(found)
+
+
+def test_every_row_is_staged_once_and_counted(tmp_path: Path) -> None:
+    """The report has what the tasks were given, and what they have written."""
+    staged = stage_rows(tmp_path, [rows(0, 10), rows(10, 7), rows(0, 0)])
+
+    assert (17, 17) == (staged.received, staged.rows)
+    assert list(range(17)) == offsets_of(tmp_path, [file.staged for file in staged.files])
+    assert all(file.directory.startswith("date=2026-01-0") for file in staged.files)
+    assert all((tmp_path / f.staged).stat().st_size == f.bytes for f in staged.files)
+
+
+def test_no_reader_takes_a_staged_file_for_one_of_the_table(tmp_path: Path) -> None:
+    """Not even one that looks into every directory for *.parquet."""
+    staged = stage_rows(tmp_path, [rows(0, 10)])
+
+    assert all(file.staged.endswith(SUFFIX) for file in staged.files)
+    assert [] == seen_rows(tmp_path)
+
+
+def test_a_task_that_is_tried_again_stages_under_other_names(tmp_path: Path) -> None:
+    """Only what the attempt that counts has staged is reported."""
+    writer = StagingWriter(str(tmp_path), LAYOUT)
+    first = writer.write(iter(rows(0, 10).to_batches()))
+    second = writer.write(iter(rows(0, 10).to_batches()))
+    writer.commit([second])
+    staged = staging.report_at(tmp_path)
+
+    assert isinstance(first, TaskReport)
+    assert 12 == len(list(tmp_path.glob(f"*{SUFFIX}")))
+    assert list(range(10)) == offsets_of(tmp_path, [file.staged for file in staged.files])
+
+
+def test_a_task_without_a_report_fails_the_batch(tmp_path: Path) -> None:
+    """Its rows would be missing, and nobody would know."""
+    writer = StagingWriter(str(tmp_path), LAYOUT)
+    report = writer.write(iter(rows(0, 10).to_batches()))
+
+    with pytest.raises(AssertionError, match="a task without a report"):
+        writer.commit([report, None])
+    assert not (tmp_path / staging.REPORT).exists()
+
+
+def test_a_task_holds_a_bounded_number_of_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes what it has when that is enough, and goes on; names stay in order."""
+    monkeypatch.setattr(staging, "BUFFER_BYTES_MAX", 1)
+    batches = [batch for n in range(4) for batch in rows(n * 5, 5).to_batches()]
+    writer = StagingWriter(str(tmp_path), Layout())
+    writer.commit([writer.write(iter(batches))])
+    staged = staging.report_at(tmp_path)
+
+    assert [5, 5, 5, 5] == [file.rows for file in staged.files]
+    firsts = [offsets_of(tmp_path, [file.staged])[0] for file in staged.files]
+    assert [0, 5, 10, 15] == firsts
+
+
+def test_payloads_have_no_dictionary_and_words_have(tmp_path: Path) -> None:
+    """To look for equal payloads costs more than it brings."""
+    stage_rows(tmp_path, [rows(0, 10)])
+    group = pq.ParquetFile(next(tmp_path.glob(f"*{SUFFIX}"))).metadata.row_group(0)
+    found = {
+        group.column(n).path_in_schema: "RLE_DICTIONARY" in group.column(n).encodings
+        for n in range(group.num_columns)
+    }
+
+    assert {"offset": True, "topic": True, "value": False} == found
+
+
+def test_the_sink_is_made_of_options() -> None:
+    """Which are texts, as Spark has it."""
+    sink = StagingSink({"directory": "/x", "layout": LAYOUT.to_json()})
+
+    assert isinstance(sink.writer(None, overwrite=False), StagingWriter)  # type: ignore[arg-type]  # not looked at
+    assert "braidmq-staging" == StagingSink.name()
+
+
+def test_a_frame_of_nothing_stages_nothing(tmp_path: Path) -> None:
+    """And reports it."""
+    staged = stage_rows(tmp_path, [pa.table({"offset": pa.array([], pa.int64())})], Layout())
+
+    assert (0, []) == (staged.received, staged.files)

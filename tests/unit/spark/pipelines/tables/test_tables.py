@@ -1,0 +1,247 @@
+"""Tables, a batch at a time; that Spark's tasks stage the rows is tested with a session."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.tables import compaction, deltas
+from braidmq.spark.pipelines.tables import tables as module
+from braidmq.spark.pipelines.tables.batches import STAGING, Batches, ForeignBatchError, Record
+from braidmq.spark.pipelines.tables.layouts import Layout
+from braidmq.spark.pipelines.tables.staging import Staged
+from braidmq.spark.pipelines.tables.tables import (
+    DELTA,
+    LostStageError,
+    Table,
+    UncountedRowsError,
+    Written,
+)
+from tests.unit.spark.pipelines.written import KEYS, rows, seen, stage_rows
+
+
+class Frame:
+    """Rows that are there already, and how often they were asked for."""
+
+    def __init__(self, *tasks: pa.Table) -> None:
+        self.tasks = tasks
+        self.schema = from_arrow_schema(tasks[0].schema)
+        self.reads = 0
+
+
+def _play_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stage(frame: Frame, directory: Path, layout: Layout) -> Staged:
+        frame.reads += 1
+        return stage_rows(directory, frame.tasks, layout)
+
+    monkeypatch.setattr(module, "stage", stage)
+
+
+@pytest.fixture(autouse=True)
+def _tasks_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    _play_tasks(monkeypatch)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Any]:
+    return Table(tmp_path, "parquet", KEYS).write
+
+
+def test_a_batch_is_written_once_however_often_it_comes(
+    tmp_path: Path, write: Callable[..., Any]
+) -> None:
+    """A repeat is not even read, and says how many rows there were."""
+    again = Frame(rows(0, 4), rows(4, 6))
+
+    assert (10, False) == write(Frame(rows(0, 10)), "query", 0)
+    assert (10, True) == write(again, "query", 0)
+    assert (5, False) == write(Frame(rows(10, 5)), "query", 1)
+    assert list(range(15)) == seen(tmp_path)
+    assert 0 == again.reads
+
+
+def test_a_batch_of_nothing_is_a_batch(tmp_path: Path, write: Callable[..., Any]) -> None:
+    """It is remembered as any other."""
+    assert (0, False) == write(Frame(rows(0, 0)), "query", 0)
+    assert (0, True) == write(Frame(rows(0, 5)), "query", 0)
+    assert [] == seen(tmp_path)
+
+
+def test_rows_that_are_in_no_file_fail_the_batch(
+    tmp_path: Path, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is written, and it can be tried again."""
+
+    def stage(frame: Frame, directory: Path, layout: Layout) -> Staged:
+        staged = stage_rows(directory, frame.tasks, layout)
+        return msgspec.structs.replace(staged, files=staged.files[1:])
+
+    monkeypatch.setattr(module, "stage", stage)
+    with pytest.raises(UncountedRowsError, match=r"it has 10 rows, [1-9] would be written"):
+        write(Frame(rows(0, 10)), "query", 0)
+    monkeypatch.undo()
+
+    assert [] == seen(tmp_path)
+    assert [] == list(tmp_path.rglob("*.staged"))
+
+
+COUNTS: dict[str, tuple[list[int | None], bool]] = {
+    "a row was lost on the way": ([11, 11], False),
+    "a row was doubled": ([9, 9], False),
+    "retention took a row before it was read": ([11, 9], True),
+    "retention took rows behind the read": ([10], True),
+    "nobody knows": ([None], True),
+}
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("case", COUNTS)
+def test_a_batch_has_the_rows_that_it_should_have(tmp_path: Path, case: str, form: str) -> None:
+    """Else nothing of it is written; unless the log has fewer by then, and that is no error."""
+    counts, is_written = COUNTS[case]
+    table, count = Table(tmp_path, form, KEYS), iter(counts)
+    frame = Frame(rows(0, 10))
+
+    def write() -> Written:
+        return table.write(frame, "query", 0, count=lambda: next(count))  # type: ignore[arg-type]  # no session
+
+    if is_written:
+        assert (10, False) == write()
+    else:
+        with pytest.raises(UncountedRowsError, match=f"it has {counts[0]} rows, 10 would be"):
+            write()
+        assert [] == list(tmp_path.rglob("*.parquet"))
+    assert [] == list(count)
+
+
+def test_an_attempt_that_fails_leaves_nothing(
+    tmp_path: Path, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, say."""
+
+    def fail(frame: Frame, directory: Path, layout: Layout) -> Staged:
+        stage_rows(directory, frame.tasks, layout)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "stage", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write(Frame(rows(0, 10)), "query", 0)
+
+    assert [] == list(tmp_path.rglob("*.staged"))
+
+
+def test_a_batch_whose_files_are_deleted_meanwhile_is_not_taken_for_written(
+    tmp_path: Path, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark would go on behind it, and its rows would be in no table."""
+    decide = Batches.decide
+
+    def cleaned_up(*args: Any) -> Record:  # noqa: ANN401 - passed on
+        record = decide(*args)
+        shutil.rmtree(tmp_path / STAGING)
+        return record
+
+    monkeypatch.setattr(Batches, "decide", cleaned_up)
+    with pytest.raises(
+        LostStageError, match=r"batch 0: its files were deleted from .*/staging"
+    ):
+        write(Frame(rows(0, 10)), "query", 0)
+    monkeypatch.undo()
+    assert [] == seen(tmp_path)
+    _play_tasks(monkeypatch)
+
+    assert (10, False) == write(Frame(rows(0, 10)), "query", 0)
+    assert list(range(10)) == seen(tmp_path)
+
+
+def test_a_table_of_another_query_is_refused(write: Callable[..., Any]) -> None:
+    """Or of the same one up to another place."""
+    write(Frame(rows(0, 10)), "query", 0, place="10")
+
+    with pytest.raises(ForeignBatchError):
+        write(Frame(rows(0, 10)), "other", 0, place="10")
+    with pytest.raises(ForeignBatchError):
+        write(Frame(rows(0, 10)), "query", 0, place="11")
+
+
+def test_delta_has_a_batch_once(tmp_path: Path) -> None:
+    """The library would take it twice: its transaction is asked for first."""
+    table = Table(tmp_path, DELTA, KEYS)
+    again = Frame(rows(0, 10))
+
+    assert (10, False) == table.write(Frame(rows(0, 10)), "query", 0)  # type: ignore[arg-type]  # no session
+    assert (None, True) == table.write(again, "query", 0)  # type: ignore[arg-type]  # no session
+    assert (5, False) == table.write(Frame(rows(10, 5)), "query", 1)  # type: ignore[arg-type]  # no session
+    found = DeltaTable(tmp_path).to_pyarrow_table()
+    assert list(range(15)) == sorted(found.column("offset").to_pylist())
+    assert 0 == again.reads
+    assert [] == list(tmp_path.rglob("*.staged"))
+    with pytest.raises(ForeignBatchError, match="batch 0 follows some of the query query"):
+        table.write(Frame(rows(0, 10)), "other", 0)  # type: ignore[arg-type]  # no session
+
+
+def test_branches_of_delta_are_tables_that_catch_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between two commits, the repeat writes only what is missing."""
+    branches = {name: {"offset": "offset"} for name in ("a/0", "a/1", "a/2")}
+    table = Table(tmp_path, DELTA, ("date",), branch_column="topic", branches=branches)
+    append = deltas.append
+    calls = []
+
+    def die_at_the_second(root: Path, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - passed on
+        calls.append(root.name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        append(root, *arguments, **more)
+
+    monkeypatch.setattr(deltas, "append", die_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        table.write(Frame(rows(0, 9)), "query", 0)  # type: ignore[arg-type]  # no session
+    assert (9, False) == table.write(Frame(rows(0, 9)), "query", 0)  # type: ignore[arg-type]  # no session
+
+    assert ["0", "1", "1", "2"] == calls
+    for number in range(3):
+        found = DeltaTable(tmp_path / "a" / str(number)).to_pyarrow_table()
+        assert [number, number + 3, number + 6] == sorted(found.column("offset").to_pylist())
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_compaction_is_a_matter_of_the_format(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In both, the same rows in fewer files."""
+    monkeypatch.setattr(compaction, "FILES_MIN", 3)
+    table = Table(tmp_path / "out", form, KEYS)
+    for number in range(3):
+        table.write(Frame(rows(number * 12, 12)), "query", number)  # type: ignore[arg-type]  # no session
+    table.compact()
+
+    if form == DELTA:
+        delta = DeltaTable(tmp_path / "out")
+        assert 2 == len(delta.file_uris())
+        assert list(range(36)) == sorted(delta.to_pyarrow_table().column("offset").to_pylist())
+    else:
+        assert 6 == len(list((tmp_path / "out").rglob("*.parquet")))
+        assert list(range(36)) == seen(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("form", "other"), [("parquet", "delta"), ("delta", "parquet")])
+def test_a_table_keeps_its_format(tmp_path: Path, form: str, other: str) -> None:
+    """Readers of either would see one half of it."""
+    Table(tmp_path, form, KEYS).write(Frame(rows(0, 5)), "query", 0)  # type: ignore[arg-type]  # no session
+    with pytest.raises(ConfigError, match=f"--format: .* is {form}: say so, or use another"):
+        Table(tmp_path, other, KEYS).write(Frame(rows(5, 5)), "query", 1)  # type: ignore[arg-type]  # no session
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    """With the names of those that there are."""
+    with pytest.raises(ConfigError, match="--format: 'orc' is unknown: parquet or delta"):
+        Table(tmp_path, "orc")

@@ -1,0 +1,139 @@
+"""The batch reader, called as Spark calls it."""
+
+import pickle
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    GreaterThan,
+    InputPartition,
+    StringStartsWith,
+)
+
+from braidmq.columnar import endpoint
+from braidmq.spark.reading.batch import BatchReader, FilteringBatchReader
+from braidmq.spark.reading.offsets import LostOffsetsError
+from braidmq.spark.values import OptionError
+from tests.unit.columnar.logs import plain_rows, write_log
+from tests.unit.spark.running import Running
+from tests.unit.spark.sources import batch_reader, losing, read_batch, read_parts, varied
+
+
+def test_the_same_range_gives_the_same_rows(tmp_path: Path) -> None:
+    """However often it is read."""
+    path = write_log(tmp_path, varied(200))
+    reader = batch_reader(path, includeHeaders=True, startingOffsets=20, endingOffsets=150)
+    expected = [row for row in plain_rows(path) if 20 <= row["offset"] < 150]
+
+    assert expected == read_parts(reader, reader.partitions())
+    assert expected == read_parts(reader, reader.partitions())
+
+
+def test_a_task_knows_the_filters(tmp_path: Path) -> None:
+    """Spark ships the reader before it asks for the partitions, and both to tasks."""
+    path = write_log(tmp_path, varied(100))
+    reader = batch_reader(path)
+    reader.pushFilters([EqualTo(("topic",), "a")])
+    shipped = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own, as Spark does it
+    parts = pickle.loads(pickle.dumps(reader.partitions()))  # noqa: S301 - as above
+
+    assert {"a"} == {row["topic"] for row in read_parts(shipped, parts)}
+
+
+CHOICES: list[dict[str, object]] = [
+    {},
+    {"startingOffsets": 20, "endingOffsets": 150, "minPartitions": 4},
+    {"subscribe": "a,データ"},
+    {"subscribePattern": "dlq.*|sensors/.*", "targetPartitionBytes": 500},
+    {"startingTimestamp": 30, "endingTimestamp": 60},
+    {"subscribe": "a,b", "startingOffsets": '{"a":{"0":50},"b":{"0":-2}}'},
+    {"subscribe": "nowhere"},
+]
+
+
+@pytest.mark.parametrize("options", CHOICES)
+def test_an_endpoint_gives_the_rows_of_the_directory(
+    full_broker: Running, options: dict[str, object]
+) -> None:
+    """Row for row, whatever is chosen; the readers are shipped to tasks in both cases."""
+    remote = batch_reader(None, None, **full_broker.options(includeHeaders=True, **options))
+    local = batch_reader(full_broker.path, None, includeHeaders=True, **options)
+    shipped = pickle.loads(pickle.dumps(remote))  # noqa: S301 - our own, as Spark does it
+    parts = remote.partitions()
+
+    assert local.partitions() == parts
+    assert read_parts(local, parts) == read_parts(shipped, parts)
+
+
+def test_filters_are_taken_over_the_network_too(full_broker: Running) -> None:
+    """Those on times are looked up in the log."""
+    given = full_broker.options(includeHeaders=True)
+    moment = datetime(1970, 1, 1, 0, 0, 0, 40_000, UTC)
+    filters = [StringStartsWith(("topic",), "dlq."), GreaterThan(("timestamp",), moment)]
+    expected = [
+        row
+        for row in plain_rows(full_broker.path)
+        if row["topic"].startswith("dlq.") and row["timestamp"] >= moment
+    ]
+
+    assert expected == read_batch(None, None, filters, **given)
+
+
+def test_a_prefix_of_too_many_topics_is_left_to_spark(
+    full_broker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their names do not fit into a request: all topics are read, and nothing fails."""
+    monkeypatch.setattr(endpoint, "NAMES_BYTES_MAX", 10)
+    prefix = StringStartsWith(("topic",), "dlq.")
+    reader = batch_reader(None, None, **full_broker.options(includeHeaders=True))
+
+    assert [prefix] == list(reader.pushFilters([prefix]))
+    assert plain_rows(full_broker.path) == read_parts(reader, reader.partitions())
+
+
+def test_a_subscription_of_too_many_topics_is_refused_by_its_name(
+    full_broker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is to be done about it."""
+    monkeypatch.setattr(endpoint, "NAMES_BYTES_MAX", 10)
+    for option, value in {"subscribe": "a,sensors/temp", "subscribePattern": ".*"}.items():
+        reader = batch_reader(None, None, **full_broker.options(**{option: value}))
+        with pytest.raises(OptionError, match=rf"option {option}: '.*' wants more .*; choose"):
+            reader.partitions()
+
+
+def test_no_part_at_all_is_no_row(tmp_path: Path) -> None:
+    """Spark makes up a partition of its own then."""
+    reader = batch_reader(write_log(tmp_path, varied(5)), subscribe="nowhere")
+
+    assert [] == list(reader.partitions())
+    assert [] == list(reader.read(InputPartition(None)))
+
+
+def test_a_read_behind_the_log_is_empty_when_loss_is_passed_over(tmp_path: Path) -> None:
+    """The log says it; otherwise it is an error."""
+    path = write_log(tmp_path, varied(50))
+
+    with losing() as problems:
+        assert [] == read_batch(path, startingOffsets=5000, failOnDataLoss=False)
+    assert ["the log ends at 51, before the offset 5000: is it another one"] == problems
+    with pytest.raises(LostOffsetsError, match="the log ends at 51, before the offset 5000"):
+        read_batch(path, startingOffsets=5000)
+
+
+def test_times_choose_rows(tmp_path: Path) -> None:
+    """From the first to before the second; varied() is accepted one each millisecond."""
+    path = write_log(tmp_path, varied(100))
+    rows = read_batch(path, startingTimestamp=30, endingTimestamp=60, includeHeaders=True)
+
+    assert plain_rows(path)[0]["timestamp"] < rows[0]["timestamp"]
+    assert [row for row in plain_rows(path) if 31 <= row["offset"] < 61] == rows
+
+
+def test_filters_are_only_taken_by_the_class_that_says_so() -> None:
+    """Spark fails a reader that defines the method while the configuration is off."""
+    assert BatchReader.pushFilters is DataSourceReader.pushFilters
+    assert FilteringBatchReader.pushFilters is not DataSourceReader.pushFilters

@@ -1,0 +1,178 @@
+"""What is done once in a Python process of Spark."""
+
+import gc
+import os
+import pickle
+import resource
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+from pyspark import TaskContext
+
+from braidmq.spark.runtime import workers
+from braidmq.spark.runtime.workers import HOLD_BYTES_MAX, ONE_MACHINE, hold_bytes, leave, settle
+from braidmq.spark.source import FilteringBraidSource
+
+
+@pytest.fixture(autouse=True)
+def _thawed() -> Iterator[None]:
+    workers._freeze.cache_clear()  # noqa: SLF001 - as in a process that has just begun
+    yield
+    workers._freeze.cache_clear()  # noqa: SLF001 - as above
+    gc.unfreeze()
+
+
+def test_a_process_that_is_no_worker_is_left_alone() -> None:
+    """Whoever reads without Spark has its garbage collected as before."""
+    settle()
+
+    assert 0 == gc.get_freeze_count()
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_worker_freezes_what_is_loaded_once() -> None:
+    """What comes later is garbage when it is garbage, in every task."""
+    settle()
+    frozen = gc.get_freeze_count()
+    later: list[object] = [[] for _ in range(1000)]
+    settle()
+
+    assert 0 < frozen
+    assert frozen >= gc.get_freeze_count()
+    assert any(one is later for one in gc.get_objects())
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_planner_freezes_whether_it_makes_a_source_or_gets_one() -> None:
+    """Spark asks for columns in one process, and for parts in another that gets the source."""
+    source = FilteringBraidSource({"path": "log"})
+    made = gc.get_freeze_count()
+    sent = pickle.dumps(source)
+    workers._freeze.cache_clear()  # noqa: SLF001 - as in the other process
+    gc.unfreeze()
+    pickle.loads(sent)  # noqa: S301 - our own, and what Spark does
+
+    assert 0 < made
+    assert 0 < gc.get_freeze_count()
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize(
+    ("error", "is_told"), [(BrokenPipeError(), False), (ConnectionResetError(), True)]
+)
+def test_a_process_that_was_idle_too_long_ends_without_a_word(
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    is_told: bool,
+) -> None:
+    """Spark's daemon prints with what it has as `traceback`; other errors are its to tell."""
+    settle()
+    daemon: Any = sys.modules["__main__"]
+    try:
+        raise error
+    except OSError:
+        daemon.traceback.print_exc()
+        assert type(error).__name__ in daemon.traceback.format_exc()
+
+    assert is_told == (type(error).__name__ in capsys.readouterr().err)
+
+
+def test_whoever_is_no_process_of_spark_keeps_its_tracebacks() -> None:
+    """Its module is not touched."""
+    before = vars(sys.modules["__main__"]).get("traceback")
+    settle()
+
+    assert before is vars(sys.modules["__main__"]).get("traceback")
+
+
+@pytest.mark.parametrize(
+    ("in_task", "one_machine", "expected"),
+    [
+        (False, False, HOLD_BYTES_MAX),
+        (False, True, HOLD_BYTES_MAX),
+        (True, False, 0),
+        (True, True, HOLD_BYTES_MAX),
+    ],
+)
+def test_a_task_of_a_cluster_keeps_nothing_mapped(
+    monkeypatch: pytest.MonkeyPatch,
+    in_task: bool,
+    one_machine: bool,
+    expected: int,
+) -> None:
+    """The memory of an executor does not grow with the log."""
+    monkeypatch.delenv(ONE_MACHINE, raising=False)
+    if in_task:
+        monkeypatch.setattr(TaskContext, "get", object)
+    if one_machine:
+        monkeypatch.setenv(ONE_MACHINE, "1")
+
+    assert expected == hold_bytes()
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(2**31, 0), (-1, HOLD_BYTES_MAX)])
+def test_a_task_whose_addresses_are_limited_keeps_nothing_mapped(
+    monkeypatch: pytest.MonkeyPatch, limit: int, expected: int
+) -> None:
+    """It would run out of memory that is there."""
+    monkeypatch.setenv(ONE_MACHINE, "1")
+    monkeypatch.setattr(TaskContext, "get", object)
+    limits = {resource.RLIMIT_AS: (limit, limit)}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+
+    assert expected == hold_bytes()
+
+
+def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of the codes that this process would have ended with."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    return codes
+
+
+def rows() -> Generator[int, None, None]:
+    """What a worker reads, until nobody wants it any more."""
+    try:
+        yield from range(3)
+    except GeneratorExit as end:
+        leave(end)
+        raise
+
+
+def write_one(rows: Generator[int, None, None], error: Exception | None) -> None:
+    """Do with rows what Spark does: write, and close them whatever comes of it."""
+    with suppress(OSError), closing(rows):
+        next(rows)
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (BrokenPipeError(), [0]),
+        (ConnectionResetError(), [0]),
+        (OSError(), []),
+        (None, []),
+    ],
+)
+def test_a_worker_that_spark_hung_up_on_ends_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, expected: list[int]
+) -> None:
+    """Behind a limit; any other error is Spark's to tell."""
+    monkeypatch.setattr(TaskContext, "get", object)
+    codes = exits(monkeypatch)
+    write_one(rows(), error)
+
+    assert expected == codes
+
+
+def test_whoever_reads_without_spark_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken pipe of theirs is theirs."""
+    codes = exits(monkeypatch)
+    write_one(rows(), BrokenPipeError())
+
+    assert [] == codes

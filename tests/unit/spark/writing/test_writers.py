@@ -1,0 +1,152 @@
+"""The writers, called as Spark calls them: made, shipped, run in tasks, committed elsewhere."""
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import StringType
+
+from braidmq.spark.options import for_write
+from braidmq.spark.values import OptionError
+from braidmq.spark.writing.sink import Staged
+from braidmq.spark.writing.writers import (
+    BATCH_PROPERTY,
+    QUERY_PROPERTY,
+    BatchWriter,
+    StreamWriter,
+)
+from tests.unit.spark.running import Running
+from tests.unit.spark.sources import struct
+
+SCHEMA = struct(value=StringType())
+
+
+@contextmanager
+def task(query: str | None = None, batch: int | None = None) -> Iterator[None]:
+    """What runs inside is a task of that streaming batch, or of none."""
+    context = TaskContext._getOrCreate()  # noqa: SLF001 - what a worker does
+    known = {} if query is None else {QUERY_PROPERTY: query, BATCH_PROPERTY: str(batch)}
+    context._localProperties = known  # noqa: SLF001 - what a worker does
+    try:
+        yield
+    finally:
+        TaskContext._setTaskContext(None)  # noqa: SLF001 - what a worker does
+
+
+def batch_writer(broker: Running, topic: str, **more: str) -> BatchWriter:
+    return BatchWriter(for_write(broker.options(topic=topic, **more)), SCHEMA)
+
+
+def stream_writer(broker: Running, topic: str, **more: str) -> StreamWriter:
+    return StreamWriter(for_write(broker.options(topic=topic, **more)), SCHEMA)
+
+
+def staged(writer: BatchWriter | StreamWriter, *values: str) -> Staged:
+    batches = iter([pa.record_batch({"value": pa.array(values, pa.string())})])
+    return writer.write(batches)
+
+
+def shipped(writer: BatchWriter) -> BatchWriter:
+    found = pickle.loads(pickle.dumps(writer))  # noqa: S301 - our own, and what Spark does
+    assert isinstance(found, BatchWriter)
+    return found
+
+
+def on(broker: Running, topic: str) -> list[str]:
+    return [row["value"].decode() for row in broker.rows() if row["topic"] == topic]
+
+
+def test_a_plain_write_has_one_key_wherever_it_is_shipped(broker: Running) -> None:
+    """So a commit that is repeated is known; another write of the same rows is another one."""
+    writer = batch_writer(broker, "plain")
+    with task():
+        first = [staged(shipped(writer), "a"), staged(shipped(writer))]
+        again = staged(writer, "a")
+        other = staged(batch_writer(broker, "plain"), "a")
+    shipped(writer).commit([*first])
+    shipped(writer).commit([again])
+    batch_writer(broker, "plain").commit([other])
+
+    assert ["a", "a"] == on(broker, "plain")
+
+
+def test_a_streaming_batch_is_known_by_its_ids(broker: Running) -> None:
+    """The writer is made anew for the commit; a repeat has other tasks and the same ids."""
+    for values in (["a", "b"], ["b"]):
+        with task("query", 7):
+            tasks = [staged(stream_writer(broker, "stream"), value) for value in values]
+        stream_writer(broker, "stream").commit([*tasks], 7)
+    with task("query", 8):
+        later = staged(stream_writer(broker, "stream"), "c")
+    stream_writer(broker, "stream").commit([later], 8)
+
+    assert ["a", "b", "c"] == on(broker, "stream")
+
+
+def test_an_empty_streaming_batch_is_recorded(broker: Running) -> None:
+    """A task without rows tells the ids as well."""
+    with task("quiet", 0):
+        nothing = staged(stream_writer(broker, "quiet"))
+    stream_writer(broker, "quiet").commit([nothing], 0)
+    with task("quiet", 0):
+        something = staged(stream_writer(broker, "quiet"), "a")
+    stream_writer(broker, "quiet").commit([something], 0)
+
+    assert Staged(None, 0, "quiet", 0) == nothing
+    assert [] == on(broker, "quiet")
+
+
+def test_two_writes_of_one_foreach_batch_are_told_apart(broker: Running) -> None:
+    """By their sinkId; each is repeated for itself."""
+    for _ in range(2):
+        for sink_id in ("one", "two"):
+            writer = batch_writer(broker, "both", sinkId=sink_id)
+            with task("foreach", 3):
+                tasks = [staged(writer, sink_id)]
+            writer.commit([*tasks])
+
+    assert ["one", "two"] == on(broker, "both")
+
+
+def test_a_stream_that_has_a_sink_id_is_known_by_it_too(broker: Running) -> None:
+    """Then the same batch of the same query is another one in another sink."""
+    for sink_id in ("one", "two"):
+        with task("named", 7):
+            done = staged(stream_writer(broker, "named", sinkId=sink_id), sink_id)
+        stream_writer(broker, "named", sinkId=sink_id).commit([done], 7)
+
+    assert ["one", "two"] == on(broker, "named")
+
+
+def test_a_write_in_foreach_batch_needs_a_sink_id(broker: Running) -> None:
+    """It could not be told from its sibling, nor from its own repeat."""
+    writer = batch_writer(broker, "refused")
+    with task("foreach", 3), pytest.raises(OptionError, match="option sinkId: '' is missing"):
+        staged(writer, "a")
+
+
+def test_a_sink_id_elsewhere_is_refused(broker: Running) -> None:
+    """Its user believes in a repeat that is known, and it would not be."""
+    writer = batch_writer(broker, "refused", sinkId="s")
+    with task(), pytest.raises(OptionError, match=r"option sinkId: 's' .*thread of foreachB"):
+        staged(writer, "a")
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_an_aborted_write_drops_its_stages(broker: Running, streaming: bool) -> None:
+    """And Spark says of which tasks."""
+    kept = sorted((broker.path / "stages").iterdir())
+    if streaming:
+        with task("aborted", 0):
+            done = staged(stream_writer(broker, "aborted"), "a")
+        stream_writer(broker, "aborted").abort([done, None], 0)
+    else:
+        with task():
+            done = staged(batch_writer(broker, "aborted"), "a")
+        batch_writer(broker, "aborted").abort([done, None])
+
+    assert kept == sorted((broker.path / "stages").iterdir())
+    assert [] == on(broker, "aborted")
