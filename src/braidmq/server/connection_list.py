@@ -18,10 +18,10 @@ from braidmq.admin.connections import (
 from braidmq.admin.parameters import iso
 from braidmq.admin.refusals import BadCursorError, UnknownThingError
 from braidmq.broker.authorize import Principal
-from braidmq.broker.followers import Follower
+from braidmq.broker.delivery.followers import Follower
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.policy import FAN_OUT_WITH_ACK
-from braidmq.broker.queues import Queue
-from braidmq.broker.subscriptions import Consumer, Subscription
 from braidmq.server.backlogs import lag_of
 from braidmq.server.connection import Connection
 from braidmq.server.listeners import Line, Listener

@@ -21,9 +21,10 @@ from braidmq.admin.refusals import (
     UnknownThingError,
 )
 from braidmq.base.limits import MIB
-from braidmq.broker import dead_letters, replays
-from braidmq.broker.backlog import stored
-from braidmq.broker.queues import Queue
+from braidmq.broker import dead_letters
+from braidmq.broker.delivery import replays
+from braidmq.broker.delivery.backlog import stored
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.backlogs import letter_queues

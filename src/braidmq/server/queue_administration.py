@@ -12,7 +12,7 @@ from typing import Final
 from braidmq.admin.queues import BY_NAME, QueuesPage
 from braidmq.admin.refusals import QueueExistsError, UnavailableError, UnknownQueueError
 from braidmq.broker import dead_letters
-from braidmq.broker.queues import QUEUES_MAX, Queue
+from braidmq.broker.delivery.queues import QUEUES_MAX, Queue
 from braidmq.server.engine import SHUTTING_DOWN, Engine
 from braidmq.server.page_bounds import name_bytes, rows_on_page
 from braidmq.server.ranking import ranked_page

@@ -11,7 +11,7 @@ from braidmq.admin.overview import BrokerFacts
 from braidmq.admin.parameters import iso
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
-from braidmq.broker.subscriptions import Subscription
+from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.server.backlogs import Backlog, Backlogs
 from braidmq.server.config import Config
 from braidmq.server.connection_list import ConnectionList

@@ -20,7 +20,7 @@ from typing import Final
 
 from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
 from braidmq.broker.authorize import Principal
-from braidmq.broker.backlog import ReadRequest
+from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.server.blip import BlipConnection
 from braidmq.server.config import Config
 from braidmq.server.connection import Connection

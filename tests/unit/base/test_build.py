@@ -8,7 +8,7 @@ import setup
 from braidmq.base import build
 
 HOT = [
-    "braidmq.broker.retry",
+    "braidmq.broker.delivery.retry",
     "braidmq.server.blip",
     "braidmq.server.connection",
     "braidmq.server.qumbed",

@@ -2,8 +2,8 @@
 
 from braidmq.base.errors import BraidError
 from braidmq.broker.authorize import Principal
-from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.broker.settings import Settings
 from braidmq.server.blip import BlipConnection
 from braidmq.server.connection import Connection
