@@ -210,7 +210,7 @@ MUTANTS: Final = (
     _of_queues(
         "an acknowledgement in a queue is not recorded",
         (
-            "broker/settling.py",
+            "broker/delivery/settling.py",
             "        if note:\n            lane.made_progress()",
             "        if not note:\n            lane.made_progress()",
         ),
@@ -253,7 +253,7 @@ MUTANTS: Final = (
     _of_queues(
         "two priorities record their progress under one id",
         (
-            "broker/queues.py",
+            "broker/delivery/queues.py",
             "queue_id + (lane.priority + 1 << _LANE_SHIFT)",
             "queue_id + (min(lane.priority, 1) + 1 << _LANE_SHIFT)",
         ),
@@ -261,7 +261,7 @@ MUTANTS: Final = (
     _of_queues(
         "a fan-out is settled when it is handed out",
         (
-            "broker/delivery.py",
+            "broker/delivery/pushing.py",
             "            progress.attempts[entry.id] = entry.attempts\n",
             """\
             progress.attempts[entry.id] = entry.attempts
@@ -281,7 +281,7 @@ MUTANTS: Final = (
     _of_queues(
         "a deletion is not recorded",
         (
-            "broker/queue_delivery.py",
+            "broker/delivery/sharing.py",
             "return self.outgoing.add(Deleted(queue.id), records.encode_delete(queue.id))",
             "return self.outgoing.last_id",
         ),
@@ -302,7 +302,7 @@ MUTANTS: Final = (
     _of_queues(
         "a purge is confirmed before it is recorded",
         (
-            "broker/purges.py",
+            "broker/delivery/purges.py",
             "        self.acknowledged = True  # nobody",
             "        # nobody",
         ),
@@ -330,7 +330,7 @@ MUTANTS: Final = (
     _of_qumbed(
         "a follower's progress is not recorded",
         (
-            "broker/followers.py",
+            "broker/delivery/followers.py",
             "        if sent_id > self.noted_id:\n",
             "        if sent_id < self.noted_id:\n",
         ),
@@ -342,7 +342,11 @@ MUTANTS: Final = (
     ),
     _of_qumbed(
         "what is under way to a follower counts as received",
-        ("broker/followers.py", "            if self.unreceived:\n", "            if False:\n"),
+        (
+            "broker/delivery/followers.py",
+            "            if self.unreceived:\n",
+            "            if False:\n",
+        ),
     ),
     _of_qumbed(
         "a follower is not found again after a restart",
@@ -359,7 +363,7 @@ MUTANTS: Final = (
     _of_qumbed(
         "a follower's end is not recorded",
         (
-            "broker/followers.py",
+            "broker/delivery/followers.py",
             "        if not follower.recorded:\n            return 0\n",
             "        if follower.recorded or not follower.recorded:\n            return 0\n",
         ),
@@ -367,7 +371,7 @@ MUTANTS: Final = (
     _of_qumbed(
         "whom a message is for is not read from the log",
         (
-            "broker/followers.py",
+            "broker/delivery/followers.py",
             '    if _RECIPIENT not in block:\n        return b""\n',
             '    if block:\n        return b""\n',
         ),

@@ -10,13 +10,16 @@ from typing import Final
 
 from braidmq.base.ids import NO_ID
 from braidmq.broker import records
-from braidmq.broker.acknowledgements import Progress
-from braidmq.broker.backlog import Backlog, ReadRequest
 from braidmq.broker.cursors import Cursors
 from braidmq.broker.dead_letters import is_dead_letter_topic
 from braidmq.broker.dedup import DedupWindow
+from braidmq.broker.delivery.acknowledgements import Progress
+from braidmq.broker.delivery.backlog import Backlog, ReadRequest
+from braidmq.broker.delivery.followers import Follower
+from braidmq.broker.delivery.rules import Rules, of_settings
+from braidmq.broker.delivery.sharing import QueueDeliverer
+from braidmq.broker.delivery.subscriptions import Consumer, Peer, Subscription
 from braidmq.broker.expiry import expires_us, is_expired
-from braidmq.broker.followers import Follower
 from braidmq.broker.outgoing import (
     Advanced,
     Buried,
@@ -26,12 +29,9 @@ from braidmq.broker.outgoing import (
     Outgoing,
     Started,
 )
-from braidmq.broker.queue_delivery import QueueDeliverer
-from braidmq.broker.rules import Rules, of_settings
 from braidmq.broker.settings import Settings
 from braidmq.broker.sinks import Sinks
 from braidmq.broker.stats import Stats, TopicRow, topic_rows
-from braidmq.broker.subscriptions import Consumer, Peer, Subscription
 from braidmq.broker.topics import Message, Pending, Topic, Topics
 
 DELIVERED: Final = 1

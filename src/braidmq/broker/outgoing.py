@@ -3,9 +3,9 @@
 from typing import final
 
 from braidmq.base.ids import FIRST_ID
-from braidmq.broker.acknowledgements import Progress
-from braidmq.broker.queues import Queue
-from braidmq.broker.subscriptions import Entry, Subscription
+from braidmq.broker.delivery.acknowledgements import Progress
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.subscriptions import Entry, Subscription
 from braidmq.broker.topics import Message, Pending
 
 

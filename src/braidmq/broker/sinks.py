@@ -18,9 +18,9 @@ from itertools import accumulate
 from typing import Final, final
 
 from braidmq.broker import overflow, records
+from braidmq.broker.delivery.sharing import QueueDeliverer
 from braidmq.broker.expiry import expires_us
 from braidmq.broker.outgoing import Outgoing
-from braidmq.broker.queue_delivery import QueueDeliverer
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import ORIGIN_SPARK, Message, Pending, Topics, body_of
 

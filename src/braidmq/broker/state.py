@@ -13,16 +13,16 @@ import msgspec
 
 from braidmq.base.errors import UnknownRecordError
 from braidmq.broker import headers, records
-from braidmq.broker.acknowledgements import Progress, Settled
 from braidmq.broker.broker import MAINTENANCE_US, Broker
 from braidmq.broker.dead_letters import QUEUE_HEADER
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.broker.followers import Follower
+from braidmq.broker.delivery.acknowledgements import Progress, Settled
+from braidmq.broker.delivery.followers import Follower
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.outgoing import Buried, Started
 from braidmq.broker.policy import FAN_OUT_WITHOUT_ACK, Policy, of_values
-from braidmq.broker.queues import Queue
 from braidmq.broker.sinks import Intent
-from braidmq.broker.subscriptions import Subscription
 from braidmq.broker.topics import Message
 
 _VERSION: Final = 4

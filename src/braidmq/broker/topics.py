@@ -4,9 +4,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
-    from braidmq.broker.followers import Follower, Marks
-    from braidmq.broker.queues import Queue
-    from braidmq.broker.subscriptions import Peer, Subscription
+    from braidmq.broker.delivery.followers import Follower, Marks
+    from braidmq.broker.delivery.queues import Queue
+    from braidmq.broker.delivery.subscriptions import Peer, Subscription
 
 ORIGIN_BLIP: Final = 1
 ORIGIN_VIBE: Final = 2

@@ -8,7 +8,7 @@ import setup
 from braidmq.base import build
 
 HOT = [
-    "braidmq.broker.retry",
+    "braidmq.broker.delivery.retry",
     "braidmq.server.strands.blip",
     "braidmq.server.engine.connection",
     "braidmq.server.strands.qumbed.stream",

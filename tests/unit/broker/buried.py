@@ -1,8 +1,8 @@
 """What tests of replays share: a queue of dead letters, and how many of them are sent back."""
 
 from braidmq.broker import dead_letters, headers
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.policy import Policy
-from braidmq.broker.queues import Queue
 from tests.unit.broker.drive import Drive
 
 

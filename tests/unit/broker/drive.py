@@ -7,13 +7,13 @@ from typing import Final
 
 from braidmq.broker import headers, records, state
 from braidmq.broker.authorize import Principal
-from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import DELIVERED, WAIT, Broker
 from braidmq.broker.dedup import HEADER, NEW
+from braidmq.broker.delivery.backlog import ReadRequest
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.subscriptions import Consumer, Delivery, Entry, Peer, Subscription
 from braidmq.broker.policy import Policy
-from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Consumer, Delivery, Entry, Peer, Subscription
 from braidmq.broker.topics import PRIORITY_NORMAL, Message, Pending, Topic
 
 MS: Final = 1_000

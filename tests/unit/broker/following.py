@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from braidmq.broker.followers import Follower, mark
+from braidmq.broker.delivery.followers import Follower, mark
+from braidmq.broker.delivery.subscriptions import Peer
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Peer
 from braidmq.broker.topics import Message
 from tests.unit.broker.drive import Drive, S, peer_of
 

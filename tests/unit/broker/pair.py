@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from braidmq.broker import dead_letters, headers, records
 from braidmq.broker.broker import MAINTENANCE_US
+from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Consumer, Subscription
 from tests.unit.broker.drive import Drive, peer_of
 from tests.unit.broker.oracle import Checkpoint, Known, Oracle, Sub
 

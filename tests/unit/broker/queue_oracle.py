@@ -7,6 +7,7 @@ ended it. Competing consumers share one `View`; each subscriber of a fan-out has
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from braidmq.broker.delivery.subscriptions import Consumer
 from braidmq.broker.policy import (
     DROP_OLDEST,
     FAN_OUT_WITH_ACK,
@@ -15,7 +16,6 @@ from braidmq.broker.policy import (
     Policy,
 )
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Consumer
 
 Cause = tuple[str, int]
 """How a message ended, and which letter or which subscriber's word it was."""

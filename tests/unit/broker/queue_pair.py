@@ -8,11 +8,17 @@ from typing import Final
 from hypothesis.stateful import RuleBasedStateMachine
 
 from braidmq.broker import dead_letters, headers, records
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.subscriptions import (
+    SETTLED,
+    Consumer,
+    Delivery,
+    Entry,
+    Subscription,
+)
 from braidmq.broker.outgoing import Buried
 from braidmq.broker.policy import DROP_OLDEST, FAN_OUT_WITHOUT_ACK, Policy
-from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import SETTLED, Consumer, Delivery, Entry, Subscription
 from tests.unit.broker.drive import Drive
 from tests.unit.broker.queue_oracle import Picture, QueueOracle, View
 

@@ -2,9 +2,9 @@
 
 from braidmq.broker import headers, records
 from braidmq.broker.broker import DELIVERED, EMPTY, MAINTENANCE_US, UNKNOWN, WAIT
+from braidmq.broker.delivery.settling import PROGRESS_DELAY_US
+from braidmq.broker.delivery.subscriptions import Peer
 from braidmq.broker.settings import Settings
-from braidmq.broker.settling import PROGRESS_DELAY_US
-from braidmq.broker.subscriptions import Peer
 from braidmq.broker.topics import Message
 from tests.unit.broker.drive import CORRELATION_ID, FULL, Drive, S, peer_of
 

@@ -13,10 +13,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from braidmq.broker.followers import Follower, mark
+from braidmq.broker.delivery.followers import Follower, mark
+from braidmq.broker.delivery.subscriptions import Peer
 from braidmq.broker.outgoing import Started
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Peer
 from braidmq.broker.topics import Message
 from tests.unit.broker.drive import MS, ROOM_BYTES, Drive, S, peer_of
 from tests.unit.broker.following import KEY, OTHER_KEY

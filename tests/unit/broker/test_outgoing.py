@@ -1,11 +1,11 @@
 """Records on their way to the log."""
 
 from braidmq.broker import records
-from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.delivery.acknowledgements import Progress
+from braidmq.broker.delivery.rules import of_settings
+from braidmq.broker.delivery.subscriptions import Entry, Subscription
 from braidmq.broker.outgoing import Advanced, Buried, Ended, Outgoing, Started
-from braidmq.broker.rules import of_settings
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Entry, Subscription
 from braidmq.broker.topics import Message, Topic
 from tests.unit.broker.drive import Drive
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from braidmq.broker import dead_letters, overflow
+from braidmq.broker.delivery.subscriptions import Consumer, Entry
 from braidmq.broker.policy import (
     BLOCK_PUBLISHER,
     DROP_NEWEST,
@@ -24,7 +25,6 @@ from braidmq.broker.policy import (
     of_values,
 )
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Consumer, Entry
 from tests.unit.broker.drive import MS, ROOM_BYTES, S, peer_of
 from tests.unit.broker.queue_oracle import Known, Picture
 from tests.unit.broker.queue_pair import NAME, QueuePair

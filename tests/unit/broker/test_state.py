@@ -5,8 +5,8 @@ import pytest
 
 from braidmq.base.errors import UnknownRecordError
 from braidmq.broker import headers, records, state
-from braidmq.broker.acknowledgements import Progress
 from braidmq.broker.broker import DELIVERED, MAINTENANCE_US, UNKNOWN, WAIT, Broker
+from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import START_US, Drive, S, body_of, peer_of
 

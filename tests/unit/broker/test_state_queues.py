@@ -3,8 +3,9 @@
 import pytest
 
 from braidmq.broker import dead_letters, records, state
-from braidmq.broker.acknowledgements import Progress
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.acknowledgements import Progress
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.policy import (
     DROP_OLDEST,
     FAN_OUT_WITH_ACK,
@@ -12,7 +13,6 @@ from braidmq.broker.policy import (
     ROUND_ROBIN,
     Policy,
 )
-from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import START_US, Drive, S, body_of
 

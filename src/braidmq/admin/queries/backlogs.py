@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from braidmq.broker import dead_letters
 from braidmq.broker.broker import Broker
-from braidmq.broker.queues import Queue
-from braidmq.broker.subscriptions import Subscription
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.subscriptions import Subscription
 
 ROWS_PER_S = 5_000
 """Queues and subscriptions that are walked for each second: with more of them, less often."""

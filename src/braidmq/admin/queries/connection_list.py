@@ -21,10 +21,10 @@ from braidmq.admin.queries.backlogs import lag_of
 from braidmq.admin.queries.page_bounds import name_bytes, rows_on_page
 from braidmq.admin.queries.queue_administration import FindEngine, running
 from braidmq.broker.authorize import Principal
-from braidmq.broker.followers import Follower
+from braidmq.broker.delivery.followers import Follower
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.policy import FAN_OUT_WITH_ACK
-from braidmq.broker.queues import Queue
-from braidmq.broker.subscriptions import Consumer, Subscription
 from braidmq.server.engine.connection import Connection
 from braidmq.server.strands.listeners import Line, Listener
 

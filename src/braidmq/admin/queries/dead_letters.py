@@ -31,9 +31,10 @@ from braidmq.admin.queries.queue_administration import (
 )
 from braidmq.admin.queues import QueuesPage
 from braidmq.base.limits import MIB
-from braidmq.broker import dead_letters, replays
-from braidmq.broker.backlog import stored
-from braidmq.broker.queues import Queue
+from braidmq.broker import dead_letters
+from braidmq.broker.delivery import replays
+from braidmq.broker.delivery.backlog import stored
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.engine import Engine

@@ -25,7 +25,7 @@ from braidmq.broker import headers as blocks
 from braidmq.broker import overflow
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.dedup import NEW
-from braidmq.broker.followers import SENDER_PUBLIC_KEY
+from braidmq.broker.delivery.followers import SENDER_PUBLIC_KEY
 from braidmq.broker.records import Head
 from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES, is_json
 from braidmq.broker.topics import (

@@ -14,7 +14,7 @@ from braidmq.admin.queries.page_bounds import name_bytes, rows_on_page
 from braidmq.admin.queries.ranking import ranked_page
 from braidmq.admin.queues import BY_NAME, QueuesPage
 from braidmq.broker import dead_letters
-from braidmq.broker.queues import QUEUES_MAX, Queue
+from braidmq.broker.delivery.queues import QUEUES_MAX, Queue
 from braidmq.server.engine.engine import SHUTTING_DOWN, Engine
 from braidmq.server.strands.vibe.declarations import declared_policy, facts_of
 from braidmq.wire.vibe.queue_options import QueueFacts, QueueOptions

@@ -20,7 +20,7 @@ from braidmq.admin.queries.queue_administration import QueueAdministration
 from braidmq.admin.queries.topics import TopicList
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
-from braidmq.broker.subscriptions import Subscription
+from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.config.config import Config
 from braidmq.server.cursors import Cursors

@@ -14,8 +14,8 @@ import structlog
 from braidmq.base.errors import BraidError, LogFullError
 from braidmq.broker import state
 from braidmq.broker.authorize import Principal
-from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.broker.topics import Message
 from braidmq.server.access.user_administration import Outcome, administer
 from braidmq.server.access.users import Users

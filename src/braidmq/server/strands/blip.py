@@ -12,8 +12,8 @@ from librt.strings import BytesWriter
 from braidmq.broker import broker as verbs
 from braidmq.broker import overflow
 from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, authorize
-from braidmq.broker.queues import Queue
-from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX, Consumer, Peer
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX, Consumer, Peer
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.connection import WAITING_REPLIES_MAX, Connection, WaitingReply
 from braidmq.server.engine.host import Host, Limits, Wire

@@ -9,8 +9,8 @@ import pytest
 
 from braidmq.base.errors import BraidError, LogFullError, LogPoisonedError
 from braidmq.broker import records
-from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.broker.settings import Settings
 from braidmq.server.engine.durability import Durability
 from braidmq.testing.disk import FakeDisk

@@ -1,8 +1,8 @@
 """The engine's turns: batches, failures, snapshots and the drain."""
 
 from braidmq.base.errors import LogFullError, LogPoisonedError
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.policy import Policy
-from braidmq.broker.queues import Queue
 from braidmq.server.engine.engine import SHUTTING_DOWN
 from tests.integration.blip.peer import ack, nack, parse, ping, poll, pong, publish, subscribe
 from tests.unit.server.by_hand import Hand

@@ -8,7 +8,7 @@ from braidmq.base.errors import DamagedLogError
 from braidmq.broker import records, state
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
-from braidmq.broker.subscriptions import Peer
+from braidmq.broker.delivery.subscriptions import Peer
 from braidmq.broker.topics import Message
 from braidmq.server.config.config import Config
 from braidmq.server.engine.recovery import Recovered, recover, settings_of

@@ -1,7 +1,7 @@
 """What Blip answers while the log hesitates or refuses; the rest is seen over sockets."""
 
 from braidmq.base.errors import LogFullError
-from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from tests.integration.blip.peer import (
     ack,
     credit,

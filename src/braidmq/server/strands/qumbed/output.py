@@ -7,7 +7,7 @@ its first Message. What the frames mean that come in is not here (qumbed.py).
 from collections import deque
 from typing import Final, final
 
-from braidmq.broker.followers import Follower
+from braidmq.broker.delivery.followers import Follower
 from braidmq.broker.topics import Message
 from braidmq.server.engine.connection import Connection, WaitingReply
 from braidmq.server.engine.host import Host, Limits

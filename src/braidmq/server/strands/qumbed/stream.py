@@ -9,9 +9,9 @@ from typing import Final, final
 from braidmq.broker import overflow
 from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, SUBSCRIBE, authorize
 from braidmq.broker.dedup import NEW
-from braidmq.broker.queues import Queue
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX, Peer
 from braidmq.broker.schemas import SCHEMA_INVALID, SCHEMA_UNKNOWN, SEALED
-from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX, Peer
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.connection import WAITING_REPLIES_MAX, WaitingReply
 from braidmq.server.engine.host import Host, Limits

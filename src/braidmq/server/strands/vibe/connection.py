@@ -11,9 +11,9 @@ from braidmq.broker import authorize as permissions
 from braidmq.broker import dead_letters, overflow
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.dedup import NEW
-from braidmq.broker.queues import PREFETCH_DEFAULT, Queue
+from braidmq.broker.delivery.queues import PREFETCH_DEFAULT, Queue
+from braidmq.broker.delivery.subscriptions import Peer
 from braidmq.broker.settings import US_PER_MS
-from braidmq.broker.subscriptions import Peer
 from braidmq.broker.topics import Message
 from braidmq.server.engine.connection import WAITING_REPLIES_MAX, WaitingReply
 from braidmq.server.engine.host import Host, Limits, Wire

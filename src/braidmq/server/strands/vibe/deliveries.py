@@ -6,7 +6,7 @@ from typing import Final, final
 
 from braidmq.broker import dead_letters, headers
 from braidmq.broker.broker import Broker
-from braidmq.broker.subscriptions import Delivery, Entry
+from braidmq.broker.delivery.subscriptions import Delivery, Entry
 from braidmq.broker.topics import ORIGIN_VIBE, PRIORITY_NORMAL, Message, Topic, body_of
 from braidmq.wire.vibe import frames, messages, session
 from braidmq.wire.vibe.json_payload import as_json

@@ -6,7 +6,7 @@ it back, and after an Unsubscribe.
 
 from typing import Final, final
 
-from braidmq.broker.subscriptions import LEFT, SETTLED, Entry, Peer
+from braidmq.broker.delivery.subscriptions import LEFT, SETTLED, Entry, Peer
 
 SWEEP_MIN: Final = 2048
 """Deliveries that are remembered before those that are over are swept out."""

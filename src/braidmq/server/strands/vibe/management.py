@@ -7,8 +7,8 @@ What is published to them and consumed from them is `vibe`'s; what a declaration
 from typing import final
 
 from braidmq.broker import authorize as permissions
+from braidmq.broker.delivery.queues import QUEUES_MAX, Queue
 from braidmq.broker.policy import Policy
-from braidmq.broker.queues import QUEUES_MAX, Queue
 from braidmq.server.engine.connection import WaitingReply
 from braidmq.server.strands.vibe.declarations import declared_policy, facts_of, names_payload
 from braidmq.server.strands.vibe.gate import VibeGate

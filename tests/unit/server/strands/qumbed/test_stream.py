@@ -4,8 +4,8 @@ import tracemalloc
 
 import pytest
 
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.broker.settings import US_PER_S, Settings
-from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.server.strands.qumbed.link import UNFINISHED_BYTES_MAX
 from tests.integration.qumbed.peer import (
     ALICE,

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from braidmq.broker import headers as blocks
-from braidmq.broker.subscriptions import Delivery, Entry, Subscription
+from braidmq.broker.delivery.subscriptions import Delivery, Entry, Subscription
 from braidmq.broker.topics import ORIGIN_BLIP, ORIGIN_VIBE, Message, Topic, body_of
 from braidmq.server.strands.vibe.deliveries import Delivering, message_of
 from braidmq.wire.vibe.session import Request, Session
