@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from braidmq.wire.json_depth import is_deeper
+from braidmq.base.strict_json import is_deeper
 
 DEPTH_MAX: Final = 64
 """Arrays and objects around the innermost value."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.wire.json_depth import is_deeper
+from braidmq.base.strict_json import is_deeper
 
 
 def depth_of(value: object) -> int:
