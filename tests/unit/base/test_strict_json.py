@@ -1,4 +1,4 @@
-"""How deep JSON is nested."""
+"""Strict JSON: syntax, depth and values."""
 
 import json
 
@@ -6,7 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.base.strict_json import is_deeper
+from braidmq.base.strict_json import (
+    is_deeper,
+    is_json,
+    read_value,
+    read_value_exactly,
+    refuse_constant,
+)
+
+VALUES: dict[bytes, object] = {
+    b"null": None,
+    b" [1, 2.5] ": [1, 2.5],
+    b'{"a":1,"a":2}': {"a": 2},
+    b'"\\ud800"': "\ud800",
+    b'"\xc3\xa9"': "\u00e9",
+}
+REFUSED = [b"", b"NaN", b"[-Infinity]", b"1 2", b"[1,]", b'"\xff"', b'["\\ud800","\xff"]']
 
 
 def depth_of(value: object) -> int:
@@ -58,3 +73,41 @@ def test_a_mebibyte_of_brackets_has_an_answer() -> None:
 
     assert is_deeper(b"[" * half + b"]" * half, half - 1)
     assert not is_deeper(b"[" * half + b"]" * half, half)
+
+
+@pytest.mark.parametrize("payload", VALUES)
+def test_what_is_json_has_a_value(payload: bytes) -> None:
+    """Both decoders read it alike, lone surrogates and duplicate keys included."""
+    assert is_json(payload)
+    assert VALUES[payload] == read_value(payload)
+    assert VALUES[payload] == read_value_exactly(payload)
+
+
+@pytest.mark.parametrize("payload", REFUSED)
+def test_what_is_not_json_has_none(payload: bytes) -> None:
+    """Constants of JavaScript, trailing bytes and broken UTF-8 are not JSON."""
+    assert not is_json(payload)
+    for read in (read_value, read_value_exactly):
+        with pytest.raises(ValueError, match=r"."):
+            read(payload)
+
+
+def test_deeper_than_the_stack_is_not_json() -> None:
+    """Whichever decoder gives up first."""
+    assert not is_json(b"[" * 100_000 + b"]" * 100_000)
+    assert not is_json(b'["\\ud800",' + b"[" * 100_000 + b"]" * 100_001)
+
+
+def test_a_number_of_a_million_digits_is_judged_at_once() -> None:
+    """Digits are passed over, by the exact decoder too; only its value cannot be had."""
+    payload = b'["\\ud800",' + b"1" * 1_000_000 + b"]"
+
+    assert is_json(payload)
+    with pytest.raises(ValueError, match="digits"):
+        read_value(payload)
+
+
+def test_a_constant_is_refused_by_its_name() -> None:
+    """The text says which."""
+    with pytest.raises(ValueError, match="NaN is not JSON"):
+        refuse_constant("NaN")
