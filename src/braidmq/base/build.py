@@ -13,9 +13,11 @@ from typing import Final
 
 HOT_MODULES: Final = (
     "braidmq.base.records",
+    "braidmq.base.strict_json",
     "braidmq.wire.*.frames",
     "braidmq.wire.*.session",
     "braidmq.wire.blip.messages",
+    "braidmq.wire.vibe.json_payload",
     "braidmq.wire.vibe.messages",
     "braidmq.wire.qumbed.messages",
     "braidmq.broker.*",

@@ -21,13 +21,14 @@ from braidmq.admin.messages import StoredMessage, StoredPage
 from braidmq.admin.queries.log_reading import read_log
 from braidmq.admin.queries.queue_administration import FindEngine, changing, committed, running
 from braidmq.base.limits import MIB, RECORD_BYTES_MAX
+from braidmq.base.strict_json import is_json
 from braidmq.broker import headers as blocks
 from braidmq.broker import overflow
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.dedup import NEW
 from braidmq.broker.delivery.followers import SENDER_PUBLIC_KEY
 from braidmq.broker.records import Head
-from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES, is_json
+from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
 from braidmq.broker.topics import (
     ORIGIN_BLIP,
     ORIGIN_HTTP,

@@ -14,6 +14,7 @@ import base64
 from collections import deque
 from typing import Final, final
 
+from braidmq.base.strict_json import is_json
 from braidmq.broker import dead_letters, headers, records
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.delivery.acknowledgements import Progress
@@ -22,7 +23,7 @@ from braidmq.broker.delivery.rules import Rules, of_settings
 from braidmq.broker.delivery.subscriptions import Delivery, Peer, Subscription
 from braidmq.broker.expiry import is_expired
 from braidmq.broker.outgoing import Ended, Outgoing, Started
-from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES, is_json
+from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import ORIGIN_QUMBED, Message, Topic, Topics

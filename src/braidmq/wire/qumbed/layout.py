@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
+from braidmq.base.strict_json import is_deeper
 from braidmq.wire.errors import MalformedPayloadError
-from braidmq.wire.json_depth import is_deeper
 
 DEPTH_MAX: Final = 32
 """Arrays and objects around the innermost value, the frame's own two among them."""
