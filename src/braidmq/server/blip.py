@@ -9,11 +9,10 @@ from typing import Final, final
 
 from librt.strings import BytesWriter
 
+from braidmq.broker import admission
 from braidmq.broker import broker as verbs
-from braidmq.broker import overflow
 from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, authorize
-from braidmq.broker.queues import Queue
-from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX, Consumer, Peer
+from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX, Consumer
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.connection import WAITING_REPLIES_MAX, Connection, WaitingReply
 from braidmq.server.host import Host, Limits, Wire
@@ -39,7 +38,6 @@ class BlipConnection(Connection):
         self._subscribe_id: int = 0  # its newest subscription
         self._acknowledged: bool = False  # since the last fence
         self._paid: bool = False  # the held PUBLISH has its token
-        self._waits_in: list[Peer] = []  # the list of a queue that has no room for us
 
     @property
     def is_authenticated(self) -> bool:
@@ -51,8 +49,6 @@ class BlipConnection(Connection):
     def lost(self) -> None:
         """Give back what the peer was holding: it is gone."""
         self._held = None
-        if self in self._waits_in:
-            self._waits_in.remove(self)
         super().lost()
 
     def refuse(self, from_id: int, refused: list[Message], again_id: int, reason: str) -> None:
@@ -185,51 +181,43 @@ class BlipConnection(Connection):
             if topic is None:
                 return True
         broker = self._broker
-        if topic.queue is not None:
-            decision = overflow.judge(topic.queue)
-            if decision != overflow.ACCEPT:
-                return self._publish_to_full(command, topic.queue, decision, now_us)
-        if command.qos == 0:
-            if self._subscribe_id > broker.committed_id:
-                return False  # it would miss the subscription before it
-            broker.publish(Message(topic, 0, command.body), now_us)
-            return True
-        if broker.refusal and (topic.queue is None or topic.queue.policy.durable):
-            broker.stats.refused += 1
-            self._reply(self._refusal(command.correlation_id, broker.refusal))
-            return True
-        if broker.outgoing.bytes >= self._host.uncommitted_bytes_max:
-            self._starve()
-            return False
-        message = Message(topic, 1, command.body)
-        message.publisher = self
-        message.correlation_id = command.correlation_id
+        qos = command.qos
+        message = Message(topic, qos, command.body)
+        if self._subscribe_id > broker.committed_id and not admission.needs_record(message):
+            return False  # it would miss the subscription before it
+        if qos != 0:
+            message.publisher = self
+            message.correlation_id = command.correlation_id
+        verdict = self._admission.judge(message, "", now_us)
+        if verdict != admission.GO:
+            return self._publish_otherwise(verdict, message, command.correlation_id, now_us)
         given = broker.publish(message, now_us)
         if given:
             self._last_id = given
         return True
 
-    def _publish_to_full(
-        self, command: session.Publish, queue: Queue, decision: int, now_us: int
+    def _publish_otherwise(
+        self, verdict: int, message: Message, correlation_id: int, now_us: int
     ) -> bool:
-        """Do as the queue's overflow strategy says; say whether the command is done with."""
-        if decision == overflow.WAIT:
-            if self._waits_in is not queue.blocked:  # woken for another reason: still in it
-                queue.blocked.append(self)
-                self._waits_in = queue.blocked
+        """Do as the admission says; say whether the command is done with."""
+        if verdict == admission.WAIT:
+            assert message.topic.queue is not None
+            self._park(message.topic.queue)
             return False
-        letter: Message | None = None
-        if decision == overflow.REDIRECT:
-            message = Message(queue.topic, 1, command.body)
-            letter = self._broker.deliverer.redirect(message, queue, now_us)
-        if letter is None:
-            self._broker.stats.refused += 1
-            self._nack(command.correlation_id, session.SERVER_ERROR, "queue full")
-            return True
-        letter.publisher = self
-        letter.correlation_id = command.correlation_id
-        self._broker.stats.dead_lettered += 1
-        self._last_id = self._broker.publish(letter, now_us)
+        if verdict == admission.STARVED:
+            self._starve()
+            return False
+        if verdict == admission.REDIRECT:
+            letter = self._broker.accept(verdict, message, "", now_us)
+            if letter.id:
+                letter.publisher = self
+                letter.correlation_id = correlation_id
+                self._last_id = letter.id
+        elif verdict == admission.FULL:
+            self._nack(correlation_id, session.SERVER_ERROR, admission.QUEUE_FULL)
+        else:
+            assert verdict == admission.REFUSED
+            self._reply(self._refusal(correlation_id, self._admission.reason))
         return True
 
     def _learn_topic(self, command: session.Publish) -> Topic | None:

@@ -260,7 +260,7 @@ async def test_a_full_queue_refuses_waits_or_buries(monkeypatch: pytest.MonkeyPa
 async def test_a_log_that_takes_nothing_is_told() -> None:
     """503, with the reason."""
     async with running_broker() as broker:
-        engine_of(broker).broker.refusal = "no space left"
+        engine_of(broker).broker.admission.log_refuses("no space left")
         with pytest.raises(UnavailableError, match="no space left"):
             await post(broker, "t", b"x")
         engine_of(broker).drain()
