@@ -25,6 +25,11 @@ TOPICS_REMEMBERED_MAX: Final = 1024
 REFUSAL_TEXT_MAX: Final = 200
 """A reason in a NACK is one short line."""
 
+DURABLE_PUBLISH_FAILED: Final = "durable publish failed"
+PUBLISH_FAILED: Final = "publish failed"
+SUBSCRIBE_FAILED: Final = "subscribe failed"
+"""What a NACK 500 says before its reason."""
+
 
 @final
 class BlipConnection(Connection):
@@ -60,17 +65,17 @@ class BlipConnection(Connection):
         at = 0
         for reply in self._replies:
             while at < len(refused) and refused[at].id <= reply.after_id:
-                kept.append(WaitingReply(0, self._refusal(refused[at].correlation_id, reason)))
+                kept.append(self._late_refusal(refused[at], reason))
                 at += 1
             if reply.after_id < from_id:
                 kept.append(reply)
             elif reply.subscribe_correlation_id >= 0:
-                nack = self._refusal(reply.subscribe_correlation_id, reason)
+                nack = self._refusal(reply.subscribe_correlation_id, SUBSCRIBE_FAILED, reason)
                 kept.append(WaitingReply(0, nack))
             else:
                 kept.append(WaitingReply(again_id, reply.data))
         for message in refused[at:]:
-            kept.append(WaitingReply(0, self._refusal(message.correlation_id, reason)))
+            kept.append(self._late_refusal(message, reason))
         self._replies = kept
         if self._last_id >= from_id:
             self._last_id = again_id
@@ -217,7 +222,8 @@ class BlipConnection(Connection):
             self._nack(correlation_id, session.SERVER_ERROR, admission.QUEUE_FULL)
         else:
             assert verdict == admission.REFUSED
-            self._reply(self._refusal(correlation_id, self._admission.reason))
+            reason = self._admission.reason
+            self._reply(self._refusal(correlation_id, DURABLE_PUBLISH_FAILED, reason))
         return True
 
     def _learn_topic(self, command: session.Publish) -> Topic | None:
@@ -227,7 +233,8 @@ class BlipConnection(Connection):
             return None
         topic = self._broker.topics.get(command.topic)
         if topic is None:
-            self._reply(self._refusal(command.correlation_id, "too many topics"))
+            refusal = self._refusal(command.correlation_id, PUBLISH_FAILED, "too many topics")
+            self._reply(refusal)
             return None
         if len(self._topics) >= TOPICS_REMEMBERED_MAX:
             self._topics.clear()
@@ -273,7 +280,7 @@ class BlipConnection(Connection):
         if self._broker.subscription_count() >= SUBSCRIPTIONS_MAX:
             refusal = "too many subscriptions"
         if topic is None or refusal:
-            self._reply(self._refusal(command.correlation_id, refusal))
+            self._reply(self._refusal(command.correlation_id, SUBSCRIBE_FAILED, refusal))
             return
         given = self._broker.subscribe(self, topic, command.qos, now_us)
         self._subscribe_id = given
@@ -318,8 +325,12 @@ class BlipConnection(Connection):
     def _nack(self, correlation_id: int, code: int, text: str) -> None:
         self._reply(messages.encode_nack(correlation_id, code, text))
 
-    def _refusal(self, correlation_id: int, reason: str) -> bytes:
-        text = f"durable publish failed: {reason}"[:REFUSAL_TEXT_MAX]
+    def _late_refusal(self, message: Message, reason: str) -> WaitingReply:
+        nack = self._refusal(message.correlation_id, DURABLE_PUBLISH_FAILED, reason)
+        return WaitingReply(0, nack)
+
+    def _refusal(self, correlation_id: int, what: str, reason: str) -> bytes:
+        text = f"{what}: {reason}"[:REFUSAL_TEXT_MAX]
         return messages.encode_nack(correlation_id, session.SERVER_ERROR, text)
 
     def _collect(self) -> None:
