@@ -5,18 +5,8 @@ from typing import Final
 
 import pytest
 
-from tests.chaos.mutants import (
-    MUTANTS,
-    QUEUES,
-    QUICK,
-    QUMBED,
-    RIGS_TIMEOUT_S,
-    ROOT,
-    Mutant,
-    catch,
-    queue_verdicts,
-    verdicts,
-)
+from tests.chaos.hunt import RIGS_TIMEOUT_S, ROOT, catch, queue_verdicts, verdicts
+from tests.chaos.mutants import MUTANTS, QUEUES, QUICK, QUMBED, Mutant
 
 HUNTED: Final = (
     list(MUTANTS)
