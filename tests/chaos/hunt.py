@@ -3,7 +3,8 @@
 Run with `python -m`, this module patches copies of the tree, one bug of `mutants` each, hunts
 each with the simulation, and prints how many were caught; names on the command line select
 some. `--hunt` is what runs in a copy. Mutants of queues are hunted in worlds that have queues;
-those of the Qumbed strand by killing the real daemon, as no world speaks QUIC.
+those of the Qumbed strand by killing the real daemon, as no world speaks QUIC; those of the
+admission by the tests that put all five ways in beside each other.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from typing import Final
 from braidmq.testing.ledger import Violation
 from braidmq.testing.simulation import World
 from tests.chaos.mixed_rig import MixedRig
-from tests.chaos.mutants import MUTANTS, QUEUES, QUMBED, SIMULATED, Mutant
+from tests.chaos.mutants import ADMISSION, MUTANTS, QUEUES, QUMBED, SIMULATED, Mutant
 from tests.chaos.test_mixed_kill import kill_again_and_again
 from tests.simulation.test_crash import random_world
 from tests.simulation.test_faults import (
@@ -45,6 +46,11 @@ RIGS: Final = 10
 RIG_KILLS: Final = 8
 RIGS_TIMEOUT_S: Final = 600.0
 """What is left to chance when a process is killed takes more than one attempt."""
+
+ROUNDS: Final = {QUMBED: RIGS, ADMISSION: 1}
+"""How often a hunt is repeated, where it is not by SEEDS."""
+
+ADMISSION_TESTS: Final = "tests/integration/test_admission.py"
 
 
 def plant(mutant: Mutant, into: Path) -> None:
@@ -82,7 +88,7 @@ HUNT: Final = "--hunt"
 
 def hunt(where: str) -> str:
     """Run worlds until one breaks a promise; return which and how, or nothing."""
-    for seed in range(RIGS if where == QUMBED else SEEDS):
+    for seed in range(ROUNDS.get(where, SEEDS)):
         try:
             for kind, verdict in JUDGES[where](seed):
                 if verdict:
@@ -126,10 +132,30 @@ def qumbed_verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
             rig.close()
 
 
+def admission_verdicts(_: int) -> Iterator[tuple[str, list[Violation]]]:
+    """Publish in every way that there is to queues that are full."""
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
+    config = ["-c", str(ROOT / "pyproject.toml"), str(ROOT / ADMISSION_TESTS)]
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *config],
+        env={**os.environ, "BRAIDMQ_PURE": "1"},  # a copy has no compiled modules
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = tested.stdout.splitlines()
+    failed = [line.removeprefix("FAILED ") for line in lines if line.startswith("FAILED ")]
+    if tested.returncode not in {0, 1} or bool(failed) != bool(tested.returncode):
+        # The tests did not run, which says nothing of the mutant: the hunt itself has failed.
+        raise SystemExit(tested.stdout + tested.stderr)
+    yield "ways in", [Violation(line.partition(" - ")[0], line) for line in failed]
+
+
 JUDGES: Final[dict[str, Callable[[int], Iterator[tuple[str, list[Violation]]]]]] = {
     SIMULATED: verdicts,
     QUEUES: queue_verdicts,
     QUMBED: qumbed_verdicts,
+    ADMISSION: admission_verdicts,
 }
 
 

@@ -9,6 +9,7 @@ from typing import Final
 SIMULATED: Final = ""
 QUEUES: Final = "queues"
 QUMBED: Final = "qumbed"
+ADMISSION: Final = "admission"
 """Where a mutant is hunted."""
 
 
@@ -40,6 +41,10 @@ def _of_queues(name: str, *edits: tuple[str, str, str]) -> Mutant:
 
 def _of_qumbed(name: str, *edits: tuple[str, str, str]) -> Mutant:
     return _mutant(name, *edits, where=QUMBED)
+
+
+def _of_admission(name: str, *edits: tuple[str, str, str]) -> Mutant:
+    return _mutant(name, *edits, where=ADMISSION)
 
 
 MUTANTS: Final = (
@@ -322,6 +327,43 @@ MUTANTS: Final = (
     _of_qumbed(
         "a long dedup id is forgotten at a restart",
         ("broker/state.py", "if dedup_id is not None:", "if dedup_id and len(dedup_id) < 64:"),
+    ),
+    _of_admission(
+        "a full queue makes dead letters while the broker drains",
+        (
+            "broker/admission.py",
+            "        if needs_record and self.refusal:\n",
+            "        if needs_record and self.refusal and not queue.waiting():\n",
+        ),
+        (
+            "broker/admission.py",
+            "return REFUSED if self.refusal else REDIRECT",
+            "return REDIRECT",
+        ),
+    ),
+    _of_admission(
+        "a publisher waits for room while the log refuses",
+        (
+            "broker/admission.py",
+            "        if needs_record and self.refusal:\n",
+            "        if needs_record and self.refusal and queue.policy.overflow != 2:\n",
+        ),
+    ),
+    _of_admission(
+        "a parked publisher is not told that the log refuses",
+        (
+            "broker/admission.py",
+            "        self.refusal = self._draining or reason\n        self.tell_parked()\n",
+            "        self.refusal = self._draining or reason\n",
+        ),
+    ),
+    _of_admission(
+        "a repeat of a redirected publish makes another dead letter",
+        (
+            "broker/broker.py",
+            "        if dedup_id:\n",
+            "        if dedup_id and stored is message:\n",
+        ),
     ),
 )
 QUICK: Final = (

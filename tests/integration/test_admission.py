@@ -192,6 +192,9 @@ async def parked(broker: RunningBroker, way: Way, asking: "asyncio.Task[str]") -
         await asyncio.sleep(0)  # whether it has come yet changes nothing of what it is told
     elif way is by_sink:
         await until(lambda: sinks.open is not None and sinks.waits_for)
+        # Until its intent is committed, a log that refuses would refuse the whole batch.
+        engine_of(broker).end_turn()
+        await until_committed(broker)
     else:
         await until(lambda: queue.blocked)
     assert not asking.done()
