@@ -10,6 +10,7 @@ from typing import Final
 
 from braidmq.base.ids import NO_ID
 from braidmq.broker import records
+from braidmq.broker.admission import REDIRECT, PublishAdmission
 from braidmq.broker.cursors import Cursors
 from braidmq.broker.dead_letters import is_dead_letter_topic
 from braidmq.broker.dedup import DedupWindow
@@ -62,8 +63,10 @@ class Broker:
         )
         self.backlog: Backlog = Backlog(settings, self.deliverer)
         self.cursors: Cursors = Cursors(self.outgoing)
-        self.sinks: Sinks = Sinks(settings, self.topics, self.outgoing, self.deliverer)
-        self.refusal: str = ""  # why durable publishes are refused now; empty when they are not
+        self.admission: PublishAdmission = PublishAdmission(
+            settings, self.outgoing, self.dedup, self.deliverer, self.stats
+        )
+        self.sinks: Sinks = Sinks(settings, self.topics, self.outgoing, self.admission)
         self.committed_id: int = NO_ID
         self.latest_us: int = 0  # the newest time that recovery has met
         self._maintenance_us: int = 0
@@ -73,13 +76,23 @@ class Broker:
         self._rules: Rules = of_settings(settings)
         self._letter_rules: Rules = of_settings(settings, limited=False)
 
+    @property
+    def refusal(self) -> str:
+        """Why durable publishes are refused now; empty when they are not."""
+        return self.admission.refusal
+
     # What publishers ask for.
 
-    def publish(self, message: Message, now_us: int) -> int:
-        """Accept a message; return its id, or 0 when it lives in memory only.
+    def accept(self, verdict: int, message: Message, dedup_id: str, now_us: int) -> Message:
+        """Store what `admission.judge` has let in just now: the message, or its letter."""
+        stored = self.admission.take_letter() if verdict == REDIRECT else message
+        given = self.publish(stored, now_us)
+        if dedup_id:
+            self.admission.remember(message.topic, dedup_id, given, now_us)
+        return stored
 
-        Whoever calls has checked permission and, for a durable message, `refusal`.
-        """
+    def publish(self, message: Message, now_us: int) -> int:
+        """Store what `admission` let in; return its id, or 0 when it lives in memory only."""
         queue = message.topic.queue
         if queue is not None:
             if queue.policy.ttl_us and message.expires_us == 0:
@@ -294,7 +307,6 @@ class Broker:
 
         Progress and ends of subscriptions are queued anew: they may use the log's reserve.
         """
-        self.refusal = reason
         self.deliverer.log_refuses = True
         taken = self.outgoing.take_back(from_id)
         self.stats.refused -= self.sinks.take_back(from_id)  # nobody is told: they come again
@@ -305,10 +317,7 @@ class Broker:
         for item in taken:
             if isinstance(item, Message):
                 self.outgoing.bytes -= len(item.body)
-                self.stats.refused += 1
-                self.dedup.forget_message(item)
-                if item.topic.queue is not None:
-                    item.topic.queue.pending -= 1
+                self.admission.taken_back(item)
                 refused.append(item)
             elif isinstance(item, Started):
                 refused.append(item)
@@ -337,12 +346,12 @@ class Broker:
             if isinstance(item, Buried):
                 # A message that was rejected is not dead: whoever is free gets it again.
                 self.deliverer.pump(item.entry.subscription, now_us)
-        self.deliverer.unblock()  # what was refused has left room
+        self.admission.log_refuses(reason)
         return refused
 
     def accept_again(self) -> None:
         """Take durable publishes again: the log has room."""
-        self.refusal = ""
+        self.admission.log_accepts()
         self.deliverer.log_refuses = False
 
     def take_reads(self, now_us: int) -> list[ReadRequest]:

@@ -206,6 +206,9 @@ class Engine(Host):
         else:
             self.failed = error
             self._log = None
+            for peer in self.broker.take_touched():  # publishers that waited for room
+                assert isinstance(peer, Connection)
+                peer.wake()
             self._fail(error)
 
     def backlog_read(
@@ -226,8 +229,6 @@ class Engine(Host):
         self.log_is_full = False
         self._log_is_stuck = False
         self.broker.accept_again()
-        if self.draining:
-            self.broker.refusal = SHUTTING_DOWN
         self.end_turn()
 
     # What the daemon asks.
@@ -252,8 +253,9 @@ class Engine(Host):
     def drain(self) -> None:
         """Accept no more durable publishes, and hand nothing more out."""
         self.draining = True
-        self.broker.refusal = SHUTTING_DOWN
         self.broker.stop_delivering()
+        self.broker.admission.drain(SHUTTING_DOWN)
+        self.end_turn()
 
     def next_number(self) -> int:
         """Return a number for a connection: the next one, over all strands."""

@@ -284,10 +284,10 @@ async def test_a_log_that_refuses_is_told() -> None:
     """Before anything is sent back; and the letters stay."""
     async with running_broker() as broker:
         await bury(broker, "orders", b"1")
-        engine_of(broker).broker.refusal = "no space left on the log's disk"
+        engine_of(broker).broker.admission.log_refuses("no space left on the log's disk")
         with pytest.raises(UnavailableError, match="no space left"):
             await status_of(broker).letters.replay("dlq.orders", None)
-        engine_of(broker).broker.refusal = ""
+        engine_of(broker).broker.admission.log_accepts()
 
         assert ["id-1"] == await ids(broker, "dlq.orders")
 

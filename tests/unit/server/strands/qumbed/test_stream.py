@@ -42,7 +42,7 @@ def test_while_the_log_is_full_new_publishes_are_refused_at_once() -> None:
     """And recorded subscriptions, but not those that live in memory."""
     for offline_us, kinds in ((0, [6, 5]), (US_PER_S, [6, 6])):
         hand = QumbedHand(Settings(offline_us=offline_us))
-        hand.engine.broker.refusal = "full"
+        hand.engine.broker.admission.log_refuses("full")
         stream, wire = hand.stream()
         stream.receive(publish("t", b"1") + subscribe("t", public(ALICE)))
 
