@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from braidmq.cli.main import main
@@ -48,6 +51,52 @@ def test_it_has_a_broker_of_its_own(strand: str) -> None:
     )
     assert ["p50", "p99.9"] == list(found["latency_ms"])
     assert found["publish_rate"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_its_own_broker_too(tmp_path: Path, ending: signal.Signals) -> None:
+    """In the middle of a run: no process and no directory is left behind."""
+    process = subprocess.Popen(
+        [*BRAIDMQ, "bench", "--duration", "600"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        text=True,
+    )
+    while not (ready := list(tmp_path.glob("*/ready.json"))):
+        assert process.poll() is None, process.communicate()
+    pid = json.loads(ready[0].read_text("utf-8"))["pid"]
+    process.send_signal(ending)
+
+    assert ("", "") == process.communicate(timeout=SECONDS_MAX)
+    assert 130 == process.returncode
+    assert not psutil.pid_exists(pid)
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_subscription_at_the_broker_that_is_named(
+    broker: Broker, capsys: pytest.CaptureFixture[str], ending: signal.Signals
+) -> None:
+    """A durable one would lag, and hold back retention."""
+    topic = f"ended.{ending.name}"
+    words = ["bench", "--duration", "600", "--topic", topic, "--url", broker.url()]
+    process = subprocess.Popen([*BRAIDMQ, *words, "--rate", "10"], stderr=subprocess.PIPE)
+    while not subscriptions(broker, topic, capsys):
+        assert process.poll() is None, process.communicate()
+    process.send_signal(ending)
+
+    assert b"" == process.communicate(timeout=SECONDS_MAX)[1]
+    assert 130 == process.returncode
+    assert 0 == subscriptions(broker, topic, capsys)
+
+
+def subscriptions(broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]) -> int:
+    main(["topics", "--url", broker.http_url(), "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    return sum(row["subscriptions"] for row in rows if row["name"] == topic)
 
 
 def test_it_measures_the_broker_that_is_named(

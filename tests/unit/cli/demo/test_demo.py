@@ -272,7 +272,9 @@ def test_tables_are_never_mixed_with_what_is_there(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
+)
 def test_whoever_ends_the_demo_ends_its_broker(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
