@@ -136,6 +136,11 @@ class Consumer(Subscription, Resident[C], Generic[C, M]):
 
     # --- what the link calls ----------------------------------------------------------------
 
+    async def abandon(self, connection: C) -> None:
+        """Unsubscribe: the caller was cancelled while it subscribed."""
+        self._connection = None
+        await self._leave(connection)
+
     def ended(self, error: ClientError) -> None:
         """End with the link."""
         self._connection = None

@@ -32,6 +32,9 @@ class Resident(Generic[C]):
     async def prepare(self, connection: C) -> None:
         """Make *connection* ready; ConnectionLost tries again, other errors end the link."""
 
+    async def abandon(self, connection: C) -> None:
+        """Undo what :meth:`prepare` made at the broker; the caller was cancelled."""
+
     def went_down(self) -> None:
         """Learn that there is no connection for now."""
 
@@ -148,8 +151,14 @@ class Link(Generic[C]):
 
     async def _establish(self) -> None:
         connection = await self._dial(self._lost)
+        # In a task of its own: cancelling the caller cannot call a request back. The broker may
+        # have made a subscription, which outlives the connection, before its answer is read.
+        preparing = asyncio.ensure_future(self._resident.prepare(connection))
         try:
-            await self._resident.prepare(connection)
+            await asyncio.shield(preparing)
+        except asyncio.CancelledError:
+            await self._abandon(preparing, connection)
+            raise
         except BaseException:
             connection.abort("it could not be prepared")
             raise
@@ -158,6 +167,17 @@ class Link(Generic[C]):
             raise connection.lost()
         self.current = connection
         self._settled.set()
+
+    async def _abandon(self, preparing: "asyncio.Future[None]", connection: C) -> None:
+        """Undo a preparation that is under way, within `close_timeout`."""
+        try:
+            async with asyncio.timeout(self._options.close_timeout):
+                await preparing
+                await self._resident.abandon(connection)
+        except (TimeoutError, ClientError) as error:
+            log.info("abandoned before it was prepared: %s", error)
+        finally:
+            connection.abort("it was cancelled")
 
     def _lost(self, connection: C) -> None:
         if connection is not self.current:

@@ -120,6 +120,39 @@ async def test_a_subscription_that_is_not_answered_leaves_nothing_behind(
             assert [] == await messages.fetch(timeout=0)
 
 
+async def test_a_cancelled_subscription_leaves_nothing_behind(strand: type[AnyPeer]) -> None:
+    """The broker may have made it before its answer is read; then it is removed again."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        peer.hold(peer.subscribe)
+        opening = asyncio.ensure_future(client.subscribe("orders").open())
+        await peer.until(lambda: peer.held)
+        opening.cancel()
+        await asyncio.sleep(0)
+        peer.release()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await peer.until(lambda: len(peer.open_lines()) == 1)
+
+        assert 1 == peer.count(peer.unsubscribe)
+
+
+async def test_a_cancelled_subscription_waits_for_its_answer_only_so_long(
+    strand: type[AnyPeer],
+) -> None:
+    """A broker that does not answer cannot hold a program that wants to end."""
+    async with (
+        strand() as peer,
+        braidmq.connect(peer.url, **quick(close_timeout=0.01)) as client,
+    ):
+        peer.hold(peer.subscribe)
+        opening = asyncio.ensure_future(client.subscribe("orders").open())
+        await peer.until(lambda: peer.held)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await peer.until(lambda: len(peer.open_lines()) == 1)
+
+
 async def test_without_reconnecting_the_loss_is_the_end(strand: type[AnyPeer]) -> None:
     """Who iterates gets the error."""
     async with strand() as peer, braidmq.connect(peer.url, reconnect=False) as client:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from fcntl import ioctl
 
-from tests.unit.cli.brokers import BRAIDMQ
+from tests.integration.cli.brokers import BRAIDMQ
 
 SECONDS_MAX = 60
 ROWS, COLUMNS = 40, 120

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 START_S_MAX = 60
 STOP_S_MAX = 30
 BRAIDMQ = [sys.executable, "-c", "from braidmq.cli.main import run; run()"]
@@ -63,6 +65,15 @@ def running(directory: Path, *flags: str) -> Iterator[Broker]:
         if process.poll() is None:
             process.kill()
             process.communicate()
+
+
+def addresses_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configure doctor as the broker is."""
+    for strand in ("blip", "http"):
+        _, _, number = str(broker.addresses[strand]).rpartition(":")
+        monkeypatch.setenv(f"BRAIDMQ_{strand.upper()}__PORT", number)
+    for strand in ("vibe", "qumbed", "flight"):
+        monkeypatch.setenv(f"BRAIDMQ_{strand.upper()}__ENABLED", "false")
 
 
 def _ready(process: subprocess.Popen[str], ready_file: Path) -> dict[str, str | None]:
