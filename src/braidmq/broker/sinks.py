@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import Final, final
 
 from braidmq.broker import overflow, records
-from braidmq.broker.delivery.sharing import QueueDeliverer
+from braidmq.broker.delivery.queues import Queues
 from braidmq.broker.expiry import expires_us
 from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.settings import Settings
@@ -94,12 +94,12 @@ class Sinks:
     """The open intent, and what is done."""
 
     def __init__(
-        self, settings: Settings, topics: Topics, outgoing: Outgoing, deliverer: QueueDeliverer
+        self, settings: Settings, topics: Topics, outgoing: Outgoing, queues: Queues
     ) -> None:
         self._ttl_us: int = settings.message_ttl_us
         self._topics: Topics = topics
         self._outgoing: Outgoing = outgoing
-        self._deliverer: QueueDeliverer = deliverer
+        self._queues: Queues = queues
         self.open: Intent | None = None
         self.waits_for: str = ""  # why the last `append` did not take all rows
         self._done: dict[tuple[str, str], Done] = {}
@@ -241,12 +241,12 @@ class Sinks:
         assert queue is not None
         letter: Message | None = None
         if decision == overflow.REDIRECT:
-            letter = self._deliverer.redirect(message, queue, now_us)
+            letter = self._queues.redirect(message, queue, now_us)
         if letter is None:
             # A publisher would be told so, or wait, and then try again: so do we.
             self.waits_for = f"queue {name[:64]!r} is full"
             return None
-        self._deliverer.stats.dead_lettered += 1
+        self._queues.stats.dead_lettered += 1
         return letter
 
     def _record(self, message: Message, now_us: int) -> int:

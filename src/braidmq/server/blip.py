@@ -12,8 +12,9 @@ from librt.strings import BytesWriter
 from braidmq.broker import broker as verbs
 from braidmq.broker import overflow
 from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, authorize
+from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.delivery.queues import Queue
-from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX, Consumer, Peer
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX, Consumer
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.connection import WAITING_REPLIES_MAX, Connection, WaitingReply
 from braidmq.server.host import Host, Limits, Wire
@@ -37,7 +38,7 @@ class BlipConnection(Connection):
         self._held: session.Command | None = None
         self._topics: dict[str, Topic] = {}
         self._subscribe_id: int = 0  # its newest subscription
-        self._acknowledged: bool = False  # since the last fence
+        self._acknowledged: bool = False  # since the last barrier
         self._paid: bool = False  # the held PUBLISH has its token
         self._waits_in: list[Peer] = []  # the list of a queue that has no room for us
 
@@ -221,7 +222,7 @@ class BlipConnection(Connection):
         letter: Message | None = None
         if decision == overflow.REDIRECT:
             message = Message(queue.topic, 1, command.body)
-            letter = self._broker.deliverer.redirect(message, queue, now_us)
+            letter = self._broker.queues.redirect(message, queue, now_us)
         if letter is None:
             self._broker.stats.refused += 1
             self._nack(command.correlation_id, session.SERVER_ERROR, "queue full")
@@ -304,7 +305,7 @@ class BlipConnection(Connection):
     def _ping(self, correlation_id: int) -> None:
         if self._acknowledged:
             self._acknowledged = False
-            self._last_id = self._broker.fence()
+            self._last_id = self._broker.barrier()
         pong = frames.encode(frames.PONG, correlation_id)
         self._reply_after(WaitingReply(self._last_id, pong))
 

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Final
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.delivery.subscriptions import Peer
+from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.topics import Message
 from braidmq.server.host import Host, Limits, Wire
 from braidmq.wire.errors import WireError

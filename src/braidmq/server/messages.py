@@ -23,7 +23,7 @@ from braidmq.broker import headers as blocks
 from braidmq.broker import overflow
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.dedup import NEW
-from braidmq.broker.delivery.followers import SENDER_PUBLIC_KEY
+from braidmq.broker.marks import SENDER_PUBLIC_KEY
 from braidmq.broker.records import Head
 from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES, is_json
 from braidmq.broker.topics import (
@@ -174,7 +174,7 @@ class Messages:
             if decision == overflow.ACCEPT and has_room:
                 return message
             if queue is not None and decision == overflow.REDIRECT:
-                letter = broker.deliverer.redirect(message, queue, engine.now_us())
+                letter = broker.queues.redirect(message, queue, engine.now_us())
                 if letter is not None:
                     broker.stats.dead_lettered += 1
                     return letter

@@ -9,8 +9,9 @@ from typing import Final, final
 from braidmq.broker import overflow
 from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, SUBSCRIBE, authorize
 from braidmq.broker.dedup import NEW
+from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.delivery.queues import Queue
-from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX, Peer
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.broker.schemas import SCHEMA_INVALID, SCHEMA_UNKNOWN, SEALED
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.connection import WAITING_REPLIES_MAX, WaitingReply
@@ -284,7 +285,7 @@ class QumbedConnection(QumbedOutput):
         """Return the dead letter that a full queue makes of a message, if it makes one."""
         if decision != overflow.REDIRECT:
             return None
-        letter = self._broker.deliverer.redirect(message, queue, now_us)
+        letter = self._broker.queues.redirect(message, queue, now_us)
         if letter is not None:
             self._broker.stats.dead_lettered += 1
         return letter

@@ -13,7 +13,7 @@ from braidmq.admin.parameters import iso
 from braidmq.admin.refusals import UnknownTopicError
 from braidmq.admin.topics import TopicDetail, TopicSnapshot, TopicsPage, Visible
 from braidmq.broker import headers
-from braidmq.broker.delivery.followers import SCHEMA_ID
+from braidmq.broker.marks import SCHEMA_ID
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Topic
 from braidmq.server.log_reading import read_log

@@ -11,8 +11,8 @@ from braidmq.broker import authorize as permissions
 from braidmq.broker import dead_letters, overflow
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.dedup import NEW
+from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.delivery.queues import PREFETCH_DEFAULT, Queue
-from braidmq.broker.delivery.subscriptions import Peer
 from braidmq.broker.settings import US_PER_MS
 from braidmq.broker.topics import Message
 from braidmq.server.connection import WAITING_REPLIES_MAX, WaitingReply
@@ -51,7 +51,7 @@ class VibeConnection(VibeManagement):
         self._blocked: deque[session.Command] = deque()
         self._blocked_bytes: int = 0
         self._given = Given(self)
-        self._acknowledged: bool = False  # since the last fence
+        self._acknowledged: bool = False  # since the last barrier
         self._paid: bool = False  # the command at hand has its token
         self._waits_in: list[Peer] = []  # the list of a queue that has no room for us
 
@@ -274,7 +274,7 @@ class VibeConnection(VibeManagement):
         if broker.outgoing.bytes >= self._host.uncommitted_bytes_max:
             self._starve()
             return False
-        queue = broker.deliverer.queues.get(request.queue)
+        queue = broker.queues.by_name.get(request.queue)
         if queue is None:
             queue = self._auto_create(request, now_us)
             if queue is None:
@@ -314,7 +314,7 @@ class VibeConnection(VibeManagement):
         message = message_of(request, queue.topic)
         dedup_id = request.headers.get(DEDUP_HEADER, "") if request.headers else ""
         if redirect:
-            letter = broker.deliverer.redirect(message, queue, now_us)
+            letter = broker.queues.redirect(message, queue, now_us)
             if letter is None:
                 broker.stats.refused += 1
                 self._error(request, session.SERVER_ERROR, QUEUE_FULL)
@@ -342,8 +342,8 @@ class VibeConnection(VibeManagement):
         """Make the peer a consumer; say whether that could be done yet."""
         if not self._is_allowed(permissions.SUBSCRIBE, request):
             return True
-        deliverer = self._broker.deliverer
-        queue = deliverer.queues.get(request.queue)
+        queues = self._broker.queues
+        queue = queues.by_name.get(request.queue)
         if queue is None:
             queue = self._auto_create(request, now_us)
             if queue is None:
@@ -355,7 +355,7 @@ class VibeConnection(VibeManagement):
                 self._host.waiting.append(self)
             return False
         prefetch = int(request.headers.get("prefetch", str(PREFETCH_DEFAULT)))
-        deliverer.join(self, queue, 0 if self._input_finished else prefetch)
+        queues.join(self, queue, 0 if self._input_finished else prefetch)
         ack = self._session.reply(
             messages.SUBSCRIBE_ACK,
             request.id,
@@ -363,15 +363,15 @@ class VibeConnection(VibeManagement):
             headers={"queueName": request.queue, "subscriptionId": request.id},
         )
         self._reply(ack)
-        deliverer.pump_queue(queue, now_us)
+        queues.pump(queue, now_us)
         return True
 
     def _leave(self, name: str, now_us: int) -> None:
-        queue = self._broker.deliverer.queues.get(name)
-        consumer = self.consumers.pop(queue.id, None) if queue is not None else None
+        queue = self._broker.queues.by_name.get(name)
+        consumer = self.queue_consumers.pop(queue.id, None) if queue is not None else None
         if consumer is not None:
             self._collect()  # what it was given before this is its own to acknowledge
-            self._broker.deliverer.leave_queue(consumer, now_us, counted=False)
+            self._broker.queues.leave(consumer, now_us, counted=False)
 
     def _unsubscribed(self, command: session.Command) -> bytes:
         queue = command.queue
@@ -380,9 +380,9 @@ class VibeConnection(VibeManagement):
 
     def _return_everything(self, now_us: int) -> None:
         self._collect()
-        for consumer in list(self.consumers.values()):
-            self._broker.deliverer.leave_queue(consumer, now_us, counted=False)
-        self.consumers = {}
+        for consumer in list(self.queue_consumers.values()):
+            self._broker.queues.leave(consumer, now_us, counted=False)
+        self.queue_consumers = {}
 
     def _acknowledge(self, request: session.Request, now_us: int) -> None:
         message_id = request.headers.get("messageId") or request.id
@@ -392,18 +392,18 @@ class VibeConnection(VibeManagement):
             return
         self._acknowledged = True
         result = request.headers.get("result")
-        deliverer = self._broker.deliverer
+        queues = self._broker.queues
         if result is None:
-            deliverer.acknowledge(entry, now_us)
+            queues.acknowledge(entry, now_us)
         elif result == "reject":
-            deliverer.reject(entry, dead_letters.REJECTED, now_us)
+            queues.reject(entry, dead_letters.REJECTED, now_us)
         else:
             delay_us = int(request.headers.get("delayMs", "0")) * US_PER_MS
-            deliverer.requeue(entry, delay_us, now_us)
+            queues.requeue(entry, delay_us, now_us)
 
     def _ping(self, command: session.Command) -> None:
         if self._acknowledged:
             self._acknowledged = False
-            self._last_id = self._broker.fence()
+            self._last_id = self._broker.barrier()
         pong = self._session.reply(messages.PONG, command.id, command.queue)
         self._reply_after(WaitingReply(self._last_id, pong))

@@ -150,7 +150,7 @@ def test_subscriptions_have_a_bound() -> None:
     connection.receive(subscribe(1, "t"))
     hand.commit()
     wire.take()
-    subscriptions = hand.engine.broker.subscriptions
+    subscriptions = hand.engine.broker.subscriptions.by_id
     subscriptions.update(dict.fromkeys(range(2, SUBSCRIPTIONS_MAX + 1), subscriptions[1]))
     connection.receive(subscribe(2, "t"))
 
@@ -171,7 +171,7 @@ def test_a_queue_in_memory_takes_durable_publishes_while_the_log_is_full() -> No
     connection.receive(publish(2, "q", b"b") + publish(3, "t", b"c"))
 
     assert wire.take() == frames(nack(3, 500, FULL))
-    assert 1 == hand.engine.broker.deliverer.queues["q"].waiting()
+    assert 1 == hand.engine.broker.queues.by_name["q"].waiting()
 
 
 def test_a_publisher_that_waits_for_room_is_listed_once() -> None:
@@ -184,7 +184,7 @@ def test_a_publisher_that_waits_for_room_is_listed_once() -> None:
     connection.receive(publish(1, "q", b"a") + publish(2, "q", b"b") + ping(3))
     for _ in range(3):
         connection.wake()
-    queue = hand.engine.broker.deliverer.queues["q"]
+    queue = hand.engine.broker.queues.by_name["q"]
     assert [connection] == queue.blocked
     hand.settle()
     assert [] == wire.take()
