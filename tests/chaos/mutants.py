@@ -85,9 +85,9 @@ MUTANTS: Final = (
     _mutant(
         "acknowledgements are not written",
         (
-            "broker/broker.py",
-            "        if progress:\n            self._record_progress(progress)",
-            "        if not progress:\n            self._record_progress(progress)",
+            "broker/delivery/effects.py",
+            "    if piece:\n        pieces.append(piece)\n",
+            "",
         ),
     ),
     _mutant(
@@ -114,7 +114,7 @@ MUTANTS: Final = (
     _mutant(
         "what was acknowledged comes back after a restart",
         (
-            "broker/state.py",
+            "broker/delivery/channels.py",
             "        for after, last in made.ranges:\n",
             "        for after, last in made.ranges[1:]:\n",
         ),
@@ -141,11 +141,11 @@ MUTANTS: Final = (
     ),
     _mutant(
         "retention does not ask the subscriptions",
-        ("broker/broker.py", "needed = min(needed, floor + 1)", "del floor"),
+        ("broker/delivery/subscriptions.py", "needed = min(needed, floor + 1)", "del floor"),
     ),
     _mutant(
         "PING does not wait for acknowledgements",
-        ("server/strands/blip.py", "            self._last_id = self._broker.fence()\n", ""),
+        ("server/strands/blip.py", "            self._last_id = self._broker.barrier()\n", ""),
     ),
     _mutant(
         "SUBSCRIBE is answered before its commit",
@@ -167,16 +167,21 @@ MUTANTS: Final = (
         "Pong does not wait for acknowledgements",
         (
             "server/strands/vibe/connection.py",
-            "            self._last_id = self._broker.fence()\n",
+            "            self._last_id = self._broker.barrier()\n",
             "",
         ),
     ),
     _of_queues(
         "an acknowledgement in a queue is not recorded",
         (
-            "broker/delivery/settling.py",
-            "        if note:\n            lane.made_progress()",
-            "        if not note:\n            lane.made_progress()",
+            "broker/delivery/lanes.py",
+            "            return True\n        progress.settle(entry.previous, entry.id)\n",
+            "            return True\n",
+        ),
+        (
+            "broker/delivery/lanes.py",
+            "        if self._settle_in_ledger(entry):\n            progress",
+            "        if self._settle_in_ledger(entry) and 0:\n            progress",
         ),
     ),
     _of_queues(
@@ -191,8 +196,8 @@ MUTANTS: Final = (
         "a snapshot leaves a queue out",
         (
             "broker/state.py",
-            "            for queue in broker.deliverer.queues.values()\n        ],",
-            "            for queue in list(broker.deliverer.queues.values())[1:]\n        ],",
+            "            for queue in broker.queues.by_name.values()\n        ],",
+            "            for queue in list(broker.queues.by_name.values())[1:]\n        ],",
         ),
     ),
     _of_queues(
@@ -205,14 +210,8 @@ MUTANTS: Final = (
     ),
     _of_queues(
         "a dead letter leaves its message in the queue",
-        (
-            "broker/state.py",
-            "            subscription.settled.add(stored.settles_after, stored.settles_id)\n",
-            """\
-            if subscription.queue is None:
-                subscription.settled.add(stored.settles_after, stored.settles_id)
-""",
-        ),
+        ("broker/delivery/lanes.py", "        settled.add(after_id, message_id)\n", ""),
+        ("broker/delivery/lanes.py", "        self.settled().add(after_id, message_id)\n", ""),
     ),
     _of_queues(
         "two priorities record their progress under one id",
@@ -229,7 +228,7 @@ MUTANTS: Final = (
             "            progress.attempts[entry.id] = entry.attempts\n",
             """\
             progress.attempts[entry.id] = entry.attempts
-            if lane is not subscription and entry.attempts == 1:
+            if journal is not channel and entry.attempts == 1:
                 progress.settle(entry.previous, entry.id)
 """,
         ),
@@ -237,7 +236,7 @@ MUTANTS: Final = (
     _of_queues(
         "attempts are lost at a restart",
         (
-            "broker/state.py",
+            "broker/delivery/channels.py",
             "known_attempts.update(made.attempts)",
             "known_attempts.update({})",
         ),
@@ -245,14 +244,14 @@ MUTANTS: Final = (
     _of_queues(
         "a deletion is not recorded",
         (
-            "broker/delivery/sharing.py",
-            "return self.outgoing.add(Deleted(queue.id), records.encode_delete(queue.id))",
-            "return self.outgoing.last_id",
+            "broker/delivery/queues.py",
+            "return self._outgoing.add(Deleted(queue.id), records.encode_delete(queue.id))",
+            "return self._outgoing.last_id",
         ),
     ),
     _of_queues(
         "a deletion is not replayed",
-        ("broker/state.py", "broker.deliverer.end_queue(queue)", "del queue"),
+        ("broker/state.py", "broker.queues.end(queue)", "del queue"),
     ),
     _of_queues(
         "dedup ids are forgotten at a restart",
@@ -267,20 +266,20 @@ MUTANTS: Final = (
         "a purge is confirmed before it is recorded",
         (
             "broker/delivery/purges.py",
-            "        self.acknowledged = True  # nobody",
-            "        # nobody",
+            "        self.effects.acknowledged = True\n",
+            "",
         ),
     ),
     _of_queues(
         "a snapshot counts what a record behind it counts again",
-        ("broker/state.py", "last_id = broker.full_fence()", "last_id = broker.fence()"),
+        ("broker/state.py", "last_id = broker.full_barrier()", "last_id = broker.barrier()"),
     ),
     _of_queues(
         "retention does not ask the queues",
         (
             "broker/broker.py",
-            "return min(needed, self.deliverer.needed_id(self.committed_id))",
-            "return needed",
+            "            self.queues.needed_id(committed_id),\n",
+            "",
         ),
     ),
     _of_qumbed(
@@ -322,20 +321,20 @@ MUTANTS: Final = (
     ),
     _of_qumbed(
         "a snapshot leaves a follower out",
-        ("broker/state.py", "            if follower.recorded\n", "            if False\n"),
+        ("broker/state.py", "            if follower.id > 0\n", "            if False\n"),
     ),
     _of_qumbed(
         "a follower's end is not recorded",
         (
             "broker/delivery/followers.py",
-            "        if not follower.recorded:\n            return 0\n",
-            "        if follower.recorded or not follower.recorded:\n            return 0\n",
+            "        if follower.id < 0:\n            return 0\n",
+            "        if follower.id != 0:\n            return 0\n",
         ),
     ),
     _of_qumbed(
         "whom a message is for is not read from the log",
         (
-            "broker/delivery/followers.py",
+            "broker/marks.py",
             '    if _RECIPIENT not in block:\n        return b""\n',
             '    if block:\n        return b""\n',
         ),

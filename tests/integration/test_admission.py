@@ -158,12 +158,12 @@ async def full_queue(broker: RunningBroker, strategy: str) -> Queue:
     async with vibe.connected(broker) as peer:
         await peer.create("q", maxQueueSize=1, overflowStrategy=strategy)
         await peer.publish("q", b"0")
-    return engine_of(broker).broker.deliverer.queues["q"]
+    return engine_of(broker).broker.queues.by_name["q"]
 
 
 def letters(broker: RunningBroker) -> int:
     """Return how many dead letters of `q` there are."""
-    found = engine_of(broker).broker.deliverer.queues.get("dlq.q")
+    found = engine_of(broker).broker.queues.by_name.get("dlq.q")
     return 0 if found is None else found.waiting()
 
 
@@ -186,7 +186,7 @@ async def opened(way: Way, broker: RunningBroker) -> AsyncIterator[Publish]:
 
 async def parked(broker: RunningBroker, way: Way, asking: "asyncio.Task[str]") -> None:
     """Wait until a publisher waits for room, as far as can be seen from outside."""
-    queue = engine_of(broker).broker.deliverer.queues["q"]
+    queue = engine_of(broker).broker.queues.by_name["q"]
     sinks = engine_of(broker).broker.sinks
     if way is by_http:
         await asyncio.sleep(0)  # whether it has come yet changes nothing of what it is told
@@ -281,7 +281,7 @@ async def test_a_batch_that_was_begun_outlasts_a_log_that_refuses(
         await parked(broker, by_sink, asking)
         await fill(broker, disk)
         engine = engine_of(broker)
-        engine.broker.deliverer.purge(queue, engine.now_us())
+        engine.broker.queues.purge(queue, engine.now_us())
         disk.capacity = None
         async with asyncio.timeout(PATIENCE_S):
             told = await asking

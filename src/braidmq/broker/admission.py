@@ -54,8 +54,7 @@ from typing import Final, final
 from braidmq.broker import headers, overflow
 from braidmq.broker.dead_letters import QUEUE_HEADER
 from braidmq.broker.dedup import NEW, DedupWindow
-from braidmq.broker.delivery.queues import Queue
-from braidmq.broker.delivery.sharing import QueueDeliverer
+from braidmq.broker.delivery.queues import Queue, Queues
 from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
@@ -88,7 +87,7 @@ class PublishAdmission:
         settings: Settings,
         outgoing: Outgoing,
         dedup: DedupWindow,
-        deliverer: QueueDeliverer,
+        queues: Queues,
         stats: Stats,
     ) -> None:
         self.refusal: str = ""  # why no record can be had now; empty when one can
@@ -99,7 +98,7 @@ class PublishAdmission:
         self._draining: str = ""  # why, while it does
         self._outgoing: Outgoing = outgoing
         self._dedup: DedupWindow = dedup
-        self._deliverer: QueueDeliverer = deliverer
+        self._queues: Queues = queues
         self._stats: Stats = stats
 
     # The verdict.
@@ -164,7 +163,7 @@ class PublishAdmission:
         return FULL
 
     def _redirect(self, message: Message, queue: Queue, now_us: int) -> int:
-        letter = self._deliverer.redirect(message, queue, now_us)
+        letter = self._queues.redirect(message, queue, now_us)
         if letter is None:
             return FULL
         self.letter = letter
@@ -221,12 +220,7 @@ class PublishAdmission:
 
     def tell_parked(self) -> None:
         """Have every publisher that waits for room in a queue ask again."""
-        for queue in self._deliverer.queues.values():
-            blocked = queue.blocked
-            if blocked:
-                queue.blocked = []
-                for peer in blocked:
-                    self._deliverer.touch(peer)
+        self._queues.wake_blocked()
 
 
 def needs_record(message: Message) -> bool:

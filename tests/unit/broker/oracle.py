@@ -6,7 +6,7 @@ as long as nothing has ended it.
 
 from dataclasses import dataclass, field
 
-from braidmq.broker.delivery.subscriptions import Delivery, Peer
+from braidmq.broker.delivery.channels import Delivery, Peer
 from braidmq.broker.settings import Settings
 
 

@@ -270,7 +270,7 @@ def test_letters_that_were_deleted_are_declared_anew() -> None:
     drive = full_queue(REDIRECT_TO_DLQ)
     accepted(drive, dedup_id="1")
     drive.commit()
-    drive.broker.deliverer.delete(drive.queue("dlq.q"))
+    drive.broker.queues.delete(drive.queue("dlq.q"))
     accepted(drive, dedup_id="2")
     drive.commit()
 

@@ -2,8 +2,9 @@
 
 from braidmq.broker import records
 from braidmq.broker.delivery.acknowledgements import Progress
+from braidmq.broker.delivery.channels import Entry
 from braidmq.broker.delivery.rules import of_settings
-from braidmq.broker.delivery.subscriptions import Entry, Subscription
+from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.outgoing import Advanced, Buried, Ended, Outgoing, Started
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic
@@ -91,7 +92,7 @@ def test_much_progress_becomes_several_records() -> None:
         for message_id in ids[::2]:
             drive.ack(consumer, message_id)
     before = drive.broker.outgoing.last_id
-    fence = drive.broker.fence()
+    fence = drive.broker.barrier()
     drive.commit()
 
     assert before + 2 == fence == drive.broker.committed_id

@@ -25,7 +25,7 @@ from braidmq.base.strict_json import is_json
 from braidmq.broker import admission
 from braidmq.broker import headers as blocks
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.broker.delivery.followers import SENDER_PUBLIC_KEY
+from braidmq.broker.marks import SENDER_PUBLIC_KEY
 from braidmq.broker.records import Head
 from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
 from braidmq.broker.topics import (
@@ -39,7 +39,6 @@ from braidmq.broker.topics import (
     body_of,
 )
 from braidmq.server.engine.engine import Engine
-from braidmq.server.strands.vibe.deliveries import is_brokers
 from braidmq.wal.browse import Bounds
 from braidmq.wal.wal import Wal
 
@@ -138,7 +137,7 @@ class Messages:
         message = Message(place, qos, body_of(place, payload))
         message.origin = ORIGIN_HTTP
         message.priority = priority
-        kept = {key: value for key, value in headers.items() if not is_brokers(key)}
+        kept = {key: value for key, value in headers.items() if not blocks.is_brokers(key)}
         message.headers = blocks.encode(kept)
         given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""))
         if given == 0:

@@ -1,122 +1,62 @@
-"""Followers: subscriptions that are settled by handing a message out.
+"""Followers: Qumbed's subscriptions, which are settled by handing a message out.
 
     log ...... | cursor ......... handed out, passed over
                behind, or away    settled
 
-A follower is one peer, one topic and one public key. It takes messages as they are committed
-while its peer has room, holds none of its own, and when there is no room keeps only its cursor:
-the log is read from there later, for one follower of a peer at a time. One that is *recorded*
-outlives its peer: it is *away* until somebody comes with its key again, or for too long. What
-its peer's transport has not received by then is still to come.
+A follower is one peer, one topic and one public key. It is handed messages as they are
+committed while its peer has room, and holds none of its own; without room it keeps only its
+cursor, and the log is read from there later, for one follower of a peer at a time. A follower
+with a record outlives its peer: it is *away* until a peer comes with its key again, or until
+`offline_us` is over. What the transport of its last peer had not received is sent again.
 """
 
-import base64
 from collections import deque
 from typing import Final, final
 
-from braidmq.base.strict_json import is_json
 from braidmq.broker import dead_letters, headers, records
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.delivery.acknowledgements import Progress
-from braidmq.broker.delivery.pushing import Deliverer
-from braidmq.broker.delivery.rules import Rules, of_settings
-from braidmq.broker.delivery.subscriptions import Delivery, Peer, Subscription
+from braidmq.broker.delivery.channels import Delivery, Peer
+from braidmq.broker.delivery.effects import Effects, LeaseOver
+from braidmq.broker.delivery.pushing import Pushing
+from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.expiry import is_expired
-from braidmq.broker.outgoing import Ended, Outgoing, Started
-from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
+from braidmq.broker.marks import marks_of
+from braidmq.broker.outgoing import Ended, Followed, Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
-from braidmq.broker.topics import ORIGIN_QUMBED, Message, Topic, Topics
-
-SCHEMA_ID: Final = "schemaId"
-RECIPIENT_KEY_ID: Final = "recipientKeyId"
-SENDER_PUBLIC_KEY: Final = "senderPublicKey"
-"""Headers of a Qumbed message, in this order, each only when it is there; keys are base64."""
-
-_RECIPIENT: Final = RECIPIENT_KEY_ID.encode()
+from braidmq.broker.topics import Message, Topic
 
 KEY_ID_BYTES: Final = 8
 """A key's id is the beginning of the public key."""
 
-FOLLOWER_QOS: Final = 2
-"""What a follower has in place of a QoS: no other subscription has it."""
-
 
 @final
-class Marks:
-    """What a Qumbed publisher said of a message, besides whom it is for."""
+class Follower:
+    """One peer's position in one topic, for one public key."""
 
-    def __init__(self, schema_id: str, sender_public_key: bytes, *, sealed: bool) -> None:
-        self.schema_id: str = schema_id
-        self.sender_public_key: bytes = sender_public_key
-        self.sealed: bool = sealed  # a box between two keys, handed on as it is
-
-
-def mark(
-    message: Message, *, schema_id: str, recipient_key_id: bytes, sender_public_key: bytes
-) -> None:
-    """Make *message* one of a Qumbed publisher's: its origin, its headers, whom it is for."""
-    said: dict[str, str] = {}
-    if schema_id:
-        said[SCHEMA_ID] = schema_id
-    if recipient_key_id:
-        said[RECIPIENT_KEY_ID] = base64.b64encode(recipient_key_id).decode()
-    if sender_public_key:
-        said[SENDER_PUBLIC_KEY] = base64.b64encode(sender_public_key).decode()
-    message.origin = ORIGIN_QUMBED
-    message.headers = headers.encode(said)
-    message.recipient_key_id = recipient_key_id
-
-
-def recipient_of(block: bytes) -> bytes:
-    """Return the id of the key that a Qumbed message with these headers is for, if any."""
-    if _RECIPIENT not in block:
-        return b""
-    return base64.b64decode(headers.decode(block).get(RECIPIENT_KEY_ID, ""))
-
-
-def marks_of(message: Message) -> Marks:
-    """Return what is known of a message of any strand; found out once."""
-    marks = message.marks
-    if marks is None:
-        marks = _read_marks(message)
-        message.marks = marks
-    return marks
-
-
-def _read_marks(message: Message) -> Marks:
-    if message.origin != ORIGIN_QUMBED or not message.headers:
-        return Marks("", b"", sealed=False)  # such headers of another strand mean nothing
-    said = headers.decode(message.headers)
-    sender_public_key = base64.b64decode(said.get(SENDER_PUBLIC_KEY, ""))
-    payload = message.payload
-    sealed = (
-        len(payload) >= SEALED_BYTES_MIN
-        and len(sender_public_key) == SENDER_KEY_BYTES
-        and not is_json(payload)
-    )
-    return Marks(said.get(SCHEMA_ID, ""), sender_public_key, sealed=sealed)
-
-
-@final
-class Follower(Subscription):
-    """One peer's place in one topic, for one public key."""
-
-    def __init__(self, topic: Topic, principal: str, key: bytes, rules: Rules) -> None:
-        super().__init__(topic, FOLLOWER_QOS, principal, rules)
+    def __init__(self, topic: Topic, principal: str, key: bytes) -> None:
+        self.id: int = 0  # above 0: it has a record, and a restart finds it
+        self.topic: Topic = topic
+        self.principal: str = principal
         self.key: bytes = key
         self.key_id: bytes = key[:KEY_ID_BYTES]
         self.peer: Peer | None = None  # None: away
-        self.recorded: bool = False  # a restart finds it
         self.started: bool = False  # its record is committed, if it has one
-        self.began_id: int = 0  # what is above it is for this one
+        self.began_id: int = 0  # messages above it are for this follower
+        self.cursor: int = 0  # everything up to it was handed out, or is not for it
+        self.behind: bool = False  # the log holds more than that
+        self.reading: bool = False
         self.noted_id: int = 0  # everything up to it is settled by record
-        self.unreceived: deque[int] = deque()  # sent; if recorded, until it has arrived
+        self.progress: Progress | None = None  # of a record that the log refused
+        self.unreceived: deque[int] = deque()  # sent, and with a record not yet received
+        self.last_used_us: int = 0  # while it is away: since when
 
-    def begin(self, subscription_id: int) -> None:
+    def begin(self, follower_id: int) -> None:
         """Take the record's id as its own: messages above it are its."""
-        super().begin(subscription_id)
-        self.noted_id = subscription_id
+        self.id = follower_id
+        self.cursor = follower_id
+        self.noted_id = follower_id
 
     def sent_id(self) -> int:
         """Return the id up to which everything has reached its peer, or is not for it."""
@@ -140,11 +80,14 @@ class Follower(Subscription):
             return sent_id
         return max(sent_id, committed_id)
 
+    def is_unsure(self) -> bool:
+        """Say whether its peer may not have received all that was handed out."""
+        return self.sent_id() < self.cursor
+
     def take_progress(self) -> Progress | None:
-        """Take what is to be recorded; what its peer has not taken yet comes later."""
+        """Take what is to be recorded; what its peer has not received yet comes later."""
         sent_id = self.sent_id()
-        self.is_unsure = sent_id < self.cursor
-        made = self.progress  # that of a record that the log refused
+        made = self.progress
         self.progress = None
         if sent_id > self.noted_id:
             if made is None:
@@ -153,27 +96,33 @@ class Follower(Subscription):
             self.noted_id = sent_id
         return made
 
+    def replay_progress(self, made: Progress) -> None:
+        """Do again what a progress record says: its ranges begin where those before ended."""
+        for after, last in made.ranges:
+            if after <= self.noted_id < last:
+                self.noted_id = last
+
     def recover(self, now_us: int) -> None:
-        """Be away, as after a restart; the time of it counts from now."""
-        assert self.settled is not None
-        self.cursor = self.settled.floor
-        self.noted_id = self.cursor
+        """Be away, as after a restart; `offline_us` counts from now."""
+        self.cursor = self.noted_id
         self.began_id = self.cursor
-        self.settled = None
         self.behind = self.cursor < self.topic.last_id
         self.last_used_us = now_us
 
 
-class FollowerDeliverer(Deliverer):
-    """Delivery to followers."""
+@final
+class Followers:
+    """Every follower by its id, and delivery to them."""
 
-    def __init__(
-        self, settings: Settings, topics: Topics, outgoing: Outgoing, stats: Stats
-    ) -> None:
-        super().__init__(settings, topics, outgoing, stats)
-        self.followers: dict[int, Follower] = {}  # those without a record have ids below 0
-        self._unrecorded: int = 0
-        self._follower_rules: Rules = of_settings(settings)
+    def __init__(self, settings: Settings, pushing: Pushing) -> None:
+        self.by_id: dict[int, Follower] = {}  # those without a record have ids below 0
+        self.pushing: Pushing = pushing
+        self.settling: Settling = pushing.settling
+        self.effects: Effects = pushing.effects
+        self.stats: Stats = pushing.stats
+        self._settings: Settings = settings
+        self._outgoing: Outgoing = pushing.settling.outgoing
+        self._unrecorded: int = 0  # the lowest id of a follower without a record
 
     # A follower's life.
 
@@ -189,14 +138,14 @@ class FollowerDeliverer(Deliverer):
         follower = self._returning(topic, name, key)
         given = 0
         if follower is None:
-            follower = self.new_follower(topic, name, key)
-            if self.settings.offline_us > 0:
+            follower = Follower(topic, name, key)
+            if self._settings.offline_us > 0:
                 record = records.encode_follow(now_us, key, name, topic.name)
-                given = self.outgoing.add(Started(follower), record)
-                self.add_follower(follower, given)
+                given = self._outgoing.add(Followed(follower), record)
+                self.add(follower, given)
             else:
                 self._unrecorded -= 1
-                self.add_follower(follower, self._unrecorded)
+                self.add(follower, self._unrecorded)
                 follower.cursor = topic.last_id
                 follower.started = True
         elif not follower.started:
@@ -209,7 +158,7 @@ class FollowerDeliverer(Deliverer):
         return given
 
     def _returning(self, topic: Topic, principal: str, key: bytes) -> Follower | None:
-        """Take up who is away with this key: of several the one that has missed most."""
+        """Return the follower that is away with this key; of several, the furthest behind."""
         found: Follower | None = None
         for follower in topic.followers:
             if (
@@ -220,21 +169,17 @@ class FollowerDeliverer(Deliverer):
                 if found is None:
                     found = follower
                 elif follower.cursor < found.cursor:
-                    self.end_follower(found, records.ENDED_BY_REQUEST)
+                    self.end(found, records.ENDED_BY_REQUEST)
                     found = follower
                 else:
-                    self.end_follower(follower, records.ENDED_BY_REQUEST)
+                    self.end(follower, records.ENDED_BY_REQUEST)
         return found
 
-    def new_follower(self, topic: Topic, principal: str, key: bytes) -> Follower:
-        """Return a follower that is listed nowhere yet."""
-        return Follower(topic, principal, key, self._follower_rules)
+    def start(self, follower: Follower) -> None:
+        """Start a follower whose record is committed.
 
-    def start_follower(self, follower: Follower) -> None:
-        """Let a follower begin whose record is committed.
-
-        Where its key is there already, that may be itself, on a connection that has broken and
-        is not known to have: what has not arrived there comes here as well.
+        Another follower with its key may be the same client, on a connection that has broken
+        without the broker noticing: what did not arrive there is sent here as well.
         """
         follower.started = True
         follower.began_id = follower.cursor
@@ -249,15 +194,14 @@ class FollowerDeliverer(Deliverer):
                 peer.laggards.append(follower)
                 self.read_for(peer)
 
-    def add_follower(self, follower: Follower, follower_id: int) -> None:
+    def add(self, follower: Follower, follower_id: int) -> None:
         """List a new follower; one that has a record is found again after a restart."""
         follower.begin(follower_id)
-        follower.recorded = follower_id > 0
-        self.followers[follower_id] = follower
+        self.by_id[follower_id] = follower
         follower.topic.followers.append(follower)
 
     def unfollow(self, peer: Peer, topic: Topic) -> int:
-        """End what follows a topic for *peer*; return the id to be committed for it, or 0."""
+        """Stop *peer* following a topic; return the id to be committed for it, or 0."""
         follower = peer.following.pop(topic.name, None)
         if follower is None:
             return 0
@@ -265,25 +209,25 @@ class FollowerDeliverer(Deliverer):
         if follower.behind:
             peer.laggards.remove(follower)
             self.read_for(peer)
-        given = self.end_follower(follower, records.ENDED_BY_REQUEST)
+        given = self.end(follower, records.ENDED_BY_REQUEST)
         follower.peer = None
         return given
 
-    def leave_followed(self, peer: Peer, now_us: int) -> None:
-        """Let go of all that a peer follows: it is gone, or wants no more."""
+    def leave(self, peer: Peer, now_us: int) -> None:
+        """End or keep all that a peer follows: it is gone, or has stopped."""
         following = peer.following
         peer.following = {}
         peer.laggards = []
         for follower in following.values():
-            if follower.recorded and self._may_miss(follower):
-                # What it was given and has not taken is still to come, or it were lost.
+            if follower.id > 0 and self._may_miss(follower):
+                # What was handed out and has not arrived must be sent again.
                 sent_id = follower.sent_id()
                 if sent_id < follower.cursor:
                     follower.cursor = sent_id
                     follower.behind = True
                 follower.last_used_us = now_us
             else:
-                self.end_follower(follower, records.ENDED_BY_REQUEST)
+                self.end(follower, records.ENDED_BY_REQUEST)
             follower.peer = None
             follower.reading = False
             follower.unreceived = deque()
@@ -293,11 +237,11 @@ class FollowerDeliverer(Deliverer):
             ]
 
     def _may_miss(self, follower: Follower) -> bool:
-        """Say whether messages could be missed: not while another peer has the same place."""
-        if self.settings.offline_us == 0:
+        """Say whether it must be kept: not if another follower gets all that it would miss."""
+        if self._settings.offline_us == 0:
             return False
         for other in self._twins(follower):
-            # A restart finds it at its record: what is before that it must have by now.
+            # A restart finds the other at its record, so what is before that must have arrived.
             is_past = other.has_all() or other.sent_id() >= other.id
             takes_over = is_past and other.began_id <= follower.sent_id()
             if other.started and (takes_over or follower.has_all()):
@@ -305,7 +249,7 @@ class FollowerDeliverer(Deliverer):
         return True
 
     def _twins(self, follower: Follower) -> list[Follower]:
-        """Return the others that are there with the same key."""
+        """Return the other followers with the same key whose peers are there."""
         return [
             other
             for other in follower.topic.followers
@@ -315,53 +259,57 @@ class FollowerDeliverer(Deliverer):
             and other.principal == follower.principal
         ]
 
-    def end_follower(self, follower: Follower, reason: int) -> int:
+    def end(self, follower: Follower, reason: int) -> int:
         """End a follower; return the id to be committed for it, or 0."""
-        self.drop_follower(follower)
-        if not follower.recorded:
+        self.drop(follower)
+        if follower.id < 0:
             return 0
-        return self.outgoing.add(
+        return self._outgoing.add(
             Ended(follower.id, reason), records.encode_unsubscribe(follower.id, reason)
         )
 
-    def drop_follower(self, follower: Follower) -> None:
-        """Let go of a follower, also of one that the log refused."""
+    def drop(self, follower: Follower) -> None:
+        """Drop a follower, also one whose record the log refused."""
         peer = follower.peer
         if peer is not None and peer.following.get(follower.topic.name) is follower:
             del peer.following[follower.topic.name]
-        self.forget(follower)
-        self.followers.pop(follower.id, None)
+        follower.peer = None
+        follower.progress = None
+        self.effects.dirty_followers.pop(follower.id, None)
+        self.by_id.pop(follower.id, None)
         topic = follower.topic
         topic.followers = [other for other in topic.followers if other is not follower]
 
-    def end_overdue(self, now_us: int) -> list[Follower]:
-        """End those who are away for too long, or taken over meanwhile, and return them."""
-        offline_us = self.settings.offline_us
+    def end_overdue(self, now_us: int) -> None:
+        """End followers that are away for too long, or no longer needed."""
+        offline_us = self._settings.offline_us
         over = [
             follower
-            for follower in self.followers.values()
+            for follower in self.by_id.values()
             if follower.peer is None
             and (follower.last_used_us + offline_us <= now_us or not self._may_miss(follower))
         ]
         for follower in over:
+            self.end(follower, records.ENDED_BY_LEASE)
             self.stats.leases_ended += 1
-            self.end_follower(follower, records.ENDED_BY_LEASE)
-        return over
+            self.effects.leases_over.append(
+                LeaseOver(follower.id, follower.topic.name, follower.principal)
+            )
 
-    def followers_need(self, committed_id: int) -> int:
+    def needed_id(self, committed_id: int) -> int:
         """Return the lowest id that a follower still needs from the log."""
         needed = committed_id + 1
-        for follower in self.followers.values():
+        for follower in self.by_id.values():
             needed = min(needed, follower.floor_id(committed_id) + 1)
         return needed
 
     # A message comes to followers.
 
-    def route_to_followers(self, message: Message, now_us: int) -> None:
+    def route(self, message: Message, now_us: int) -> None:
         """Hand a message to the followers of its topic that it is for."""
         for follower in message.topic.followers:
             if not follower.started:
-                continue  # its record is behind this message's, or this has none
+                continue  # messages before its record, and memory-only ones, are not for it
             if message.id > 0:
                 self._offer_durable(follower, message, now_us)
             else:
@@ -382,7 +330,7 @@ class FollowerDeliverer(Deliverer):
         elif message.expires_us and is_expired(message.expires_us, now_us):
             self.stats.expired += 1
             follower.cursor = message.id
-        elif peer.room_bytes > 0 and not self.stopped:
+        elif peer.room_bytes > 0 and not self.pushing.stopped:
             self._hand(follower, peer, message, now_us)
         else:
             follower.behind = True
@@ -394,34 +342,34 @@ class FollowerDeliverer(Deliverer):
             return
         if is_expired(message.expires_us, now_us):
             self.stats.expired += 1
-        elif peer.room_bytes > 0 and not self.stopped:
+        elif peer.room_bytes > 0 and not self.pushing.stopped:
             message.routed += 1
-            self._deliver(peer, Delivery(message, 0, 0))
+            self.pushing.deliver(peer, Delivery(message, 0, 0))
         else:
             self.stats.dropped_overflow += 1
 
     def _is_for(self, follower: Follower, message: Message) -> bool:
         recipient = message.recipient_key_id
-        if recipient and recipient != follower.key_id and not self.settings.qumbed_route_all:
+        if recipient and recipient != follower.key_id and not self._settings.qumbed_route_all:
             return False
-        return not self.settings.qumbed_gateway_off or marks_of(message).sealed
+        return not self._settings.qumbed_gateway_off or marks_of(message).sealed
 
     def _hand(self, follower: Follower, peer: Peer, message: Message, now_us: int) -> None:
-        """Give a durable message to the peer, and be done with it."""
-        self._deliver(peer, Delivery(message, 0, 0))
+        """Hand out a durable message, which settles it."""
+        self.pushing.deliver(peer, Delivery(message, 0, 0))
         follower.cursor = message.id
-        if follower.recorded:
-            self.note_progress(follower, now_us)
+        if follower.id > 0:
+            self.effects.note_followed(follower, now_us)
 
     # What is in the log only.
 
     def read_for(self, peer: Peer) -> None:
-        """Have the log read for the next of a peer's followers that are behind, one by one."""
-        if peer.laggards and peer.room_bytes > 0 and not self.stopped:
+        """Have the log read for one of a peer's followers that are behind; they take turns."""
+        if peer.laggards and peer.room_bytes > 0 and not self.pushing.stopped:
             follower = peer.laggards[0]
             if not follower.reading:
                 follower.reading = True
-                self.reads.append(follower)
+                self.effects.follower_reads.append(follower)
 
     def take_up(
         self,
@@ -436,8 +384,8 @@ class FollowerDeliverer(Deliverer):
         peer = follower.peer
         follower.reading = False
         if peer is None or not follower.behind:
-            return  # it was asked for a peer that is gone
-        if after_id <= follower.cursor:  # else there may be more between the two
+            return  # the peer that this was read for is gone
+        if after_id <= follower.cursor:  # if not, there may be messages between the two
             self._hand_found(follower, peer, found, reached_id, now_us)
         peer.laggards.remove(follower)
         follower.behind = follower.cursor < follower.topic.last_id
@@ -448,9 +396,9 @@ class FollowerDeliverer(Deliverer):
     def _hand_found(
         self, follower: Follower, peer: Peer, found: list[Message], reached_id: int, now_us: int
     ) -> None:
-        # Whatever neighbours have left of the room, one message goes: it had room when it was
-        # asked for, and would wait for ever beside a follower that is never behind.
-        may_hand = not self.stopped
+        # One message goes even if the peer's other followers have used up the room since this
+        # was asked for: beside a follower that is never behind it would wait for ever.
+        may_hand = not self.pushing.stopped
         for message in found:
             if message.id <= follower.cursor:
                 continue
@@ -467,17 +415,17 @@ class FollowerDeliverer(Deliverer):
 
     # What no frame can carry.
 
-    def letter_for_too_large(self, peer: Peer, message: Message, now_us: int) -> Message | None:
-        """Return the dead letter of a message that was handed to *peer* in vain.
+    def letter_of_too_large(self, peer: Peer, message: Message, now_us: int) -> Message | None:
+        """Return the dead letter of a message that no frame to *peer* can carry.
 
-        None, and it is dropped, when it has none: it is one itself, or no record.
+        None when it is dropped: it is a dead letter already, or lives in memory only.
         """
         topic: Topic | None = None
         name = message.topic.name
         follower = peer.following.get(name)
         is_letter = dead_letters.is_dead_letter_topic(name)
         if follower is not None and message.id > 0 and not is_letter:
-            topic = self._letters_of(follower, now_us)
+            topic = self.settling.letters_topic(dead_letters.topic_for(name), now_us)
         if topic is None:
             self.stats.drop(dead_letters.TOO_LARGE)
             return None
@@ -490,7 +438,7 @@ class FollowerDeliverer(Deliverer):
             keep_id=False,
             now_us=now_us,
         )
-        # Its publisher's id stays that of the message, which is stored as well.
+        # The message stays stored, and its publisher's dedup id stays with it.
         kept = headers.decode(letter.headers)
         kept.pop(DEDUP_HEADER, None)
         letter.headers = headers.encode(kept)

@@ -9,7 +9,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from braidmq.broker.delivery.subscriptions import Entry
+    from braidmq.broker.delivery.channels import Entry
 
 
 class InFlight:

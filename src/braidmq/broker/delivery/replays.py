@@ -1,22 +1,25 @@
 """Replays: dead letters on their way back to where they came from.
 
-As many go at once as the log is given at a time; the rest follows when those are committed.
-A letter that is in the log only, behind the window, goes *ahead* of those before it: its lane
-notes that it is settled, as a restart does, and the log is read without it later.
+A replay sends as many at once as may be on their way to the log; the rest follows when those
+are committed. A letter that waits in the log only, behind the window, can be sent *ahead* of
+those before it: its lane notes that it is settled, as a restart does, and reading skips it.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker import dead_letters, headers
 from braidmq.broker.delivery.acknowledgements import Settled
-from braidmq.broker.delivery.followers import FollowerDeliverer
+from braidmq.broker.delivery.channels import RETURNED, Entry
+from braidmq.broker.delivery.effects import Effects
+from braidmq.broker.delivery.lanes import Lane
 from braidmq.broker.delivery.queues import Queue
-from braidmq.broker.delivery.subscriptions import RETURNED, Entry, Subscription
+from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.expiry import expires_us
 from braidmq.broker.outgoing import Outgoing
-from braidmq.broker.settings import Settings
-from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message, Topic, Topics
+
+if TYPE_CHECKING:
+    from braidmq.broker.delivery.sharing import Sharing
 
 REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Dead letters on their way back that are not committed; the rest waits for the log."""
@@ -28,7 +31,7 @@ SENT: Final = 1
 READING: Final = 2
 """More letters are being read from the log, and it may be one of them: ask again."""
 HELD: Final = 3
-"""It is with a consumer, or a timer keeps it apart."""
+"""A consumer holds it, or a timer keeps it back."""
 UNSENDABLE: Final = 4
 """It does not say where it came from, or cannot have come from there."""
 FAR: Final = 5
@@ -39,26 +42,78 @@ GONE: Final = 7
 """It does not wait in this queue, or not any more."""
 
 
-class Replayer(FollowerDeliverer):
+@final
+class Replays:
     """Sends dead letters back."""
 
-    def __init__(
-        self, settings: Settings, topics: Topics, outgoing: Outgoing, stats: Stats
-    ) -> None:
-        super().__init__(settings, topics, outgoing, stats)
-        self.replays: list[Queue] = []
+    sharing: "Sharing"  # set by `Dispatch`, as sharing needs this in turn
+
+    def __init__(self, settling: Settling) -> None:
+        self.running: list[Queue] = []
+        self.settling: Settling = settling
+        self.effects: Effects = settling.effects
+        self.topics: Topics = settling.topics
+        self.outgoing: Outgoing = settling.outgoing
+
+    # Many at once.
 
     def replay(self, queue: Queue, count: int, now_us: int) -> None:
         """Send the *count* oldest waiting dead letters back to where they came from."""
-        if queue.is_fan_out:
-            return  # each of its letters is its subscribers' business, and waits nowhere else
+        if queue.ledger is not None:
+            return  # each letter waits for the subscribers of the fan-out, and nowhere else
         if not queue.replaying:
-            self.replays.append(queue)
+            self.running.append(queue)
         queue.replaying = max(queue.replaying, count)
-        self.pump_queue(queue, now_us)
+        self.sharing.pump(queue, now_us)
+
+    def go_on(self, now_us: int) -> None:
+        """Send more dead letters back: the log has taken those before them."""
+        for queue in self.running:
+            self.sharing.pump(queue, now_us)
+        self.running = [queue for queue in self.running if queue.replaying]
+
+    def end(self, queue: Queue) -> None:
+        """Send nothing more back; what could not be sent waits for consumers again."""
+        queue.replaying = 0
+        unsendable = queue.unsendable
+        queue.unsendable = []
+        for entry in unsendable:
+            if entry.channel.in_flight.open.get(entry.id) is entry:
+                entry.channel.in_flight.give_back(entry, last_chance=False)
+
+    def send_back(self, queue: Queue, now_us: int) -> None:
+        """Send back the letters in memory, as long as the log takes them."""
+        while queue.replaying and not self.settling.log_refuses:
+            if self.outgoing.bytes >= REPLAY_BYTES_MAX:
+                return  # until the log has taken them
+            entry = self._next_letter(queue)
+            if entry is None:
+                if _is_behind(queue):
+                    return  # until they are read
+                break
+            self._send_back_one(queue, entry, now_us)
+            queue.replaying -= 1
+        self.end(queue)
+
+    def _next_letter(self, queue: Queue) -> Entry | None:
+        """Take the oldest letter in memory, or have more of them read."""
+        for number in range(len(queue.lanes) - 1, -1, -1):
+            lane = queue.lanes[number]
+            entry = lane.in_flight.take_returned(consumer_is_idle=True)
+            if entry is not None:
+                lane.in_flight.remove(entry.id)
+                return entry
+            if lane.ready:
+                return lane.ready.popleft()
+            if lane.position.behind:
+                self.effects.read_ahead(lane)
+                return None
+        return None
+
+    # One by its id.
 
     def replay_one(self, queue: Queue, letter_id: int, now_us: int) -> int:
-        """Send one dead letter back that is held; say how that went, from SENT to GONE."""
+        """Send one waiting dead letter back; return the outcome, from SENT to GONE."""
         for lane in queue.lanes:
             entry = lane.in_flight.open.get(letter_id)
             if entry is not None:
@@ -80,7 +135,7 @@ class Replayer(FollowerDeliverer):
                     return SENT
         for lane in queue.lanes:
             if _may_be_in_the_log(lane, letter_id):
-                return READING if lane.reading else FAR
+                return READING if lane.position.reading else FAR
         return GONE
 
     def replay_ahead(self, queue: Queue, letter: Message, previous: int, now_us: int) -> int:
@@ -88,28 +143,36 @@ class Replayer(FollowerDeliverer):
 
         *previous* is the message before it, or any id between the two.
         """
+        if queue.ledger is not None:
+            return GONE
         lane = queue.lane_of(letter.priority)
         if not _may_be_in_the_log(lane, letter.id):
             return GONE
-        if lane.reading:
-            return READING  # what is being read was asked for before this
+        position = lane.position
+        if position.reading:
+            return READING  # that read was asked for first, and may bring this letter
         entry = Entry(lane, letter, previous)
         if self._home_of(queue, entry) is None:
             return UNSENDABLE
-        if lane.settled is None:
-            lane.settled = Settled(lane.cursor)
-        elif lane.settled.range_count >= AHEAD_RANGES_MAX:
+        if position.settled is None:
+            position.settled = Settled(position.cursor)
+        elif position.settled.range_count >= AHEAD_RANGES_MAX:
             return CROWDED
-        lane.settled.add(previous, letter.id)
-        self.windows.hold(lane, len(letter.body))  # until it is moved, as any other
+        position.settled.add(previous, letter.id)
+        self.settling.windows.hold(lane, len(letter.body))  # `move` releases it, as any other
         self._send_back_one(queue, entry, now_us)
         self._catch_up(lane)
         return SENT
 
-    def _catch_up(self, lane: Subscription) -> None:
-        """Have a lane come to the log's end if nothing of it waits there: to free the log."""
+    def _catch_up(self, lane: Lane) -> None:
+        """Have a lane read to the log's end if none of its letters waits there.
+
+        Until it is there, retention keeps the log for it.
+        """
         if lane.unsettled <= len(lane.ready) + len(lane.in_flight.open):
-            self.read_ahead(lane)
+            self.effects.read_ahead(lane)
+
+    # Where a letter goes.
 
     def _home_of(self, queue: Queue, entry: Entry) -> Topic | None:
         """Return where a letter of *queue* came from, None if nothing believable says so."""
@@ -121,75 +184,30 @@ class Replayer(FollowerDeliverer):
             return None
         return self.topics.get(name)
 
-    def go_on_replaying(self, now_us: int) -> None:
-        """Send more dead letters back: the log has taken those before them."""
-        for queue in self.replays:
-            self.pump_queue(queue, now_us)
-        self.replays = [queue for queue in self.replays if queue.replaying]
-
-    def end_replay(self, queue: Queue) -> None:
-        """Send nothing more back; what could not be sent waits for consumers again."""
-        queue.replaying = 0
-        unsendable = queue.unsendable
-        queue.unsendable = []
-        for entry in unsendable:
-            if entry.subscription.in_flight.open.get(entry.id) is entry:
-                entry.subscription.in_flight.give_back(entry, last_chance=False)
-
-    def send_back(self, queue: Queue, now_us: int) -> None:
-        """Send back what is at hand, as long as the log takes it."""
-        while queue.replaying and not self.log_refuses:
-            if self.outgoing.bytes >= REPLAY_BYTES_MAX:
-                return  # until the log has taken them
-            entry = self._next_letter(queue)
-            if entry is None:
-                if _is_behind(queue):
-                    return  # until they are read
-                break
-            self._send_back_one(queue, entry, now_us)
-            queue.replaying -= 1
-        self.end_replay(queue)
-
-    def _next_letter(self, queue: Queue) -> Entry | None:
-        """Take the oldest letter that is at hand, or have more of them read."""
-        for number in range(len(queue.lanes) - 1, -1, -1):
-            lane = queue.lanes[number]
-            entry = lane.in_flight.take_returned(consumer_is_idle=True)
-            if entry is not None:
-                lane.in_flight.remove(entry.id)
-                return entry
-            if lane.ready:
-                return lane.ready.popleft()
-            if lane.behind:
-                self.read_ahead(lane)
-                return None
-        return None
-
     def _send_back_one(self, queue: Queue, entry: Entry, now_us: int) -> None:
         topic = self._home_of(queue, entry)
         if topic is None:
-            self._set_aside(queue, entry)
+            # It stays where it is; `unsendable` keeps this replay from meeting it again.
+            entry.state = RETURNED
+            entry.channel.in_flight.open[entry.id] = entry
+            queue.unsendable.append(entry)
             return
         block = dead_letters.headers_sent_back(entry.message.headers)
         letter = dead_letters.moved(entry.message, topic, block, now_us)
         if topic.queue is not None:
             letter.expires_us = expires_us(now_us, topic.queue.policy.ttl_us)
-        self.move(entry, letter, is_letter=False)
-
-    def _set_aside(self, queue: Queue, entry: Entry) -> None:
-        # Nothing says where it came from, or not believably: it stays, and is not met again by
-        # this replay.
-        entry.state = RETURNED
-        entry.subscription.in_flight.open[entry.id] = entry
-        queue.unsendable.append(entry)
+        self.settling.move(entry, letter, is_letter=False)
 
 
-def _may_be_in_the_log(lane: Subscription, letter_id: int) -> bool:
-    """Say whether a lane has still to come to a letter, if it is one of its priority."""
-    if lane.ended or not (lane.behind and lane.cursor < letter_id <= lane.topic.last_id):
+def _may_be_in_the_log(lane: Lane, letter_id: int) -> bool:
+    """Say whether a lane has yet to read a letter, if it is one of its priority."""
+    position = lane.position
+    if lane.ended or not (
+        position.behind and position.cursor < letter_id <= lane.topic.last_id
+    ):
         return False
-    return lane.settled is None or not lane.settled.contains(letter_id)
+    return position.settled is None or not position.settled.contains(letter_id)
 
 
 def _is_behind(queue: Queue) -> bool:
-    return any(lane.behind for lane in queue.lanes)
+    return any(lane.position.behind for lane in queue.lanes)

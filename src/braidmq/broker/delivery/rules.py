@@ -1,7 +1,7 @@
-"""Rules: how the deliveries of one subscription are repeated, and when they are given up on.
+"""Rules: how the deliveries of one channel are repeated, and when the broker gives up on them.
 
-Each strand has its own: a Blip subscription obeys the settings of delivery, a queue what it was
-declared with. Pure decisions; delivery acts on them.
+A Blip subscription obeys the settings of delivery, a queue what it was declared with. Pure
+decisions; delivery acts on them.
 """
 
 from typing import Final, final
@@ -15,7 +15,7 @@ NO_BOUND: Final = 2**60
 
 @final
 class Rules:
-    """The numbers that one subscription's deliveries obey."""
+    """The numbers that one channel's deliveries obey."""
 
     def __init__(
         self,
@@ -32,10 +32,12 @@ class Rules:
         self.in_flight_max: int = in_flight_max  # messages, of all consumers together
         self.window: int = window  # messages that wait in memory
         self.window_bytes: int = window_bytes  # of them, and of those in flight
-        self.dead_letters: bool = True  # else what is given up on is dropped, and counted
-        self.dead_letter_topic: str = ""  # empty: that of the topic
+        self.dead_letters: bool = True  # off: what is given up on is dropped, and counted
+        self.dead_letter_topic: str = ""  # empty: `dlq.` and the topic's name
         self.expired_are_letters: bool = False
         self.first_goes_alone: bool = False  # one attempt only: each delivery is the last
+        self.letters_keep_ids: bool = False  # a dead letter has its message's id as a header
+        self.serves_idle: bool = False  # an idle consumer gets one, whatever others hold
         self._timeout_us: int = timeout_us
         self._backoff_us: int = backoff_us
         self._backoff_max_us: int = backoff_max_us
@@ -50,7 +52,7 @@ class Rules:
         )
 
     def lift_limits(self) -> None:
-        """Give up on nothing any more: what comes here are dead letters, which die once."""
+        """Stop giving up on messages: these are dead letters, which die only once."""
         self.attempts_max = 0
         self.dead_letters = False
         self.first_goes_alone = False
@@ -60,14 +62,14 @@ class Rules:
         return self.attempts_max > 0 and retry.is_exhausted(attempts, self.attempts_max)
 
     def is_last(self, attempts: int) -> bool:
-        """Say whether the next delivery after *attempts* ones must go alone: it is the last."""
+        """Say whether the delivery after *attempts* ones is the last, and must go alone."""
         return self.attempts_max > 0 and retry.is_last(attempts, self.attempts_max)
 
 
 def of_settings(settings: Settings, *, limited: bool = True) -> Rules:
     """Return the rules of a subscription by delivery's settings.
 
-    Dead letters are not *limited*: they wait for whoever comes for them.
+    Dead letters are not *limited*: they wait until a consumer takes them.
     """
     return Rules(
         attempts_max=settings.max_retries if limited else 0,
@@ -94,5 +96,7 @@ def of_policy(policy: Policy, settings: Settings) -> Rules:
     rules.dead_letters = policy.dead_letters
     rules.dead_letter_topic = policy.dead_letter_name
     rules.expired_are_letters = True
+    rules.letters_keep_ids = True
+    rules.serves_idle = True
     rules.first_goes_alone = policy.max_attempts == 1
     return rules

@@ -1,31 +1,30 @@
 """The schedule: deadlines of many things with few different delays.
 
 Deadlines of one delay fall due in the order they were set, because time does not go back; so
-each delay has a lane, a queue that is only touched at its ends. What is settled before its
-deadline stays in its lane until it comes to the front or the lane is swept, which happens
-when most of it is stale: setting and clearing cost O(1) each, and a lane is never longer than
-twice what is live in it and a bit.
+each delay has a row that is only touched at its ends. What is settled before its deadline stays
+in its row until it comes to the front, or until most of the row is stale and it is swept:
+setting and clearing cost O(1) each, and a row is never longer than about twice what is live.
 """
 
 from typing import Final, final
 
 _SWEEP_MIN: Final = 1024
-"""A lane shorter than this is not worth sweeping."""
+"""A row shorter than this is not worth sweeping."""
 
 
 class Deadline:
     """Something that falls due; `due_us` is 0 when it no longer does.
 
-    `lane_us` and `place` say where it stands; any other place where it is listed is stale.
+    `row_us` and `place` say where it stands; any other row or place that lists it is stale.
     """
 
     due_us: int = 0
-    lane_us: int = 0
+    row_us: int = 0
     place: int = 0
 
 
 @final
-class _Lane:
+class _Row:
     """The deadlines of one delay, in order; those before `head` have been taken out."""
 
     def __init__(self, delay_us: int) -> None:
@@ -39,7 +38,7 @@ class _Lane:
         item = self.items[index]
         return (
             item.due_us != 0
-            and item.lane_us == self.delay_us
+            and item.row_us == self.delay_us
             and item.place == self.first_place + index
         )
 
@@ -72,43 +71,43 @@ class _Lane:
 
 
 class Schedule:
-    """Deadlines in lanes of equal delay."""
+    """Deadlines in rows of equal delay."""
 
     def __init__(self) -> None:
-        self._lanes: dict[int, _Lane] = {}
+        self._rows: dict[int, _Row] = {}
 
     def __len__(self) -> int:
-        return sum(len(lane.items) - lane.head for lane in self._lanes.values())
+        return sum(len(row.items) - row.head for row in self._rows.values())
 
     def set(self, item: Deadline, now_us: int, delay_us: int) -> None:
         """Let *item* fall due *delay_us* from now; any earlier deadline of it is void."""
-        lane = self._lanes.get(delay_us)
-        if lane is None:
-            lane = _Lane(delay_us)
-            self._lanes[delay_us] = lane
-        if len(lane.items) >= lane.sweep_at:
-            lane.sweep()
+        row = self._rows.get(delay_us)
+        if row is None:
+            row = _Row(delay_us)
+            self._rows[delay_us] = row
+        if len(row.items) >= row.sweep_at:
+            row.sweep()
         item.due_us = now_us + delay_us
-        item.lane_us = delay_us
-        item.place = lane.first_place + len(lane.items)
-        lane.items.append(item)
+        item.row_us = delay_us
+        item.place = row.first_place + len(row.items)
+        row.items.append(item)
 
     def next_due_us(self) -> int:
         """Return when the next live item falls due, or 0 if none does."""
         soonest = 0
-        for lane in self._lanes.values():
-            if lane.skip_stale():
-                due_us = lane.items[lane.head].due_us
+        for row in self._rows.values():
+            if row.skip_stale():
+                due_us = row.items[row.head].due_us
                 if soonest == 0 or due_us < soonest:
                     soonest = due_us
         return soonest
 
     def take_due(self, now_us: int) -> list[Deadline]:
-        """Take out and return what is due, each lane's in order."""
+        """Take out and return what is due, each row's in order."""
         due: list[Deadline] = []
-        for lane in self._lanes.values():
-            while lane.skip_stale():
-                item = lane.items[lane.head]
+        for row in self._rows.values():
+            while row.skip_stale():
+                item = row.items[row.head]
                 if item.due_us > now_us:
                     break
                 item.due_us = 0

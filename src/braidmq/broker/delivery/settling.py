@@ -1,15 +1,16 @@
-"""Settling: how a delivery ends: acknowledged, given back, expired, given up on.
+"""Settling: how a delivery ends: acknowledged, returned, expired, or as a dead letter.
 
-Everything here acts on one entry and leaves its effects as data: progress to be recorded in
-`dirty`, letters in `outgoing`, peers in `touched`, subscriptions in `reads`.
+Each verb acts on one entry and leaves its effects as data: progress to be recorded, dead
+letters in `outgoing`. None of them hands anything out; the caller pumps when it is done.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, final
 
 from braidmq.broker import dead_letters
-from braidmq.broker.delivery.acknowledgements import Progress
+from braidmq.broker.delivery.channels import IN_FLIGHT, RETURNED, Channel, Entry
+from braidmq.broker.delivery.effects import Effects
+from braidmq.broker.delivery.lanes import View
 from braidmq.broker.delivery.schedule import Schedule
-from braidmq.broker.delivery.subscriptions import IN_FLIGHT, RETURNED, Entry, Peer, Subscription
 from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.expiry import is_expired
 from braidmq.broker.outgoing import Buried, Outgoing
@@ -17,69 +18,55 @@ from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message, Topic, Topics
 
-PROGRESS_DELAY_US: Final = 10_000
-"""How long a hand-out or an acknowledgement that no fence asks for may wait to be recorded."""
+if TYPE_CHECKING:
+    from braidmq.broker.delivery.queues import Queues
 
 
-class Settler:
-    """Ends deliveries; `subscriptions` draws the states."""
+@final
+class Settling:
+    """Ends deliveries; `channels` draws the states."""
 
-    def __init__(
-        self, settings: Settings, topics: Topics, outgoing: Outgoing, stats: Stats
+    queues: "Queues"  # set by `Dispatch`, as queues need this in turn
+
+    def __init__(  # noqa: PLR0917 - what all parts of delivery share
+        self,
+        settings: Settings,
+        topics: Topics,
+        outgoing: Outgoing,
+        stats: Stats,
+        effects: Effects,
+        windows: Windows,
     ) -> None:
         self.settings: Settings = settings
         self.topics: Topics = topics
         self.outgoing: Outgoing = outgoing
         self.stats: Stats = stats
+        self.effects: Effects = effects
+        self.windows: Windows = windows
         self.retries: Schedule = Schedule()
-        self.touched: list[Peer] = []
-        self.reads: list[Subscription] = []
-        self.dirty: dict[int, Subscription] = {}  # made progress that is not recorded
-        self.acknowledged: bool = False  # and some of it is an acknowledgement
-        self.progress_due_us: int = 0
-        self.in_flight: int = 0
-        self.windows: Windows = Windows(settings, stats)
+        self.in_flight: int = 0  # deliveries that consumers hold, of all channels
         self.log_refuses: bool = False
 
-    def declare_letters(self, topic: Topic, now_us: int) -> None:
-        """Make a queue of a topic that dead letters are about to come to."""
-        raise NotImplementedError
-
-    def touch(self, peer: Peer) -> None:
-        """Have the server look after this peer at the end of the turn."""
-        if not peer.touched:
-            peer.touched = True
-            self.touched.append(peer)
-
-    def read_ahead(self, subscription: Subscription) -> None:
-        """Ask for more of the backlog when half the window is free."""
-        if (
-            subscription.behind
-            and not subscription.reading
-            and 2 * len(subscription.ready) <= subscription.rules.window
-        ):
-            subscription.reading = True
-            self.reads.append(subscription)
+    # By the consumer's word.
 
     def settle(self, entry: Entry, now_us: int) -> None:
-        """Note that a message that was handed out is acknowledged."""
+        """End a delivery that is acknowledged."""
         if entry.state == IN_FLIGHT:
             self.uncount(entry)
-        del entry.subscription.in_flight.open[entry.id]
+        del entry.channel.in_flight.open[entry.id]
         self.end_entry(entry, now_us)
-        self.acknowledged = True
+        self.effects.acknowledged = True
         self.stats.acknowledged += 1
 
     def release(self, entry: Entry) -> None:
         """Take an entry from its consumer and close its tag."""
-        in_flight = entry.subscription.in_flight
         if entry.state == IN_FLIGHT:
             self.uncount(entry)
-        in_flight.remove(entry.id)
+        entry.channel.in_flight.remove(entry.id)
 
     def uncount(self, entry: Entry) -> None:
         """Take an entry from its consumer; its tag stays open."""
-        entry.subscription.in_flight.uncount(entry)
+        entry.channel.in_flight.uncount(entry)
         self.in_flight -= 1
         consumer = entry.consumer
         assert consumer is not None
@@ -88,123 +75,82 @@ class Settler:
         entry.consumer = None
 
     def end_entry(self, entry: Entry, now_us: int) -> None:
-        """Note that an entry that is listed nowhere any more is settled."""
-        subscription = entry.subscription
-        lane = subscription if subscription.lane is None else subscription.lane
-        progress = lane.progress
-        if progress is None:
-            progress = lane.made_progress()
-            self.note_progress(lane, now_us)
-        if subscription.queue is not None:
-            self.settle_in_queue(entry, note=True)
-        else:
-            progress.settle(entry.previous, entry.id)
+        """Settle an entry that is listed nowhere any more."""
+        channel = entry.channel
+        if channel.settle(entry):
+            self.effects.note_progress(channel.journal(), now_us)
         size = len(entry.message.body)
-        subscription.held_bytes -= size
+        channel.held_bytes -= size
         self.windows.held_bytes -= size
         entry.finish()
 
-    def settle_in_queue(self, entry: Entry, *, note: bool) -> bool:
-        """Count a message of a queue once, however many views have it; say whether now."""
-        subscription = entry.subscription
-        lane = subscription.lane
-        if subscription.unsettled > 0:
-            subscription.unsettled -= 1
-        if lane is None:
-            lane = subscription
-        else:
-            assert lane.settled is not None
-            if lane.settled.contains(entry.id):
-                if note and subscription.queue is not None:
-                    # Should the log refuse its dead letter, it has this end all the same.
-                    subscription.queue.burying.discard(entry.id)
-                return False
-            lane.settled.add(entry.previous, entry.id)
-            lane.unsettled -= 1
-        if note:
-            lane.made_progress().settle(entry.previous, entry.id)
-        return True
-
-    def note_progress(self, subscription: Subscription, now_us: int) -> None:
-        """Have the progress of a subscription recorded soon."""
-        due_us = now_us + PROGRESS_DELAY_US
-        if not self.dirty or due_us < self.progress_due_us:
-            self.progress_due_us = due_us
-        self.dirty[subscription.id] = subscription
-
-    def progress_of(self, lane: Subscription, now_us: int) -> Progress:
-        """Return the progress of a queue's lane to note something in, to be recorded soon."""
-        if lane.progress is None:
-            self.note_progress(lane, now_us)
-        return lane.made_progress()
-
     def give_back(self, entry: Entry, now_us: int) -> None:
-        """Decide what becomes of a message that was handed out and is with nobody."""
+        """Return a message that no consumer holds for another delivery, unless it is over."""
         entry.state = RETURNED
         entry.due_us = 0
-        subscription = entry.subscription
+        channel = entry.channel
         if is_expired(entry.message.expires_us, now_us):
             self.expire(entry, now_us)
             return
-        rules = subscription.rules
+        rules = channel.rules
         if rules.is_exhausted(entry.attempts):
             self.bury(entry, dead_letters.MAX_RETRIES, now_us)
             return
         last_chance = rules.is_last(entry.attempts)
-        subscription.in_flight.give_back(entry, last_chance=last_chance)
+        channel.in_flight.give_back(entry, last_chance=last_chance)
 
-    def drop_expired(self, subscription: Subscription, now_us: int) -> None:
-        """End what has waited too long at the front of the window."""
-        ready = subscription.ready
+    # By time.
+
+    def drop_expired(self, channel: Channel, now_us: int) -> None:
+        """End what has expired at the front of the window."""
+        ready = channel.ready
         while ready and is_expired(ready[0].message.expires_us, now_us):
             self.expire(ready.popleft(), now_us)
-        volatile = subscription.volatile
+        volatile = channel.volatile
         while volatile and is_expired(volatile[0].expires_us, now_us):
-            self.windows.hold(subscription, -len(volatile.popleft().body))
+            self.windows.hold(channel, -len(volatile.popleft().body))
             self.stats.expired += 1
-        queue = subscription.queue
-        if queue is None:
-            if subscription.consumers:
-                self.read_ahead(subscription)
-            return
-        # What expires in a queue becomes a dead letter, whether anybody consumes it or not.
-        in_flight = subscription.in_flight
+
+    def drop_expired_returned(self, channel: Channel, now_us: int) -> None:
+        """End what has expired of the messages that came back and wait for a consumer."""
+        in_flight = channel.in_flight
         if len(in_flight.open) > in_flight.count:
             for entry in in_flight.all():
                 is_waiting = entry.consumer is None and entry.due_us == 0
                 if is_waiting and is_expired(entry.message.expires_us, now_us):
                     self.expire_open(entry, now_us)
-        if queue.policy.ttl_us > 0 and not subscription.is_ledger:
-            self.read_ahead(subscription)
 
     def expire_open(self, entry: Entry, now_us: int) -> None:
-        """End a message that was handed out and whose time is over."""
+        """End a message that was handed out and has expired."""
         self.release(entry)
         self.expire(entry, now_us)
 
     def expire(self, entry: Entry, now_us: int) -> None:
-        """End a message whose time is over, and that is with nobody."""
-        rules = entry.subscription.rules
+        """End a message that has expired and that no consumer holds."""
+        rules = entry.channel.rules
         if not (rules.expired_are_letters and rules.dead_letters):
             self.stats.expired += 1
             self.end_entry(entry, now_us)
         elif self.bury(entry, dead_letters.EXPIRED, now_us):
             self.stats.expired += 1
 
+    # As a dead letter.
+
     def bury(self, entry: Entry, reason: str, now_us: int) -> bool:
-        """Make a dead letter of a message that is with nobody; False when it has to wait."""
-        subscription = entry.subscription
-        rules = subscription.rules
+        """Make a dead letter of a message that no consumer holds; False when it has to wait."""
+        channel = entry.channel
+        rules = channel.rules
         if not rules.dead_letters:
             self.stats.drop(reason)
             self.end_entry(entry, now_us)
             return True
-        topic = self._letters_of(subscription, now_us)
+        topic = self.letters_topic(channel.letters_name(), now_us)
         if topic is None:
-            # Keep it open, with nobody, and try again when its timer ends once more.
+            # Neither drop it nor hand it out again: it stays open without a consumer, and is
+            # tried again when its timer ends.
             entry.state = RETURNED
-            subscription.in_flight.add(entry)
-            subscription.in_flight.uncount(entry)
+            channel.in_flight.add(entry)
+            channel.in_flight.uncount(entry)
             self.retries.set(entry, now_us, self.settings.retry_backoff_us)
             return False
         letter = dead_letters.letter_of(
@@ -212,33 +158,30 @@ class Settler:
             topic,
             reason=reason,
             attempts=entry.attempts,
-            keep_id=subscription.queue is not None,
+            keep_id=rules.letters_keep_ids,
             now_us=now_us,
         )
         self.move(entry, letter, is_letter=True)
         self.stats.dead_lettered += 1
         return True
 
-    def _letters_of(self, subscription: Subscription, now_us: int) -> Topic | None:
-        """Return where dead letters go, or None when there is no room for any now."""
+    def letters_topic(self, name: str, now_us: int) -> Topic | None:
+        """Return the topic for dead letters of that name, or None when it takes none now."""
         if self.log_refuses:
             return None
-        name = subscription.rules.dead_letter_topic
-        if not name and subscription.queue is not None:
-            name = dead_letters.queue_for(subscription.topic.name)
-        elif not name:
-            name = dead_letters.topic_for(subscription.topic.name)
         topic = self.topics.get(name)
         if topic is not None and topic.queue is None:
-            self.declare_letters(topic, now_us)
+            self.queues.declare_letters(topic, now_us)
         return topic
 
     def move(self, entry: Entry, letter: Message, *, is_letter: bool) -> None:
-        """Put *letter* in the place of an entry, by one record."""
-        subscription = entry.subscription
-        lane = subscription if subscription.lane is None else subscription.lane
+        """Replace an entry by *letter*, in one record: no crash leaves both, or neither."""
+        channel = entry.channel
         record = dead_letters.record_of(
-            letter, subscription_id=lane.id, after_id=entry.previous, message_id=entry.id
+            letter,
+            subscription_id=channel.journal().id,
+            after_id=entry.previous,
+            message_id=entry.id,
         )
         message = entry.message
         buried = Buried(letter, entry, message, is_letter)
@@ -246,76 +189,76 @@ class Settler:
         self.outgoing.bytes += len(letter.body)
         if letter.topic.queue is not None:
             letter.topic.queue.pending += 1
-        self.windows.hold(subscription, -len(message.body))
-        if subscription.queue is not None and self.settle_in_queue(entry, note=False):
-            buried.settles_lane = subscription.lane is not None
-            if buried.settles_lane:
-                subscription.queue.burying.add(entry.id)
+        self.windows.hold(channel, -len(message.body))
+        buried.settles_ledger = channel.settle_by_letter(entry)
         entry.finish()
 
     def buried(self, buried: Buried) -> None:
         """Note that a dead letter is committed."""
-        queue = buried.entry.subscription.queue
-        if buried.settles_lane and queue is not None:
-            queue.burying.discard(buried.entry.id)
+        if buried.settles_ledger:
+            view_of(buried.entry).ledger.burying.discard(buried.entry.id)
 
     def unbury(self, buried: Buried, now_us: int) -> None:
-        """Take a dead letter back that the log refused."""
+        """Take back a dead letter that the log refused."""
         entry = buried.entry
         if buried.is_letter:
             self.stats.dead_lettered -= 1
         if buried.letter.topic.queue is not None:
             buried.letter.topic.queue.pending -= 1
-        if buried.settles_lane:
-            self._reopen_in_lane(entry, now_us)
-        if entry.subscription.ended:
+        if buried.settles_ledger:
+            self._reopen_in_ledger(entry, now_us)
+        channel = entry.channel
+        if channel.ended:
             return
-        subscription = entry.subscription
-        if subscription.queue is not None:
-            subscription.unsettled += 1
-        if entry.id > subscription.cursor:
-            # It had gone ahead, and waits in the log again. Were it at hand, all that the log
-            # has before it would count as settled.
-            assert subscription.settled is not None
-            subscription.settled.reopen(entry.id)
+        channel.unsettle()
+        if entry.id > channel.position.cursor:
+            # It was replayed ahead of those before it, and waits in the log again. If it were
+            # taken in now, everything that the log has before it would count as settled.
+            assert channel.position.settled is not None
+            channel.position.settled.reopen(entry.id)
             return
         entry.message = buried.message
-        self.windows.hold(subscription, len(entry.message.body))
+        self.windows.hold(channel, len(entry.message.body))
         self.give_back(entry, now_us)
 
-    def _reopen_in_lane(self, entry: Entry, now_us: int) -> None:
-        """Take back that a view's message is settled, also when the view is gone."""
-        view = entry.subscription
-        lane = view.lane
-        assert lane is not None
-        assert view.queue is not None
-        if lane.ended:
+    def _reopen_in_ledger(self, entry: Entry, now_us: int) -> None:
+        """Take back that a view's message is settled, even when the view is gone."""
+        view = view_of(entry)
+        ledger = view.ledger
+        if ledger.ended:
             return
-        assert lane.settled is not None
-        if entry.id in view.queue.burying:
-            view.queue.burying.discard(entry.id)
-            lane.settled.reopen(entry.id)
-            lane.unsettled += 1
+        if entry.id in ledger.burying:
+            ledger.burying.discard(entry.id)
+            ledger.settled().reopen(entry.id)
+            ledger.unsettled += 1
             if view.ended:
-                lane.known_attempts[entry.id] = entry.attempts
+                ledger.position.known_attempts[entry.id] = entry.attempts
             return
-        # Another subscriber has acknowledged it since, and no record says so yet.
-        self.progress_of(lane, now_us).settle(entry.previous, entry.id)
-        self.acknowledged = True
+        # Another subscriber has acknowledged it since; that acknowledgement counts now, and no
+        # record says so yet.
+        self.effects.progress_of(ledger, now_us).settle(entry.previous, entry.id)
+        self.effects.acknowledged = True
 
-    def forget(self, subscription: Subscription) -> None:
-        """Let go of everything a subscription that ended was holding."""
-        subscription.ended = True
-        for entry in subscription.in_flight.all():
+    # With its channel.
+
+    def forget(self, channel: Channel) -> None:
+        """Release everything that a channel that ended was holding."""
+        channel.ended = True
+        for entry in channel.in_flight.all():
             self.release(entry)
             entry.finish()
-        subscription.ready.clear()
-        subscription.volatile.clear()
-        self.windows.hold(subscription, -subscription.held_bytes)
-        subscription.progress = None
-        self.dirty.pop(subscription.id, None)
-        for consumer in subscription.consumers:
-            consumer.credit = 0
-        for peer in subscription.waiters:
-            self.touch(peer)
-        subscription.waiters = []
+        channel.ready.clear()
+        channel.volatile.clear()
+        self.windows.hold(channel, -channel.held_bytes)
+        channel.progress = None
+        self.effects.dirty.pop(channel.id, None)
+        for peer in channel.position.waiters:
+            self.effects.touch(peer)
+        channel.position.waiters = []
+
+
+def view_of(entry: Entry) -> View:
+    """Return the view that an entry of a fan-out is in."""
+    view = entry.channel
+    assert isinstance(view, View)
+    return view

@@ -13,8 +13,8 @@ from typing import Final
 
 from braidmq.broker.admission import PublishAdmission
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.delivery.queues import Queue
-from braidmq.broker.delivery.subscriptions import Peer
 from braidmq.broker.topics import Message
 from braidmq.server.engine.host import Host, Limits, Wire
 from braidmq.wire.errors import WireError

@@ -151,12 +151,12 @@ class Engine(Host):
     def tick(self) -> None:
         """Do what has fallen due."""
         self.broker.tick(self._now_us())
-        for subscription in self.broker.take_leases_over():
+        for over in self.broker.take_leases_over():
             _log.info(
                 "subscription ended: its lease is over",
-                subscription=subscription.id,
-                topic=subscription.topic.name,
-                principal=subscription.principal,
+                subscription=over.subscription_id,
+                topic=over.topic,
+                principal=over.principal,
             )
         self.end_turn()
 
@@ -321,7 +321,7 @@ class Engine(Host):
         for item in self.broker.refused(from_id, reason, self._now_us()):
             if isinstance(item, Message) and isinstance(item.publisher, Connection):
                 refused.setdefault(item.publisher, []).append(item)
-        again_id = self.broker.fence()
+        again_id = self.broker.barrier()
         for connection in self.connections:
             connection.refuse(from_id, refused.get(connection, []), again_id, reason)
         self._refuse_awaited(again_id, reason, is_final=is_final or self._log_is_stuck)

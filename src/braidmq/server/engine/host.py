@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
-from braidmq.broker.delivery.subscriptions import Delivery
+from braidmq.broker.delivery.channels import Delivery
 from braidmq.broker.topics import Pending
 from braidmq.server.access.user_administration import Outcome
 from braidmq.wire.blip import messages

@@ -41,7 +41,7 @@ class BlipConnection(Connection):
         self._held: session.Command | None = None
         self._topics: dict[str, Topic] = {}
         self._subscribe_id: int = 0  # its newest subscription
-        self._acknowledged: bool = False  # since the last fence
+        self._acknowledged: bool = False  # since the last barrier
         self._paid: bool = False  # the held PUBLISH has its token
 
     @property
@@ -299,7 +299,7 @@ class BlipConnection(Connection):
     def _ping(self, correlation_id: int) -> None:
         if self._acknowledged:
             self._acknowledged = False
-            self._last_id = self._broker.fence()
+            self._last_id = self._broker.barrier()
         pong = frames.encode(frames.PONG, correlation_id)
         self._reply_after(WaitingReply(self._last_id, pong))
 

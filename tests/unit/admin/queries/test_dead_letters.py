@@ -368,9 +368,7 @@ async def test_any_letter_is_sent_back_however_many_wait_before_it(tmp_path: Pat
             await status.letters.replay_one("dlq.orders", offsets[number])
             with pytest.raises(UnknownThingError, match="no such letter"):
                 await status.letters.replay_one("dlq.orders", offsets[number])
-        assert [] == list(
-            engine_of(broker).broker.deliverer.queues["dlq.orders"].lanes[0].ready
-        )
+        assert [] == list(engine_of(broker).broker.queues.by_name["dlq.orders"].lanes[0].ready)
         clock = broker.clock
     async with running_broker(config=SMALL_WINDOW, data_dir=tmp_path, clock=clock) as broker:
         status = status_of(broker)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.broker.delivery.backlog import ReadRequest
+from braidmq.broker.delivery.backlog import ChannelRead, ReadRequest
 from braidmq.broker.delivery.rules import of_settings
 from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.policy import PRIORITY_BASED, Policy
@@ -17,7 +17,7 @@ def request(*, held: int = 0, held_by_all: int = 0) -> ReadRequest:
     subscription.begin(5)
     subscription.topic.last_id = 9
     subscription.held_bytes = held
-    return ReadRequest(subscription, settings, held_by_all)
+    return ChannelRead(subscription, settings, held_by_all)
 
 
 def test_a_read_goes_from_the_cursor_to_the_newest_message() -> None:
@@ -88,7 +88,7 @@ def test_a_long_backlog_is_held_a_window_at_a_time() -> None:
         most = max(most, entries_of(queue.lanes[0]))
         for entry in entries:
             seen.append(entry.id)
-            drive.broker.deliverer.acknowledge(entry, drive.now_us)
+            drive.broker.queues.acknowledge(entry, drive.now_us)
         drive.serve_reads()
 
     assert ids == seen
@@ -100,10 +100,10 @@ def test_what_was_purged_while_it_was_read_does_not_come_back() -> None:
     drive = Drive()
     queue = drive.declare("q")
     drive.publish_many("q", 3)
-    consumer = drive.broker.deliverer.join(drive.join(queue, 0).peer, queue, 9)
-    drive.broker.deliverer.pump_queue(queue, drive.now_us)
+    consumer = drive.broker.queues.join(drive.join(queue, 0).peer, queue, 9)
+    drive.broker.queues.pump(queue, drive.now_us)
     drive.requests = drive.broker.take_reads(drive.now_us)
-    purged = drive.broker.deliverer.purge(queue, drive.now_us)
+    purged = drive.broker.queues.purge(queue, drive.now_us)
     (newest,) = drive.publish_many("q", 1)
 
     assert 3 == purged
@@ -116,13 +116,13 @@ def test_what_was_deleted_while_it_was_read_is_gone() -> None:
     drive = Drive()
     queue = drive.declare("q")
     drive.publish_many("q", 3)
-    drive.broker.deliverer.join(drive.join(queue, 0).peer, queue, 9)
-    drive.broker.deliverer.pump_queue(queue, drive.now_us)
+    drive.broker.queues.join(drive.join(queue, 0).peer, queue, 9)
+    drive.broker.queues.pump(queue, drive.now_us)
     drive.requests = drive.broker.take_reads(drive.now_us)
-    drive.broker.deliverer.delete(queue)
+    drive.broker.queues.delete(queue)
     drive.serve_reads()
 
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
 @pytest.mark.parametrize("lost", [1, 3])

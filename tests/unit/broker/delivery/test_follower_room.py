@@ -30,7 +30,7 @@ def test_without_room_a_follower_keeps_its_place_and_gets_all_later() -> None:
     before = take(peer)
 
     assert payloads(1) == before
-    assert ([], 0) == (drive.log.reads, drive.broker.deliverer.windows.held_bytes)
+    assert ([], 0) == (drive.log.reads, drive.broker.dispatch.windows.held_bytes)
     assert (True, ids[0]) == (follower_of(peer).behind, follower_of(peer).cursor)
 
     give_room(drive, peer, ROOM_BYTES)

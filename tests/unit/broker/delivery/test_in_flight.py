@@ -1,8 +1,9 @@
 """Open tags, and who may have what comes back."""
 
+from braidmq.broker.delivery.channels import Entry, Peer
 from braidmq.broker.delivery.in_flight import InFlight
 from braidmq.broker.delivery.rules import of_settings
-from braidmq.broker.delivery.subscriptions import Consumer, Entry, Peer, Subscription
+from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic
 from tests.unit.broker.drive import body_of

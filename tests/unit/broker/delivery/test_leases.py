@@ -13,11 +13,11 @@ def test_a_lease_ends_when_nobody_comes() -> None:
     drive.subscribe("a", qos=0)
     drive.advance(20 * S + MAINTENANCE_US)
 
-    assert [1] == list(drive.broker.subscriptions)
-    assert [2] == [subscription.id for subscription in drive.broker.take_leases_over()]
+    assert [1] == list(drive.broker.subscriptions.by_id)
+    assert [2] == [over.subscription_id for over in drive.broker.take_leases_over()]
     drive.advance(40 * S)
-    assert {} == drive.broker.subscriptions
-    assert [1] == [subscription.id for subscription in drive.broker.take_leases_over()]
+    assert {} == drive.broker.subscriptions.by_id
+    assert [1] == [over.subscription_id for over in drive.broker.take_leases_over()]
     assert [] == drive.broker.take_leases_over()
     drive.commit()
     ends = [records.read_unsubscribe(r) for r in drive.log.records if r[0] == 4]
@@ -38,7 +38,7 @@ def test_use_renews_the_lease() -> None:
         use()
     drive.advance(9 * S)
 
-    assert [1] == list(drive.broker.subscriptions)
+    assert [1] == list(drive.broker.subscriptions.by_id)
 
 
 def test_held_credit_is_use() -> None:
@@ -48,10 +48,10 @@ def test_held_credit_is_use() -> None:
     drive.credit(consumer, 1)
     drive.advance(100 * S)
 
-    assert [1] == list(drive.broker.subscriptions)
+    assert [1] == list(drive.broker.subscriptions.by_id)
     drive.broker.stop_pushing(consumer.peer)
     drive.advance(10 * S + MAINTENANCE_US)
-    assert {} == drive.broker.subscriptions
+    assert {} == drive.broker.subscriptions.by_id
 
 
 def test_no_lease_ends_while_the_log_is_full() -> None:
@@ -61,7 +61,7 @@ def test_no_lease_ends_while_the_log_is_full() -> None:
     drive.refuse()
     drive.advance(20 * S)
 
-    assert [1] == list(drive.broker.subscriptions)
+    assert [1] == list(drive.broker.subscriptions.by_id)
     drive.broker.accept_again()
     drive.advance(MAINTENANCE_US)
-    assert {} == drive.broker.subscriptions
+    assert {} == drive.broker.subscriptions.by_id

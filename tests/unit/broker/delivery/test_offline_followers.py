@@ -192,7 +192,7 @@ def test_a_place_is_kept_for_so_long_and_no_longer() -> None:
 
     assert (1, 0) == (before, drive.broker.subscription_count())
     assert 1 == drive.broker.stats.leases_ended
-    assert ["a"] == [over.topic.name for over in drive.broker.take_leases_over()]
+    assert ["a"] == [over.topic for over in drive.broker.take_leases_over()]
     assert records.UNSUBSCRIBE == kinds(drive)[-1]
     drive.restart()
     assert 0 == drive.broker.subscription_count()
@@ -406,7 +406,7 @@ def test_who_is_away_costs_a_place_and_no_memory_for_messages() -> None:
     back.room_bytes = 0
     follow(drive, "a", peer=back)
     before = (len(back.deliveries), len(drive.log.reads))
-    held_bytes = drive.broker.deliverer.windows.held_bytes
+    held_bytes = drive.broker.dispatch.windows.held_bytes
     give_room(drive, back, ROOM_BYTES)
 
     assert ((0, 0), 0) == (before, held_bytes)

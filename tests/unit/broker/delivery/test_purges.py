@@ -25,7 +25,7 @@ def facts(queue: Queue) -> tuple[int, int]:
 
 
 def purge(drive: Drive, queue: Queue) -> int:
-    return drive.broker.deliverer.purge(queue, drive.now_us)
+    return drive.broker.queues.purge(queue, drive.now_us)
 
 
 def test_purging_ends_what_waits_and_not_what_is_in_flight() -> None:
@@ -35,7 +35,7 @@ def test_purging_ends_what_waits_and_not_what_is_in_flight() -> None:
     drive.publish_many("q", 10)
     consumer = drive.join(queue, 2)
     kept, delayed = drive.taken(consumer)
-    drive.broker.deliverer.requeue(delayed, 60 * S, drive.now_us)
+    drive.broker.queues.requeue(delayed, 60 * S, drive.now_us)
     (third,) = drive.taken(consumer)
     purged = purge(drive, queue)
     left = facts(queue)
@@ -91,7 +91,7 @@ def test_what_one_subscriber_of_a_fan_out_holds_stays(window: int) -> None:
     ada, bob = drive.join(queue, 1), drive.join(queue, 2)
     drive.publish_many("q", 8)
     purged = purge(drive, queue)
-    left = facts(queue), queue.lanes[0].unsettled
+    left = facts(queue), queue.unsettled()
     drive.leave(ada)
     drive.leave(bob)
     drive.commit()
@@ -110,13 +110,14 @@ def test_what_came_back_to_a_subscriber_is_purged() -> None:
     drive.publish_many("q", 2)
     (entry,) = drive.taken(consumer)
     consumer.peer.room_bytes = 0
-    drive.broker.deliverer.requeue(entry, 0, drive.now_us)
+    drive.broker.queues.requeue(entry, 0, drive.now_us)
     purged = purge(drive, queue)
 
     assert (2, (0, 0)) == (purged, facts(queue))
+    assert consumer.view is not None
     assert (0, 0) == (
-        entries_of(consumer.subscription),
-        drive.broker.deliverer.windows.held_bytes,
+        entries_of(consumer.view),
+        drive.broker.dispatch.windows.held_bytes,
     )
 
 
@@ -129,7 +130,7 @@ def test_memory_only_messages_are_purged(mode: int) -> None:
     drive.publish("q")
 
     assert 2 == purge(drive, queue)
-    assert (0, 0) == (queue.waiting(), drive.broker.deliverer.windows.held_bytes)
+    assert (0, 0) == (queue.waiting(), drive.broker.dispatch.windows.held_bytes)
     assert [] == drive.pushed(drive.join(queue))
 
 

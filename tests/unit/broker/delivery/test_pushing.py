@@ -1,14 +1,8 @@
 """How messages get to consumers, and how they expire."""
 
-import pytest
-
 from braidmq.broker.broker import DELIVERED, EMPTY, UNKNOWN
-from braidmq.broker.delivery.pushing import Deliverer
 from braidmq.broker.delivery.subscriptions import Consumer
-from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.settings import Settings
-from braidmq.broker.stats import Stats
-from braidmq.broker.topics import Topics
 from tests.unit.broker.drive import (
     CORRELATION_ID,
     MS,
@@ -64,7 +58,7 @@ def test_effective_qos_is_the_lower_of_both() -> None:
         assert (0, CORRELATION_ID) == (delivery.qos, delivery.correlation_id)
         assert 0 == drive.broker.in_flight_count()
         assert UNKNOWN == drive.ack(consumer, delivery.message.id)
-        assert 0 == drive.broker.deliverer.windows.held_bytes
+        assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
 def test_overflow_drops_the_oldest_memory_only_message() -> None:
@@ -81,7 +75,7 @@ def test_overflow_drops_the_oldest_memory_only_message() -> None:
     assert taken[3] is None
     assert 3 == drive.broker.stats.dropped_overflow
     assert DELIVERED == drive.ack(consumer, durable)
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
 def test_memory_only_messages_are_bounded_in_bytes() -> None:
@@ -121,7 +115,7 @@ def test_large_memory_only_messages_cannot_outgrow_the_budget() -> None:
         for number in range(20):
             drive.publish(f"t{number}", size * b"x", qos=0)
 
-    assert drive.broker.deliverer.windows.held_bytes <= 1000
+    assert drive.broker.dispatch.windows.held_bytes <= 1000
     assert drive.broker.stats.dropped_overflow > 0
 
 
@@ -145,13 +139,13 @@ def test_a_full_window_in_bytes_leaves_the_rest_in_the_log() -> None:
     drive.commit()
     subscription = consumer.subscription
 
-    assert (1, True) == (len(subscription.ready), subscription.behind)
+    assert (1, True) == (len(subscription.ready), subscription.position.behind)
     for message_id in ids:
         assert message_id == drive.poll_id(consumer)
         assert subscription.held_bytes <= 503
         drive.ack(consumer, message_id)
     assert 0 == drive.poll_id(consumer)
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
 def test_the_whole_brokers_memory_bounds_the_window() -> None:
@@ -163,12 +157,12 @@ def test_the_whole_brokers_memory_bounds_the_window() -> None:
     drive.publish("b", 50 * b"3")
     drive.commit()
 
-    assert (1, False) == (len(first.subscription.ready), first.subscription.behind)
-    assert (0, True) == (len(second.subscription.ready), second.subscription.behind)
+    assert (1, False) == (len(first.subscription.ready), first.subscription.position.behind)
+    assert (0, True) == (len(second.subscription.ready), second.subscription.position.behind)
     polled = drive.poll(second)
     assert polled is not None
     assert 50 * b"2" == polled.message.payload
-    assert drive.broker.deliverer.windows.held_bytes <= 100 + 53
+    assert drive.broker.dispatch.windows.held_bytes <= 100 + 53
 
 
 def test_maintenance_fills_no_windows_that_nobody_reads() -> None:
@@ -182,7 +176,7 @@ def test_maintenance_fills_no_windows_that_nobody_reads() -> None:
         drive.advance(2 * S)
 
     assert [] == drive.broker.take_reads(drive.now_us)
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
 # Out.
@@ -226,7 +220,7 @@ def test_a_backlog_of_thousands_is_read_back_in_pieces() -> None:
 
     assert 0 == drive.poll_id(consumer)
     assert 4 >= max(request.count_max for request in drive.log.reads)
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
 def test_credit_is_pushed_as_messages_come() -> None:
@@ -347,7 +341,7 @@ def test_a_message_that_expires_while_it_is_out_ends_when_it_comes_back() -> Non
 
     assert 2 == drive.broker.stats.expired
     assert drive.poll(other) is None
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
 def test_waiting_messages_expire_without_anyone_asking() -> None:
@@ -360,7 +354,7 @@ def test_waiting_messages_expire_without_anyone_asking() -> None:
     drive.advance(2 * S)
 
     assert 0 == entries_of(subscription)
-    assert (2, 0) == (drive.broker.stats.expired, drive.broker.deliverer.windows.held_bytes)
+    assert (2, 0) == (drive.broker.stats.expired, drive.broker.dispatch.windows.held_bytes)
 
 
 def test_an_expired_acknowledgement_makes_room_for_the_next() -> None:
@@ -436,23 +430,6 @@ def test_memory_only_messages_go_to_waiting_consumers_in_turn() -> None:
         [delivery.message.payload for delivery in drive.pushed(consumer)]
         for consumer in (ada, again)
     ]
-
-
-def test_queues_and_followers_are_for_who_knows_them() -> None:
-    """Delivery alone has none: a broker's does."""
-    drive = Drive()
-    queue = drive.declare("q")
-    consumer = drive.join(queue)
-    deliverer = Deliverer(Settings(), Topics(), Outgoing(), Stats())
-
-    with pytest.raises(NotImplementedError):
-        deliverer.route_to_queue(queue, drive.message("q"), 0)
-    with pytest.raises(NotImplementedError):
-        deliverer.pump_queue(queue, 0)
-    with pytest.raises(NotImplementedError):
-        deliverer.route_to_followers(drive.message("q"), 0)
-    with pytest.raises(NotImplementedError):
-        deliverer.leave_queue(consumer, 0, counted=True)
 
 
 def test_a_memory_only_message_waits_for_a_consumer_that_has_no_room() -> None:

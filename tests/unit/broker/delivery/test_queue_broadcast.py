@@ -83,7 +83,7 @@ def test_memory_only_messages_wait_for_the_first_subscriber(drive: Drive) -> Non
 
     assert (1, 0) == (waiting, queue.waiting())
     assert [[b"1", b"2"], [b"2"]] == given
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
 def test_memory_only_messages_that_nobody_hears_are_bounded_too(drive: Drive) -> None:

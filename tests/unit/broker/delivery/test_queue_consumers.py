@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.broker.delivery.subscriptions import Consumer
+from braidmq.broker.delivery.queues import QueueConsumer
 from braidmq.broker.policy import PRIORITY_BASED, Policy
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import ROOM_BYTES, Drive, S, peer_of
@@ -15,7 +15,7 @@ def drive() -> Drive:
     return Drive()
 
 
-def held(drive: Drive, *consumers: Consumer) -> list[list[int]]:
+def held(drive: Drive, *consumers: QueueConsumer) -> list[list[int]]:
     """Return the ids that were pushed to each."""
     return [drive.pushed_ids(consumer) for consumer in consumers]
 
@@ -43,7 +43,7 @@ def test_who_holds_fewest_is_next(drive: Drive) -> None:
     drive.publish_many("q", 2)
     (entry,) = drive.taken(quick)
     for _ in range(10):
-        drive.broker.deliverer.acknowledge(entry, drive.now_us)
+        drive.broker.queues.acknowledge(entry, drive.now_us)
         drive.publish_many("q", 1)
         (entry,) = drive.taken(quick)
 
@@ -123,7 +123,7 @@ def test_a_thousand_consumers_lose_their_permission_at_once(drive: Drive) -> Non
     for peer in peers:
         assert peer.principal is not None
         peer.principal.subscribe = []
-        drive.broker.deliverer.join(peer, queue, 1)
+        drive.broker.queues.join(peer, queue, 1)
     drive.publish_many("q", 1)
 
     assert 1 == queue.waiting()
@@ -156,9 +156,9 @@ def test_a_memory_only_message_keeps_its_place_among_durable_ones(drive: Drive) 
     drive.publish("q", b"memory", qos=0)
     waiting = queue.waiting()
     (entry,) = drive.taken(consumer)
-    drive.broker.deliverer.acknowledge(entry, drive.now_us)
+    drive.broker.queues.acknowledge(entry, drive.now_us)
     (second,) = drive.taken(consumer)
-    drive.broker.deliverer.acknowledge(second, drive.now_us)
+    drive.broker.queues.acknowledge(second, drive.now_us)
 
     assert 2 == waiting
     assert [b"memory"] == [d.message.payload for d in drive.pushed(consumer)]
@@ -190,10 +190,10 @@ def test_an_attempt_that_did_not_count_does_not_count_after_a_restart(drive: Dri
     drive.publish_many("q", 1)
     consumer = drive.join(queue)
     drive.commit()
-    drive.broker.full_fence()
+    drive.broker.full_barrier()
     drive.commit()
     drive.leave(consumer)
-    drive.broker.full_fence()
+    drive.broker.full_barrier()
     drive.commit()
     drive.restart()
 
@@ -205,7 +205,7 @@ def test_leaving_a_queue_that_is_gone_is_nothing(drive: Drive) -> None:
     queue = drive.declare("q")
     consumer = drive.join(queue)
     drive.publish_many("q", 1)
-    drive.broker.deliverer.delete(queue)
+    drive.broker.queues.delete(queue)
     drive.leave(consumer, counted=True)
 
     assert (0, 0) == (consumer.held, drive.broker.in_flight_count())
@@ -232,7 +232,7 @@ def test_nothing_is_handed_out_once_the_broker_ends(drive: Drive) -> None:
     drive.publish_many("q", 2)
     (entry,) = drive.taken(consumer)
     drive.broker.stop_delivering()
-    drive.broker.deliverer.acknowledge(entry, drive.now_us)
+    drive.broker.queues.acknowledge(entry, drive.now_us)
 
     assert ([], 1) == (drive.pushed_ids(consumer), queue.waiting())
 

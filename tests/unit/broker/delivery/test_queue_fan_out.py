@@ -3,8 +3,8 @@
 import pytest
 
 from braidmq.broker import dead_letters, headers
-from braidmq.broker.delivery.queues import Queue
-from braidmq.broker.delivery.subscriptions import Consumer
+from braidmq.broker.delivery.lanes import Ledger
+from braidmq.broker.delivery.queues import Queue, QueueConsumer
 from braidmq.broker.policy import (
     BLOCK_PUBLISHER,
     DROP_OLDEST,
@@ -35,7 +35,12 @@ def queue(drive: Drive) -> Queue:
     return drive.declare("q", policy_of())
 
 
-def ack(drive: Drive, consumer: Consumer) -> None:
+def ledger_of(queue: Queue) -> Ledger:
+    assert queue.ledger is not None
+    return queue.ledger
+
+
+def ack(drive: Drive, consumer: QueueConsumer) -> None:
     drive.ack_all(consumer)
 
 
@@ -79,7 +84,7 @@ def test_timers_of_two_fan_outs_that_end_together_wake_both(drive: Drive, queue:
 def test_without_a_subscriber_a_message_waits_for_one(drive: Drive, queue: Queue) -> None:
     """In the log, not in memory; also after a restart."""
     ids = drive.publish_many("q", 3)
-    held = entries_of(queue.lanes[0])
+    held = entries_of(ledger_of(queue))
     drive.restart()
 
     assert (0, 3) == (held, drive.queue("q").waiting())
@@ -154,13 +159,13 @@ def test_the_leavers_share_is_counted_once_it_is_read() -> None:
     drive.leave(ada)
     cyd = drive.join(queue, 1)
     (entry,) = drive.taken(cyd)
-    drive.broker.deliverer.acknowledge(entry, drive.now_us)
+    drive.broker.queues.acknowledge(entry, drive.now_us)
     unread = queue.waiting()
 
     assert 0 == unread
     drive.serve_reads()
     assert [3, 4] == drive.ack_all(cyd)
-    assert (0, 0) == (queue.waiting(), queue.lanes[0].unsettled)
+    assert (0, 0) == (queue.waiting(), ledger_of(queue).unsettled)
 
 
 def test_an_attempt_that_was_never_made_is_not_counted(drive: Drive) -> None:
@@ -176,7 +181,7 @@ def test_an_attempt_that_was_never_made_is_not_counted(drive: Drive) -> None:
 
     assert [(2, 1)] == [(e.id, e.attempts) for e in drive.taken(cyd)]
 
-    drive.broker.full_fence()
+    drive.broker.full_barrier()
     drive.commit()
     drive.restart()
 
@@ -211,7 +216,7 @@ def test_attempts_go_with_the_message(
     (entry,) = drive.taken(bob)
     told = entry.attempts
     drive.leave(bob, counted=False)
-    drive.broker.full_fence()
+    drive.broker.full_barrier()
     drive.commit()
     drive.restart()
     (again,) = drive.taken(drive.join(drive.queue("q")))
@@ -242,11 +247,11 @@ def test_one_subscriber_gives_up_and_the_other_does_not(drive: Drive) -> None:
     drive.publish_many("q", 1)
     (mine,) = drive.taken(ada)
     (his,) = drive.taken(bob)
-    drive.broker.deliverer.reject(mine, dead_letters.REJECTED, drive.now_us)
-    on_its_way = set(queue.burying)
+    drive.broker.queues.reject(mine, dead_letters.REJECTED, drive.now_us)
+    on_its_way = set(ledger_of(queue).burying)
     drive.commit()
-    committed = set(queue.burying)
-    drive.broker.deliverer.acknowledge(his, drive.now_us)
+    committed = set(ledger_of(queue).burying)
+    drive.broker.queues.acknowledge(his, drive.now_us)
     (letter,) = drive.dead_letters("dlq.q")
 
     assert ({2}, set()) == (on_its_way, committed)
@@ -257,9 +262,9 @@ def test_one_subscriber_gives_up_and_the_other_does_not(drive: Drive) -> None:
 # The log has no room for a dead letter.
 
 
-def buried(drive: Drive, consumer: Consumer) -> None:
+def buried(drive: Drive, consumer: QueueConsumer) -> None:
     (entry,) = drive.taken(consumer)
-    drive.broker.deliverer.reject(entry, dead_letters.REJECTED, drive.now_us)
+    drive.broker.queues.reject(entry, dead_letters.REJECTED, drive.now_us)
 
 
 def test_a_refused_letter_is_not_the_end_though_its_subscriber_is_gone(
@@ -289,14 +294,14 @@ def test_a_refused_letter_does_not_take_back_an_acknowledgement(
     drive.publish_many("q", 2)
     first, second = drive.taken(ada)
     his, hers = drive.taken(bob)
-    drive.broker.deliverer.acknowledge(his, drive.now_us)
+    drive.broker.queues.acknowledge(his, drive.now_us)
     drive.commit()
-    drive.broker.deliverer.reject(first, dead_letters.REJECTED, drive.now_us)
-    drive.broker.deliverer.reject(second, dead_letters.REJECTED, drive.now_us)
-    drive.broker.deliverer.acknowledge(hers, drive.now_us)
+    drive.broker.queues.reject(first, dead_letters.REJECTED, drive.now_us)
+    drive.broker.queues.reject(second, dead_letters.REJECTED, drive.now_us)
+    drive.broker.queues.acknowledge(hers, drive.now_us)
     drive.refuse()
     drive.commit()  # the reserve has room for acknowledgements
-    unsettled = queue.lanes[0].unsettled
+    unsettled = ledger_of(queue).unsettled
     drive.restart()
 
     assert (0, 0) == (unsettled, drive.queue("q").waiting())
@@ -311,7 +316,7 @@ def test_two_letters_of_one_message_are_taken_back_once(drive: Drive, queue: Que
     buried(drive, bob)
     drive.refuse()
 
-    assert 1 == queue.lanes[0].unsettled
+    assert 1 == ledger_of(queue).unsettled
     assert [[2], [2]] == [drive.pushed_ids(ada), drive.pushed_ids(bob)]
 
 
@@ -320,11 +325,11 @@ def test_letters_of_a_deleted_queue_come_back_to_nobody(drive: Drive, queue: Que
     ada = drive.join(queue)
     drive.publish_many("q", 1)
     buried(drive, ada)
-    drive.broker.deliverer.delete(queue)
+    drive.broker.queues.delete(queue)
     drive.refuse()
 
-    assert 0 == drive.broker.deliverer.windows.held_bytes
-    assert {} == drive.broker.deliverer.queues
+    assert 0 == drive.broker.dispatch.windows.held_bytes
+    assert {} == drive.broker.queues.by_name
 
 
 # Permissions, time, overflow, purging.
@@ -358,7 +363,7 @@ def test_what_waits_too_long_expires_for_each_subscriber() -> None:
         drive.commit()
 
     assert 1 == in_view
-    assert 0 == entries_of(drive.queue("q").lanes[0])  # a ledger holds no messages
+    assert 0 == entries_of(ledger_of(drive.queue("q")))  # a ledger holds no messages
     assert [] == drive.pushed_ids(drive.join(drive.queue("q")))
 
 

@@ -40,7 +40,7 @@ def test_what_was_dropped_stays_dropped() -> None:
         ids = drive.publish_many("q", 5)
         if with_snapshot:
             drive.snapshot()
-        drive.broker.full_fence()
+        drive.broker.full_barrier()
         drive.commit()
         drive.restart()
 
@@ -84,7 +84,7 @@ def test_a_message_that_was_put_off_is_older_than_new_ones() -> None:
     drive.publish_many("q", 1)
     (entry,) = drive.taken(consumer)
     consumer.peer.room_bytes = 0
-    drive.broker.deliverer.requeue(entry, 60 * S, drive.now_us)
+    drive.broker.queues.requeue(entry, 60 * S, drive.now_us)
     (newest,) = drive.publish_many("q", 1)
 
     assert 1 == queue.waiting()
@@ -115,7 +115,7 @@ def test_a_publisher_waits_until_there_is_room() -> None:
     publisher = peer_of("bob")
     full = overflow.judge(queue)
     queue.blocked.append(publisher)
-    drive.broker.deliverer.pump_queue(queue, drive.now_us)
+    drive.broker.queues.pump(queue, drive.now_us)
     still = publisher.touched
     drive.join(queue, 1)
 
@@ -138,9 +138,9 @@ def test_every_end_of_what_waits_wakes_publishers(end: str) -> None:
     else:
         drive.publish_many("q", 2)
         if end == "deleted":
-            drive.broker.deliverer.delete(queue)
+            drive.broker.queues.delete(queue)
         elif end == "purged":
-            drive.broker.deliverer.purge(queue, drive.now_us)
+            drive.broker.queues.purge(queue, drive.now_us)
         else:
             for _ in range(4):  # one look has it read, another finds it expired
                 drive.advance(2 * S)
@@ -157,7 +157,7 @@ def test_the_bound_survives_a_restart() -> None:
     consumer = drive.join(queue, 2)
     drive.publish_many("q", 5)
     for entry in drive.taken(consumer):
-        drive.broker.deliverer.acknowledge(entry, drive.now_us)
+        drive.broker.queues.acknowledge(entry, drive.now_us)
     drive.snapshot()
     drive.commit()
     drive.publish_many("q", 2)
@@ -176,7 +176,7 @@ def test_a_redirected_message_is_a_dead_letter() -> None:
     queue = declared(drive, REDIRECT_TO_DLQ, 1)
     message = drive.message("q", b"too much")
     message.headers = headers.encode({"": "mine", "k": "v"})
-    letter = drive.broker.deliverer.redirect(message, queue, drive.now_us)
+    letter = drive.broker.queues.redirect(message, queue, drive.now_us)
     assert letter is not None
     drive.broker.publish(letter, drive.now_us)
     drive.commit()
@@ -199,13 +199,13 @@ def test_there_is_nowhere_to_redirect_to_while_the_log_is_full() -> None:
     drive.publish("q")
     drive.refuse()
 
-    assert drive.broker.deliverer.redirect(drive.message("q"), queue, drive.now_us) is None
+    assert drive.broker.queues.redirect(drive.message("q"), queue, drive.now_us) is None
 
 
 def test_dead_letters_go_where_the_declaration_says() -> None:
     """Its queue is made when the first one comes."""
     drive = Drive()
     queue = declared(drive, REDIRECT_TO_DLQ, 1, dead_letter_name="grave")
-    drive.broker.deliverer.redirect(drive.message("q"), queue, drive.now_us)
+    drive.broker.queues.redirect(drive.message("q"), queue, drive.now_us)
 
     assert drive.queue("grave").policy.max_attempts == 0

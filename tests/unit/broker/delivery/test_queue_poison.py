@@ -3,7 +3,7 @@
 import pytest
 
 from braidmq.broker import headers
-from braidmq.broker.delivery.subscriptions import Consumer
+from braidmq.broker.delivery.queues import QueueConsumer
 from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED, ROUND_ROBIN, Policy
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import Drive
@@ -27,7 +27,7 @@ class Crowd:
             self.drive.publish("q", POISON if number == at else b"%d" % number)
         self.drive.commit()
 
-    def consume(self, consumer: Consumer) -> bool:
+    def consume(self, consumer: QueueConsumer) -> bool:
         """Take everything; say whether the consumer lived."""
         while entries := self.drive.taken(consumer):
             for entry in entries:  # each crash takes all that was held along
@@ -36,7 +36,7 @@ class Crowd:
                     return False
             for entry in entries:
                 self.delivered.append(entry.message.payload)
-                self.drive.broker.deliverer.acknowledge(entry, self.drive.now_us)
+                self.drive.broker.queues.acknowledge(entry, self.drive.now_us)
             self.drive.commit()
         return True
 
@@ -52,7 +52,7 @@ def test_poison_dies_alone(mode: int, window: int, *, restarts: bool) -> None:
     drive = crowd.drive
     while not crowd.consume(drive.join(drive.queue("q"), 100)):
         deaths += 1
-        drive.broker.full_fence()
+        drive.broker.full_barrier()
         drive.commit()
         if restarts:
             drive.restart()
@@ -76,10 +76,10 @@ def test_the_last_allowed_delivery_goes_alone() -> None:
     drive.publish_many("q", 1)
     (entry,) = drive.taken(consumer)
     for _ in range(2):
-        drive.broker.deliverer.requeue(entry, 0, drive.now_us)
+        drive.broker.queues.requeue(entry, 0, drive.now_us)
     drive.publish_many("q", 3)
     alone = [(e.id, e.attempts) for e in drive.taken(consumer)[1:]]
-    drive.broker.deliverer.acknowledge(entry, drive.now_us)
+    drive.broker.queues.acknowledge(entry, drive.now_us)
 
     assert [(2, 3)] == alone
     assert 3 == len(drive.pushed(consumer))
@@ -107,12 +107,12 @@ def test_a_last_chance_waits_for_who_is_idle_and_nothing_new_goes_before_it() ->
     ada = drive.join(queue, 2)
     drive.publish_many("q", 2)
     first, second = drive.taken(ada)
-    drive.broker.deliverer.requeue(first, 0, drive.now_us)
+    drive.broker.queues.requeue(first, 0, drive.now_us)
     drive.publish_many("q", 1)
     busy = drive.pushed_ids(ada)
     bob = drive.join(queue)
     alone = drive.pushed_ids(bob)
-    drive.broker.deliverer.acknowledge(second, drive.now_us)
+    drive.broker.queues.acknowledge(second, drive.now_us)
 
     assert ([], [first.id]) == (busy, alone)
     assert [4] == drive.pushed_ids(ada)

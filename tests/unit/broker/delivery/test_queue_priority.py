@@ -49,7 +49,7 @@ def test_the_order_survives_a_restart() -> None:
     ids = publish(drive, *EVERY_PRIORITY, *EVERY_PRIORITY)
     consumer = drive.join(queue, 1)
     (first,) = drive.taken(consumer)
-    drive.broker.deliverer.acknowledge(first, drive.now_us)
+    drive.broker.queues.acknowledge(first, drive.now_us)
     drive.snapshot()
     drive.commit()
     drive.pushed(consumer)
@@ -81,8 +81,8 @@ def test_nothing_lower_goes_while_something_higher_is_being_read() -> None:
     drive = Drive(Settings(window=1))
     queue = declared(drive)
     publish(drive, PRIORITY_HIGH, PRIORITY_LOW)
-    consumer = drive.broker.deliverer.join(drive.join(queue, 0).peer, queue, 9)
-    drive.broker.deliverer.pump_queue(queue, drive.now_us)
+    consumer = drive.broker.queues.join(drive.join(queue, 0).peer, queue, 9)
+    drive.broker.queues.pump(queue, drive.now_us)
     before = drive.pushed_ids(consumer)
     drive.serve_reads()
 
@@ -98,8 +98,8 @@ def test_lower_priorities_flow_while_publishers_go_on(*, restarted: bool) -> Non
     if restarted:
         drive.restart()
     queue = drive.queue("q")
-    consumer = drive.broker.deliverer.join(drive.join(queue, 0).peer, queue, 100)
-    drive.broker.deliverer.pump_queue(queue, drive.now_us)
+    consumer = drive.broker.queues.join(drive.join(queue, 0).peer, queue, 100)
+    drive.broker.queues.pump(queue, drive.now_us)
     for _ in range(20):  # the log is never quite read to its end
         drive.publish("q", priority=PRIORITY_LOW)
         drive.requests += drive.broker.take_reads(drive.now_us)
@@ -116,10 +116,10 @@ def test_a_last_chance_keeps_lower_priorities_waiting() -> None:
     consumer = drive.join(queue, 2)
     publish(drive, PRIORITY_HIGH, PRIORITY_NORMAL)
     high, normal = drive.taken(consumer)
-    drive.broker.deliverer.requeue(high, 0, drive.now_us)
+    drive.broker.queues.requeue(high, 0, drive.now_us)
     publish(drive, PRIORITY_LOW)
     before = drive.pushed_ids(consumer)
-    drive.broker.deliverer.acknowledge(normal, drive.now_us)
+    drive.broker.queues.acknowledge(normal, drive.now_us)
 
     assert ([], [high.id]) == (before, drive.pushed_ids(consumer))
 

@@ -2,9 +2,11 @@
 
 import pytest
 
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.acknowledgements import Settled
+from braidmq.broker.delivery.channels import Peer
+from braidmq.broker.delivery.lanes import Ledger, View
+from braidmq.broker.delivery.queues import Queue, QueueConsumer
 from braidmq.broker.delivery.rules import of_policy
-from braidmq.broker.delivery.subscriptions import Consumer, Peer, Subscription
 from braidmq.broker.policy import (
     DROP_NEWEST,
     DROP_OLDEST,
@@ -28,30 +30,36 @@ def queue_of(mode: int, *, max_size: int = 0, overflow: int = DROP_NEWEST) -> Qu
     return queue
 
 
-def view_of(queue: Queue, *, unsettled: int, in_flight: int) -> Subscription:
-    view = Subscription(TOPIC, 1, "", queue.rules)
-    view.lane = queue.lanes[0]
+def ledger_of(queue: Queue) -> Ledger:
+    assert queue.ledger is not None
+    return queue.ledger
+
+
+def view_of(queue: Queue, *, unsettled: int, in_flight: int) -> View:
+    view = View(queue, ledger_of(queue), Settled(7))
     view.unsettled, view.in_flight.count = unsettled, in_flight
-    queue.consumers.append(Consumer(Peer(), view))
+    queue.consumers.append(QueueConsumer(Peer(), queue, view))
     return view
 
 
 @pytest.mark.parametrize(
-    ("mode", "priorities"),
+    ("mode", "priorities", "keeps_nothing"),
     [
-        (ROUND_ROBIN, [-1]),
-        (FAN_OUT_WITH_ACK, [-1]),
-        (FAN_OUT_WITHOUT_ACK, [-1]),
-        (PRIORITY_BASED, [0, 1, 2, 3]),
+        (ROUND_ROBIN, [-1], None),
+        (FAN_OUT_WITH_ACK, [], False),
+        (FAN_OUT_WITHOUT_ACK, [], True),
+        (PRIORITY_BASED, [0, 1, 2, 3], None),
     ],
 )
-def test_lanes_by_mode(mode: int, priorities: list[int]) -> None:
-    """One lane, or one for each priority; a fan-out's only keeps the books."""
+def test_lanes_by_mode(mode: int, priorities: list[int], keeps_nothing: bool | None) -> None:
+    """One lane, or one for each priority; a fan-out has a ledger instead."""
     queue = queue_of(mode)
 
     assert priorities == [lane.priority for lane in queue.lanes]
-    assert [queue.is_fan_out] * len(priorities) == [lane.is_ledger for lane in queue.lanes]
-    assert all(lane.queue is queue and lane.topic is TOPIC for lane in queue.lanes)
+    assert keeps_nothing == (None if queue.ledger is None else queue.ledger.keeps_nothing)
+    channels = queue.durable_channels()
+    assert len(channels) == max(1, len(priorities))
+    assert all(channel.queue is queue and channel.topic is TOPIC for channel in channels)
 
 
 def test_lanes_have_ids_of_their_own_made_from_the_queues() -> None:
@@ -66,11 +74,10 @@ def test_lanes_have_ids_of_their_own_made_from_the_queues() -> None:
 def test_a_queue_begins_behind_its_own_record() -> None:
     """Messages above its id are its own, and a ledger knows that from the first."""
     queue = queue_of(FAN_OUT_WITH_ACK)
-    settled = queue.lanes[0].settled
+    ledger = ledger_of(queue)
 
-    assert (7, 7) == (queue.lanes[0].cursor, queue.lanes[0].tail)
-    assert settled is not None
-    assert [(0, 7)] == settled.ranges()
+    assert (7, 7) == (ledger.position.cursor, ledger.position.tail)
+    assert [(0, 7)] == ledger.settled().ranges()
 
 
 def test_a_message_belongs_to_the_lane_of_its_priority() -> None:
@@ -97,7 +104,7 @@ def test_waiting_is_what_is_neither_settled_nor_in_flight() -> None:
 def test_the_slowest_subscriber_says_what_waits_in_a_fan_out() -> None:
     """What is in flight is the sum of all."""
     queue = queue_of(FAN_OUT_WITH_ACK)
-    queue.lanes[0].unsettled = 50
+    ledger_of(queue).unsettled = 50
     alone = (queue.waiting(), queue.in_flight_count())
     view_of(queue, unsettled=9, in_flight=2)
     view_of(queue, unsettled=5, in_flight=4)
@@ -109,9 +116,9 @@ def test_the_slowest_subscriber_says_what_waits_in_a_fan_out() -> None:
 def test_a_fan_out_that_drops_its_oldest_says_no_more_than_its_bound() -> None:
     """Nobody is there to read what is too much; what lives in memory only is at hand."""
     queue = queue_of(FAN_OUT_WITH_ACK, max_size=3, overflow=DROP_OLDEST)
-    queue.lanes[0].unsettled = 50
+    ledger_of(queue).unsettled = 50
     durable = queue.waiting()
-    queue.lanes[0].volatile.append(Message(TOPIC, 0, b""))
+    ledger_of(queue).volatile.append(Message(TOPIC, 0, b""))
 
     assert (3, 4) == (durable, queue.waiting())
 

@@ -178,7 +178,7 @@ def test_ninety_nine_innocent_neighbours_survive_a_poison_message() -> None:
 
     assert set(ids) - {poison} == done
     assert [poison] == [letter.settles_id for letter in drive.dead_letters("dlq.a")]
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
 def test_an_expired_last_chance_stops_nobody() -> None:
@@ -275,7 +275,7 @@ def test_a_dead_letter_that_the_log_refused_comes_back_and_is_buried_later() -> 
     drive.advance(BACKOFF_US)
     drive.commit()
     assert [ids[1]] == [letter.settles_id for letter in drive.dead_letters("dlq.a")]
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
     drive.restart()
     assert 0 == drive.poll_id(consumer_of(drive))
 
@@ -307,6 +307,6 @@ def test_a_refused_dead_letter_of_an_ended_subscription_leaves_nothing() -> None
     drive.refuse()
     drive.commit()
 
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
     assert 0 == drive.broker.stats.dead_lettered
     assert [] == drive.dead_letters("dlq.a")

@@ -3,15 +3,12 @@
 import pytest
 
 from braidmq.broker import dead_letters, headers
-from braidmq.broker.delivery.queues import Queue
-from braidmq.broker.delivery.settling import PROGRESS_DELAY_US, Settler
-from braidmq.broker.delivery.subscriptions import Consumer, Entry
-from braidmq.broker.outgoing import Outgoing
+from braidmq.broker.delivery.channels import Entry
+from braidmq.broker.delivery.effects import PROGRESS_DELAY_US
+from braidmq.broker.delivery.queues import Queue, QueueConsumer
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import Settings
-from braidmq.broker.stats import Stats
-from braidmq.broker.topics import Topics
-from tests.unit.broker.drive import Drive, S, peer_of
+from tests.unit.broker.drive import Drive, S
 
 ACK_TIMEOUT_US = 32 * S
 
@@ -23,7 +20,7 @@ def declared(drive: Drive, **given: int | bool | str) -> Queue:
     return drive.declare("q", policy)
 
 
-def handed_out(drive: Drive, queue: Queue, count: int = 1) -> tuple[Consumer, list[Entry]]:
+def handed_out(drive: Drive, queue: Queue, count: int = 1) -> tuple[QueueConsumer, list[Entry]]:
     drive.publish_many("q", count)
     consumer = drive.join(queue)
     return consumer, drive.taken(consumer)
@@ -33,33 +30,14 @@ def told(drive: Drive, topic: str = "dlq.q") -> list[dict[str, str]]:
     return [headers.decode(letter.headers) for letter in drive.dead_letters(topic)]
 
 
-def test_a_peer_is_looked_after_once_in_a_turn() -> None:
-    """However often it is touched."""
-    settler = Settler(Settings(), Topics(), Outgoing(), Stats())
-    peer = peer_of("ada")
-    settler.touch(peer)
-    settler.touch(peer)
-
-    assert [peer] == settler.touched
-
-
-def test_queues_are_for_who_knows_them() -> None:
-    """Settling alone declares none: a broker's delivery does."""
-    topics = Topics()
-    topic = topics.get("dlq.q")
-    assert topic is not None
-    with pytest.raises(NotImplementedError):
-        Settler(Settings(), topics, Outgoing(), Stats()).declare_letters(topic, 0)
-
-
 def test_progress_is_recorded_soon_after_the_first_of_it() -> None:
     """Not after the last: it would never be while work goes on."""
     drive = Drive()
     queue = declared(drive)
     _, (first, second) = handed_out(drive, queue, 2)
     drive.commit()
-    drive.broker.deliverer.acknowledge(first, drive.now_us)
-    drive.broker.deliverer.acknowledge(second, drive.now_us + PROGRESS_DELAY_US - 1)
+    drive.broker.queues.acknowledge(first, drive.now_us)
+    drive.broker.queues.acknowledge(second, drive.now_us + PROGRESS_DELAY_US - 1)
 
     assert drive.now_us + PROGRESS_DELAY_US == drive.broker.next_deadline_us()
 
@@ -86,7 +64,7 @@ def test_a_letter_and_the_end_of_its_message_are_one_record() -> None:
     consumer, _ = handed_out(drive, queue)
     drive.disconnect(consumer)
     drive.restart()
-    before = drive.queue("q").waiting(), "dlq.q" in drive.broker.deliverer.queues
+    before = drive.queue("q").waiting(), "dlq.q" in drive.broker.queues.by_name
     drive.advance(0)
     drive.leave(drive.join(drive.queue("q")), counted=True)
     drive.commit()
@@ -101,18 +79,18 @@ def test_without_dead_letters_the_end_is_a_drop_and_is_counted_by_its_reason() -
     drive = Drive()
     queue = declared(drive, dead_letters=False, max_attempts=1, ttl_us=50 * S)
     _, (entry,) = handed_out(drive, queue)
-    drive.broker.deliverer.reject(entry, dead_letters.REJECTED, drive.now_us)
+    drive.broker.queues.reject(entry, dead_letters.REJECTED, drive.now_us)
     drive.publish_many("q", 2)
     drive.advance(ACK_TIMEOUT_US)
     drive.advance(60 * S)
-    drive.broker.full_fence()
+    drive.broker.full_barrier()
     drive.commit()
     dropped, expired = dict(drive.broker.stats.dropped), drive.broker.stats.expired
     drive.restart()
 
     assert ({"rejected": 1, "maxRetries": 1}, 1) == (dropped, expired)
     assert 0 == drive.queue("q").waiting()
-    assert ["q"] == list(drive.broker.deliverer.queues)
+    assert ["q"] == list(drive.broker.queues.by_name)
 
 
 # Time.
@@ -171,7 +149,7 @@ def test_memory_only_messages_expire_without_a_letter() -> None:
     drive.advance(7 * S)
 
     assert (0, 1) == (queue.waiting(), drive.broker.stats.expired)
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
 # The log is full.
@@ -202,7 +180,7 @@ def test_while_the_log_is_full_a_rejected_message_is_not_dead() -> None:
     _, (entry,) = handed_out(drive, queue)
     drive.publish("q")
     drive.refuse()
-    drive.broker.deliverer.reject(entry, dead_letters.REJECTED, drive.now_us)
+    drive.broker.queues.reject(entry, dead_letters.REJECTED, drive.now_us)
     waiting = queue.waiting()
     consumer = drive.join(queue)
     drive.advance(drive.settings.retry_backoff_us)
@@ -216,7 +194,7 @@ def test_a_rejected_message_whose_letter_is_refused_goes_to_who_is_free() -> Non
     drive = Drive()
     queue = declared(drive)
     consumer, (entry,) = handed_out(drive, queue)
-    drive.broker.deliverer.reject(entry, dead_letters.REJECTED, drive.now_us)
+    drive.broker.queues.reject(entry, dead_letters.REJECTED, drive.now_us)
     drive.refuse()
 
     assert [entry.id] == drive.pushed_ids(consumer)
@@ -247,7 +225,7 @@ def test_letters_of_topics_and_of_queues_have_their_own_names() -> None:
     queue = drive.declare(name)
     drive.publish_many(name, 1)
     (entry,) = drive.taken(drive.join(queue))
-    drive.broker.deliverer.reject(entry, dead_letters.REJECTED, drive.now_us)
+    drive.broker.queues.reject(entry, dead_letters.REJECTED, drive.now_us)
     drive.commit()
 
     assert [name] == [one["deathQueue"] for one in told(drive, dead_letters.queue_for(name))]

@@ -3,7 +3,7 @@
 import pytest
 
 from braidmq.broker import dead_letters
-from braidmq.broker.delivery.subscriptions import Consumer
+from braidmq.broker.delivery.queues import QueueConsumer
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import Drive, S, entries_of
@@ -16,7 +16,7 @@ def drive() -> Drive:
     return Drive()
 
 
-def held(drive: Drive, *consumers: Consumer) -> list[list[int]]:
+def held(drive: Drive, *consumers: QueueConsumer) -> list[list[int]]:
     """Return the ids that were pushed to each."""
     return [drive.pushed_ids(consumer) for consumer in consumers]
 
@@ -45,7 +45,7 @@ def test_a_queue_keeps_what_comes_after_its_declaration(drive: Drive) -> None:
 def test_what_was_on_its_way_before_the_declaration_is_not_the_queues(drive: Drive) -> None:
     """Ids decide, not the moment of the commit."""
     drive.publish("q", b"before")
-    queue = drive.broker.deliverer.declare(drive.topic("q"), Policy(), drive.now_us)
+    queue = drive.broker.queues.declare(drive.topic("q"), Policy(), drive.now_us)
     late = drive.publish("q", b"after")
     drive.commit()
 
@@ -56,8 +56,8 @@ def test_what_was_on_its_way_before_the_declaration_is_not_the_queues(drive: Dri
 def test_a_queue_without_a_word_has_what_the_settings_say() -> None:
     """But queues of dead letters have no limits, whatever the settings."""
     drive = Drive(Settings(queue_attempts_max=7, queue_ttl_us=9 * S))
-    plain = drive.broker.deliverer.new_policy("q")
-    letters = drive.broker.deliverer.new_policy("dlq.q")
+    plain = drive.broker.queues.new_policy("q")
+    letters = drive.broker.queues.new_policy("dlq.q")
 
     assert (7, 9 * S, True) == (plain.max_attempts, plain.ttl_us, plain.dead_letters)
     assert (0, 0, False) == (letters.max_attempts, letters.ttl_us, letters.dead_letters)
@@ -69,15 +69,15 @@ def test_deleting_ends_what_waits_and_what_is_in_flight(drive: Drive) -> None:
     drive.publish_many("q", 3)
     consumer = drive.join(queue, 1)
     (entry,) = drive.taken(consumer)
-    given = drive.broker.deliverer.delete(queue)
+    given = drive.broker.queues.delete(queue)
     drive.commit()
     again = drive.declare("q")
 
     assert given == drive.broker.committed_id - 1
     assert {} == consumer.peer.consumers
-    assert entry.subscription.ended
+    assert entry.channel.ended
     assert (0, 0) == (again.waiting(), drive.broker.in_flight_count())
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
     assert [] == drive.pushed_ids(drive.join(again))
 
 
@@ -85,21 +85,21 @@ def test_a_deleted_queue_stays_deleted(drive: Drive) -> None:
     """Across a restart, and when the log had no room for it at first."""
     queue = drive.declare("q")
     drive.publish_many("q", 3)
-    drive.broker.deliverer.delete(queue)
+    drive.broker.queues.delete(queue)
     drive.refuse()
     drive.broker.accept_again()
     drive.commit()
     drive.restart()
 
-    assert {} == drive.broker.deliverer.queues
+    assert {} == drive.broker.queues.by_name
 
 
 def test_a_declaration_that_the_log_refused_was_none(drive: Drive) -> None:
     """Nor is its end of any consequence: whoever joined it is out."""
-    queue = drive.broker.deliverer.declare(drive.topic("q"), Policy(), drive.now_us)
+    queue = drive.broker.queues.declare(drive.topic("q"), Policy(), drive.now_us)
     consumer = drive.join(queue)
-    gone = drive.broker.deliverer.declare(drive.topic("r"), Policy(), drive.now_us)
-    drive.broker.deliverer.delete(gone)
+    gone = drive.broker.queues.declare(drive.topic("r"), Policy(), drive.now_us)
+    drive.broker.queues.delete(gone)
     drive.refuse()
     drive.broker.accept_again()
     drive.commit()
@@ -107,7 +107,7 @@ def test_a_declaration_that_the_log_refused_was_none(drive: Drive) -> None:
     drive.restart()
 
     assert {} == consumer.peer.consumers
-    assert ["s"] == list(drive.broker.deliverer.queues)
+    assert ["s"] == list(drive.broker.queues.by_name)
 
 
 def test_a_queue_that_others_bury_in_has_no_attempt_limit(drive: Drive) -> None:
@@ -130,7 +130,7 @@ def test_an_acknowledgement_is_for_ever(drive: Drive) -> None:
     drive.publish_many("q", 3)
     consumer = drive.join(queue)
     entries = drive.taken(consumer)
-    drive.broker.deliverer.acknowledge(entries[1], drive.now_us)
+    drive.broker.queues.acknowledge(entries[1], drive.now_us)
     drive.commit()
     drive.restart()
     again = drive.taken(drive.join(drive.queue("q")))
@@ -148,7 +148,7 @@ def test_what_is_not_acknowledged_in_time_comes_back_first(drive: Drive) -> None
     early = drive.pushed_ids(consumer)
     drive.advance(1)
     again = drive.taken(consumer)
-    drive.broker.deliverer.acknowledge(first, drive.now_us)
+    drive.broker.queues.acknowledge(first, drive.now_us)
 
     assert [] == early
     assert [(2, 2), (3, 2)] == [(entry.id, entry.attempts) for entry in again]
@@ -161,7 +161,7 @@ def test_a_rejected_message_is_a_dead_letter_at_once(drive: Drive) -> None:
     drive.publish_many("q", 1)
     consumer = drive.join(queue)
     (entry,) = drive.taken(consumer)
-    drive.broker.deliverer.reject(entry, dead_letters.REJECTED, drive.now_us)
+    drive.broker.queues.reject(entry, dead_letters.REJECTED, drive.now_us)
     drive.commit()
 
     assert (0, 0, 1) == (
@@ -178,7 +178,7 @@ def test_a_requeued_message_comes_back_at_once(drive: Drive) -> None:
     drive.publish_many("q", 2)
     consumer = drive.join(queue, 1)
     (entry,) = drive.taken(consumer)
-    drive.broker.deliverer.requeue(entry, 0, drive.now_us)
+    drive.broker.queues.requeue(entry, 0, drive.now_us)
 
     assert [(2, 2)] == [(e.id, e.attempts) for e in drive.taken(consumer)]
 
@@ -189,9 +189,9 @@ def test_a_requeued_message_keeps_away_as_long_as_was_asked(drive: Drive) -> Non
     drive.publish_many("q", 2)
     consumer = drive.join(queue, 1)
     (entry,) = drive.taken(consumer)
-    drive.broker.deliverer.requeue(entry, 10 * S, drive.now_us)
+    drive.broker.queues.requeue(entry, 10 * S, drive.now_us)
     (other,) = drive.taken(consumer)
-    drive.broker.deliverer.acknowledge(other, drive.now_us)
+    drive.broker.queues.acknowledge(other, drive.now_us)
     waiting = queue.waiting()
     drive.advance(10 * S - 1)
     early = drive.pushed_ids(consumer)
@@ -207,8 +207,8 @@ def test_a_delayed_message_can_still_be_acknowledged(drive: Drive) -> None:
     drive.publish_many("q", 1)
     consumer = drive.join(queue)
     (entry,) = drive.taken(consumer)
-    drive.broker.deliverer.requeue(entry, 10 * S, drive.now_us)
-    drive.broker.deliverer.acknowledge(entry, drive.now_us)
+    drive.broker.queues.requeue(entry, 10 * S, drive.now_us)
+    drive.broker.queues.acknowledge(entry, drive.now_us)
     drive.advance(20 * S)
 
     assert ([], 0) == (drive.pushed_ids(consumer), queue.waiting())
@@ -221,7 +221,7 @@ def test_the_last_attempt_requeued_is_a_dead_letter(drive: Drive) -> None:
     consumer = drive.join(queue)
     for delay_us in (0, 10 * S):
         (entry,) = drive.taken(consumer)
-        drive.broker.deliverer.requeue(entry, delay_us, drive.now_us)
+        drive.broker.queues.requeue(entry, delay_us, drive.now_us)
     drive.commit()
 
     assert (0, 2) == (queue.waiting(), drive.queue("dlq.q").waiting())
@@ -235,7 +235,7 @@ def test_a_message_that_came_back_is_not_handed_out_twice(drive: Drive) -> None:
     (entry,) = drive.taken(consumer)
     consumer.peer.room_bytes = 0
     drive.advance(ACK_TIMEOUT_US)
-    drive.broker.deliverer.requeue(entry, 0, drive.now_us)
+    drive.broker.queues.requeue(entry, 0, drive.now_us)
     ada, bob = drive.join(queue), drive.join(queue)
 
     assert [[2], []] == held(drive, ada, bob)
@@ -250,7 +250,7 @@ def test_a_message_that_came_back_can_be_put_off(drive: Drive) -> None:
     (entry,) = drive.taken(consumer)
     consumer.peer.room_bytes = 0
     drive.advance(ACK_TIMEOUT_US)
-    drive.broker.deliverer.requeue(entry, 5 * S, drive.now_us)
+    drive.broker.queues.requeue(entry, 5 * S, drive.now_us)
     other = drive.join(queue)
     early = drive.pushed_ids(other)
     drive.advance(6 * S)

@@ -27,7 +27,7 @@ from tests.unit.broker.drive import Drive
 def letter_ids(drive: Drive, letters: Queue) -> list[int]:
     """Return the ids of the letters that are read into the window, oldest first."""
     for lane in letters.lanes:
-        drive.broker.deliverer.read_ahead(lane)
+        drive.broker.dispatch.effects.read_ahead(lane)
     drive.serve_reads()
     return [entry.id for lane in letters.lanes for entry in lane.ready]
 
@@ -43,13 +43,13 @@ def logged(drive: Drive, letters: Queue) -> list[int]:
 
 def send_one(drive: Drive, letters: Queue, letter_id: int) -> int:
     """Send one letter back as the server does, once the log's reader is idle."""
-    deliverer = drive.broker.deliverer
-    outcome = deliverer.replay_one(letters, letter_id, drive.now_us)
+    queues = drive.broker.queues
+    outcome = queues.replay_one(letters, letter_id, drive.now_us)
     if outcome != FAR:
         return outcome
     letter = stored(letters.topic, letter_id, drive.log.records[letter_id - 1])
     previous = max([one for one in logged(drive, letters) if one < letter_id], default=0)
-    return deliverer.replay_ahead(letters, letter, previous, drive.now_us)
+    return queues.replay_ahead(letters, letter, previous, drive.now_us)
 
 
 def payloads(drive: Drive, name: str) -> list[bytes]:
@@ -59,7 +59,7 @@ def payloads(drive: Drive, name: str) -> list[bytes]:
     while entries := drive.taken(consumer):
         for entry in entries:
             found.append(entry.message.payload)
-            drive.broker.deliverer.acknowledge(entry, drive.now_us)
+            drive.broker.queues.acknowledge(entry, drive.now_us)
         drive.serve_reads()
     drive.leave(consumer)
     drive.commit()
@@ -92,15 +92,15 @@ def test_a_letter_that_is_held_or_gone_does_not_go_back() -> None:
     drive = Drive()
     letters = buried(drive, 2)
     first, second = letter_ids(drive, letters)
-    deliverer = drive.broker.deliverer
-    sent = deliverer.replay_one(letters, first, drive.now_us)
+    queues = drive.broker.queues
+    sent = queues.replay_one(letters, first, drive.now_us)
     drive.commit()
-    again = deliverer.replay_one(letters, first, drive.now_us)
+    again = queues.replay_one(letters, first, drive.now_us)
     consumer = drive.join(letters)
     (entry,) = drive.taken(consumer)
-    held = deliverer.replay_one(letters, second, drive.now_us)
+    held = queues.replay_one(letters, second, drive.now_us)
     drive.leave(consumer)
-    returned = deliverer.replay_one(letters, second, drive.now_us)
+    returned = queues.replay_one(letters, second, drive.now_us)
 
     assert (SENT, GONE, HELD, SENT) == (sent, again, held, returned)
     assert second == entry.id
@@ -111,13 +111,13 @@ def test_a_letter_of_unknown_origin_stays_by_itself_too() -> None:
     drive = Drive()
     letters = buried(drive, 1)
     drive.publish_many("dlq.q", 1)
-    deliverer = drive.broker.deliverer
+    queues = drive.broker.queues
     _, strange = letter_ids(drive, letters)
-    ready = deliverer.replay_one(letters, strange, drive.now_us)
+    ready = queues.replay_one(letters, strange, drive.now_us)
     consumer = drive.join(letters)
     drive.taken(consumer)
     drive.leave(consumer)
-    returned = deliverer.replay_one(letters, strange, drive.now_us)
+    returned = queues.replay_one(letters, strange, drive.now_us)
 
     assert (UNSENDABLE, UNSENDABLE) == (ready, returned)
 
@@ -175,7 +175,7 @@ def test_a_letter_that_the_log_refuses_after_it_was_passed_is_at_hand() -> None:
         send_one(drive, letters, letter_id)
     drive.serve_reads()
 
-    assert not letters.lanes[0].behind
+    assert not letters.lanes[0].position.behind
     drive.refuse()
     drive.broker.accept_again()
     assert 3 == letters.waiting()
@@ -187,11 +187,11 @@ def test_a_letter_does_not_go_ahead_while_the_log_is_read() -> None:
     drive = Drive(Settings(window=2))
     letters = buried(drive, 8)
     late = logged(drive, letters)[6]
-    drive.broker.deliverer.read_ahead(letters.lanes[0])
+    drive.broker.dispatch.effects.read_ahead(letters.lanes[0])
     letter = stored(letters.topic, late, drive.log.records[late - 1])
     outcomes = {
-        drive.broker.deliverer.replay_one(letters, late, drive.now_us),
-        drive.broker.deliverer.replay_ahead(letters, letter, late - 1, drive.now_us),
+        drive.broker.queues.replay_one(letters, late, drive.now_us),
+        drive.broker.queues.replay_ahead(letters, letter, late - 1, drive.now_us),
     }
     drive.serve_reads()
 
@@ -273,7 +273,7 @@ def test_a_letter_of_a_deleted_queue_is_gone() -> None:
     """Whoever has read it meanwhile does not bring it back."""
     drive = Drive()
     letters = buried(drive, 2)
-    drive.broker.deliverer.delete(letters)
+    drive.broker.queues.delete(letters)
 
     assert GONE == send_one(drive, letters, logged(drive, letters)[1])
 
@@ -288,7 +288,7 @@ def test_a_queue_that_is_emptied_one_by_one_keeps_no_log() -> None:
         drive.commit()
 
     lane = letters.lanes[0]
-    assert (False, None, 0) == (lane.behind, lane.settled, lane.unsettled)
+    assert (False, None, 0) == (lane.position.behind, lane.position.settled, lane.unsettled)
     assert numbered(5, 0, 3, 1, 4, 2) == payloads(drive, "q")
     assert len(drive.log.records) + 1 == drive.broker.needed_id()
 
@@ -300,11 +300,11 @@ def test_only_so_many_ranges_go_ahead() -> None:
     first, *_, last = logged(drive, letters)
     letter_ids(drive, letters)
     lane = letters.lanes[0]
-    lane.settled = Settled(lane.cursor)
+    lane.position.settled = Settled(lane.position.cursor)
     for number in range(1, AHEAD_RANGES_MAX):
-        lane.settled.add(last + 2 * number, last + 2 * number + 1)
+        lane.position.settled.add(last + 2 * number, last + 2 * number + 1)
 
-    assert (AHEAD_RANGES_MAX, 4) == (lane.settled.range_count, letters.waiting())
+    assert (AHEAD_RANGES_MAX, 4) == (lane.position.settled.range_count, letters.waiting())
     assert CROWDED == send_one(drive, letters, last)
     assert SENT == send_one(drive, letters, first)
     assert 3 == letters.waiting()
@@ -336,7 +336,7 @@ def test_every_letter_is_in_one_place(steps: list[tuple[str, int]]) -> None:
         if kind == "one":
             send_one(drive, letters, ids[number])
         elif kind == "oldest":
-            drive.broker.deliverer.replay(letters, 1, drive.now_us)
+            drive.broker.queues.replay(letters, 1, drive.now_us)
         elif kind == "read":
             letter_ids(drive, letters)
         elif kind == "commit":
@@ -353,7 +353,7 @@ def test_every_letter_is_in_one_place(steps: list[tuple[str, int]]) -> None:
             consumer = drive.join(letters, 1)
             for entry in drive.taken(consumer)[:1]:
                 consumed.append(entry.message.payload)
-                drive.broker.deliverer.acknowledge(entry, drive.now_us)
+                drive.broker.queues.acknowledge(entry, drive.now_us)
             drive.leave(consumer)
             drive.commit()
     finish(drive)

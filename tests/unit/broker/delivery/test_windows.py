@@ -2,8 +2,9 @@
 
 import pytest
 
+from braidmq.broker.delivery.channels import Entry
 from braidmq.broker.delivery.rules import of_settings
-from braidmq.broker.delivery.subscriptions import Entry, Subscription
+from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats

@@ -153,7 +153,7 @@ def test_subscriptions_have_a_bound() -> None:
     connection.receive(subscribe(1, "t"))
     hand.commit()
     wire.take()
-    subscriptions = hand.engine.broker.subscriptions
+    subscriptions = hand.engine.broker.subscriptions.by_id
     subscriptions.update(dict.fromkeys(range(2, SUBSCRIPTIONS_MAX + 1), subscriptions[1]))
     connection.receive(subscribe(2, "t"))
 
@@ -174,7 +174,7 @@ def test_a_queue_in_memory_takes_durable_publishes_while_the_log_is_full() -> No
     connection.receive(publish(2, "q", b"b") + publish(3, "t", b"c"))
 
     assert wire.take() == frames(nack(3, 500, FULL))
-    assert 1 == hand.engine.broker.deliverer.queues["q"].waiting()
+    assert 1 == hand.engine.broker.queues.by_name["q"].waiting()
 
 
 def test_a_publisher_that_waits_for_room_is_listed_once() -> None:
@@ -187,7 +187,7 @@ def test_a_publisher_that_waits_for_room_is_listed_once() -> None:
     connection.receive(publish(1, "q", b"a") + publish(2, "q", b"b") + ping(3))
     for _ in range(3):
         connection.wake()
-    queue = hand.engine.broker.deliverer.queues["q"]
+    queue = hand.engine.broker.queues.by_name["q"]
     assert [connection] == queue.blocked
     hand.settle()
     assert [] == wire.take()
@@ -220,7 +220,7 @@ def test_a_letter_in_memory_does_not_let_a_ping_overtake() -> None:
     hand.settle()
 
     assert ([], frames(pong(3))) == (before, wire.take())
-    assert 1 == hand.engine.broker.deliverer.queues["grave"].waiting()
+    assert 1 == hand.engine.broker.queues.by_name["grave"].waiting()
 
 
 def test_redirected_publishes_wait_for_the_log_too() -> None:
@@ -234,7 +234,7 @@ def test_redirected_publishes_wait_for_the_log_too() -> None:
     hand.settle()
 
     assert UNCOMMITTED_BYTES_MAX <= waiting < UNCOMMITTED_BYTES_MAX + 2 * len(body)
-    assert 12 == hand.engine.broker.deliverer.queues["dlq.q"].waiting()
+    assert 12 == hand.engine.broker.queues.by_name["dlq.q"].waiting()
 
 
 def test_a_letter_that_the_log_refuses_is_told() -> None:

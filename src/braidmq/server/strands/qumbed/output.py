@@ -172,7 +172,7 @@ class QumbedOutput(Connection):
                 room -= len(frame)
                 self._collected_bytes += len(frame)
                 self._out.append(frame)
-                if follower is not None and follower.recorded and message.id:
+                if follower is not None and follower.id > 0 and message.id:
                     follower.unreceived.append(message.id)
                     self._collected.append(Sent(0, follower, message.id))
         self.deliveries = deliveries[taken:]

@@ -47,7 +47,7 @@ class VibeConnection(VibeManagement):
         self._blocked: deque[session.Command] = deque()
         self._blocked_bytes: int = 0
         self._given = Given(self)
-        self._acknowledged: bool = False  # since the last fence
+        self._acknowledged: bool = False  # since the last barrier
         self._paid: bool = False  # the command at hand has its token
 
     # What the base asks for.
@@ -261,7 +261,7 @@ class VibeConnection(VibeManagement):
             if len(self._may_publish) >= session.KNOWN_QUEUES_MAX:
                 self._may_publish.clear()
             self._may_publish[request.queue] = principal.version
-        queue = self._broker.deliverer.queues.get(request.queue)
+        queue = self._broker.queues.by_name.get(request.queue)
         topic = self._topic_without_queue(request) if queue is None else queue.topic
         if topic is None:
             return True
@@ -313,8 +313,8 @@ class VibeConnection(VibeManagement):
         """Make the peer a consumer; say whether that could be done yet."""
         if not self._is_allowed(permissions.SUBSCRIBE, request):
             return True
-        deliverer = self._broker.deliverer
-        queue = deliverer.queues.get(request.queue)
+        queues = self._broker.queues
+        queue = queues.by_name.get(request.queue)
         if queue is None:
             queue = self._auto_create(request, now_us)
             if queue is None:
@@ -326,7 +326,7 @@ class VibeConnection(VibeManagement):
                 self._host.waiting.append(self)
             return False
         prefetch = int(request.headers.get("prefetch", str(PREFETCH_DEFAULT)))
-        deliverer.join(self, queue, 0 if self._input_finished else prefetch)
+        queues.join(self, queue, 0 if self._input_finished else prefetch)
         ack = self._session.reply(
             messages.SUBSCRIBE_ACK,
             request.id,
@@ -334,15 +334,15 @@ class VibeConnection(VibeManagement):
             headers={"queueName": request.queue, "subscriptionId": request.id},
         )
         self._reply(ack)
-        deliverer.pump_queue(queue, now_us)
+        queues.pump(queue, now_us)
         return True
 
     def _leave(self, name: str, now_us: int) -> None:
-        queue = self._broker.deliverer.queues.get(name)
-        consumer = self.consumers.pop(queue.id, None) if queue is not None else None
+        queue = self._broker.queues.by_name.get(name)
+        consumer = self.queue_consumers.pop(queue.id, None) if queue is not None else None
         if consumer is not None:
             self._collect()  # what it was given before this is its own to acknowledge
-            self._broker.deliverer.leave_queue(consumer, now_us, counted=False)
+            self._broker.queues.leave(consumer, now_us, counted=False)
 
     def _unsubscribed(self, command: session.Command) -> bytes:
         queue = command.queue
@@ -351,9 +351,9 @@ class VibeConnection(VibeManagement):
 
     def _return_everything(self, now_us: int) -> None:
         self._collect()
-        for consumer in list(self.consumers.values()):
-            self._broker.deliverer.leave_queue(consumer, now_us, counted=False)
-        self.consumers = {}
+        for consumer in list(self.queue_consumers.values()):
+            self._broker.queues.leave(consumer, now_us, counted=False)
+        self.queue_consumers = {}
 
     def _acknowledge(self, request: session.Request, now_us: int) -> None:
         message_id = request.headers.get("messageId") or request.id
@@ -363,18 +363,18 @@ class VibeConnection(VibeManagement):
             return
         self._acknowledged = True
         result = request.headers.get("result")
-        deliverer = self._broker.deliverer
+        queues = self._broker.queues
         if result is None:
-            deliverer.acknowledge(entry, now_us)
+            queues.acknowledge(entry, now_us)
         elif result == "reject":
-            deliverer.reject(entry, dead_letters.REJECTED, now_us)
+            queues.reject(entry, dead_letters.REJECTED, now_us)
         else:
             delay_us = int(request.headers.get("delayMs", "0")) * US_PER_MS
-            deliverer.requeue(entry, delay_us, now_us)
+            queues.requeue(entry, delay_us, now_us)
 
     def _ping(self, command: session.Command) -> None:
         if self._acknowledged:
             self._acknowledged = False
-            self._last_id = self._broker.fence()
+            self._last_id = self._broker.barrier()
         pong = self._session.reply(messages.PONG, command.id, command.queue)
         self._reply_after(WaitingReply(self._last_id, pong))

@@ -187,7 +187,7 @@ def test_too_many_subscriptions_are_refused() -> None:
     """SERVER_ERROR: those of all strands count together."""
     hand = QumbedHand()
     stream, wire = hand.stream()
-    subscriptions = hand.engine.broker.subscriptions
+    subscriptions = hand.engine.broker.subscriptions.by_id
     blip, _ = hand.connect()
     topic = hand.engine.broker.topics.get("t")
     assert topic is not None
