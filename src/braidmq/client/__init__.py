@@ -12,7 +12,8 @@
 
 from typing import Unpack
 
-from braidmq.client.blip import client as blip
+from braidmq.client.blip import strand as blip
+from braidmq.client.deliveries import Message, Priority, QueueInfo, Receipt, Stats
 from braidmq.client.errors import (
     AuthenticationFailed,
     ClientError,
@@ -37,7 +38,6 @@ from braidmq.client.errors import (
     SubscriptionGone,
     SubscriptionRefused,
 )
-from braidmq.client.messages import Message, Priority, QueueInfo, Receipt, Stats
 from braidmq.client.options import QUMBED_OPTIONS, Choices, Options
 from braidmq.client.surface import Client, Connecting, Subscription
 from braidmq.client.url import parse
@@ -98,7 +98,7 @@ def connect(url: str, *, key: str | None = None, **options: Unpack[Choices]) -> 
     endpoint = parse(url, key=key)
     chosen = Options(**options)
     if endpoint.strand == "qumbed":
-        from braidmq.client.qumbed import client as qumbed  # noqa: PLC0415 - see there
+        from braidmq.client.qumbed import strand as qumbed  # noqa: PLC0415 - see there
 
         return Connecting(lambda: qumbed.connect(endpoint, chosen))
     for name in QUMBED_OPTIONS:
@@ -106,6 +106,6 @@ def connect(url: str, *, key: str | None = None, **options: Unpack[Choices]) -> 
             raise NotSupported(endpoint.strand, name)
     if endpoint.strand == "blip":
         return Connecting(lambda: blip.connect(endpoint, chosen))
-    from braidmq.client.vibe import client as vibe  # noqa: PLC0415 - see there
+    from braidmq.client.vibe import strand as vibe  # noqa: PLC0415 - see there
 
     return Connecting(lambda: vibe.connect(endpoint, chosen))

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Final, Generic, TypeVar
 
+from braidmq.client.deliveries import Payload, Receipt
 from braidmq.client.errors import (
     ClientError,
     InvalidArgument,
@@ -18,7 +19,6 @@ from braidmq.client.errors import (
     PublishFailed,
     PublishRefused,
 )
-from braidmq.client.messages import Payload, Receipt
 from braidmq.client.replies import Refusal, Replies
 
 CHUNK_BYTES: Final = 256 * 1024

@@ -11,6 +11,7 @@ from typing import Final, Generic
 
 from braidmq.client.backoff import Backoff
 from braidmq.client.connection import C
+from braidmq.client.deliveries import Receipt
 from braidmq.client.errors import (
     ClientError,
     Closed,
@@ -21,7 +22,6 @@ from braidmq.client.errors import (
     PublishRefused,
 )
 from braidmq.client.link import Health, Link, Resident
-from braidmq.client.messages import Receipt
 from braidmq.client.options import Options
 from braidmq.client.publishing import FLIGHTS_MAX, Chunk, Flight, T
 from braidmq.client.surface import Client, Subscription

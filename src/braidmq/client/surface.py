@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
+from braidmq.client.deliveries import Message, Payload, QueueInfo, Receipt, Stats
 from braidmq.client.errors import PublishError
-from braidmq.client.messages import Message, Payload, QueueInfo, Receipt, Stats
 from braidmq.client.options import PublicKey
 
 OnGap = Callable[[int, int], object]

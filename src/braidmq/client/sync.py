@@ -21,9 +21,9 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 
 import braidmq.client
 from braidmq.client import surface
+from braidmq.client.deliveries import Message as AsyncMessage
+from braidmq.client.deliveries import Payload, QueueInfo, Receipt, Stats
 from braidmq.client.errors import ClientError, Closed, PublishError
-from braidmq.client.messages import Message as AsyncMessage
-from braidmq.client.messages import Payload, QueueInfo, Receipt, Stats
 from braidmq.client.options import PublicKey
 
 TAKE_MAX: Final = 64

@@ -11,10 +11,10 @@ import pytest
 
 from braidmq.client.blip import connection as blip
 from braidmq.client.connection import Connection
-from braidmq.client.consumer import Consumer
 from braidmq.client.options import Options
 from braidmq.client.qumbed import connection as qumbed
 from braidmq.client.strand import StrandClient
+from braidmq.client.subscription import Consumer
 from braidmq.client.surface import Client, Subscription
 from braidmq.client.url import parse
 from braidmq.client.vibe import connection as vibe

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from braidmq.client.deliveries import Message
 from braidmq.client.inbox import Inbox
-from braidmq.client.messages import Message
 
 pytestmark = pytest.mark.asyncio
 

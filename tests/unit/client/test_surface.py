@@ -5,11 +5,11 @@ import inspect
 import pytest
 
 from braidmq.client import surface, sync
-from braidmq.client.blip.client import BlipClient
+from braidmq.client.blip.strand import BlipClient
 from braidmq.client.blip.subscription import BlipSubscription
-from braidmq.client.qumbed.client import QumbedClient
+from braidmq.client.qumbed.strand import QumbedClient
 from braidmq.client.qumbed.subscription import QumbedSubscription
-from braidmq.client.vibe.client import VibeClient
+from braidmq.client.vibe.strand import VibeClient
 from braidmq.client.vibe.subscription import VibeSubscription
 
 PAIRS = [

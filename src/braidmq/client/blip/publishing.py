@@ -6,6 +6,7 @@ from typing import Final
 from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.client.blip.connection import BlipConnection, Refusal
 from braidmq.client.connection import Fence
+from braidmq.client.deliveries import Payload, Receipt
 from braidmq.client.errors import (
     InvalidArgument,
     OutcomeUnknown,
@@ -13,7 +14,6 @@ from braidmq.client.errors import (
     PublishFailed,
     PublishRefused,
 )
-from braidmq.client.messages import Payload, Receipt
 from braidmq.client.publishing import Chunk, Flight, payload_bytes
 from braidmq.wire.blip import frames, messages
 

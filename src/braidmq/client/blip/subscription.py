@@ -21,8 +21,8 @@ from braidmq.client.blip.connection import (
     Tenant,
     open_connection,
 )
-from braidmq.client.consumer import Consumer
 from braidmq.client.credit import CreditWindow
+from braidmq.client.deliveries import Message
 from braidmq.client.errors import (
     Closed,
     ConnectionLost,
@@ -34,8 +34,8 @@ from braidmq.client.errors import (
 )
 from braidmq.client.inbox import Inbox
 from braidmq.client.link import Health
-from braidmq.client.messages import Message
 from braidmq.client.options import Options
+from braidmq.client.subscription import Consumer
 from braidmq.client.surface import OnGap, Subscription
 from braidmq.client.url import Endpoint
 from braidmq.wire.blip import messages
@@ -129,7 +129,7 @@ class BlipMessage(Message):
 
 
 class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
-    """A subscription of a :class:`~braidmq.client.blip.client.BlipClient`."""
+    """A subscription of a :class:`~braidmq.client.blip.strand.BlipClient`."""
 
     def __init__(
         self,

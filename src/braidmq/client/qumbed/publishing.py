@@ -5,12 +5,12 @@ from functools import partial
 from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
+from braidmq.client.deliveries import Payload, Receipt
 from braidmq.client.errors import (
     InvalidArgument,
     OutcomeUnknown,
     PublishError,
 )
-from braidmq.client.messages import Payload, Receipt
 from braidmq.client.publishing import (
     AnsweredFlight,
     Chunk,

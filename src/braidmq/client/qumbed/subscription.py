@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from braidmq.client.consumer import Consumer
+from braidmq.client.deliveries import Message
 from braidmq.client.errors import (
     ClientError,
     Closed,
@@ -33,7 +33,6 @@ from braidmq.client.errors import (
 )
 from braidmq.client.inbox import Inbox
 from braidmq.client.link import Health
-from braidmq.client.messages import Message
 from braidmq.client.options import Options
 from braidmq.client.qumbed.connection import (
     QumbedConnection,
@@ -44,6 +43,7 @@ from braidmq.client.qumbed.connection import (
 from braidmq.client.qumbed.envelope import Opened, Opener
 from braidmq.client.qumbed.publishing import STRAND
 from braidmq.client.qumbed.schemas import Schemas
+from braidmq.client.subscription import Consumer
 from braidmq.client.surface import Subscription
 from braidmq.client.url import Endpoint
 from braidmq.wire.qumbed import messages
@@ -121,7 +121,7 @@ class QumbedMessage(Message):
 
 
 class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Tenant):
-    """A subscription of a :class:`~braidmq.client.qumbed.client.QumbedClient`."""
+    """A subscription of a :class:`~braidmq.client.qumbed.strand.QumbedClient`."""
 
     def __init__(
         self,

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from braidmq.client.deliveries import Payload, Priority, Receipt
 from braidmq.client.errors import (
     InvalidArgument,
     OutcomeUnknown,
     PublishError,
 )
-from braidmq.client.messages import Payload, Priority, Receipt
 from braidmq.client.publishing import (
     AnsweredFlight,
     Chunk,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from braidmq.client.deliveries import QueueInfo
 from braidmq.client.errors import ClientError, InvalidArgument
-from braidmq.client.messages import QueueInfo
 from braidmq.client.vibe.publishing import check_queue
 from braidmq.wire.vibe.queue_options import MODES, STRATEGIES, parse_timespan
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from braidmq.client.consumer import Consumer
 from braidmq.client.credit import CreditWindow
+from braidmq.client.deliveries import Message
 from braidmq.client.errors import (
     ClientError,
     Closed,
@@ -28,9 +28,9 @@ from braidmq.client.errors import (
 )
 from braidmq.client.inbox import Inbox
 from braidmq.client.link import Health
-from braidmq.client.messages import Message
 from braidmq.client.options import Options
 from braidmq.client.replies import Replies
+from braidmq.client.subscription import Consumer
 from braidmq.client.surface import Subscription
 from braidmq.client.url import Endpoint
 from braidmq.client.vibe.connection import (
@@ -150,7 +150,7 @@ def unpacked(body: messages.Body) -> bytes:
 
 
 class VibeSubscription(Consumer[VibeConnection, VibeMessage], Tenant):
-    """A subscription of a :class:`~braidmq.client.vibe.client.VibeClient`."""
+    """A subscription of a :class:`~braidmq.client.vibe.strand.VibeClient`."""
 
     def __init__(
         self,

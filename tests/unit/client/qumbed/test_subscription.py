@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 import braidmq
-from braidmq.client.consumer import Consumer
 from braidmq.client.qumbed import subscription as module
 from braidmq.client.qumbed.envelope import Sealer
 from braidmq.client.qumbed.subscription import QumbedMessage
+from braidmq.client.subscription import Consumer
 from braidmq.wire.qumbed import messages
 from tests.unit.client.peer import die, ignore
 from tests.unit.client.qumbed.peer import GATEWAY, Peer, refusing

@@ -4,11 +4,11 @@ from itertools import count
 
 import pytest
 
+from braidmq.client.deliveries import Priority
 from braidmq.client.errors import (
     InvalidArgument,
     NotSupported,
 )
-from braidmq.client.messages import Priority
 from braidmq.client.vibe.publishing import (
     BODY_BYTES_MAX,
     Envelope,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from braidmq.client.deliveries import QueueInfo
 from braidmq.client.errors import ClientError, InvalidArgument
-from braidmq.client.messages import QueueInfo
 from braidmq.client.vibe.queues import declaration, read_info, read_names
 from braidmq.wire.vibe.frames import DIALECT_1_0, DIALECT_1_1
 from braidmq.wire.vibe.queue_options import QueueFacts, read_options, write_info

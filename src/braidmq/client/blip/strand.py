@@ -18,6 +18,7 @@ from braidmq.client.blip.publishing import (
     refused,
 )
 from braidmq.client.blip.subscription import BlipSubscription, Traits
+from braidmq.client.deliveries import Payload, QueueInfo, Receipt, Stats
 from braidmq.client.errors import (
     ClientError,
     InvalidArgument,
@@ -25,7 +26,6 @@ from braidmq.client.errors import (
     OutcomeUnknown,
     PublishError,
 )
-from braidmq.client.messages import Payload, QueueInfo, Receipt, Stats
 from braidmq.client.options import Options, PublicKey
 from braidmq.client.publishing import chunks
 from braidmq.client.strand import StrandClient, refuse_sealing

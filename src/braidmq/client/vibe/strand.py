@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Final
 
+from braidmq.client.deliveries import Payload, QueueInfo, Receipt, Stats
 from braidmq.client.errors import (
     InvalidArgument,
     NotSupported,
@@ -16,7 +17,6 @@ from braidmq.client.errors import (
     PublishRefused,
     QueueRefused,
 )
-from braidmq.client.messages import Payload, QueueInfo, Receipt, Stats
 from braidmq.client.options import Options, PublicKey
 from braidmq.client.publishing import check_confirmed, chunks
 from braidmq.client.strand import StrandClient, refuse_sealing

@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 import braidmq
-from braidmq.client.consumer import Consumer
+from braidmq.client.subscription import Consumer
 from tests.unit.client.peer import die, ignore, quick
 from tests.unit.client.strands import AnyPeer, every_strand, forgotten
 

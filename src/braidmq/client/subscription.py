@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Generic, Self
 
 from braidmq.client.connection import C
+from braidmq.client.deliveries import Message
 from braidmq.client.errors import ClientError, Closed
 from braidmq.client.inbox import Inbox, M
 from braidmq.client.link import Health, Link, Resident
-from braidmq.client.messages import Message
 from braidmq.client.options import Options
 from braidmq.client.surface import Subscription
 from braidmq.client.url import Endpoint

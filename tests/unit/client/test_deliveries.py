@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.client.messages import Message, Priority, Receipt
+from braidmq.client.deliveries import Message, Priority, Receipt
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,7 +10,7 @@ import braidmq
 from braidmq.client import strand
 from braidmq.client.options import Options
 from braidmq.client.qumbed import KeyPair, TrustList
-from braidmq.client.qumbed.client import API_KEY_BYTES_MAX, QumbedClient
+from braidmq.client.qumbed.strand import API_KEY_BYTES_MAX, QumbedClient
 from braidmq.client.qumbed.subscription import QumbedMessage
 from braidmq.client.url import parse
 from braidmq.wire.qumbed import messages

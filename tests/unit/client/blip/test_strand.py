@@ -7,7 +7,7 @@ import pytest
 
 import braidmq
 from braidmq.client import publishing, strand
-from braidmq.client.blip.client import BlipClient
+from braidmq.client.blip.strand import BlipClient
 from braidmq.client.surface import Client
 from braidmq.wire.blip import frames, messages
 from tests.unit.client.blip.peer import Line, Peer

@@ -6,7 +6,7 @@ import pytest
 
 import braidmq
 from braidmq.client import strand
-from braidmq.client.vibe.client import CREDENTIAL_BYTES_MAX
+from braidmq.client.vibe.strand import CREDENTIAL_BYTES_MAX
 from braidmq.wire.vibe import messages
 from braidmq.wire.vibe.messages import Body
 from tests.unit.client.peer import quick

@@ -11,8 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from braidmq.client.deliveries import Payload, QueueInfo, Receipt, Stats
 from braidmq.client.errors import InvalidArgument, NotSupported, PublishError, PublishRefused
-from braidmq.client.messages import Payload, QueueInfo, Receipt, Stats
 from braidmq.client.options import Options, PublicKey, Trusting
 from braidmq.client.publishing import check_confirmed, chunks
 from braidmq.client.qumbed.boxes import KeyPair, check_public_key, parse_public_key
