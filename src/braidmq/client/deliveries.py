@@ -1,99 +1,44 @@
-"""What goes in and out of a client: messages, receipts, numbers. No strand is known here."""
+"""A message as a subscriber gets it, and how it is acknowledged or given back."""
 
-import enum
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Final
+from typing import ClassVar, Final
 
-Payload = bytes | bytearray | memoryview
-"""What can be published; what is received is always bytes."""
-
-
-class Priority(enum.IntEnum):
-    """How urgent a message is, on strands with priorities."""
-
-    LOW = 0
-    NORMAL = 1
-    HIGH = 2
-    CRITICAL = 3
-
+from braidmq.client import capabilities
+from braidmq.client.errors import ClientError
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What publishing a message came to."""
-
-    topic: str
-    qos: int
-    durable: bool
-    """The broker has committed it to its log; False: it was only handed over (QoS 0)."""
-
-    id: int | str | None = None
-    """The message's id, on strands that tell it: text on Vibe and Qumbed; None on Blip."""
-
-    repeated: bool = False
-    """It was sent more than once on request (`retry=True`), so it may be stored twice; on
-    Qumbed only when the broker's dedup window was over."""
-
-    delivered: int | None = None
-    """How many subscribers it was passed on to at once, where the strand tells (Qumbed)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """The broker's numbers, over all strands; counters start at 0 with its process."""
-
-    topics: int
-    subscribers: int
-    messages_published: int
-    messages_delivered: int
-    inflight: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
-    """A queue: how it was declared, and what is in it."""
-
-    name: str
-    waiting: int
-    in_flight: int
-    """Delivered, and neither acknowledged nor given back."""
-    subscribers: int
-    mode: str
-    """`RoundRobin`, `FanOutWithAck`, `FanOutWithoutAck` or `PriorityBased`."""
-    max_size: int | None
-    """How many messages may wait; None: any number."""
-    ttl: float | None
-    """After how many seconds a message expires; None: never."""
-    dead_letters: bool
-    dead_letter_name: str | None
-    overflow: str
-    """`DropOldest`, `DropNewest`, `BlockPublisher` or `RedirectToDlq`."""
-    max_attempts: int
-    durable: bool
-    created: datetime | None
+log = logging.getLogger("braidmq.client")
 
 
 class Message(ABC):
-    """A message as it was received; acknowledge it, or it comes again."""
+    """A message as it was received; the broker redelivers it until it is acknowledged."""
 
-    __slots__ = ("id", "payload", "qos", "topic")
+    __slots__ = {  # noqa: RUF023 - with their docstrings, for `help` and the blocking facade
+        "topic": "The topic it was published to.",
+        "payload": "What was published.",
+        "id": (
+            "The message's id, the same on every redelivery: a number on Blip (None for\n"
+            "QoS 0) and Qumbed; on Vibe the text that its publisher chose."
+        ),
+        "qos": "The effective QoS: the lower of the publisher's and the subscriber's.",
+        "_settled": "It was acknowledged or given back.",
+    }
+
+    strand: ClassVar[str]
 
     topic: str
     payload: bytes
     id: int | str | None
-    """The message's id, the same on every redelivery: a number on Blip (None for QoS 0, which
-    has none) and Qumbed, on Vibe the text that its publisher chose."""
     qos: int
+    _settled: bool
 
     @property
     def attempt(self) -> int | None:
-        """Which delivery of the message this is, from 1 on; None where the strand is silent."""
+        """Which delivery of the message this is, from 1; None if the strand does not say."""
         return None
 
     @property
@@ -103,7 +48,7 @@ class Message(ABC):
 
     @property
     def sender(self) -> bytes | None:
-        """The public key of who sealed the message; None on strands without sealing."""
+        """The public key that sealed the message; None on strands without sealing."""
         return None
 
     @property
@@ -116,36 +61,45 @@ class Message(ABC):
         """The id of the schema that the message was published with; empty without one."""
         return ""
 
-    @abstractmethod
     async def ack(self, *, confirmed: bool = False) -> None:
         """Tell the broker that the message is done; a second call does nothing.
 
-        The acknowledgement is handed over and not waited for, unless *confirmed*. Without
-        having heard of it, the broker delivers the message again.
+        The acknowledgement is sent and not waited for, unless *confirmed*. A broker that did
+        not receive it delivers the message again.
 
         Raises:
             StaleDelivery: *confirmed*, and the delivery was no longer open.
             ConnectionLost: *confirmed*, and the connection broke before the answer.
             Closed: The subscription was closed.
         """
+        await self._settle(lambda: self._ack(confirmed=confirmed))
 
-    @abstractmethod
     async def nack(self, *, delay: float | None = None, dead_letter: bool = False) -> None:
-        """Give the message back: to be delivered again after *delay*, or to be buried.
+        """Give the message back: to be redelivered after *delay*, or to be dead-lettered.
 
         Raises:
             NotSupported: The strand has no such frame.
         """
+        capabilities.check(self.strand, ("nack",))
+        await self._settle(lambda: self._nack(delay=delay, dead_letter=dead_letter))
 
-    @abstractmethod
     async def failed(self) -> None:
-        """Do what the strand can do for a message whose handler has raised."""
+        """Give back a message whose handler raised, on a strand that can.
+
+        This never raises: the handler's own exception is what the caller must see. If the
+        message cannot be given back, the broker redelivers it when its timer runs out.
+        """
+        if capabilities.has(self.strand, "nack"):
+            try:
+                await self.nack()
+            except ClientError as error:
+                log.warning("message %s was not given back: %s", self.id, error)
 
     def process(self) -> "Processing":
-        """Return an async context manager: acknowledge when the block ends well.
+        """Return an async context manager that acknowledges when its block succeeds.
 
-        On an exception the message is given back, or, where the strand cannot (Blip), left
-        unacknowledged to be delivered again; the exception goes on.
+        On an exception the message is given back or, where the strand cannot (Blip), left
+        unacknowledged, to be redelivered; the exception propagates.
         """
         return Processing(self)
 
@@ -154,6 +108,28 @@ class Message(ABC):
             f"<{type(self).__name__} topic={self.topic!r} id={self.id} qos={self.qos}"
             f" payload={len(self.payload)} bytes>"
         )
+
+    # --- implemented by each strand ---------------------------------------------------------
+
+    @abstractmethod
+    def _ack(self, *, confirmed: bool) -> Awaitable[None]:
+        """Send the acknowledgement."""
+
+    def _nack(self, *, delay: float | None, dead_letter: bool) -> Awaitable[None]:
+        """Send the refusal; called only if the strand has `nack`."""
+        raise NotImplementedError
+
+    # --- inside -----------------------------------------------------------------------------
+
+    async def _settle(self, send: Callable[[], Awaitable[None]]) -> None:
+        if self._settled:
+            return
+        self._settled = True  # before the first await, so that two tasks cannot both send
+        try:
+            await send()
+        except BaseException:
+            self._settled = False  # nothing was sent for certain: the caller may try again
+            raise
 
 
 class Processing:

@@ -77,7 +77,7 @@ async def test_a_subscription_is_entered_once(strand: type[AnyPeer]) -> None:
         with pytest.raises(braidmq.Closed, match="enter the subscription first"):
             await messages.fetch()
         async with messages:
-            with pytest.raises(braidmq.Closed, match="entered once"):
+            with pytest.raises(braidmq.Closed, match="entered only once"):
                 await messages.open()
 
 

@@ -1,196 +1,76 @@
-"""The client over the Blip strand: publishing with fences, subscriptions on their own lines.
+"""The Blip strand: publishing confirmed by fences, and subscriptions.
 
-One connection publishes. Every subscription has a connection of its own, because a delivery
-does not say which subscription it is for.
+Each subscription has a connection of its own, because a delivery does not say which
+subscription it is for.
 """
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from braidmq.client.blip.connection import BlipConnection, Refusal, Tenant, open_connection
-from braidmq.client.blip.publishing import (
-    SERVER_ERROR,
-    BlipFlight,
-    Envelope,
-    check_qos,
-    check_topic,
-    refused,
-)
+from braidmq.client.answers import Stats
+from braidmq.client.blip.connection import Answer, BlipConnection, Receiver, open_connection
+from braidmq.client.blip.publishing import BlipPosting, check_topic
 from braidmq.client.blip.subscription import BlipSubscription, Traits
-from braidmq.client.deliveries import Payload, QueueInfo, Receipt, Stats
-from braidmq.client.errors import (
-    ClientError,
-    InvalidArgument,
-    NotSupported,
-    OutcomeUnknown,
-    PublishError,
-)
-from braidmq.client.options import Options, PublicKey
-from braidmq.client.publishing import chunks
-from braidmq.client.strand import StrandClient, refuse_sealing
-from braidmq.client.surface import PREFETCH_DEFAULT, OnGap
+from braidmq.client.errors import ClientError, InvalidArgument, NotSupported
+from braidmq.client.link import Dialer
+from braidmq.client.options import Options, PublishOptions, SubscribeOptions
+from braidmq.client.strand import Strand
 from braidmq.client.url import Endpoint
 from braidmq.wire.blip import frames, messages
 
-STRAND: Final = "blip"
-
 KEY_BYTES_MAX: Final = frames.LENGTH_MAX_UNAUTHENTICATED - frames.LENGTH_MIN - 2
-"""A longer key does not fit into the frame that a broker reads of a stranger."""
+"""A longer key does not fit into the largest frame that a broker reads before it knows us."""
 
 
-async def connect(endpoint: Endpoint, options: Options) -> "BlipClient":
-    """Return a client that is connected.
+class BlipStrand(Strand[BlipConnection, bytes]):
+    """A client's strand that speaks Blip.
 
     Raises:
-        InvalidArgument: The key is none.
-        ConnectionFailed: No connection could be made; AuthenticationFailed: the key is wrong.
+        InvalidArgument: There is no usable API key.
     """
-    if not 1 <= len(endpoint.key.encode(errors="replace")) <= KEY_BYTES_MAX:
-        form = f"{STRAND}://KEY@{endpoint.address}"
-        raise InvalidArgument(f"no usable API key: connect to {form} or pass key=")
-    client = BlipClient(endpoint, options)
-    await client.open()
-    return client
 
-
-class BlipClient(StrandClient[BlipConnection, bytes]):
-    """A client that speaks Blip; :func:`connect` makes it."""
+    name = "blip"
 
     def __init__(self, endpoint: Endpoint, options: Options) -> None:
-        super().__init__(endpoint, options)
+        if not 1 <= len(endpoint.key.encode(errors="replace")) <= KEY_BYTES_MAX:
+            form = f"blip://KEY@{endpoint.address}"
+            raise InvalidArgument(f"no usable API key: connect to {form} or pass key=")
+        self._dialer = Dialer(endpoint, options, open_connection)
         self._traits = Traits()
+        self._latest: BlipPosting | None = None
+        super().__init__(self._dialer, Receiver())
 
-    async def _dial(self, on_lost: Callable[[BlipConnection], None]) -> BlipConnection:
-        return await open_connection(self._endpoint, self._options, Tenant(), on_lost)
+    def _posting(self, topic: str, options: PublishOptions) -> BlipPosting:
+        # Most programs publish to one topic again and again: lay its name out only once.
+        latest = self._latest
+        if latest is None or latest.topic != topic or latest.qos != options.qos:
+            latest = self._latest = BlipPosting(topic, options.qos)
+        return latest
 
-    async def publish(
-        self,
-        topic: str,
-        payload: Payload,
-        *,
-        qos: int = 1,
-        headers: Mapping[str, str] | None = None,
-        priority: int | None = None,
-        ttl: float | None = None,
-        recipient: PublicKey | None = None,
-        schema: str = "",
-        envelope: bool = False,
-        retry: bool = False,
-    ) -> Receipt:
-        """Publish a message; return when it is durable."""
-        refuse_sealing(STRAND, recipient=recipient, schema=schema, envelope=envelope)
-        for feature, value in (("headers", headers), ("priority", priority), ("ttl", ttl)):
-            if value is not None:
-                raise NotSupported(STRAND, feature)
-        laid_out = Envelope(topic, qos)
-        raw = laid_out.payload(payload)
-        self._begin()
-        try:
-            return await self._publish(laid_out, raw, retry=retry)
-        finally:
-            self._finish()
-
-    async def publish_many(
-        self,
-        topic: str,
-        payloads: Iterable[Payload],
-        *,
-        qos: int = 1,
-        recipient: PublicKey | None = None,
-        schema: str = "",
-        envelope: bool = False,
-        retry: bool = False,
-    ) -> list[Receipt | PublishError]:
-        """Publish messages in one pipeline; return a receipt or an error for each, in order."""
-        refuse_sealing(STRAND, recipient=recipient, schema=schema, envelope=envelope)
-        laid_out = Envelope(topic, qos)
-        return await self._publish_all(
-            chunks(laid_out.payload, payloads),
-            lambda chunk, connection: BlipFlight(laid_out, chunk, connection),
-            retry=retry,
-        )
-
-    def subscribe(
-        self,
-        topic: str,
-        *,
-        qos: int = 1,
-        prefetch: int = PREFETCH_DEFAULT,
-        subscription_id: int | None = None,
-        keep: bool | None = None,
-        on_gap: OnGap | None = None,
-        schema: str = "",
-        envelope: bool = False,
-    ) -> BlipSubscription:
-        """Return a subscription, to be entered with `async with` or awaited."""
-        refuse_sealing(STRAND, schema=schema, envelope=envelope)
-        self._check_open()
+    def _subscription(self, topic: str, options: SubscribeOptions) -> BlipSubscription:
         check_topic(topic)
-        check_qos(qos)
-        if prefetch < 1:
-            raise InvalidArgument(f"prefetch is at least 1, not {prefetch}")
-        if subscription_id is not None and subscription_id < 1:
-            raise InvalidArgument(f"subscription ids are above 0, not {subscription_id}")
-        subscription = BlipSubscription(
-            topic,
-            qos=qos,
-            prefetch=prefetch,
-            subscription_id=subscription_id or 0,
-            keep=subscription_id is not None if keep is None else keep,
-            on_gap=on_gap,
-            endpoint=self._endpoint,
-            options=self._options,
-            health=self._health,
-            traits=self._traits,
-            on_closed=self._subscriptions.discard,
+        if options.subscription_id is not None and options.subscription_id < 1:
+            problem = f"must be at least 1, not {options.subscription_id}"
+            raise InvalidArgument(f"subscription_id {problem}")
+        return BlipSubscription(
+            topic, options, dialer=self._dialer, traits=self._traits, on_closed=self._forget
         )
-        self._subscriptions.add(subscription)
-        return subscription
-
-    async def declare_queue(
-        self,
-        name: str,
-        *,
-        mode: str | None = None,
-        max_size: int | None = None,
-        ttl: float | None = None,
-        dead_letters: bool | None = None,
-        dead_letter_name: str | None = None,
-        overflow: str | None = None,
-        max_attempts: int | None = None,
-        durable: bool | None = None,
-    ) -> QueueInfo:
-        """Raise NotSupported: Blip has topics only."""
-        del name, mode, max_size, ttl, dead_letters, dead_letter_name, overflow
-        del max_attempts, durable
-        raise NotSupported(STRAND, "queues")
-
-    async def queue_info(self, name: str) -> QueueInfo | None:
-        """Raise NotSupported: Blip has topics only."""
-        del name
-        raise NotSupported(STRAND, "queues")
-
-    async def list_queues(self) -> list[str]:
-        """Raise NotSupported: Blip has topics only."""
-        raise NotSupported(STRAND, "queues")
-
-    async def delete_queue(self, name: str) -> None:
-        """Raise NotSupported: Blip has topics only."""
-        del name
-        raise NotSupported(STRAND, "queues")
 
     async def stats(self) -> Stats:
-        """Return the broker's numbers."""
+        """Return the broker's numbers.
+
+        Raises:
+            NotSupported: The broker knows only the frames of the specification.
+        """
         if not self._traits.credit:
-            # It knows none of the frames beyond the specification, and would hang up.
-            raise NotSupported(STRAND, "stats at this broker")
+            # STATS is an extension, like CREDIT: such a broker would hang up.
+            raise NotSupported(self.name, "stats at this broker")
         connection = await self._link.ready()
-        answer = await connection.ask(lambda cid: frames.encode(frames.STATS, cid))
-        if answer is None:
-            raise connection.lost()
-        if isinstance(answer, Refusal):
-            raise ClientError(f"stats refused: {answer.code} {answer.text}")
+        answer: Answer = await connection.ask(
+            lambda number: frames.encode(frames.STATS, number)
+        )
+        refusal = connection.refusal_of(answer)
+        if refusal is not None:
+            raise ClientError(f"stats refused: {refusal.code} {refusal.text}")
         assert isinstance(answer, messages.Stats)
         return Stats(
             answer.topics,
@@ -199,32 +79,3 @@ class BlipClient(StrandClient[BlipConnection, bytes]):
             answer.messages_delivered,
             answer.inflight,
         )
-
-    # --- inside -----------------------------------------------------------------------------
-
-    async def _publish(self, envelope: Envelope, payload: bytes, *, retry: bool) -> Receipt:
-        backoff = self._retry_backoff()
-        repeated = False
-        while True:
-            try:
-                connection = await self._link.ready()
-            except ClientError as error:
-                raise self._unsent(error, repeated=repeated) from error
-            await connection.writable()
-            if connection.is_lost:
-                continue  # while it was full; nothing was handed over
-            correlation_id = connection.publish(envelope.prefix, payload, qos=envelope.qos)
-            if envelope.qos == 0:
-                return envelope.receipt()
-            fence, reached = connection.fence()
-            reached_it = await reached
-            refusal = fence.refusals.get(correlation_id)
-            if refusal is None and reached_it:
-                return envelope.receipt(repeated=repeated)
-            if refusal is not None and not (retry and refusal.code >= SERVER_ERROR):
-                raise refused(refusal, envelope.topic)
-            if not retry:
-                raise OutcomeUnknown(str(connection.lost()))
-            repeated = True
-            if refusal is not None:
-                await asyncio.sleep(backoff.next_delay())
