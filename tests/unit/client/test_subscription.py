@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 import braidmq
-from braidmq.client.consumer import Consumer
+from braidmq.client.subscription import Consumer
 from tests.unit.client.peer import die, ignore, quick
 from tests.unit.client.strands import AnyPeer, every_strand, forgotten
 
@@ -77,7 +77,7 @@ async def test_a_subscription_is_entered_once(strand: type[AnyPeer]) -> None:
         with pytest.raises(braidmq.Closed, match="enter the subscription first"):
             await messages.fetch()
         async with messages:
-            with pytest.raises(braidmq.Closed, match="entered once"):
+            with pytest.raises(braidmq.Closed, match="entered only once"):
                 await messages.open()
 
 
