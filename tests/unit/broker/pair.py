@@ -192,7 +192,7 @@ class Pair(RuleBasedStateMachine):
         stats = broker.stats
         assert (oracle.published, oracle.delivered) == (stats.published, stats.delivered)
         assert (oracle.dropped, oracle.redelivered) == (
-            stats.dropped_overflow,
+            stats.dropped.overflow,
             stats.redelivered,
         )
         assert oracle.acknowledged == stats.acknowledged
