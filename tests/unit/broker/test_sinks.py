@@ -251,7 +251,7 @@ def test_the_oldest_gives_way_in_a_queue_that_drops_it() -> None:
 
     assert [b"1", b"2", b"3"] == payloads(drive)
     assert 2 == drive.queue("t").waiting()
-    assert 1 == drive.broker.stats.dropped_overflow
+    assert 1 == drive.broker.stats.dropped.overflow
 
 
 def test_rows_are_redirected_to_the_dead_letters_of_a_queue_that_says_so() -> None:
