@@ -31,9 +31,8 @@ _VERSIONS_READ: Final = (2, 3, 4)  # 2 has no followers; 2 and 3 have no cursors
 
 def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
     """Return the last id that the snapshot covers, and the snapshot."""
-    last_id = (
-        broker.full_barrier()
-    )  # progress in a record behind the snapshot would count twice
+    # Progress in a record behind the snapshot would count twice, so all of it is recorded first.
+    last_id = broker.full_barrier()
     topics = {topic.name: [topic.last_id, topic.message_count] for topic in broker.topics.all()}
     subscriptions = [s for s in broker.subscriptions.by_id.values() if s.qos == 1]
     pending: dict[int, int] = {}  # messages that are not committed, by lane or ledger
