@@ -31,7 +31,7 @@ _VERSIONS_READ: Final = (2, 3, 4)  # 2 has no followers; 2 and 3 have no cursors
 
 def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
     """Return the last id that the snapshot covers, and the snapshot."""
-    # Progress in a record behind the snapshot would count twice, so all of it is recorded first.
+    # Progress in a record behind the snapshot would count twice: all of it is recorded first.
     last_id = broker.full_barrier()
     topics = {topic.name: [topic.last_id, topic.message_count] for topic in broker.topics.all()}
     subscriptions = [s for s in broker.subscriptions.by_id.values() if s.qos == 1]
@@ -218,8 +218,8 @@ def _intent_of(row: list[Any]) -> Intent | None:
     if not row:
         return None
     intent_id, principal, query, sink, batch, stages, appended = row
-    places = [(stage_id, rows) for stage_id, rows in stages]
-    intent = Intent(intent_id, principal, query, sink, batch, places)
+    kept = [(stage_id, rows) for stage_id, rows in stages]
+    intent = Intent(intent_id, principal, query, sink, batch, kept)
     intent.appended = appended
     return intent
 
