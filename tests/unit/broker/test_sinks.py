@@ -147,7 +147,7 @@ def test_each_row_of_a_batch_has_its_place_in_a_stage(
     intent = Intent(1, "ada", "q", "", 1, stages)
 
     assert 5 == intent.rows
-    assert (stage, number) == intent.place(row)
+    assert (stage, number) == intent.locate(row)
 
 
 # What is remembered.
