@@ -68,7 +68,7 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # an interrupted wait must not leave the work behind
+            future.cancel()  # if the wait was interrupted, the work must not go on
             raise
 
     def stop(self) -> None:
