@@ -23,6 +23,9 @@ BODY_BYTES_MAX: Final = 16 * frames.BODY_MAX
 """The largest body that the client accepts: a broker may be configured to send more than the
 default."""
 
+ID_DIGITS_MAX: Final = 20
+"""Of the largest number that a request can have."""
+
 OFFERED_COMPRESSION: Final = "brotli,gzip"
 
 _COMPRESSIONS: Final = {"gzip": frames.GZIP, "brotli": frames.BROTLI}
@@ -135,8 +138,9 @@ class VibeConnection(Connection[Body]):
                 self._receiver.delivered()
 
     def _answer(self, body: Body) -> None:
-        # Requests and fences have numbers as ids, messages have not.
-        is_number = body.id.isdecimal() and body.id.isascii()
+        # Requests and fences have numbers as ids, messages have not. The length is checked
+        # because Python refuses to convert thousands of digits.
+        is_number = body.id.isdecimal() and body.id.isascii() and len(body.id) <= ID_DIGITS_MAX
         request_id = int(body.id) if is_number else body.id
         if body.type in _REPLIES:
             if not self._requests.reply(request_id, body) and body.type == messages.ERROR:
