@@ -1,7 +1,7 @@
 """Opening sealed payloads: NaCl boxes of Qumbed publishers, with or without an envelope.
 
-A payload is sealed when its message names its sender's public key and the payload is no JSON
-text. Inside the box there may be an envelope, version 2:
+A payload is sealed if its message names the sender's public key and the payload is not JSON.
+The box may contain an envelope, version 2:
 
     0      1        33         41             49              51
     +------+--------+----------+--------------+---------------+-------+
@@ -10,12 +10,12 @@ text. Inside the box there may be an envelope, version 2:
     | schema length | schema id | payload ...                         |
     +---------------+-----------+-------------------------------------+
 
-    sender          32 bytes, the public key of who sealed it
+    sender          32 bytes, the public key that sealed it
     lengths         u16, of the text behind them in UTF-8; all numbers are big-endian
 
-Refused are boxes of untrusted senders and of the reader's own key, and envelopes that name
-another sender, topic or schema than the message came with. Replays are not refused: a log that
-is read twice must give the same rows twice.
+Boxes of untrusted senders and of the reader's own key are refused, and so are envelopes that
+name another sender, topic or schema than their message. Replays are not refused: reading a log
+twice must give the same rows twice.
 """
 
 import base64
@@ -38,7 +38,7 @@ SCHEMA_HEADER: Final = b"schemaId"
 
 ENVELOPE_MARK: Final = 0xC1
 BOXES_MAX: Final = 1_024
-"""Senders whose boxes are kept at hand."""
+"""Senders whose boxes are cached."""
 
 KEY_FILE_BYTES_MAX: Final = 1_024
 _ENVELOPE_HEAD_BYTES: Final = 49
@@ -47,14 +47,16 @@ _FIELD_PRIME: Final = 2**255 - 19
 
 
 class NotUnsealedError(BraidError):
-    """A sealed payload is not opened; the text says why, and repeats nothing of it."""
+    """A sealed payload was not opened; the text says why, without any of its content."""
 
 
 class Unsealing:
-    """Opens what was sealed for a private key, by anybody or by *trusted* public keys only.
+    """Opens payloads that were sealed for a private key.
+
+    With *trusted*, only those of these senders' public keys are opened.
 
     Raises:
-        ConfigError: A key cannot be one.
+        ConfigError: A key is not valid.
     """
 
     def __init__(self, private_key: bytes, *, trusted: Iterable[bytes] | None = None) -> None:
@@ -71,20 +73,22 @@ class Unsealing:
     def from_file(
         cls, path: Path | str, *, trusted: Iterable[bytes] | None = None
     ) -> "Unsealing":
-        """Return one with the private key in a file, as `braidmq keygen` writes it.
+        """Return one for the private key in a file, as `braidmq keygen` writes it.
 
         Raises:
-            ConfigError: It cannot be read, is open to others, or holds no key.
+            ConfigError: The file cannot be read, is accessible to others, or holds no key.
         """
         return cls(_read_key(Path(path)), trusted=trusted)
 
     def open(
         self, payload: bytes, sender_text: bytes, *, topic: str, schema_id: bytes
     ) -> bytes:
-        """Return what is in a payload whose message has a sender; itself if it is not sealed.
+        """Return the content of a payload whose message names a sender.
+
+        A payload that is not sealed is returned as it is.
 
         Raises:
-            NotUnsealedError: It is sealed, and is not opened.
+            NotUnsealedError: It is sealed and could not be opened, or must not be.
         """
         if is_json(payload) or len(payload) < SEALED_BYTES_MIN:
             return payload
@@ -103,10 +107,10 @@ class Unsealing:
 
 
 def public_key_problem(key: bytes) -> str:
-    """Say why *key* cannot be a sender's public key, or nothing."""
+    """Say why *key* is not a valid public key of a sender, or ""."""
     problem = fault(key)
     if not problem and int.from_bytes(key, "little") >= _FIELD_PRIME:
-        return "is not in canonical form"  # a second spelling would pass by a list
+        return "is not in canonical form"  # a second encoding would evade a trust list
     return problem
 
 
