@@ -21,6 +21,7 @@ HOT_MODULES: Final = (
     "braidmq.wire.vibe.messages",
     "braidmq.wire.qumbed.messages",
     "braidmq.broker.*",
+    "braidmq.broker.delivery.*",
     "braidmq.wal.format",
     "braidmq.server.engine.connection",
     "braidmq.server.engine.engine",

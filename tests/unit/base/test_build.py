@@ -9,7 +9,7 @@ from braidmq.base import build
 
 HOT = [
     "braidmq.base.strict_json",
-    "braidmq.broker.retry",
+    "braidmq.broker.delivery.retry",
     "braidmq.server.strands.blip",
     "braidmq.server.engine.connection",
     "braidmq.server.strands.qumbed.stream",

@@ -99,6 +99,7 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
     greeting = GREETING
     ping = messages.DISCOVERY
     subscribe = messages.SUBSCRIBE
+    unsubscribe = messages.UNSUBSCRIBE
     confirming = messages.PUBLISH
     large = 700_000  # in base64 it has to fit into a frame
 
