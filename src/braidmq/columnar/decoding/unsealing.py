@@ -1,17 +1,7 @@
 """Opening sealed payloads: NaCl boxes of Qumbed publishers, with or without an envelope.
 
 A payload is sealed if its message names the sender's public key and the payload is not JSON.
-The box may contain an envelope, version 2:
-
-    0      1        33         41             49              51
-    +------+--------+----------+--------------+---------------+-------+
-    | 0xc1 | sender | sequence | timestamp ms | topic length  | topic |
-    +------+--------+----------+--------------+---------------+-------+
-    | schema length | schema id | payload ...                         |
-    +---------------+-----------+-------------------------------------+
-
-    sender          32 bytes, the public key that sealed it
-    lengths         u16, of the text behind them in UTF-8; all numbers are big-endian
+The box may hold an envelope, whose bytes `braidmq.wire.qumbed.envelopes` draws.
 
 Boxes of untrusted senders and of the reader's own key are refused, and so are envelopes that
 name another sender, topic or schema than their message. Replays are not refused: reading a log
@@ -31,18 +21,16 @@ from braidmq.broker.schemas import SEALED_BYTES_MIN
 from braidmq.wal.disk import Disk
 from braidmq.wal.files import read_all
 from braidmq.wire.qumbed.boxes import BoxError, Boxes, UnusableKeyError, parse_key
-from braidmq.wire.qumbed.public_keys import PUBLIC_KEY_BYTES, fault
+from braidmq.wire.qumbed.envelopes import Envelope, TruncatedEnvelopeError, read_envelope
+from braidmq.wire.qumbed.public_keys import fault
 
 SENDER_HEADER: Final = b"senderPublicKey"
 SCHEMA_HEADER: Final = b"schemaId"
 
-ENVELOPE_MARK: Final = 0xC1
 BOXES_MAX: Final = 1_024
 """Senders whose boxes are cached."""
 
 KEY_FILE_BYTES_MAX: Final = 1_024
-_ENVELOPE_HEAD_BYTES: Final = 49
-_SENDER_AT: Final = 1
 _FIELD_PRIME: Final = 2**255 - 19
 
 
@@ -99,11 +87,12 @@ class Unsealing:
             raise NotUnsealedError("the sender is not trusted")
         try:
             plaintext = self._boxes.open(payload, sender)
-        except BoxError as error:
+            envelope = read_envelope(plaintext)
+        except (BoxError, TruncatedEnvelopeError) as error:
             raise NotUnsealedError(str(error)) from None
-        if not plaintext or plaintext[0] != ENVELOPE_MARK:
+        if envelope is None:
             return plaintext
-        return _payload_of(plaintext, sender, topic.encode(), schema_id)
+        return _payload_of(envelope, sender, topic.encode(), schema_id)
 
 
 def public_key_problem(key: bytes) -> str:
@@ -124,25 +113,16 @@ def _sender_of(text: bytes) -> bytes:
     return sender
 
 
-def _payload_of(envelope: bytes, sender: bytes, topic: bytes, schema_id: bytes) -> bytes:
-    sealed_by = envelope[_SENDER_AT : _SENDER_AT + PUBLIC_KEY_BYTES]
-    sealed_topic, behind = _text(envelope, _ENVELOPE_HEAD_BYTES)
-    sealed_schema, behind = _text(envelope, behind)
-    if sealed_by != sender:
+def _payload_of(envelope: Envelope, sender: bytes, topic: bytes, schema_id: bytes) -> bytes:
+    # A box is the same in both directions, and a relay could pass one message off as another:
+    # the envelope is what ties a payload to its sender, topic and schema.
+    if envelope.sender != sender:
         raise NotUnsealedError("the message was sealed by another")
-    if sealed_topic != topic:
+    if envelope.topic != topic:
         raise NotUnsealedError("the message was sealed for another topic")
-    if sealed_schema != schema_id:
+    if envelope.schema_id != schema_id:
         raise NotUnsealedError("the message was sealed with another schema")
-    return envelope[behind:]
-
-
-def _text(envelope: bytes, at: int) -> tuple[bytes, int]:
-    start = at + 2
-    end = start + int.from_bytes(envelope[at:start], "big")
-    if len(envelope) < max(start, end):
-        raise NotUnsealedError("the envelope ends too early")
-    return envelope[start:end], end
+    return envelope.payload
 
 
 def _read_key(path: Path) -> bytes:
