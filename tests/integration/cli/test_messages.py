@@ -277,7 +277,7 @@ def test_a_subscriber_in_the_background_of_a_script_takes_leave_too(
 def test_on_a_terminal_a_subscriber_says_that_it_waits(broker: Broker) -> None:
     """Silence would look as if it hung; in a pipe there is nobody to tell."""
     words = ["subscribe", "quiet", "--url", broker.url()]
-    code, written = on_terminal(words, until=lambda said: "Ctrl-C ends" in said)
+    code, written = on_terminal(words, until=lambda said: "press Ctrl-C to stop" in said)
 
     assert 130 == code
     assert written.startswith("waiting for messages on quiet; press Ctrl-C to stop\r\n")
