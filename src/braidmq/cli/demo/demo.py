@@ -4,7 +4,7 @@
                                    +--> two workers, on one Vibe queue
     desk ---- commands, on Vibe ---+--> machine, on Blip
                                    +--> robot, on Vibe: starts late, reads by priority
-    for Qumbed see meters.py; for Spark, tables.py
+    for Qumbed see meters.py; for Spark, spark.py
 
 The broker is killed with SIGKILL and restarted on the same log. One reading cannot be handled,
 becomes a dead letter and is replayed. Spark makes tables of the log and replays part of it.
@@ -34,7 +34,7 @@ from braidmq.base.counts import counted
 from braidmq.base.errors import ConfigError
 from braidmq.cli.demo.count import Account, Line, summarize
 from braidmq.cli.demo.meters import ALARMS, Meters
-from braidmq.cli.demo.tables import Tables, can_run
+from braidmq.cli.demo.spark import Tables, can_run
 from braidmq.cli.own_broker import LOOK_S, BrokerProcess, DemoError
 from braidmq.cli.signals import cancel_on_signals
 from braidmq.cli.tables import styled

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from braidmq.cli.demo.count import Line
-from braidmq.cli.demo.tables import AGAIN, ROLLUP, _read, count
+from braidmq.cli.demo.spark import AGAIN, ROLLUP, _read, count
 from braidmq.cli.own_broker import DemoError
 
 READINGS, COMMANDS = TOPICS = ("readings", "commands")
