@@ -6,6 +6,7 @@
 Whoever asks sees its own, and an administrator all. A lag is in ids of the log.
 """
 
+from dataclasses import asdict
 from typing import Protocol
 
 import msgspec
@@ -14,8 +15,11 @@ from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import Endpoint, answered
 from braidmq.admin.http.parameters import Name
+from braidmq.admin.http.refusals import NotYoursError, UnknownThingError
 from braidmq.admin.http.requests import KeySource, principal_of
+from braidmq.base.errors import CursorError, NotAllowedError
 from braidmq.broker.authorize import ADMIN, Principal, authorize
+from braidmq.server.cursors import CursorState
 
 
 class CursorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,30 +45,42 @@ class RemovedCursor(msgspec.Struct, frozen=True):
 
 
 class CursorSource(Protocol):
-    """Who has the cursors. Each raises RefusedError: the broker is not up."""
+    """The cursors of the broker. Both raise UnavailableError while it cannot answer."""
 
-    def all(self) -> list[CursorSnapshot]:
+    def all(self) -> list[CursorState]:
         """Return every cursor, by name."""
         ...
 
-    async def drop(self, principal: Principal, name: str) -> None:
-        """Remove a cursor; RefusedError also: it is not there, or somebody else's."""
+    async def remove(self, principal: Principal, name: str) -> None:
+        """Remove a cursor, or raise CursorError or NotAllowedError."""
         ...
 
 
-def cursor_endpoints(keys: KeySource, source: CursorSource) -> list[Endpoint]:
+def cursor_endpoints(keys: KeySource, cursors: CursorSource) -> list[Endpoint]:
     """Return `/api/cursors`."""
 
     async def list_cursors(request: Request) -> Response:
         principal = principal_of(request, keys)
         sees_all = authorize(principal, ADMIN, "")
-        shown = [c for c in source.all() if sees_all or c.principal == principal.name]
-        return answered(CursorsList(shown))
+        return answered(
+            CursorsList(
+                [
+                    CursorSnapshot(**asdict(one))
+                    for one in cursors.all()
+                    if sees_all or one.principal == principal.name
+                ]
+            )
+        )
 
     async def remove(request: Request) -> Response:
         principal = principal_of(request, keys)
         name = request.path_params["cursor"]
-        await source.drop(principal, name)
+        try:
+            await cursors.remove(principal, name)
+        except CursorError:
+            raise UnknownThingError("no such cursor") from None
+        except NotAllowedError:
+            raise NotYoursError("the cursor belongs to another principal") from None
         return answered(RemovedCursor(name))
 
     return [

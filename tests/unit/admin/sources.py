@@ -6,14 +6,11 @@ from collections.abc import Callable
 from starlette.testclient import TestClient
 
 from braidmq.admin.connections import ConnectionsPage, SubscriptionsPage
-from braidmq.admin.cursors import CursorSnapshot
 from braidmq.admin.dead_letters import Letter, LettersPage
 from braidmq.admin.events import Point
 from braidmq.admin.health import Readiness
 from braidmq.admin.http.refusals import (
-    NotYoursError,
     QueueExistsError,
-    RefusedError,
     UnknownMessageError,
     UnknownQueueError,
     UnknownThingError,
@@ -26,7 +23,9 @@ from braidmq.admin.metrics import MetricValues
 from braidmq.admin.overview import BrokerFacts
 from braidmq.admin.queues import QueuesPage
 from braidmq.admin.topics import TopicDetail, TopicSnapshot, TopicsPage, Visible
+from braidmq.base.errors import BraidError, CursorError, NotAllowedError
 from braidmq.broker.authorize import Principal
+from braidmq.server.cursors import CursorState
 from braidmq.wire.vibe.queue_options import QueueFacts, QueueOptions
 
 ADMIN_KEY = "admin-key"
@@ -79,7 +78,7 @@ class FakeQueues:
     def __init__(self) -> None:
         self.rows: dict[str, QueueFacts] = {}
         self.given: list[QueueOptions] = []
-        self.refusal: RefusedError | None = None
+        self.refusal: BraidError | None = None
         self.sorts: list[str] = []
 
     async def page(
@@ -175,19 +174,19 @@ class FakeCursors:
     """Cursors as a list."""
 
     def __init__(self) -> None:
-        self.rows: list[CursorSnapshot] = []
+        self.rows: list[CursorState] = []
 
-    def all(self) -> list[CursorSnapshot]:
+    def all(self) -> list[CursorState]:
         return self.rows
 
-    async def drop(self, principal: Principal, name: str) -> None:
+    async def remove(self, principal: Principal, name: str) -> None:
         for row in self.rows:
             if row.name == name:
                 if row.principal != principal.name and not principal.admin:
-                    raise NotYoursError("the cursor is somebody else's")
+                    raise NotAllowedError("use cursor", name)
                 self.rows.remove(row)
                 return
-        raise UnknownThingError("no such cursor")
+        raise CursorError(name, "there is none of that name")
 
 
 class FakeTopics:
@@ -239,7 +238,7 @@ class FakeMessages:
         self.next_offset: int | None = None
         self.asked: list[tuple[str, int | None, int | None, int, bool]] = []
         self.published: list[tuple[str, bytes, dict[str, str], int, int]] = []
-        self.refusal: RefusedError | None = None
+        self.refusal: BraidError | None = None
 
     async def page(
         self,

@@ -3,12 +3,12 @@
 import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.cursors import CursorSnapshot
 from braidmq.admin.http.app import build_app
+from braidmq.server.cursors import CursorState
 from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, bearer
 
-NIGHTLY = CursorSnapshot(name="nightly", principal="ops", initial=1, position=40, lag=60)
-ORDERS = CursorSnapshot(name="orders", principal="orders", initial=7, position=100, lag=0)
+NIGHTLY = CursorState(name="nightly", principal="ops", initial=1, position=40, lag=60)
+ORDERS = CursorState(name="orders", principal="orders", initial=7, position=100, lag=0)
 AS_JSON = {"name": "orders", "principal": "orders", "initial": 7, "position": 100, "lag": 0}
 
 

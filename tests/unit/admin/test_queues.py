@@ -6,8 +6,8 @@ import pytest
 from msgspec import to_builtins
 from starlette.testclient import TestClient
 
-from braidmq.admin.http.refusals import UnavailableError
 from braidmq.admin.queues import DECLARING, as_json
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.wire.vibe.queue_options import OptionError, QueueOptions
 from tests.unit.admin.sources import (
     ADMIN,

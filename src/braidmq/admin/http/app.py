@@ -34,6 +34,7 @@ from braidmq.admin.pages import load_pages, page_endpoints
 from braidmq.admin.queues import QueueSource, queue_endpoints
 from braidmq.admin.session import SessionSource, session_endpoints
 from braidmq.admin.topics import TopicSource, topic_endpoints
+from braidmq.server.engine.refusals import UnavailableError
 
 _log = structlog.get_logger(__name__)
 
@@ -115,7 +116,12 @@ def build_app(source: AdminSource, *, loopback: bool) -> ASGIApp:
     app = Starlette(
         routes=routes_of(endpoints_of(source, loopback=loopback)),
         middleware=[*([Middleware(LoopbackHost)] if loopback else []), Middleware(SameOrigin)],
-        exception_handlers={HTTPException: _refuse, RefusedError: _explain, Exception: _fail},
+        exception_handlers={
+            HTTPException: _refuse,
+            RefusedError: _explain,
+            UnavailableError: _unavailable,
+            Exception: _fail,
+        },
     )
     app.router.redirect_slashes = False  # a slash at the end is a name of its own
     # Outermost, because Starlette answers failures outside its own middleware.
@@ -154,6 +160,10 @@ async def _refuse(_request: Request, error: Exception) -> JSONResponse:
 async def _explain(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RefusedError)
     return JSONResponse({"error": str(error)}, status_code=error.status)
+
+
+async def _unavailable(_request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": str(error)}, status_code=503)
 
 
 async def _fail(request: Request, error: Exception) -> JSONResponse:

@@ -19,13 +19,13 @@ from braidmq.admin.http.parameters import iso
 from braidmq.admin.http.refusals import BadCursorError, UnknownThingError
 from braidmq.admin.queries.backlogs import lag_of
 from braidmq.admin.queries.page_bounds import name_bytes, rows_on_page
-from braidmq.admin.queries.queue_administration import FindEngine, running
 from braidmq.broker.authorize import Principal
 from braidmq.broker.followers import Follower
 from braidmq.broker.policy import FAN_OUT_WITH_ACK
 from braidmq.broker.queues import Queue
 from braidmq.broker.subscriptions import Consumer, Subscription
 from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.requests import FindEngine, running
 from braidmq.server.strands.listeners import Line, Listener
 
 _PLACE: Final = re.compile(r"(-?[0-9]{1,20})(?:\.([0-9]{1,20}))?")

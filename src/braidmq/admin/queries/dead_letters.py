@@ -8,13 +8,13 @@ memory only cannot be: every dead letter has a record.
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from braidmq.admin.dead_letters import Letter, LettersPage
 from braidmq.admin.http.refusals import (
     FanOutError,
     LetterStaysError,
-    UnavailableError,
     UnknownQueueError,
     UnknownThingError,
 )
@@ -22,13 +22,7 @@ from braidmq.admin.messages import SHOWN_BYTES_MAX, StoredMessage
 from braidmq.admin.queries.backlogs import letter_queues
 from braidmq.admin.queries.log_reading import read_log
 from braidmq.admin.queries.messages import stored as as_stored
-from braidmq.admin.queries.queue_administration import (
-    FindEngine,
-    changing,
-    committed,
-    page_of,
-    running,
-)
+from braidmq.admin.queries.queue_administration import page_of
 from braidmq.admin.queues import QueuesPage
 from braidmq.base.limits import MIB
 from braidmq.broker import dead_letters, replays
@@ -37,6 +31,8 @@ from braidmq.broker.queues import Queue
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import FindEngine, changing, running
 from braidmq.wal.browse import Bounds
 from braidmq.wal.wal import Wal
 
@@ -46,11 +42,8 @@ READ_BYTES_MAX: Final = 8 * MIB
 PAGE_BYTES_MAX: Final = MIB
 """Headers and shown payloads in one page; one letter more may overshoot it."""
 
-LOOK_S: Final = 0.01
-"""How often a replay that waits for the log's reader is looked at."""
-
-LOOKS_MAX: Final = 1_000
-"""How often that is, for a letter that is sent back by itself."""
+READ_WAIT_S: Final = 10.0
+"""How long a letter that is sent back by itself waits for the log's reader."""
 
 PREVIOUS_ROWS_MAX: Final = 100_000
 """Ids that are searched for the message before a letter: further back, it need not be known."""
@@ -58,7 +51,7 @@ PREVIOUS_ROWS_MAX: Final = 100_000
 _ATTEMPTS_DIGITS_MAX: Final = 10
 
 _STAYS: Final = {
-    replays.READING: "the log's reader does not come to it",
+    replays.READING: "timed out reading the log",
     replays.HELD: "a consumer has the letter now",
     replays.UNSENDABLE: "the letter does not say where it came from, or not believably",
     replays.CROWDED: "too many letters went ahead of the oldest: send those back first",
@@ -133,10 +126,14 @@ class DeadLetters:
                 return 0
             settled = found.topic.message_count - _unsettled(found)
             engine.broker.deliverer.replay(found, asked, engine.now_us())
-            while found.replaying and found.topic.queue is found:
-                await committed(engine, engine.broker.fence())
-                await asyncio.sleep(LOOK_S)  # the log's reader tells the broker, and not us
-            await committed(engine, engine.broker.fence())
+            # A full log stops a replay half-way; the letters that are left stay.
+            while _is_replaying(found):
+                if engine.broker.refusal:
+                    raise UnavailableError(engine.broker.refusal)
+                await engine.waiters.until(
+                    lambda: not _is_replaying(found) or bool(engine.broker.refusal)
+                )
+            await engine.waiters.committed(engine.broker.fence())
             return min(asked, found.topic.message_count - _unsettled(found) - settled)
 
     async def replay_one(self, queue: str, offset: int) -> None:
@@ -157,14 +154,17 @@ class DeadLetters:
                 raise UnknownThingError("no such letter")
             if outcome != replays.SENT:
                 raise LetterStaysError(_STAYS[outcome])
-            await committed(engine, engine.broker.outgoing.last_id)
+            await engine.waiters.committed(engine.broker.outgoing.last_id)
 
     async def _sent(self, engine: Engine, queue: Queue, offset: int) -> int:
         """Give a letter's way back to the log, as soon as it can be; say how that went."""
         deliverer = engine.broker.deliverer
         read: tuple[Message, int] | None = None
-        for _ in range(LOOKS_MAX):
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + READ_WAIT_S
+        while True:
             changing(engine)
+            reads_done = engine.reads_done
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
             # What happened while it was read decides: it may be held by now, or settled.
@@ -179,11 +179,13 @@ class DeadLetters:
                 continue
             if outcome == replays.FAR and read is not None:
                 outcome = deliverer.replay_ahead(queue, *read, engine.now_us())
-            if outcome != replays.READING:
+            if outcome != replays.READING or loop.time() >= deadline:
                 return outcome
-            engine.end_turn()
-            await asyncio.sleep(LOOK_S)
-        return replays.READING
+            # A busy lane asks for its next read in the turn in which this one comes back: it
+            # may never be seen idle, and each read that has come back is a reason to ask again.
+            await engine.waiters.until(
+                partial(_has_read, engine, queue, reads_done), within_s=deadline - loop.time()
+            )
 
 
 class Waiting:
@@ -295,6 +297,14 @@ def _found(engine: Engine, name: str) -> Queue:
     if name not in queues or name not in letter_queues(queues):
         raise UnknownQueueError("queue of dead letters")
     return queues[name]
+
+
+def _is_replaying(queue: Queue) -> bool:
+    return queue.replaying > 0 and queue.topic.queue is queue  # else it was deleted
+
+
+def _has_read(engine: Engine, queue: Queue, reads_done: int) -> bool:
+    return engine.reads_done > reads_done or not any(lane.reading for lane in queue.lanes)
 
 
 def _unsettled(queue: Queue) -> int:

@@ -15,10 +15,10 @@ from braidmq.admin.http.parameters import iso
 from braidmq.admin.http.refusals import BadCursorError
 from braidmq.admin.keys import GrantRow, KeyRow, KeysPage, UserRow
 from braidmq.admin.queries.page_bounds import rows_on_page
-from braidmq.admin.queries.queue_administration import FindEngine, running
 from braidmq.broker.authorize import Grant, Principal
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.access.users import Account
+from braidmq.server.engine.requests import FindEngine, running
 
 _US_PER_S: Final = 1_000_000
 

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from braidmq.admin.http.refusals import UnavailableError
 from braidmq.admin.log import LogFacts, QuarantineRow, SegmentRow
 from braidmq.admin.queries.log_reading import read_log, report_damage
-from braidmq.admin.queries.queue_administration import FindEngine, running
 from braidmq.base.errors import DamagedLogError
 from braidmq.server.config.config import WalConfig
+from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import FindEngine, running
 from braidmq.wal.files import Files
 from braidmq.wal.quarantine import QUARANTINE_DIR
 from braidmq.wal.segment import SegmentInfo

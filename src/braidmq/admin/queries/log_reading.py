@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from braidmq.admin.http.refusals import UnavailableError
 from braidmq.base.errors import DamagedLogError, LogError
 from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.wal.wal import Wal
 
 P = ParamSpec("P")

@@ -11,15 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from braidmq.admin.http.refusals import (
-    QueueFullError,
-    UnavailableError,
-    UnknownMessageError,
-    UnknownTopicError,
-)
+from braidmq.admin.http.refusals import QueueFullError, UnknownMessageError, UnknownTopicError
 from braidmq.admin.messages import StoredMessage, StoredPage
 from braidmq.admin.queries.log_reading import read_log
-from braidmq.admin.queries.queue_administration import FindEngine, changing, committed, running
 from braidmq.base.limits import MIB, RECORD_BYTES_MAX
 from braidmq.broker import headers as blocks
 from braidmq.broker import overflow
@@ -39,6 +33,8 @@ from braidmq.broker.topics import (
     body_of,
 )
 from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import FindEngine, changing, running
 from braidmq.wal.browse import Bounds
 from braidmq.wal.wal import Wal
 
@@ -54,9 +50,6 @@ GROUP_BYTES_MAX: Final = GROUP_MESSAGES * RECORD_BYTES_MAX
 
 ROOM_WAIT_S: Final = 5.0
 """How long a publish waits for room, in the log's batches or in a queue that blocks."""
-
-LOOK_S: Final = 0.005
-"""How often it looks for it."""
 
 ORIGINS: Final = {
     ORIGIN_BLIP: "blip",
@@ -163,10 +156,8 @@ class Messages:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ROOM_WAIT_S
         while True:
-            changing(engine)
             queue = message.topic.queue
-            is_durable = message.qos != 0 and (queue is None or queue.policy.durable)
-            if broker.refusal and is_durable:
+            if broker.refusal and _is_durable(message):
                 broker.stats.refused += 1
                 raise UnavailableError(broker.refusal)
             decision = overflow.ACCEPT if queue is None else overflow.judge(queue)
@@ -184,7 +175,26 @@ class Messages:
                 if decision == overflow.ACCEPT:
                     raise UnavailableError("the log does not keep up")
                 raise QueueFullError
-            await asyncio.sleep(LOOK_S)
+            await engine.waiters.until(
+                lambda: not _has_to_wait(engine, message), within_s=deadline - loop.time()
+            )
+            changing(engine)
+
+
+def _is_durable(message: Message) -> bool:
+    queue = message.topic.queue
+    return message.qos != 0 and (queue is None or queue.policy.durable)
+
+
+def _has_to_wait(engine: Engine, message: Message) -> bool:
+    """Say whether there is neither room for a message nor a reason to refuse it."""
+    if engine.broker.refusal and _is_durable(message):
+        return False
+    queue = message.topic.queue
+    decision = overflow.ACCEPT if queue is None else overflow.judge(queue)
+    if decision == overflow.ACCEPT:
+        return engine.broker.outgoing.bytes >= engine.uncommitted_bytes_max
+    return decision == overflow.WAIT
 
 
 def _known(engine: Engine, topic: str, dedup_id: str) -> int:
@@ -199,7 +209,7 @@ async def _told(engine: Engine, given: int) -> int | None:
     if given == 0:
         engine.end_turn()
         return None
-    await committed(engine, given)
+    await engine.waiters.committed(given)
     return given
 
 

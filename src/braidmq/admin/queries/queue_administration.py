@@ -9,21 +9,20 @@ import heapq
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from braidmq.admin.http.refusals import QueueExistsError, UnavailableError, UnknownQueueError
+from braidmq.admin.http.refusals import QueueExistsError, UnknownQueueError
 from braidmq.admin.queries.page_bounds import name_bytes, rows_on_page
 from braidmq.admin.queries.ranking import ranked_page
 from braidmq.admin.queues import BY_NAME, QueuesPage
 from braidmq.broker import dead_letters
 from braidmq.broker.queues import QUEUES_MAX, Queue
-from braidmq.server.engine.engine import SHUTTING_DOWN, Engine
+from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import FindEngine, changing, running
 from braidmq.server.strands.vibe.declarations import declared_policy, facts_of
 from braidmq.wire.vibe.queue_options import QueueFacts, QueueOptions
 
 RANKED_AT_ONCE: Final = 1_000
 """Queues that are looked at for a page before others have their turn: there may be many."""
-
-FindEngine = Callable[[], Engine | None]
-"""Before recovery is done there is none."""
 
 
 class QueueAdministration:
@@ -90,7 +89,7 @@ class QueueAdministration:
             queue = deliverer.declare(topic, policy, engine.now_us())
         elif queue.policy.values() != policy.values():
             raise QueueExistsError
-        await committed(engine, queue.id)
+        await engine.waiters.committed(queue.id)
         return is_new
 
     async def delete(self, name: str) -> None:
@@ -102,7 +101,7 @@ class QueueAdministration:
         """
         engine = changing(self._find_engine())
         record_id = engine.broker.deliverer.delete(_found(engine, name))
-        await committed(engine, record_id, lasts=True)
+        await engine.waiters.committed(record_id, lasts=True)
 
     async def purge(self, name: str) -> int:
         """Let go of everything that waits in a queue; return how many messages that were.
@@ -113,52 +112,8 @@ class QueueAdministration:
         """
         engine = changing(self._find_engine())
         purged = engine.broker.deliverer.purge(_found(engine, name), engine.now_us())
-        await committed(engine, engine.broker.fence(), lasts=True)
+        await engine.waiters.committed(engine.broker.fence(), lasts=True)
         return purged
-
-
-def running(engine: Engine | None) -> Engine:
-    """Return the engine, if there is one to look at.
-
-    Raises:
-        UnavailableError: There is none yet.
-    """
-    if engine is None:
-        raise UnavailableError("recovering the log")
-    return engine
-
-
-def changing(engine: Engine | None) -> Engine:
-    """Return the engine, if it takes changes.
-
-    Raises:
-        UnavailableError: It does not: not yet, or not any more.
-    """
-    engine = running(engine)
-    if engine.failed is not None:
-        raise UnavailableError(str(engine.failed))
-    if engine.draining:
-        raise UnavailableError(SHUTTING_DOWN)
-    return engine
-
-
-async def committed(engine: Engine, record_id: int, *, lasts: bool = False) -> None:
-    """End the turn, and return when the record is committed; *lasts* as in the engine.
-
-    Raises:
-        UnavailableError: The log does not take it.
-    """
-    outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def tell(reason: str) -> None:
-        if not outcome.done():  # whoever asked may have gone
-            outcome.set_result(reason)
-
-    engine.when_committed(record_id, tell, lasts=lasts)
-    engine.end_turn()
-    reason = await outcome
-    if reason:
-        raise UnavailableError(reason)
 
 
 async def page_of(

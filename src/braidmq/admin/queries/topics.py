@@ -13,13 +13,13 @@ from braidmq.admin.http.parameters import iso
 from braidmq.admin.http.refusals import UnknownTopicError
 from braidmq.admin.queries.log_reading import read_log
 from braidmq.admin.queries.page_bounds import rows_on_page
-from braidmq.admin.queries.queue_administration import FindEngine, running
 from braidmq.admin.queries.ranking import ranked_page
 from braidmq.admin.topics import TopicDetail, TopicSnapshot, TopicsPage, Visible
 from braidmq.broker import headers
 from braidmq.broker.followers import SCHEMA_ID
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Topic
+from braidmq.server.engine.requests import FindEngine, running
 from braidmq.wal.wal import Wal
 
 _Key = Callable[[Topic], int]

@@ -1,6 +1,5 @@
 """What tests of queues seen by an administrator share: a broker, and ways to fill a queue."""
 
-from braidmq.admin.queries.queue_administration import committed
 from braidmq.admin.queries.status import Status
 from braidmq.broker.dead_letters import REJECTED, letter_of
 from braidmq.broker.headers import MESSAGE_ID, encode
@@ -24,7 +23,7 @@ async def publish(broker: RunningBroker, queue: str, *payloads: bytes, **options
     engine = engine_of(broker)
     for payload in payloads:
         engine.broker.publish(_message(engine, queue, payload, **options), engine.now_us())
-    await committed(engine, engine.broker.fence())
+    await engine.waiters.committed(engine.broker.fence())
 
 
 async def bury(
@@ -44,7 +43,7 @@ async def bury(
             message, topic, reason=REJECTED, attempts=1, keep_id=True, now_us=engine.now_us()
         )
         engine.broker.publish(letter, engine.now_us())
-    await committed(engine, engine.broker.fence())
+    await engine.waiters.committed(engine.broker.fence())
 
 
 def _message(engine: Engine, queue: str, payload: bytes, *, priority: int = 1) -> Message:

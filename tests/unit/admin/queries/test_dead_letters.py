@@ -12,7 +12,6 @@ from braidmq.admin.dead_letters import LettersPage
 from braidmq.admin.http.refusals import (
     FanOutError,
     LetterStaysError,
-    UnavailableError,
     UnknownQueueError,
     UnknownThingError,
 )
@@ -21,6 +20,7 @@ from braidmq.admin.queries.dead_letters import open_ranges
 from braidmq.base.errors import LogFullError
 from braidmq.client.qumbed import KeyPair
 from braidmq.daemon import daemon
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.wal import Wal

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from braidmq.admin.http.parameters import iso
-from braidmq.admin.http.refusals import BadCursorError, UnavailableError
+from braidmq.admin.http.refusals import BadCursorError
 from braidmq.admin.keys import GrantRow, KeysPage
 from braidmq.admin.queries import key_list
 from braidmq.admin.queries.key_list import KeyList
@@ -17,6 +17,7 @@ from braidmq.broker.authorize import GRANTABLE, PATTERN_CHARS_MAX, PUBLISH
 from braidmq.server.access.keys import KeyRing, hash_key
 from braidmq.server.access.users import GRANTS_MAX, USERS_FILE, USERS_MAX, Result
 from braidmq.server.config.models import KeyConfig
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.testing.broker import running_broker
 from braidmq.testing.disk import FakeDisk
 from tests.unit.admin.queries.queue_broker import engine_of, status_of

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.admin.http.refusals import UnavailableError
 from braidmq.admin.queries import log_facts
 from braidmq.admin.queries.log_facts import LogAdministration, damage_of, quarantined
 from braidmq.base.errors import DamagedLogError
 from braidmq.server.config.config import WalConfig
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.disk import Disk

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from braidmq.admin.http.refusals import UnavailableError
 from braidmq.admin.queries.log_reading import read_log
 from braidmq.base.errors import DamagedLogError, LogFullError
 from braidmq.server.config.config import Config
 from braidmq.server.engine.recovery import recover
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.testing.broker import running_broker
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.wal import Wal

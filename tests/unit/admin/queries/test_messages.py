@@ -7,16 +7,12 @@ from typing import Any
 import pytest
 
 import braidmq
-from braidmq.admin.http.refusals import (
-    QueueFullError,
-    UnavailableError,
-    UnknownMessageError,
-    UnknownTopicError,
-)
+from braidmq.admin.http.refusals import QueueFullError, UnknownMessageError, UnknownTopicError
 from braidmq.admin.messages import StoredPage
 from braidmq.admin.queries import messages
 from braidmq.admin.queries.log_reading import read_log
 from braidmq.admin.queries.messages import is_sealed
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.unit.admin.queries.queue_broker import engine_of, publish, status_of

@@ -5,16 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.admin.http.refusals import (
-    BadCursorError,
-    QueueExistsError,
-    UnavailableError,
-    UnknownQueueError,
-)
+from braidmq.admin.http.refusals import BadCursorError, QueueExistsError, UnknownQueueError
 from braidmq.admin.queries import queue_administration
-from braidmq.admin.queries.queue_administration import QueueAdministration, changing, running
-from braidmq.base.errors import LogFullError, LogPoisonedError
+from braidmq.admin.queries.queue_administration import QueueAdministration
+from braidmq.base.errors import LogFullError
 from braidmq.base.limits import TOPIC_BYTES_MAX
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.testing.broker import running_broker
 from braidmq.wire.vibe.queue_options import OptionError, QueueOptions
 from tests.integration.blip.peer import publish as publish_frame
@@ -231,21 +227,6 @@ async def test_there_is_a_bound_to_the_number_of_queues(
             await queues.create("b", QueueOptions())
         assert not await queues.create("a", QueueOptions())
         assert None is engine_of(broker).broker.topics.find("b")
-
-
-async def test_a_broker_that_is_not_up_takes_no_changes() -> None:
-    """It says why: not yet, not any more, or never again."""
-    with pytest.raises(UnavailableError, match="recovering the log"):
-        running(None)
-    hand = Hand()
-    assert hand.engine is running(hand.engine) is changing(hand.engine)
-    hand.engine.drain()
-    with pytest.raises(UnavailableError, match="shutting down"):
-        changing(hand.engine)
-    hand.fail(LogPoisonedError("write", "Input/output error"))
-    with pytest.raises(UnavailableError, match="log poisoned"):
-        changing(hand.engine)
-    assert hand.engine is running(hand.engine)
 
 
 async def test_whoever_goes_away_does_not_disturb() -> None:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.admin.http.refusals import UnavailableError
 from braidmq.admin.queries.status import Status
 from braidmq.base.errors import LogPoisonedError
 from braidmq.broker import records
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.config.config import BlipConfig, Config, VibeConfig
 from braidmq.server.engine.recovery import recover
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.server.strands.blip import BlipConnection
 from braidmq.server.strands.listeners import Admission, TcpListener
 from braidmq.testing.disk import FakeDisk

@@ -2,12 +2,13 @@
 
 import pytest
 
-from braidmq.admin.http.refusals import BadCursorError, UnavailableError, UnknownTopicError
+from braidmq.admin.http.refusals import BadCursorError, UnknownTopicError
 from braidmq.admin.queries.page_bounds import PAGE_BYTES_MAX
 from braidmq.admin.queries.topics import TopicList
 from braidmq.admin.topics import TopicsPage, Visible
 from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.broker.topics import Topic
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.testing.broker import RunningBroker, running_broker
 from tests.unit.admin.queries.queue_broker import engine_of, publish, status_of
 
