@@ -70,6 +70,7 @@ class Browser:
         Raises:
             as `before`.
         """
+        # A binary search over ids; records that are not messages have no time and are skipped.
         low, high = view.first_id, view.committed_id + 1
         while low < high:
             middle = (low + high) // 2
