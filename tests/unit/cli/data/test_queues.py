@@ -32,7 +32,7 @@ def test_a_queue_is_created_with_all_its_options(
     full.durable = False
     named = QueueOptions(ttl_ms=2000, dead_letters=True, dead_letter_name="dead", durable=True)
     assert [full, named, QueueOptions()] == queues.given
-    assert "queue a is there\nqueue b is there\nqueue c is there\n" == capsys.readouterr().out
+    assert "queue a exists\nqueue b exists\nqueue c exists\n" == capsys.readouterr().out
 
 
 def test_a_bad_value_is_exit_2_and_named(port: int, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +46,7 @@ def test_a_conflict_is_exit_1(port: int, capsys: pytest.CaptureFixture[str]) -> 
     assert 0 == main(["queue", "create", "a", "--url", url(port)])
     assert 1 == main(["queue", "create", "a", "--max-queue-size", "1", "--url", url(port)])
     assert (
-        f"error: 127.0.0.1:{port} answers 409: the queue exists with other options\n"
+        f"error: 127.0.0.1:{port} answered 409: the queue exists with other options\n"
         == capsys.readouterr().err
     )
 
@@ -123,8 +123,8 @@ def test_what_is_not_there_is_told_with_a_hint(
     """Exit 1, and the command that lists those there are."""
     assert 1 == main(["queue", *command, "x", "--url", url(port)])
     assert (
-        f"error: 127.0.0.1:{port} answers 404: no such queue; "
-        "`braidmq queue list` names those there are\n" == capsys.readouterr().err
+        f"error: 127.0.0.1:{port} answered 404: no such queue; "
+        "`braidmq queue list` lists the existing ones\n" == capsys.readouterr().err
     )
 
 
@@ -135,5 +135,5 @@ def test_what_a_key_may_not_do_is_told(
     queues.rows = {"orders.a": facts("orders.a")}
 
     assert 1 == main(["queue", "delete", "orders.a", "--yes", "--url", url(port, ORDERS_KEY)])
-    assert "answers 403: the key may not do this: delete_queue; " in capsys.readouterr().err
+    assert "answered 403: the key may not do this: delete_queue; " in capsys.readouterr().err
     assert ["orders.a"] == list(queues.rows)
