@@ -5,37 +5,32 @@ figures as JSON. All tasks of a round run one after the other in one session wit
 Everything is read from the same log; see `bench.readings`.
 """
 
-from bench import readings
-from bench import report
-from bench.streams import BrokenRunError
-from bench.streams import Sample
-from braidmq import columnar
-from braidmq.columnar.loss import Losses
-from braidmq.columnar.segments.segments import MappedFile
-from braidmq.columnar.segments.views import DurableView
-from braidmq.columnar.selection import Selection
-from braidmq.spark.runtime.java import JAVA_MIN
-from braidmq.spark.runtime.java import find_java
-from braidmq.spark.runtime.workers import HOLD_BYTES_MAX
-from braidmq.wal.segment import segment_path
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from dataclasses import asdict
-from numpy.typing import NDArray
-from pathlib import Path
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
 import json
-import numpy as np
 import os
-import psutil
 import shutil
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from bench import readings, report
+from bench.streams import BrokenRunError, Sample
+from braidmq import columnar
+from braidmq.columnar.loss import Losses
+from braidmq.columnar.segments.segments import MappedFile
+from braidmq.columnar.segments.views import DurableView
+from braidmq.columnar.selection import Selection
+from braidmq.spark.runtime.java import JAVA_MIN, find_java
+from braidmq.spark.runtime.workers import HOLD_BYTES_MAX
+from braidmq.wal.segment import segment_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,14 +6,15 @@ Both are legal and any publisher may send them, so they are printed as they were
 Infinity are not JSON.
 """
 
-from braidmq.base.strict_json import refuse_constant
+import base64
+import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
 from typing import Final
-import base64
-import json
-import sys
+
+from braidmq.base.strict_json import refuse_constant
 
 DEEP_FRAMES_MAX: Final = 10_000
 """Recursion limit while a broker's answer is read or written. The broker reads with Python's

@@ -9,37 +9,32 @@ In addition to the events of :class:`World`, queues are declared, deleted and pu
 dead letters replayed. After each start the broker's own counts are compared with the log.
 """
 
+from collections.abc import Callable
+from typing import Final
+
 from braidmq.base.errors import BraidError
 from braidmq.broker.delivery.lanes import Lane
 from braidmq.server.strands.vibe.connection import VibeConnection
 from braidmq.server.strands.vibe.gate import VibeOptions
 from braidmq.testing import ledger as kinds
-from braidmq.testing.clients import Client
-from braidmq.testing.clients import Consumer
-from braidmq.testing.clients import Plan
-from braidmq.testing.clients import Publisher
+from braidmq.testing.clients import Client, Consumer, Plan, Publisher
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk
-from braidmq.testing.ledger import DEAD_LETTER_PREFIX
-from braidmq.testing.ledger import Ledger
-from braidmq.testing.ledger import Violation
-from braidmq.testing.ledger import check
+from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Ledger, Violation, check
 from braidmq.testing.queue_books import check_queues
-from braidmq.testing.simulation import MemoryWire
-from braidmq.testing.simulation import World
-from braidmq.testing.vibe_clients import LETTERS
-from braidmq.testing.vibe_clients import QUEUES
-from braidmq.testing.vibe_clients import QueuePlan
-from braidmq.testing.vibe_clients import QueueScene
-from braidmq.testing.vibe_clients import REPLAYED
-from braidmq.testing.vibe_clients import SILENT
-from braidmq.testing.vibe_clients import VibeConsumer
-from braidmq.testing.vibe_clients import VibePublisher
-from braidmq.testing.vibe_clients import WATCHERS
-from braidmq.wire.vibe import frames
-from braidmq.wire.vibe import messages
-from collections.abc import Callable
-from typing import Final
+from braidmq.testing.simulation import MemoryWire, World
+from braidmq.testing.vibe_clients import (
+    LETTERS,
+    QUEUES,
+    REPLAYED,
+    SILENT,
+    WATCHERS,
+    QueuePlan,
+    QueueScene,
+    VibeConsumer,
+    VibePublisher,
+)
+from braidmq.wire.vibe import frames, messages
 
 TAKE_WITHIN_S: Final = 0.49
 """Less than the shortest redelivery delay, 300 ms + 200 ms."""

@@ -1,20 +1,20 @@
 """`braidmq publish` and `braidmq subscribe`, against a real broker."""
 
-from braidmq.cli.main import main
-from collections.abc import Iterator
-from pathlib import Path
-from tests.integration.cli.brokers import BRAIDMQ
-from tests.integration.cli.brokers import Broker
-from tests.integration.cli.brokers import running
-from tests.integration.cli.terminals import on_terminal
 import base64
 import hashlib
 import io
 import json
-import pytest
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from braidmq.cli.main import main
+from tests.integration.cli.brokers import BRAIDMQ, Broker, running
+from tests.integration.cli.terminals import on_terminal
 
 pytestmark = pytest.mark.slow  # a broker is started, and commands in processes of their own
 

@@ -5,14 +5,15 @@ every broker knows are built in; the program may add others. A schema that only 
 is left to the broker.
 """
 
-from braidmq.base.schemas import BUILT_IN
-from braidmq.base.schemas import SCHEMA_ID_BYTES_MAX
+from collections.abc import Mapping
+from typing import Final
+
+import jsonschema_rs
+
+from braidmq.base.schemas import BUILT_IN, SCHEMA_ID_BYTES_MAX
 from braidmq.base.strict_json import read_value
 from braidmq.client.errors import InvalidArgument
 from braidmq.client.options import Schema
-from collections.abc import Mapping
-from typing import Final
-import jsonschema_rs
 
 PROBLEM_CHARS_MAX: Final = 160
 """Problems are cut to this length: a path can be as long as the keys of a payload."""
