@@ -49,6 +49,18 @@ class Ban:
     allowed: tuple[str, ...] = ()
 
 
+NEVER_POLLING: Final = (
+    "src/braidmq/base/*",
+    "src/braidmq/cli/*",  # people watch it; demos and loads have their pace
+    "src/braidmq/client/*",  # the pause before it connects again
+    "src/braidmq/columnar/*",
+    "src/braidmq/spark/*",
+    "src/braidmq/testing/*",
+    "src/braidmq/admin/queues.py",  # lets others run between two chunks
+    "src/braidmq/server/sink/sink.py",  # the hourly look at the stages
+    "src/braidmq/server/strands/qumbed/mdns.py",  # the pause between two announcements
+)
+
 BANS: Final = (
     Ban(
         ("print",),
@@ -65,6 +77,11 @@ BANS: Final = (
             "src/braidmq/testing/*",
             "src/braidmq/transport/*",
         ),
+    ),
+    Ban(
+        ("asyncio.sleep",),
+        "wait in server/engine/waiting.py: the engine wakes you, and nothing polls",
+        allowed=NEVER_POLLING,
     ),
     Ban(
         ("open", "io.open", "os.open", "os.fdatasync", "os.fsync", "os.sync"),
@@ -329,6 +346,16 @@ BAD: Final[list[tuple[Rule, str, str]]] = [
     (banned_names_are_not_used, "src/braidmq/broker/a.py", "print(1)\n"),
     (banned_names_are_not_used, "src/braidmq/server/a.py", "import time\ntime.time()\n"),
     (banned_names_are_not_used, "src/braidmq/server/a.py", "import time\nclock = time.time\n"),
+    (
+        banned_names_are_not_used,
+        "src/braidmq/admin/a.py",
+        "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n",
+    ),
+    (
+        banned_names_are_not_used,
+        "src/braidmq/server/sink/a.py",
+        "from asyncio import sleep\nasync def f():\n    await sleep(0)\n",
+    ),
     (banned_names_are_not_used, "src/braidmq/wal/a.py", "from os import fsync as f\nf(3)\n"),
     (banned_names_are_not_used, "src/braidmq/wal/a.py", "with open('a') as f:\n    f.read()\n"),
     (banned_names_are_not_used, "src/braidmq/cli/a.py", "import pickle\npickle.loads(b'')\n"),
@@ -354,6 +381,11 @@ GOOD: Final[list[tuple[Rule, str, str]]] = [
         "import time\ntime.time()\n",
     ),
     (banned_names_are_not_used, "tests/unit/test_a.py", "open('a')\n"),
+    (
+        banned_names_are_not_used,
+        "src/braidmq/server/strands/qumbed/mdns.py",
+        "import asyncio\nasync def f():\n    await asyncio.sleep(0.2)\n",
+    ),
     (exceptions_to_the_linters_have_reasons, "a.py", "x = 1  # noq" + "a: S101 - a reason\n"),
     (no_machine_or_registry_is_named, "README.md", "src/wor" + "k/a.py, https://x/hom" + "e"),
     (asserts_are_never_switched_off, "Makefile", "python3 -m pytest -" + "O"),

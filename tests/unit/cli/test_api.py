@@ -11,16 +11,9 @@ import pytest
 import trustme
 
 from braidmq.base.errors import ConfigError
-from braidmq.cli.api import (
-    ANSWER_TIMEOUT_S,
-    WORK_TIMEOUT_S,
-    Api,
-    HttpError,
-    api_at,
-    path_of,
-)
+from braidmq.cli.api import ANSWER_TIMEOUT_S, WORK_TIMEOUT_S, Api, HttpError, api_at, path_of
 from braidmq.cli.main import main
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, facts
+from tests.unit.admin.world import ADMIN_KEY, ORDERS_KEY, World
 from tests.unit.cli.serving import serving, url
 
 
@@ -30,7 +23,9 @@ def test_a_wrong_key_is_told_without_the_key(
     """Exit 1, what the broker says, and where the key goes."""
     assert 1 == main(["topics", "--url", url(port, "wrong-one")])
     line = capsys.readouterr().err
-    assert line.startswith(f"error: 127.0.0.1:{port} answered 401: this API key is not known")
+    assert line.startswith(
+        f"error: 127.0.0.1:{port} answered 401: authentication failed: unknown API key"
+    )
     assert line.endswith("; pass the API key in --url or BRAIDMQ_URL\n")
     assert "wrong-one" not in line
 
@@ -38,7 +33,7 @@ def test_a_wrong_key_is_told_without_the_key(
 def test_what_a_key_may_not_do_is_told_with_what_it_lacks(port: int) -> None:
     """The broker's word, and a hint."""
     hint = "this needs a key with admin = true"
-    said = f"answered 403: the key may not do this: delete_queue; {hint}"
+    said = f"answered 403: this API key lacks the permission delete_queue; {hint}"
     with pytest.raises(HttpError, match=said):
         api_at(url(port, ORDERS_KEY)).ask("DELETE", "/api/queues/orders.a")
 
@@ -50,17 +45,17 @@ def test_what_is_not_there_is_told_with_the_command_that_lists(port: int) -> Non
         api_at(url(port)).ask("GET", "/api/queues/x", listed_by="braidmq queue list")
 
 
-def test_a_body_is_sent_as_json(source: FakeSource, port: int) -> None:
+def test_a_body_is_sent_as_json(port: int) -> None:
     """And the answer to it is an object."""
     answer = api_at(url(port)).ask("POST", "/api/queues", {"name": "a", "maxQueueSize": 5})
 
     assert ("a", 5) == (answer["name"], answer["maxQueueSize"])
 
 
-def test_all_pages_are_asked_for(source: FakeSource, port: int) -> None:
+def test_all_pages_are_asked_for(world: World, port: int) -> None:
     """Names are quoted, whatever they hold."""
     names = [f"q&{number:03}" for number in range(250)] + ["\u00fc/ ?#"]
-    source.queues.rows = {name: facts(name) for name in names}
+    world.declare(*names)
     rows = api_at(url(port)).rows("/api/queues", "queues")
 
     assert sorted(names) == [row["name"] for row in rows]
@@ -97,14 +92,14 @@ WORK = {
     "queue delete": (["queue", "delete", "dlq.a", "--yes"], "/api/queues/dlq.a"),
     "dlq purge": (["dlq", "purge", "dlq.a", "--yes"], "/api/queues/dlq.a/purge"),
     "dlq replay": (["dlq", "replay", "dlq.a"], "/api/dead-letters/replay"),
-    "one letter": (["dlq", "replay", "dlq.a", "--offset", "1"], "/api/dead-letters/replay"),
+    "one letter": (["dlq", "replay", "dlq.a", "--offset", "2"], "/api/dead-letters/replay"),
 }
 
 
 @pytest.mark.parametrize(("command", "path"), WORK.values(), ids=WORK.keys())
 def test_work_that_may_take_long_is_waited_for(
     *,
-    source: FakeSource,
+    world: World,
     port: int,
     monkeypatch: pytest.MonkeyPatch,
     command: list[str],
@@ -125,7 +120,7 @@ def test_work_that_may_take_long_is_waited_for(
         asked.append((path, connection.timeout or 0.0))
         send(connection, method, path, body=body, headers=headers)
 
-    source.letters.add("dlq.a", 1)
+    world.bury("a", b"1")  # the letter is at offset 2, behind its queue
     monkeypatch.setattr(HTTPConnection, "request", noted)
     assert 0 == main([*command, "--url", url(port)])
 
@@ -223,7 +218,7 @@ CERTIFICATES = {
 @pytest.mark.parametrize(("host", "end"), CERTIFICATES.values(), ids=CERTIFICATES.keys())
 def test_a_certificate_that_is_not_believed_is_told(
     *,
-    source: FakeSource,
+    world: World,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -237,7 +232,7 @@ def test_a_certificate_that_is_not_believed_is_told(
     authority.cert_pem.write_to_path(trusted)
     if "SSL_CERT_FILE" not in end:
         monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
-    with serving(source, both) as port:
+    with serving(world, both) as port:
         address = f"https://{ADMIN_KEY}@127.0.0.1:{port}"
         refused = main(["topics", "--url", address])
         told = capsys.readouterr().err
@@ -250,12 +245,12 @@ def test_a_certificate_that_is_not_believed_is_told(
 
 
 def test_a_strand_with_a_certificate_that_is_not_believed_is_told(
-    source: FakeSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As HTTP is: they believe the same authorities."""
     both = tmp_path / "both.pem"
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(both)
-    with serving(source, both) as port:
+    with serving(world, both) as port:
         assert 1 == main(["publish", "a", "1", "--url", f"blips://k@127.0.0.1:{port}"])
 
     told = capsys.readouterr().err

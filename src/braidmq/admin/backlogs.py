@@ -1,7 +1,8 @@
 """Backlogs: how many messages wait for their consumers, in all and for each subscription.
 
-What a queue has waiting is counted. Of a subscription that is behind, the broker knows only its
-place in the log: its backlog is then an upper bound, the ids up to the topic's newest message.
+The broker counts what waits in a queue. Of a subscription that is behind it knows only
+the position in the log: its backlog is then an upper bound, the ids up to the topic's newest
+message.
 """
 
 from collections.abc import Iterator
@@ -15,19 +16,21 @@ from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.topics import Topic
 
 ROWS_PER_S = 5_000
-"""Queues and subscriptions that are walked for each second: with more of them, less often."""
+"""Queues and subscriptions walked per second. The walk is on the event loop, so a broker with
+more of them walks less often instead of longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Messages that wait, and the dead letters among them."""
+    """Messages waiting for a consumer, dead letters among them, and those that may expire."""
 
     waiting: int = 0
     dead_letters: int = 0
+    expiring: int = 0
 
 
 class Backlogs:
-    """The broker's backlog, not older than a second, or a little more where it is large."""
+    """The broker's backlog: current, or some seconds old where there are many rows to walk."""
 
     def __init__(self) -> None:
         self._backlog = Backlog()
@@ -43,7 +46,7 @@ class Backlogs:
 
 
 def walk(broker: Broker) -> Backlog:
-    """Return the backlog as it is."""
+    """Walk every queue and subscription, and return the backlog."""
     queues = broker.queues.by_name
     letter_names = set(letter_queues(queues))
     waiting = letters = 0
@@ -56,7 +59,7 @@ def walk(broker: Broker) -> Backlog:
         waiting += lag_of(subscription)
     for follower in broker.followers.by_id.values():
         waiting += lag_of_follower(follower)
-    return Backlog(waiting, letters)
+    return Backlog(waiting, letters, expiring(broker))
 
 
 def lag_of(channel: Channel) -> int:
@@ -78,9 +81,29 @@ def _unread(topic: Topic, cursor: int) -> int:
 
 
 def letter_queues(queues: dict[str, Queue]) -> Iterator[str]:
-    """Yield the names of the queues of dead letters, some perhaps twice."""
+    """Yield the names of dead-letter queues; some names may appear twice."""
     for name, queue in queues.items():
         if dead_letters.is_dead_letter_topic(name):
             yield name
         if queue.policy.dead_letter_name in queues:
             yield queue.policy.dead_letter_name
+
+
+def expiring(broker: Broker) -> int:
+    """Return how many messages in memory have a time to live, once for each subscription.
+
+    The broker keeps no timer per message: once a second it looks at the first of every window.
+    This count does the same, and lets the first message speak for those behind it.
+    """
+    queues = broker.queues.all_channels()
+    return sum(map(_expiring_in, (*broker.subscriptions.by_id.values(), *queues)))
+
+
+def _expiring_in(channel: Channel) -> int:
+    ready, volatile = channel.ready, channel.volatile
+    handed_out = channel.in_flight.open
+    count = len(ready) if ready and ready[0].message.expires_us else 0
+    count += len(volatile) if volatile and volatile[0].expires_us else 0
+    if handed_out and next(iter(handed_out.values())).message.expires_us:
+        count += len(handed_out)
+    return count

@@ -1,26 +1,31 @@
-"""Status: the daemon as its HTTP pages show it."""
+"""The status of the broker: what the HTTP API reads, and the queries that it asks.
+
+Before recovery is done there is neither an engine nor a log, while the API already answers;
+everything here copes with that. All of it is on the event loop.
+"""
 
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from braidmq import __version__
-from braidmq.admin.health import Readiness
+from braidmq.admin.backlogs import Backlogs
+from braidmq.admin.connections import Connections
+from braidmq.admin.dead_letters import DeadLetters
+from braidmq.admin.health import Readiness, readiness_of
 from braidmq.admin.http.parameters import iso
+from braidmq.admin.keys import Keys
+from braidmq.admin.log import Log
+from braidmq.admin.messages import Messages
 from braidmq.admin.metrics import MetricValues
+from braidmq.admin.numbers import Numbers, rss_bytes
 from braidmq.admin.overview import BrokerFacts
-from braidmq.admin.queries.backlogs import Backlog, Backlogs
-from braidmq.admin.queries.connection_list import ConnectionList
-from braidmq.admin.queries.dead_letters import DeadLetters
-from braidmq.admin.queries.key_list import KeyList
-from braidmq.admin.queries.log_facts import LogAdministration
-from braidmq.admin.queries.messages import Messages
-from braidmq.admin.queries.numbers import Numbers, rss_bytes
-from braidmq.admin.queries.queue_administration import QueueAdministration
-from braidmq.admin.queries.topics import TopicList
+from braidmq.admin.publishing import Publishing
+from braidmq.admin.queues import Queues
+from braidmq.admin.replays import Replays
+from braidmq.admin.subscriptions import Subscriptions
+from braidmq.admin.topics import Topics
 from braidmq.broker.authorize import Principal
-from braidmq.broker.broker import Broker
-from braidmq.broker.delivery.channels import Channel
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.config.config import Config
 from braidmq.server.cursors import Cursors
@@ -33,7 +38,7 @@ _US_PER_S: Final = 1_000_000
 
 
 class Status:
-    """What `admin` asks of the daemon; before recovery is done there is no engine."""
+    """One broker as the API sees it; the daemon sets engine, log and listeners at start."""
 
     def __init__(
         self, config: Config, keys: KeyRing, files: Files, *, now_us: Callable[[], int]
@@ -43,8 +48,7 @@ class Status:
         self._now_us = now_us
         self._started_us = now_us()
         self._backlogs = Backlogs()
-        self._backlog = Backlog()
-        self._expiring = 0
+        self._http_failures = 0
         self.version = __version__
         self.dev = config.dev
         self.addresses: dict[str, str | None] = {}
@@ -52,38 +56,41 @@ class Status:
         self.wal: Wal | None = None
         self.listeners: list[Listener] = []
         self.recovery_seconds = 0.0
-        self._http_failures = 0
+
+        def find_engine() -> Engine | None:
+            return self.engine
+
+        def find_wal() -> Wal | None:
+            return self.wal
+
         self.numbers = Numbers(
             self.metrics, now_us=self._now, take_fsyncs=lambda: _fsyncs_of(self.wal)
         )
-        self.topics = TopicList(lambda: self.engine, lambda: self.wal)
-        self.messages = Messages(lambda: self.engine, lambda: self.wal)
-        self.queues = QueueAdministration(lambda: self.engine)
-        self.letters = DeadLetters(lambda: self.engine, lambda: self.wal)
-        self.cursors = Cursors(lambda: self.engine, lambda: self.wal)
-        self.connections = ConnectionList(lambda: self.engine, lambda: self.listeners)
-        self.keyring = KeyList(keys, lambda: self.engine)
-        self.log = LogAdministration(config.wal, files, lambda: self.engine, lambda: self.wal)
+        self.topics = Topics(find_engine, find_wal)
+        self.messages = Messages(find_engine, find_wal)
+        self.publishing = Publishing(find_engine)
+        self.queues = Queues(find_engine)
+        self.letters = DeadLetters(find_engine, find_wal)
+        self.replays = Replays(find_engine, find_wal)
+        self.cursors = Cursors(find_engine, find_wal)
+        self.connections = Connections(lambda: self.listeners)
+        self.subscriptions = Subscriptions(find_engine)
+        self.keys = Keys(keys, find_engine)
+        self.log = Log(config.wal, files, find_engine, find_wal)
 
     def principal(self, key: str) -> Principal | None:
-        """Return whose API key this is, or None, and count when it is nobody's."""
+        """Return the principal of an API key, or None; unknown keys are counted."""
         principal = self._keys.find(key)
         if principal is None:
             self._http_failures += 1
         return principal
 
     def readiness(self) -> Readiness:
-        """Return whether the broker takes work now."""
-        if self.engine is None or self.wal is None:
-            return Readiness(ready=False, reason="recovering the log")
-        if self.engine.failed is not None or self.wal.is_poisoned:
-            return Readiness(ready=False, reason="the log is poisoned")
-        if self.engine.draining:
-            return Readiness(ready=False, reason="shutting down")
-        return Readiness(ready=True)
+        """Return whether the broker accepts work now."""
+        return readiness_of(self.engine, self.wal)
 
     def overview(self) -> BrokerFacts:
-        """Return what is worth knowing at a glance."""
+        """Return the broker at a glance."""
         values = self.metrics()
         readiness = self.readiness()
         return BrokerFacts(
@@ -126,45 +133,22 @@ class Status:
         if self.engine is not None:
             _fill_from_broker(values, self.engine)
             backlog = self._backlogs.now(self.engine.broker, self._now())
-            if backlog is not self._backlog:  # walked anew; so is this, as seldom
-                self._backlog = backlog
-                self._expiring = expiring(self.engine.broker)
             values.messages_waiting = backlog.waiting
             values.dead_letters = backlog.dead_letters
-            values.expiration_heap_size = self._expiring
-        if self.engine is not None and self.wal is not None:
-            values.cursor_lag = {cursor.name: cursor.lag for cursor in self.cursors.all()}
+            values.expiration_heap_size = backlog.expiring
         if self.wal is not None:
             _fill_from_log(values, self.wal)
+            if self.engine is not None:
+                values.cursor_lag = {cursor.name: cursor.lag for cursor in self.cursors.all()}
         return values
 
     def _now(self) -> int:
-        # Before recovery the engine's clock, which goes on from the log's, is not there.
+        # The engine's clock goes on from the newest record, so it may run ahead of ours.
         return self._now_us() if self.engine is None else self.engine.now_us()
 
 
-def expiring(broker: Broker) -> int:
-    """Return how many messages in memory have a time to live, for each who is to get them.
-
-    There is no timer for each: once a second the first of every window is looked at. So that
-    this need not look at all either, the first one speaks for those behind it.
-    """
-    queues = broker.queues.all_channels()
-    return sum(map(_expiring_in, (*broker.subscriptions.by_id.values(), *queues)))
-
-
-def _expiring_in(channel: Channel) -> int:
-    ready, volatile = channel.ready, channel.volatile
-    handed_out = channel.in_flight.open
-    count = len(ready) if ready and ready[0].message.expires_us else 0
-    count += len(volatile) if volatile and volatile[0].expires_us else 0
-    if handed_out and next(iter(handed_out.values())).message.expires_us:
-        count += len(handed_out)
-    return count
-
-
 def _encrypted(config: Config) -> list[str]:
-    """Return which listeners have TLS; QUIC has it always."""
+    """Return the listeners that accept TLS only; QUIC always does."""
     sections = {
         "blip": config.blip,
         "vibe": config.vibe,

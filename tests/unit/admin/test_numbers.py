@@ -1,12 +1,11 @@
-"""Numbers of each second: rates from counters, the past, and who waits for the next."""
+"""Numbers of each second: rates from counters, the history, and waiting for the next point."""
 
 import asyncio
 
 import pytest
 
-from braidmq.admin.events import HISTORY_POINTS
 from braidmq.admin.metrics import MetricValues
-from braidmq.admin.queries.numbers import Numbers, rss_bytes
+from braidmq.admin.numbers import HISTORY_POINTS, Numbers, rss_bytes
 
 pytestmark = pytest.mark.asyncio
 
@@ -24,7 +23,7 @@ class World:
 
 
 async def test_a_point_is_what_happened_since_the_one_before() -> None:
-    """By strand where it is counted so; what is, is shown as it is."""
+    """Counters become rates, by strand where counted so; levels are shown as they are."""
     world = World()
     world.values = MetricValues(
         messages_published_by_strand={"blip": 7},
@@ -44,7 +43,7 @@ async def test_a_point_is_what_happened_since_the_one_before() -> None:
 
 
 async def test_fsyncs_are_shown_by_their_percentiles() -> None:
-    """In milliseconds; none at all is 0."""
+    """In milliseconds; without an fsync they are 0."""
     world = World()
     silent = world.numbers.take()
     world.fsyncs = [0.001 * number for number in range(100, 0, -1)]
@@ -56,7 +55,7 @@ async def test_fsyncs_are_shown_by_their_percentiles() -> None:
 
 
 async def test_the_past_is_bounded() -> None:
-    """Two minutes of it, oldest first."""
+    """Two minutes, oldest first."""
     world = World()
     for number in range(HISTORY_POINTS + 3):
         world.values = MetricValues(messages_waiting=number)
@@ -67,8 +66,8 @@ async def test_the_past_is_bounded() -> None:
     assert (HISTORY_POINTS, 3) == (len(history), history[0].backlog)
 
 
-async def test_who_waits_gets_the_next_point_and_misses_what_it_did_not_take() -> None:
-    """Nothing is kept for a listener that is slow."""
+async def test_a_listener_gets_the_next_point_and_misses_what_it_did_not_take() -> None:
+    """Points are not buffered for a slow listener."""
     world = World()
     waiting = asyncio.ensure_future(world.numbers.after(0))
     await asyncio.sleep(0)
@@ -87,8 +86,8 @@ async def test_who_waits_gets_the_next_point_and_misses_what_it_did_not_take() -
     assert (1, 1, 3, 3) == (count, point.backlog, later, newest.backlog)
 
 
-async def test_the_end_wakes_everybody() -> None:
-    """A broker that stops does not wait for those who listen."""
+async def test_the_end_wakes_every_listener() -> None:
+    """A broker that stops does not wait for its listeners."""
     world = World()
     waiting = asyncio.ensure_future(world.numbers.after(0))
     await asyncio.sleep(0)
@@ -98,7 +97,7 @@ async def test_the_end_wakes_everybody() -> None:
 
 
 async def test_points_come_by_themselves() -> None:
-    """One a second; the loop's lateness is one of its numbers."""
+    """One a second; the delay of the event loop is one of its numbers."""
     world = World()
     async with asyncio.timeout(30):
         count, point = await world.numbers.after(0)

@@ -1,7 +1,7 @@
 """Numbers of each second: what the dashboard draws, and how late the event loop is.
 
-One timer, ten times a second, whether anybody looks or not, so that there is a past to show.
-A point is made of differences of counters that are counted anyway.
+One timer fires ten times a second, with or without listeners, so that a new listener gets a
+history. A point is made of differences between counters that the broker keeps anyway.
 """
 
 import asyncio
@@ -11,25 +11,54 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from braidmq.admin.events import HISTORY_POINTS, Point
+import msgspec
+
 from braidmq.admin.http.parameters import iso
 from braidmq.admin.metrics import MetricValues
 
 STRANDS: Final = ("blip", "vibe", "qumbed", "http", "spark")
 
+HISTORY_POINTS: Final = 120
+"""Points that a new listener gets of the past, one for each second."""
+
 BEAT_S: Final = 0.1
-"""How often the loop's lateness is looked at."""
+"""How often the lateness of the event loop is measured."""
 
 BEATS: Final = 10
-"""Beats of one point."""
+"""Beats per point."""
 
 _STATM: Final = Path("/proc/self/statm")
 _MS: Final = 1_000
 _PAGE_BYTES: Final = mmap.PAGESIZE
 
 
+class Point(msgspec.Struct, frozen=True, kw_only=True, rename={"into": "in"}):
+    """The numbers of one second: rates per second, and levels at its end."""
+
+    time: str
+    into: dict[str, float]
+    out: dict[str, float]
+    in_bytes: float
+    acks: float
+    backlog: int
+    in_flight: int
+    dead_letters: int
+    fsync_p50_ms: float
+    fsync_p99_ms: float
+    commits: float
+    memory_bytes: int
+    rss_bytes: int
+    connections: dict[str, int]
+    loop_lag_ms: float
+    log_bytes: int
+
+
 class Numbers:
-    """The points of the last while; *measure* has the counters, *take_fsyncs* single times."""
+    """The latest points.
+
+    *measure* reads the counters, *take_fsyncs* removes and returns the fsync times since the
+    last call.
+    """
 
     def __init__(
         self,
@@ -41,26 +70,26 @@ class Numbers:
         self._measure = measure
         self._now_us = now_us
         self._take_fsyncs = take_fsyncs
-        self._loop: asyncio.AbstractEventLoop | None = None  # once it has begun
+        self._loop: asyncio.AbstractEventLoop | None = None  # set by start()
         self._points: deque[Point] = deque(maxlen=HISTORY_POINTS)
         self._arrived = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._beat = 0
         self._is_over = False
-        self._lag_s = 0.0  # the worst of this second
+        self._lag_s = 0.0  # worst of this second
         self._before: tuple[float, MetricValues] | None = None
         self.count = 0
-        self.lag_seconds = 0.0  # the worst of the second before
+        self.lag_seconds = 0.0  # worst of the previous second
 
     def start(self) -> None:
-        """Begin, on the running loop."""
+        """Start the timer on the running loop."""
         self._loop = asyncio.get_running_loop()
         self._before = self._loop.time(), self._measure()
         self._arm(self._loop)
 
     def stop(self) -> None:
-        """End, and let everybody who waits for a point go."""
+        """Stop the timer, and wake every listener that waits for a point."""
         if self._timer is not None:
             self._timer.cancel()
         self._is_over = True
@@ -71,13 +100,16 @@ class Numbers:
         return list(self._points)
 
     async def after(self, count: int) -> tuple[int, Point | None]:
-        """Return the newest point once there are more than *count*, and how many there are."""
+        """Wait for more than *count* points; return their number and the newest.
+
+        The point is None once the numbers have stopped.
+        """
         while self.count <= count and not self._is_over:
             await self._arrived.wait()
         return self.count, None if self._is_over else self._points[-1]
 
     def take(self) -> Point:
-        """Make a point of what happened since the one before."""
+        """Make a point from the changes since the previous one."""
         assert self._loop is not None
         assert self._before is not None
         now_s, values = self._loop.time(), self._measure()
@@ -135,7 +167,7 @@ class Numbers:
 
 
 def rss_bytes() -> int:
-    """Return how much memory the process has, as the system counts it; 0 if nobody knows."""
+    """Return the resident memory of the process; 0 where the system does not tell."""
     try:
         return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
     except OSError:
