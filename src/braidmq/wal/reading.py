@@ -21,7 +21,7 @@ from braidmq.wal.format import (
     HEADER_BYTES,
     ROW_BYTES,
     Describe,
-    Selection,
+    SelectedRows,
     cut_records,
     decode_gap,
     select_rows,
@@ -186,7 +186,7 @@ class Reader:
         found.reached_id = max(found.reached_id, min(segment.last_id, wanted.up_to))
         return False
 
-    def _fetch(self, file: File, chosen: Selection, found: ReadBack) -> None:
+    def _fetch(self, file: File, chosen: SelectedRows, found: ReadBack) -> None:
         """Read the chosen records, adjacent ones with one call."""
         starts, ends = chosen.starts, chosen.ends
         fetched: list[tuple[int, bytes]] = []
