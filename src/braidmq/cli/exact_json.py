@@ -12,7 +12,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
-from typing import Final, NoReturn
+from typing import Final
+
+from braidmq.base.strict_json import refuse_constant
 
 DEEP_FRAMES_MAX: Final = 10_000
 """Recursion limit while a broker's answer is read or written. The broker reads with Python's
@@ -107,9 +109,6 @@ def _int(text: str) -> float:
         return UnheldNumber(text)
 
 
-def _not_json(constant: str) -> NoReturn:
-    # Python's parser accepts NaN and Infinity; other readers of our output may not.
-    raise ValueError(constant)
-
-
-_decoder: Final = json.JSONDecoder(parse_float=_float, parse_int=_int, parse_constant=_not_json)
+_decoder: Final = json.JSONDecoder(
+    parse_float=_float, parse_int=_int, parse_constant=refuse_constant
+)

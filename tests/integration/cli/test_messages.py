@@ -210,7 +210,7 @@ def keygen(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
         (["--recipient", "short"], "error: a public key must be 64 hexadecimal digits"),
         (["--private-key", "nowhere"], "error: nowhere: cannot be read"),
         (["--schema", "control.Command"], "error: schema 'control.Command': $ breaks 'type'"),
-        (["--envelope"], "error: an envelope is sealed: name its recipient"),
+        (["--envelope"], "error: an envelope is sealed, so it needs a recipient"),
         (
             ["--header", "a=b", "--recipient", 64 * "a"],
             "error: qumbed does not support headers",
@@ -300,7 +300,7 @@ def test_a_subscriber_tells_the_loss_once_and_that_it_is_connected_again(
             out, rest = reader.communicate(timeout=60)
 
     assert lost.startswith(f"lost the connection to {first.addresses['blip']}: ")
-    assert lost.endswith("; connecting again\n")
+    assert lost.endswith("; reconnecting\n")
     assert ("reconnected\n", b"x\n", b"") == (back, out, rest)
 
 

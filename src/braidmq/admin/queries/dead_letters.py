@@ -31,9 +31,10 @@ from braidmq.admin.queries.queue_administration import (
 )
 from braidmq.admin.queues import QueuesPage
 from braidmq.base.limits import MIB
-from braidmq.broker import dead_letters, replays
-from braidmq.broker.backlog import stored
-from braidmq.broker.queues import Queue
+from braidmq.broker import dead_letters
+from braidmq.broker.delivery import replays
+from braidmq.broker.delivery.backlog import stored
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.engine import Engine
@@ -86,7 +87,7 @@ class DeadLetters:
         Raises:
             UnavailableError: The broker is not up.
         """
-        queues = running(self._find_engine()).broker.deliverer.queues
+        queues = running(self._find_engine()).broker.queues.by_name
         names = set(letter_queues(queues))
         return await page_of(names, queues, after=after, limit=limit, visible=visible)
 
@@ -123,7 +124,7 @@ class DeadLetters:
         async with self._replaying:
             engine = changing(self._find_engine())
             found = _found(engine, queue)
-            if found.is_fan_out:
+            if found.ledger is not None:
                 raise FanOutError
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
@@ -131,13 +132,13 @@ class DeadLetters:
             asked = waiting if count is None else min(count, waiting)
             if asked == 0:
                 return 0
-            settled = found.topic.message_count - _unsettled(found)
-            engine.broker.deliverer.replay(found, asked, engine.now_us())
+            settled = found.topic.message_count - found.unsettled()
+            engine.broker.queues.replay(found, asked, engine.now_us())
             while found.replaying and found.topic.queue is found:
-                await committed(engine, engine.broker.fence())
+                await committed(engine, engine.broker.barrier())
                 await asyncio.sleep(LOOK_S)  # the log's reader tells the broker, and not us
-            await committed(engine, engine.broker.fence())
-            return min(asked, found.topic.message_count - _unsettled(found) - settled)
+            await committed(engine, engine.broker.barrier())
+            return min(asked, found.topic.message_count - found.unsettled() - settled)
 
     async def replay_one(self, queue: str, offset: int) -> None:
         """Send one letter back; it is over when that is committed.
@@ -150,7 +151,7 @@ class DeadLetters:
         async with self._replaying:
             engine = changing(self._find_engine())
             found = _found(engine, queue)
-            if found.is_fan_out:
+            if found.ledger is not None:
                 raise FanOutError
             outcome = await self._sent(engine, found, offset)
             if outcome == replays.GONE:
@@ -161,14 +162,14 @@ class DeadLetters:
 
     async def _sent(self, engine: Engine, queue: Queue, offset: int) -> int:
         """Give a letter's way back to the log, as soon as it can be; say how that went."""
-        deliverer = engine.broker.deliverer
+        queues = engine.broker.queues
         read: tuple[Message, int] | None = None
         for _ in range(LOOKS_MAX):
             changing(engine)
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
             # What happened while it was read decides: it may be held by now, or settled.
-            outcome = deliverer.replay_one(queue, offset, engine.now_us())
+            outcome = queues.replay_one(queue, offset, engine.now_us())
             if outcome == replays.FAR and read is None:
                 async with self._reading:
                     read = await read_log(
@@ -178,7 +179,7 @@ class DeadLetters:
                     return replays.GONE
                 continue
             if outcome == replays.FAR and read is not None:
-                outcome = deliverer.replay_ahead(queue, *read, engine.now_us())
+                outcome = queues.replay_ahead(queue, *read, engine.now_us())
             if outcome != replays.READING:
                 return outcome
             engine.end_turn()
@@ -193,7 +194,8 @@ class Waiting:
         self.topic = queue.topic.raw
         self.last_id = queue.topic.last_id
         self._lanes = [
-            open_ranges(lane.settled_ranges(committed_id), self.last_id) for lane in queue.lanes
+            open_ranges(channel.settled_ranges(committed_id), self.last_id)
+            for channel in queue.durable_channels()
         ]
 
     def has(self, letter_id: int, priority: int) -> bool:
@@ -291,14 +293,10 @@ def _letter(message: StoredMessage) -> Letter:
 
 
 def _found(engine: Engine, name: str) -> Queue:
-    queues = engine.broker.deliverer.queues
+    queues = engine.broker.queues.by_name
     if name not in queues or name not in letter_queues(queues):
         raise UnknownQueueError("queue of dead letters")
     return queues[name]
-
-
-def _unsettled(queue: Queue) -> int:
-    return sum(lane.unsettled for lane in queue.lanes)
 
 
 def _last(ids: tuple[int, int]) -> int:

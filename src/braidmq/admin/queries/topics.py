@@ -17,7 +17,7 @@ from braidmq.admin.queries.queue_administration import FindEngine, running
 from braidmq.admin.queries.ranking import ranked_page
 from braidmq.admin.topics import TopicDetail, TopicSnapshot, TopicsPage, Visible
 from braidmq.broker import headers
-from braidmq.broker.followers import SCHEMA_ID
+from braidmq.broker.marks import SCHEMA_ID
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Topic
 from braidmq.wal.wal import Wal

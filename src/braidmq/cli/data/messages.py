@@ -19,7 +19,7 @@ from braidmq.cli.strand_address import strand_address
 from braidmq.cli.tables import print_json, printable
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
-    from braidmq.client.messages import Message
+    from braidmq.client.deliveries import Message
     from braidmq.client.options import Choices
 
 DEFAULT_URL: Final = "blip://dev-key@127.0.0.1:5555"

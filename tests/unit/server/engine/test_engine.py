@@ -1,8 +1,8 @@
 """The engine's turns: batches, failures, snapshots and the drain."""
 
 from braidmq.base.errors import LogFullError, LogPoisonedError
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.policy import Policy
-from braidmq.broker.queues import Queue
 from braidmq.server.engine.engine import SHUTTING_DOWN
 from tests.integration.blip.peer import ack, nack, parse, ping, poll, pong, publish, subscribe
 from tests.unit.server.by_hand import Hand
@@ -144,7 +144,7 @@ def declared(hand: Hand, name: str = "q") -> Queue:
     broker = hand.engine.broker
     topic = broker.topics.get(name)
     assert topic is not None
-    return broker.deliverer.declare(topic, Policy(), hand.now_us)
+    return broker.queues.declare(topic, Policy(), hand.now_us)
 
 
 def test_whoever_waits_for_a_record_is_told_when_it_is_committed() -> None:
@@ -194,7 +194,7 @@ def test_what_is_queued_anew_is_waited_for_under_its_new_id() -> None:
     hand.commit()
     told: list[str] = []
     engine = hand.engine
-    engine.when_committed(engine.broker.deliverer.delete(queue), told.append, lasts=True)
+    engine.when_committed(engine.broker.queues.delete(queue), told.append, lasts=True)
     engine.end_turn()
     hand.fail(LogFullError())
     assert ([], True) == (told, hand.log.urgent[-1])
@@ -211,7 +211,7 @@ def test_a_log_without_even_a_reserve_keeps_nobody_waiting() -> None:
     hand.commit()
     told: list[str] = []
     engine = hand.engine
-    engine.when_committed(engine.broker.deliverer.delete(queue), told.append, lasts=True)
+    engine.when_committed(engine.broker.queues.delete(queue), told.append, lasts=True)
     engine.end_turn()
     hand.fail(LogFullError())
     hand.fail(LogFullError())
