@@ -26,7 +26,7 @@ from bench.streams import BrokenRunError, Sample
 from braidmq import columnar
 from braidmq.columnar.loss import Losses
 from braidmq.columnar.segments.segments import MappedFile
-from braidmq.columnar.segments.views import View
+from braidmq.columnar.segments.views import DurableView
 from braidmq.columnar.selection import Selection
 from braidmq.spark.runtime.java import JAVA_MIN, find_java
 from braidmq.spark.runtime.workers import HOLD_BYTES_MAX
@@ -126,8 +126,8 @@ def _one_topic(log: Path, rounds: int) -> Iterator[report.Row]:
 
 
 def _places(log: Path) -> list[tuple[Path, NDArray[np.int64]]]:
-    """Return the positions of the topic's payloads, by file."""
-    view = View(log)
+    """Return where the payloads of the one topic are, by the files that have them."""
+    view = DurableView(log)
     wanted = Selection([readings.ONE_TOPIC])
     losses = Losses(str(log), fail=True)
     found = []
