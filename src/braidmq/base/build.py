@@ -26,7 +26,7 @@ HOT_MODULES: Final = (
     "braidmq.server.engine.connection",
     "braidmq.server.engine.engine",
     "braidmq.server.engine.host",
-    "braidmq.server.strands.blip",
+    "braidmq.server.strands.blip.connection",
     "braidmq.server.strands.qumbed.deliveries",
     "braidmq.server.strands.qumbed.link",
     "braidmq.server.strands.qumbed.output",

@@ -11,7 +11,7 @@ from braidmq.broker import records
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.config.config import BlipConfig, Config, VibeConfig
 from braidmq.server.engine.recovery import recover
-from braidmq.server.strands.blip import BlipConnection
+from braidmq.server.strands.blip.connection import BlipConnection
 from braidmq.server.strands.listeners import Admission, TcpListener
 from braidmq.testing.disk import FakeDisk
 from braidmq.wire.vibe.queue_options import QueueOptions
