@@ -133,22 +133,10 @@ class Broker:
         subscription.begin(given)
         return given
 
-    def attach(self, peer: Peer, subscription_id: int) -> Consumer | None:
-        """Return the peer's hold on a subscription, or None when it may have none."""
-        return self.subscriptions.attach(peer, subscription_id)
-
     def unsubscribe(self, consumer: Consumer) -> int:
         """End a subscription; return the id that must be committed for it."""
         self.stats.unsubscribed += 1
         return self.subscriptions.end(consumer.subscription, records.ENDED_BY_REQUEST)
-
-    def follow(self, peer: Peer, topic: Topic, key: bytes, now_us: int) -> int:
-        """Have a topic's messages pushed; return the id to be committed for it, or 0."""
-        return self.followers.follow(peer, topic, key, now_us)
-
-    def unfollow(self, peer: Peer, topic: Topic) -> int:
-        """End what `follow` began; return the id to be committed for it, or 0."""
-        return self.followers.unfollow(peer, topic)
 
     def too_large(self, peer: Peer, message: Message, now_us: int) -> None:
         """Make a dead letter of what was pushed to a follower and no frame can carry."""
