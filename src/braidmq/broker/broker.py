@@ -242,7 +242,7 @@ class Broker:
         return self.outgoing.last_id
 
     def wants_commit(self) -> bool:
-        """Say whether there are records for the log.
+        """Return whether there are records for the log.
 
         Progress becomes a record with the next batch, at a barrier, or when it is due: until a
         barrier asks, no peer waits for the commit of an acknowledgement.

@@ -78,7 +78,10 @@ class VibeConnection(Connection):
         super().lost()
 
     def say_goodbye(self) -> None:
-        """Tell the peer that the broker shuts down; what it holds goes back, uncounted."""
+        """Tell the peer that the broker shuts down, and put back what it holds.
+
+        That does not count as a delivery attempt.
+        """
         if self.closed or self._ending:
             return
         output = self.output
@@ -167,7 +170,7 @@ class VibeConnection(Connection):
         return self._execute_in_turn(command, now_us)
 
     def _execute_behind(self, command: session.Command, now_us: int) -> bool:
-        """Handle a command behind a Publish that waits for room; say whether it could be."""
+        """Handle a command behind a Publish that waits for room; return whether it could be."""
         if len(self._blocked) >= BLOCKED_MAX or self._blocked_bytes >= BLOCKED_BYTES_MAX:
             return False
         kind = command.kind

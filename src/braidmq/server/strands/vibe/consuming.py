@@ -66,7 +66,7 @@ class Consuming:
         return True
 
     def leave(self, name: str, now_us: int) -> None:
-        """Stop consuming a queue; what the peer holds of it goes back, uncounted."""
+        """Stop consuming a queue; what the peer holds goes back, which is no attempt."""
         queue = self._broker.queues.by_name.get(name)
         consumers = self._connection.queue_consumers
         consumer = consumers.pop(queue.id, None) if queue is not None else None
@@ -83,7 +83,7 @@ class Consuming:
         )
 
     def return_everything(self, now_us: int) -> None:
-        """Stop consuming every queue; what the peer holds goes back, uncounted."""
+        """Stop consuming every queue; what the peer holds goes back, which is no attempt."""
         self._output.collect()
         connection = self._connection
         for consumer in list(connection.queue_consumers.values()):
