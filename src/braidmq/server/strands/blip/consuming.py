@@ -28,9 +28,12 @@ class Consuming:
 
     def acknowledge(self, command: session.OnSubscription, now_us: int) -> bool:
         """Settle a delivery; return False while the log has to be asked about it."""
-        consumer = self._consumer(command)
-        if consumer is None:
-            return True
+        # As `_consumer`, without the call: ACK and POLL come once per message.
+        consumer = self._connection.consumers.get(command.subscription_id)
+        if consumer is None or consumer.subscription.ended:
+            consumer = self._consumer(command)
+            if consumer is None:
+                return True
         outcome = self._broker.acknowledge(consumer, command.correlation_id, now_us)
         if outcome == verbs.UNKNOWN:
             self._not_found(command)
@@ -42,9 +45,11 @@ class Consuming:
 
     def poll(self, command: session.OnSubscription, now_us: int) -> bool:
         """Hand out one message, if there is one; return False while it is read back."""
-        consumer = self._consumer(command)
-        if consumer is None:
-            return True
+        consumer = self._connection.consumers.get(command.subscription_id)
+        if consumer is None or consumer.subscription.ended:
+            consumer = self._consumer(command)
+            if consumer is None:
+                return True
         outcome = self._broker.poll(consumer, command.correlation_id, now_us)
         if outcome == verbs.WAIT:
             return False
