@@ -21,7 +21,8 @@ from braidmq.broker.delivery.queues import Queue
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.requests import SinkKey
 from braidmq.daemon import daemon
-from braidmq.server.engine.engine import SHUTTING_DOWN, Engine
+from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.refusals import SHUTTING_DOWN
 from braidmq.testing.broker import RunningBroker
 from braidmq.testing.disk import FakeDisk
 from tests.integration.blip import peer as blip

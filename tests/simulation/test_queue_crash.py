@@ -44,8 +44,8 @@ def eventful_seed() -> int:
         if (
             {DELETED, PURGED, REPEATED, REPLAYING, RETURN} <= noted
             and len(modes) == 3
-            and min(stats.redelivered, stats.dead_lettered, stats.expired, stats.purged)
-            and min(stats.duplicates, world.wal.stats.rotations)
+            and min(stats.redelivered, stats.dead_lettered, stats.expired, stats.dropped.purged)
+            and min(stats.duplicates, len(world.wal.segments()) - 1)
         ):
             return seed
     raise AssertionError("no world meets everything: has the workload changed?")

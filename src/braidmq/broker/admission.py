@@ -120,6 +120,18 @@ class PublishAdmission:
             return self._refused()
         return STARVED if self._outgoing.bytes >= self.uncommitted_bytes_max else GO
 
+    def must_wait(self, message: Message) -> bool:
+        """Say whether `judge` would answer WAIT or STARVED now; neither counts nor stores."""
+        queue = message.topic.queue
+        needs = needs_record(message)
+        if queue is not None:
+            verdict = self._weigh(queue, needs_record=needs)
+        else:
+            verdict = REFUSED if needs and self.refusal else GO
+        if verdict == REDIRECT or (verdict == GO and needs):
+            return self._outgoing.bytes >= self.uncommitted_bytes_max
+        return verdict == WAIT
+
     def judge_row(self, row: Message, now_us: int) -> int:
         """Return the verdict on a sink's row: GO, REDIRECT, or what it waits for."""
         queue = row.topic.queue

@@ -237,7 +237,7 @@ class TcpListener:
         connection = self._wires.pop(wire, None)
         if connection is None or self._engine is None:
             return
-        self._engine.connections.discard(connection)
+        self._engine.leave(connection)
         if not connection.is_authenticated:
             self.refused["unauthenticated"] += 1
         self._admission.leave(wire.peer_address)

@@ -15,7 +15,8 @@ from braidmq.broker.settings import Settings
 from braidmq.server.engine.durability import Durability
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal import snapshots
-from braidmq.wal.wal import Wal, WalOptions
+from braidmq.wal.options import WalOptions
+from braidmq.wal.wal import Wal
 from tests.integration.blip.peer import until
 
 pytestmark = pytest.mark.asyncio
