@@ -38,7 +38,7 @@ from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.host import Limits
 from braidmq.server.engine.recovery import Recovered, recover
 from braidmq.server.engine.ticker import Clock, SystemClock, Ticker
-from braidmq.server.strands.blip import BlipConnection
+from braidmq.server.strands.blip.connection import BlipConnection
 from braidmq.server.strands.listeners import Admission, MakeConnection, TcpListener
 from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.server.strands.qumbed.mdns import Announcer
