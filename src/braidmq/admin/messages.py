@@ -36,8 +36,8 @@ from braidmq.admin.http.requests import (
 )
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, MIB, TOPIC_BYTES_MAX
+from braidmq.base.strict_json import is_json
 from braidmq.broker.authorize import PUBLISH, SUBSCRIBE
-from braidmq.broker.schemas import is_json
 
 SHOWN_BYTES_MAX: Final = 64 * KIB
 """What a page shows of one payload; the rest is `truncated`."""

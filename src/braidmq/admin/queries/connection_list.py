@@ -17,13 +17,12 @@ from braidmq.admin.connections import (
 )
 from braidmq.admin.http.parameters import iso
 from braidmq.admin.http.refusals import BadCursorError, UnknownThingError
-from braidmq.admin.queries.backlogs import lag_of
+from braidmq.admin.queries.backlogs import lag_of, lag_of_follower
 from braidmq.admin.queries.page_bounds import name_bytes, rows_on_page
 from braidmq.broker.authorize import Principal
-from braidmq.broker.followers import Follower
-from braidmq.broker.policy import FAN_OUT_WITH_ACK
-from braidmq.broker.queues import Queue
-from braidmq.broker.subscriptions import Consumer, Subscription
+from braidmq.broker.delivery.followers import Follower
+from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.requests import FindEngine, running
 from braidmq.server.strands.listeners import Line, Listener
@@ -75,8 +74,9 @@ class ConnectionList:
         place = _place(after)
         engine = running(self._find_engine())
         broker = engine.broker
-        subscriptions = [*broker.subscriptions.values(), *broker.deliverer.followers.values()]
-        queues = list(broker.deliverer.queues.values())
+        subscriptions = list(broker.subscriptions.by_id.values())
+        followers = list(broker.followers.by_id.values())
+        queues = list(broker.queues.by_name.values())
         connections = list(engine.connections)
         wanted = search.casefold()
 
@@ -88,6 +88,9 @@ class ConnectionList:
             for one in subscriptions:
                 if is_wanted(one.topic.name, one.principal):
                     yield (one.id, 0), _subscription_row(one, using.get(one.id))
+            for follower in followers:
+                if is_wanted(follower.topic.name, follower.principal):
+                    yield (follower.id, 0), _follower_row(follower)
             for queue in queues:
                 for consumer in list(queue.consumers):
                     row = _consumer_row(queue, consumer)
@@ -169,34 +172,42 @@ def _using(connections: list[Connection]) -> dict[int, int]:
 
 
 def _subscription_row(subscription: Subscription, connection: int | None) -> SubscriptionRow:
-    strand, qos = "blip", subscription.qos
-    if isinstance(subscription, Follower):
-        peer = subscription.peer
-        connection = peer.number if isinstance(peer, Connection) else None
-        strand, qos = "qumbed", 1
     return SubscriptionRow(
         id=str(subscription.id),
         topic=subscription.topic.name,
-        strand=strand,
+        strand="blip",
         principal=subscription.principal,
-        qos=qos,
+        qos=subscription.qos,
         lag=lag_of(subscription),
         in_flight=subscription.in_flight.count,
         connection=connection,
     )
 
 
-def _consumer_row(queue: Queue, consumer: Consumer) -> SubscriptionRow:
+def _follower_row(follower: Follower) -> SubscriptionRow:
+    peer = follower.peer
+    return SubscriptionRow(
+        id=str(follower.id),
+        topic=follower.topic.name,
+        strand="qumbed",
+        principal=follower.principal,
+        qos=1,
+        lag=lag_of_follower(follower),
+        in_flight=0,
+        connection=peer.number if isinstance(peer, Connection) else None,
+    )
+
+
+def _consumer_row(queue: Queue, consumer: QueueConsumer) -> SubscriptionRow:
     peer = consumer.peer
     number = peer.number if isinstance(peer, Connection) else 0
-    is_view = queue.policy.mode == FAN_OUT_WITH_ACK
     return SubscriptionRow(
         id=f"{queue.id}.{number}",
         topic=queue.topic.name,
         strand=peer.strand if isinstance(peer, Connection) else "vibe",
         principal="" if peer.principal is None else peer.principal.name,
         qos=1 if queue.policy.durable else 0,
-        lag=lag_of(consumer.subscription) if is_view else queue.waiting(),
+        lag=queue.waiting() if consumer.view is None else lag_of(consumer.view),
         in_flight=consumer.held,
         connection=number or None,
     )

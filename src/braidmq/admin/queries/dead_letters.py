@@ -25,9 +25,10 @@ from braidmq.admin.queries.messages import stored as as_stored
 from braidmq.admin.queries.queue_administration import page_of
 from braidmq.admin.queues import QueuesPage
 from braidmq.base.limits import MIB
-from braidmq.broker import dead_letters, replays
-from braidmq.broker.backlog import stored
-from braidmq.broker.queues import Queue
+from braidmq.broker import dead_letters
+from braidmq.broker.delivery import replays
+from braidmq.broker.delivery.backlog import stored
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.engine import Engine
@@ -79,7 +80,7 @@ class DeadLetters:
         Raises:
             UnavailableError: The broker is not up.
         """
-        queues = running(self._find_engine()).broker.deliverer.queues
+        queues = running(self._find_engine()).broker.queues.by_name
         names = set(letter_queues(queues))
         return await page_of(names, queues, after=after, limit=limit, visible=visible)
 
@@ -116,7 +117,7 @@ class DeadLetters:
         async with self._replaying:
             engine = changing(self._find_engine())
             found = _found(engine, queue)
-            if found.is_fan_out:
+            if found.ledger is not None:
                 raise FanOutError
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
@@ -124,8 +125,8 @@ class DeadLetters:
             asked = waiting if count is None else min(count, waiting)
             if asked == 0:
                 return 0
-            settled = found.topic.message_count - _unsettled(found)
-            engine.broker.deliverer.replay(found, asked, engine.now_us())
+            settled = found.topic.message_count - found.unsettled()
+            engine.broker.queues.replay(found, asked, engine.now_us())
             # A full log stops a replay half-way; the letters that are left stay.
             while _is_replaying(found):
                 if engine.broker.refusal:
@@ -133,8 +134,8 @@ class DeadLetters:
                 await engine.waiters.until(
                     lambda: not _is_replaying(found) or bool(engine.broker.refusal)
                 )
-            await engine.waiters.committed(engine.broker.fence())
-            return min(asked, found.topic.message_count - _unsettled(found) - settled)
+            await engine.waiters.committed(engine.broker.barrier())
+            return min(asked, found.topic.message_count - found.unsettled() - settled)
 
     async def replay_one(self, queue: str, offset: int) -> None:
         """Send one letter back; it is over when that is committed.
@@ -147,7 +148,7 @@ class DeadLetters:
         async with self._replaying:
             engine = changing(self._find_engine())
             found = _found(engine, queue)
-            if found.is_fan_out:
+            if found.ledger is not None:
                 raise FanOutError
             outcome = await self._sent(engine, found, offset)
             if outcome == replays.GONE:
@@ -158,7 +159,7 @@ class DeadLetters:
 
     async def _sent(self, engine: Engine, queue: Queue, offset: int) -> int:
         """Give a letter's way back to the log, as soon as it can be; say how that went."""
-        deliverer = engine.broker.deliverer
+        queues = engine.broker.queues
         read: tuple[Message, int] | None = None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READ_WAIT_S
@@ -168,7 +169,7 @@ class DeadLetters:
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
             # What happened while it was read decides: it may be held by now, or settled.
-            outcome = deliverer.replay_one(queue, offset, engine.now_us())
+            outcome = queues.replay_one(queue, offset, engine.now_us())
             if outcome == replays.FAR and read is None:
                 async with self._reading:
                     read = await read_log(
@@ -178,7 +179,7 @@ class DeadLetters:
                     return replays.GONE
                 continue
             if outcome == replays.FAR and read is not None:
-                outcome = deliverer.replay_ahead(queue, *read, engine.now_us())
+                outcome = queues.replay_ahead(queue, *read, engine.now_us())
             if outcome != replays.READING or loop.time() >= deadline:
                 return outcome
             # A busy lane asks for its next read in the turn in which this one comes back: it
@@ -195,7 +196,8 @@ class Waiting:
         self.topic = queue.topic.raw
         self.last_id = queue.topic.last_id
         self._lanes = [
-            open_ranges(lane.settled_ranges(committed_id), self.last_id) for lane in queue.lanes
+            open_ranges(channel.settled_ranges(committed_id), self.last_id)
+            for channel in queue.durable_channels()
         ]
 
     def has(self, letter_id: int, priority: int) -> bool:
@@ -293,7 +295,7 @@ def _letter(message: StoredMessage) -> Letter:
 
 
 def _found(engine: Engine, name: str) -> Queue:
-    queues = engine.broker.deliverer.queues
+    queues = engine.broker.queues.by_name
     if name not in queues or name not in letter_queues(queues):
         raise UnknownQueueError("queue of dead letters")
     return queues[name]
@@ -304,11 +306,9 @@ def _is_replaying(queue: Queue) -> bool:
 
 
 def _has_read(engine: Engine, queue: Queue, reads_done: int) -> bool:
-    return engine.reads_done > reads_done or not any(lane.reading for lane in queue.lanes)
-
-
-def _unsettled(queue: Queue) -> int:
-    return sum(lane.unsettled for lane in queue.lanes)
+    return engine.reads_done > reads_done or not any(
+        lane.position.reading for lane in queue.lanes
+    )
 
 
 def _last(ids: tuple[int, int]) -> int:

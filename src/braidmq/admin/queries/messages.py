@@ -15,13 +15,13 @@ from braidmq.admin.http.refusals import QueueFullError, UnknownMessageError, Unk
 from braidmq.admin.messages import StoredMessage, StoredPage
 from braidmq.admin.queries.log_reading import read_log
 from braidmq.base.limits import MIB, RECORD_BYTES_MAX
+from braidmq.base.strict_json import is_json
+from braidmq.broker import admission
 from braidmq.broker import headers as blocks
-from braidmq.broker import overflow
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.broker.dedup import NEW
-from braidmq.broker.followers import SENDER_PUBLIC_KEY
+from braidmq.broker.marks import SENDER_PUBLIC_KEY
 from braidmq.broker.records import Head
-from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES, is_json
+from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
 from braidmq.broker.topics import (
     ORIGIN_BLIP,
     ORIGIN_HTTP,
@@ -34,7 +34,7 @@ from braidmq.broker.topics import (
 )
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.refusals import UnavailableError
-from braidmq.server.engine.requests import FindEngine, changing, running
+from braidmq.server.engine.requests import FindEngine, running
 from braidmq.wal.browse import Bounds
 from braidmq.wal.wal import Wal
 
@@ -123,26 +123,21 @@ class Messages:
             QueueFullError: The queue takes no more.
             UnavailableError: Not now; if it was the log that failed, it may be stored.
         """
-        engine = changing(self._find_engine())
-        dedup_id = headers.get(DEDUP_HEADER, "")
-        known = _known(engine, topic, dedup_id)
-        if known != NEW:
-            return await _told(engine, known)
+        engine = running(self._find_engine())
         place = engine.broker.topics.get(topic)
         if place is None:
             raise UnavailableError("too many topics")
         message = Message(place, qos, body_of(place, payload))
         message.origin = ORIGIN_HTTP
         message.priority = priority
-        message.headers = blocks.encode(headers)
-        message = await self._judged(engine, message)
-        known = _known(engine, topic, dedup_id)  # its twin may have found room meanwhile
-        if known != NEW:
-            return await _told(engine, known)
-        given = engine.broker.publish(message, engine.now_us())
-        if dedup_id and message.topic is place:
-            engine.broker.dedup.remember(topic, dedup_id, given, engine.now_us())
-        return await _told(engine, given)
+        kept = {key: value for key, value in headers.items() if not blocks.is_brokers(key)}
+        message.headers = blocks.encode(kept)
+        given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""))
+        if given == 0:
+            engine.end_turn()
+            return None
+        await engine.waiters.committed(given)
+        return given
 
     def _topic(self, name: str) -> Topic:
         topic = running(self._find_engine()).broker.topics.find(name)
@@ -150,67 +145,36 @@ class Messages:
             raise UnknownTopicError
         return topic
 
-    async def _judged(self, engine: Engine, message: Message) -> Message:
-        """Wait for room, and return what is published: the message, or a letter of it."""
-        broker = engine.broker
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + ROOM_WAIT_S
-        while True:
-            queue = message.topic.queue
-            if broker.refusal and _is_durable(message):
-                broker.stats.refused += 1
-                raise UnavailableError(broker.refusal)
-            decision = overflow.ACCEPT if queue is None else overflow.judge(queue)
-            has_room = broker.outgoing.bytes < engine.uncommitted_bytes_max
-            if decision == overflow.ACCEPT and has_room:
-                return message
-            if queue is not None and decision == overflow.REDIRECT:
-                letter = broker.deliverer.redirect(message, queue, engine.now_us())
-                if letter is not None:
-                    broker.stats.dead_lettered += 1
-                    return letter
-                decision = overflow.REFUSE
-            if decision == overflow.REFUSE or loop.time() >= deadline:
-                broker.stats.refused += 1
-                if decision == overflow.ACCEPT:
-                    raise UnavailableError("the log does not keep up")
-                raise QueueFullError
-            await engine.waiters.until(
-                lambda: not _has_to_wait(engine, message), within_s=deadline - loop.time()
-            )
-            changing(engine)
 
+async def _admitted(engine: Engine, message: Message, dedup_id: str) -> int:
+    """Wait for room, store the message or its letter, and return the id that it has.
 
-def _is_durable(message: Message) -> bool:
-    queue = message.topic.queue
-    return message.qos != 0 and (queue is None or queue.policy.durable)
-
-
-def _has_to_wait(engine: Engine, message: Message) -> bool:
-    """Say whether there is neither room for a message nor a reason to refuse it."""
-    if engine.broker.refusal and _is_durable(message):
-        return False
-    queue = message.topic.queue
-    decision = overflow.ACCEPT if queue is None else overflow.judge(queue)
-    if decision == overflow.ACCEPT:
-        return engine.broker.outgoing.bytes >= engine.uncommitted_bytes_max
-    return decision == overflow.WAIT
-
-
-def _known(engine: Engine, topic: str, dedup_id: str) -> int:
-    """Return what was published with this id before, or NEW."""
-    known = engine.broker.dedup.find(topic, dedup_id, engine.now_us()) if dedup_id else NEW
-    if known != NEW:
-        engine.broker.stats.duplicates += 1
-    return known
-
-
-async def _told(engine: Engine, given: int) -> int | None:
-    if given == 0:
-        engine.end_turn()
-        return None
-    await engine.waiters.committed(given)
-    return given
+    Raises:
+        QueueFullError: The queue takes no more.
+        UnavailableError: Nothing is stored now.
+    """
+    broker = engine.broker
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + ROOM_WAIT_S
+    while True:
+        verdict = broker.admission.judge(message, dedup_id, engine.now_us())
+        if verdict in {admission.GO, admission.REDIRECT}:
+            return broker.accept(verdict, message, dedup_id, engine.now_us()).id
+        if verdict == admission.DUPLICATE:
+            return broker.admission.known_id
+        if verdict == admission.REFUSED:
+            raise UnavailableError(broker.admission.reason)
+        if verdict == admission.FULL:
+            raise QueueFullError
+        if loop.time() >= deadline:
+            broker.admission.gave_up()
+            if verdict == admission.STARVED:
+                raise UnavailableError("the log does not keep up")
+            raise QueueFullError
+        await engine.waiters.until(
+            lambda: not broker.admission.has_to_wait(message, dedup_id, engine.now_us()),
+            within_s=deadline - loop.time(),
+        )
 
 
 def oldest_from(wal: Wal, wanted: Wanted) -> StoredPage:

@@ -20,7 +20,7 @@ from braidmq.admin.queries.queue_administration import QueueAdministration
 from braidmq.admin.queries.topics import TopicList
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
-from braidmq.broker.subscriptions import Subscription
+from braidmq.broker.delivery.channels import Channel
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.config.config import Config
 from braidmq.server.cursors import Cursors
@@ -149,13 +149,13 @@ def expiring(broker: Broker) -> int:
     There is no timer for each: once a second the first of every window is looked at. So that
     this need not look at all either, the first one speaks for those behind it.
     """
-    queues = broker.deliverer.lanes_and_views()
-    return sum(map(_expiring_in, (*broker.subscriptions.values(), *queues)))
+    queues = broker.queues.all_channels()
+    return sum(map(_expiring_in, (*broker.subscriptions.by_id.values(), *queues)))
 
 
-def _expiring_in(subscription: Subscription) -> int:
-    ready, volatile = subscription.ready, subscription.volatile
-    handed_out = subscription.in_flight.open
+def _expiring_in(channel: Channel) -> int:
+    ready, volatile = channel.ready, channel.volatile
+    handed_out = channel.in_flight.open
     count = len(ready) if ready and ready[0].message.expires_us else 0
     count += len(volatile) if volatile and volatile[0].expires_us else 0
     if handed_out and next(iter(handed_out.values())).message.expires_us:
@@ -197,7 +197,7 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     }
     values.topics = len(broker.topics)
     values.subscriptions = broker.subscription_count()
-    values.queues = len(broker.deliverer.queues)
+    values.queues = len(broker.queues.by_name)
     values.messages_published = stats.published
     values.messages_published_by_strand = stats.published_by_origin()
     values.messages_delivered_by_strand = {
@@ -227,8 +227,8 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
         "lease": stats.leases_ended,
     }
     values.messages_inflight = broker.in_flight_count()
-    values.retry_heap_size = len(broker.deliverer.retries)
-    values.memory_bytes = broker.deliverer.windows.held_bytes + broker.outgoing.bytes
+    values.retry_heap_size = broker.retry_count()
+    values.memory_bytes = broker.memory_bytes()
     values.wal_full = engine.log_is_full
 
 

@@ -16,7 +16,7 @@ from braidmq.admin.queries.page_bounds import rows_on_page
 from braidmq.admin.queries.ranking import ranked_page
 from braidmq.admin.topics import TopicDetail, TopicSnapshot, TopicsPage, Visible
 from braidmq.broker import headers
-from braidmq.broker.followers import SCHEMA_ID
+from braidmq.broker.marks import SCHEMA_ID
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Topic
 from braidmq.server.engine.requests import FindEngine, running

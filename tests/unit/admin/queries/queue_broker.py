@@ -23,7 +23,7 @@ async def publish(broker: RunningBroker, queue: str, *payloads: bytes, **options
     engine = engine_of(broker)
     for payload in payloads:
         engine.broker.publish(_message(engine, queue, payload, **options), engine.now_us())
-    await engine.waiters.committed(engine.broker.fence())
+    await engine.waiters.committed(engine.broker.barrier())
 
 
 async def bury(
@@ -31,11 +31,10 @@ async def bury(
 ) -> None:
     """Make dead letters of messages of *queue*, as if each had been rejected once."""
     engine = engine_of(broker)
-    deliverer = engine.broker.deliverer
     topic = engine.broker.topics.get(letters or f"dlq.{queue}")
     assert topic is not None
     if topic.queue is None:
-        deliverer.declare_letters(topic, engine.now_us())
+        engine.broker.queues.declare_letters(topic, engine.now_us())
     for payload in payloads:
         message = _message(engine, queue, payload, priority=priority)
         message.headers = encode({MESSAGE_ID: f"id-{payload.decode()}", "trace": "t"})
@@ -43,7 +42,7 @@ async def bury(
             message, topic, reason=REJECTED, attempts=1, keep_id=True, now_us=engine.now_us()
         )
         engine.broker.publish(letter, engine.now_us())
-    await engine.waiters.committed(engine.broker.fence())
+    await engine.waiters.committed(engine.broker.barrier())
 
 
 def _message(engine: Engine, queue: str, payload: bytes, *, priority: int = 1) -> Message:

@@ -19,7 +19,7 @@ async def test_queues_letters_and_subscriptions_count() -> None:
         await bury(broker, "q", b"3")
 
         assert Backlog(3, 1) == walk(engine_of(broker).broker)
-        assert {"dlq.q"} == set(letter_queues(engine_of(broker).broker.deliverer.queues))
+        assert {"dlq.q"} == set(letter_queues(engine_of(broker).broker.queues.by_name))
 
 
 async def test_a_subscription_that_is_behind_is_told_by_its_place() -> None:
@@ -31,9 +31,9 @@ async def test_a_subscription_that_is_behind_is_told_by_its_place() -> None:
         await peer.subscribe("t")
         await peer.publish("t", *5 * [b"x"])
         engine = engine_of(broker)
-        (subscription,) = engine.broker.subscriptions.values()
+        (subscription,) = engine.broker.subscriptions.by_id.values()
 
-        assert subscription.behind
+        assert subscription.position.behind
         assert 5 == lag_of(subscription)
         assert 5 == walk(engine.broker).waiting
 

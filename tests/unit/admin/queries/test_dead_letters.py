@@ -284,10 +284,10 @@ async def test_a_log_that_refuses_is_told() -> None:
     """Before anything is sent back; and the letters stay."""
     async with running_broker() as broker:
         await bury(broker, "orders", b"1")
-        engine_of(broker).broker.refusal = "no space left on the log's disk"
+        engine_of(broker).broker.admission.log_refuses("no space left on the log's disk")
         with pytest.raises(UnavailableError, match="no space left"):
             await status_of(broker).letters.replay("dlq.orders", None)
-        engine_of(broker).broker.refusal = ""
+        engine_of(broker).broker.admission.log_accepts()
 
         assert ["id-1"] == await ids(broker, "dlq.orders")
 
@@ -368,9 +368,7 @@ async def test_any_letter_is_sent_back_however_many_wait_before_it(tmp_path: Pat
             await status.letters.replay_one("dlq.orders", offsets[number])
             with pytest.raises(UnknownThingError, match="no such letter"):
                 await status.letters.replay_one("dlq.orders", offsets[number])
-        assert [] == list(
-            engine_of(broker).broker.deliverer.queues["dlq.orders"].lanes[0].ready
-        )
+        assert [] == list(engine_of(broker).broker.queues.by_name["dlq.orders"].lanes[0].ready)
         clock = broker.clock
     async with running_broker(config=SMALL_WINDOW, data_dir=tmp_path, clock=clock) as broker:
         status = status_of(broker)

@@ -256,12 +256,66 @@ async def test_a_full_queue_refuses_waits_or_buries(monkeypatch: pytest.MonkeyPa
 async def test_a_log_that_takes_nothing_is_told() -> None:
     """503, with the reason."""
     async with running_broker() as broker:
-        engine_of(broker).broker.refusal = "no space left"
+        engine_of(broker).broker.admission.log_refuses("no space left")
         with pytest.raises(UnavailableError, match="no space left"):
             await post(broker, "t", b"x")
         engine_of(broker).drain()
         with pytest.raises(UnavailableError, match="shutting down"):
             await post(broker, "t", b"x")
+
+
+async def post_in_memory(broker: RunningBroker) -> int | None:
+    return await status_of(broker).messages.publish("t", b"x", headers={}, qos=0, priority=1)
+
+
+async def test_a_memory_only_message_needs_no_log() -> None:
+    """It goes while the log is behind or refuses, and while the broker drains."""
+    async with running_broker() as broker:
+        engine = engine_of(broker)
+        engine.broker.outgoing.bytes += engine.uncommitted_bytes_max
+        given = [await post_in_memory(broker)]
+        engine.broker.outgoing.bytes -= engine.uncommitted_bytes_max
+        engine.broker.admission.log_refuses("no space left")
+        given.append(await post_in_memory(broker))
+        engine.drain()
+        given.append(await post_in_memory(broker))
+
+        assert ([None] * 3, 3) == (given, engine.broker.stats.published)
+
+
+async def test_a_repeat_is_acknowledged_while_nothing_is_taken() -> None:
+    """It is stored already, and needs neither room nor the log."""
+    async with running_broker() as broker:
+        first = await post(broker, "t", b"x", dedupId="1")
+        engine_of(broker).broker.admission.log_refuses("no space left")
+        refusing = await post(broker, "t", b"x", dedupId="1")
+        engine_of(broker).drain()
+
+        assert [first] * 2 == [refusing, await post(broker, "t", b"x", dedupId="1")]
+
+
+async def test_what_is_the_brokers_to_say_is_not_kept() -> None:
+    """A forged `deathQueue` would put the dedup id on another queue after a restart."""
+    async with running_broker() as broker:
+        await post(broker, "t", b"x", dedupId="1", deathQueue="other", deliveryAttempts="9")
+        (message,) = (await page(broker)).messages
+
+        assert {"dedupId": "1"} == message.headers
+
+
+async def test_a_publish_that_waits_too_long_for_the_log_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """503, and counted."""
+    monkeypatch.setattr(messages, "ROOM_WAIT_S", 0.0)
+    async with running_broker() as broker:
+        engine = engine_of(broker)
+        engine.broker.outgoing.bytes += engine.uncommitted_bytes_max
+        with pytest.raises(UnavailableError, match="does not keep up"):
+            await post(broker, "t", b"x")
+        engine.broker.outgoing.bytes -= engine.uncommitted_bytes_max
+
+        assert 1 == engine.broker.stats.refused
 
 
 async def test_sealed_is_a_box_of_a_known_key() -> None:
