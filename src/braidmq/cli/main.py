@@ -49,7 +49,7 @@ _FAILED: Final = {
     "the broker broke the protocol": _OTHER_PORT,
     "the broker closed it": _OTHER_PORT,
     "no answer within": _OTHER_PORT,
-    "QUIC handshake failed: nobody listens there": (
+    "QUIC handshake failed: nothing listens there": (
         "`braidmq serve --dev` starts a broker, with Qumbed on UDP port 6121"
     ),
     "no host has that name": "is it spelled right in --url or BRAIDMQ_URL?",

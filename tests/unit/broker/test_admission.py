@@ -137,8 +137,9 @@ def test_every_verdict_is_the_oracles() -> None:
     wrong: list[tuple[Case, int, int]] = []
     for case in cases():
         drive, message = prepared(case)
+        waits = drive.broker.admission.has_to_wait(message, "d", drive.now_us)
         verdict = drive.broker.admission.judge(message, "d", drive.now_us)
-        if verdict != expected(case):
+        if verdict != expected(case) or waits != (verdict in {WAIT, STARVED}):
             wrong.append((case, expected(case), verdict))
 
     assert [] == wrong

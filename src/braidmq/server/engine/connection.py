@@ -20,10 +20,10 @@ from braidmq.server.engine.host import Host, Limits, Wire
 from braidmq.wire.errors import WireError
 
 READ_AHEAD_BYTES: Final = 256 * 1024
-"""What a connection that waits may have unhandled before it is no longer read from."""
+"""Unhandled input that a waiting connection may hold; above it, its socket is not read."""
 
 WAITING_REPLIES_MAX: Final = 16_384
-"""Replies that may wait for a commit; above it the connection's commands wait as well."""
+"""Replies that may wait for a commit; above this, the connection handles no more commands."""
 
 
 class WaitingReply:
@@ -40,7 +40,7 @@ class Connection(Peer):
 
     def __init__(self, host: Host, wire: Wire, limits: Limits) -> None:
         super().__init__()
-        self.strand: str = ""  # whoever accepts it says which, and numbers it
+        self.strand: str = ""  # set, like the number, by the listener that accepts it
         self.number: int = 0
         self.since_us: int = host.now_us()
         self._host: Host = host
@@ -94,7 +94,7 @@ class Connection(Peer):
         raise NotImplementedError
 
     def _lost_framing(self, error: WireError) -> None:
-        """End: nothing more can be read; everything before it is answered."""
+        """Answer everything before the malformed bytes, then close: framing is lost."""
         raise NotImplementedError
 
     def _is_blocked(self) -> bool:
@@ -117,7 +117,7 @@ class Connection(Peer):
             return
         self._take_in(data)
         if self._is_blocked():
-            self._after_run()  # whatever the held command waits for will wake us
+            self._after_run()  # what the held command waits for wakes us
             return
         self._run()
         self._host.end_turn()
@@ -141,7 +141,7 @@ class Connection(Peer):
             self.room_bytes = 0
 
     def lost(self) -> None:
-        """Give back what the peer was holding: it is gone."""
+        """Return what the peer had in flight: its connection is closed."""
         self._closed = True
         self._stop_parking()
         self._replies.clear()
@@ -151,17 +151,17 @@ class Connection(Peer):
     # What the host says.
 
     def say_goodbye(self) -> None:
-        """Tell the peer that the broker ends, where its strand has a word for it."""
+        """Tell the peer that the broker shuts down, if its strand has a message for it."""
 
     def wake(self) -> None:
-        """Go on: a commit, a read, room, or time has come."""
+        """Go on: a commit, a read, room in a queue, or a token may have arrived."""
         if self._closed:
             return
         self._send_committed()
         self._run()
 
     def earn(self) -> None:
-        """Go on publishing: time has passed, and a token is there."""
+        """Go on publishing: the rate limit allows the next message."""
         self._will_wake = False
         self.wake()
 
@@ -205,7 +205,7 @@ class Connection(Peer):
     # What a publisher waits for.
 
     def _take_token(self, now_us: int) -> bool:
-        """Pay for a message, or be woken when there is a token for it."""
+        """Take a token for a message, or ask to be woken when there is one."""
         if self._earn_token(now_us):
             return True
         if not self._will_wake:
@@ -215,7 +215,7 @@ class Connection(Peer):
         return False
 
     def _earn_token(self, now_us: int) -> bool:
-        """Pay for a message; say whether there was a token for it."""
+        """Take a token for a message; return whether there was one."""
         rate = self._rate
         earned = (now_us - self._tokens_us) * rate / 1_000_000
         self._tokens = min(float(rate), self._tokens + earned)

@@ -1,7 +1,7 @@
-"""What the streams of one Qumbed connection share, and what all of them are told at the start.
+"""What the streams of one Qumbed connection share, and the options of the strand.
 
-A peer may open many streams, and each is served like a connection of its own; what bounds a
-peer is counted here, for all its streams together.
+A peer may open many streams, and each is served like a connection of its own; the limits of a
+peer are counted here, over all its streams.
 """
 
 import secrets
@@ -24,7 +24,7 @@ with their lengths. Beyond it the stream that adds to them is closed."""
 TOKEN_BYTES: Final = 16
 
 ANONYMOUS: Final = "anonymous"
-"""The name of everybody, where nobody is asked who he is."""
+"""Principal used when authentication is off."""
 
 
 class StreamWire(Wire, Protocol):
@@ -107,6 +107,6 @@ class Link:
         return True
 
 
-def everybody() -> Principal:
-    """Return the principal of those who are not asked: it may do everything but administer."""
+def anonymous() -> Principal:
+    """Return the principal used when authentication is off: all rights but administration."""
     return Principal(ANONYMOUS, publish=["*"], subscribe=["*"])

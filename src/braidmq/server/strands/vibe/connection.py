@@ -190,7 +190,7 @@ class VibeConnection(VibeManagement):
             assert isinstance(command, session.Request)
             self._blocked_bytes += len(command.payload)
         elif kind == messages.DISCONNECT:
-            self._blocked.clear()  # never accepted; whoever goes does not wait for it
+            self._blocked.clear()  # never accepted: a peer that closes does not wait
             self._return_everything(now_us)
             self._end()
             return True

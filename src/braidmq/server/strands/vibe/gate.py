@@ -75,7 +75,7 @@ class VibeGate(Connection):
         if self.principal is not found:
             self._may_publish = {}
             for consumer in self.queue_consumers.values():
-                consumer.allowed = consumer.barred = -1  # whoever it is now is judged anew
+                consumer.allowed = consumer.barred = -1  # the new principal is checked again
         self.principal = found
         self._wire.greeted()
         headers = {

@@ -1,14 +1,14 @@
 """What streams of one connection share."""
 
 from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, authorize
-from braidmq.server.strands.qumbed.link import ANONYMOUS, Link, everybody
+from braidmq.server.strands.qumbed.link import ANONYMOUS, Link, anonymous
 from braidmq.server.strands.qumbed.mdns import node_name
 from tests.unit.server.strands.qumbed.qumbed_by_hand import QumbedHand
 
 
-def test_everybody_may_do_all_but_administer() -> None:
+def test_anonymous_may_do_all_but_administer() -> None:
     """Whoever is not asked who he is can publish and subscribe."""
-    principal = everybody()
+    principal = anonymous()
 
     assert ANONYMOUS == principal.name
     assert [True, True, False] == [
