@@ -22,7 +22,7 @@ import uvloop
 
 from braidmq.admin.http.app import build_app
 from braidmq.admin.http.server import AdminServer
-from braidmq.admin.queries.status import Status
+from braidmq.admin.status import Status
 from braidmq.base.build import is_compiled
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.broker.broker import Broker
