@@ -1,7 +1,7 @@
-"""Cursors of readers outside the broker, as they are asked for: opened, moved, removed, listed.
+"""Cursors of readers outside the broker: open, move, remove and list them.
 
-What changes something is over when the log has committed it. Everything here is on the event
-loop; `broker.cursors` has the cursors.
+A change is answered once the log has committed it. Everything here runs on the event loop;
+`broker.cursors` holds the cursors.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class CursorState:
 
 
 @dataclass(frozen=True, slots=True)
-class CursorPlace:
+class OpenedCursor:
     """Where a cursor began and is, and whether it was made just now."""
 
     name: str
@@ -38,13 +38,13 @@ class CursorPlace:
 
 
 class Cursors:
-    """What readers ask about their cursors, and `admin` about all of them."""
+    """The cursors, as readers change them and administrators list them."""
 
     def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
         self._find_engine = find_engine
         self._find_wal = find_wal
 
-    async def open(self, principal: Principal, name: str, start: int | None) -> CursorPlace:
+    async def open(self, principal: Principal, name: str, start: int | None) -> OpenedCursor:
         """Return the cursor of that name, made at *start* if it is not there.
 
         None is the end of the durable log as it is now. One that is there stays where it is,
@@ -52,7 +52,7 @@ class Cursors:
 
         Raises:
             CursorError: The name cannot be one, or there are too many cursors.
-            NotAllowedError: It is somebody else's, or *principal* may read nothing.
+            NotAllowedError: It belongs to another principal, or *principal* may read nothing.
             UnavailableError: Not now.
         """
         engine = changing(self._find_engine())
@@ -63,19 +63,19 @@ class Cursors:
         if cursor is not None:
             _own(principal, cursor)
             await engine.waiters.committed(cursor.record_id)
-            return _place(cursor, created=False)
+            return _opened(cursor, created=False)
         if not _reads(principal):
             raise NotAllowedError("hold the log for cursor", name)
         cursor = self._create(engine, principal, name, start)
         await engine.waiters.committed(cursor.record_id)
-        return _place(cursor, created=True)
+        return _opened(cursor, created=True)
 
     async def move(self, principal: Principal, name: str, offset: int) -> None:
         """Note that everything before *offset* is done with; a cursor never goes back.
 
         Raises:
             CursorError: There is no such cursor, or the log does not reach so far.
-            NotAllowedError: It is somebody else's.
+            NotAllowedError: It belongs to another principal.
             UnavailableError: Not now.
         """
         engine = changing(self._find_engine())
@@ -90,7 +90,7 @@ class Cursors:
 
         Raises:
             CursorError: There is no such cursor.
-            NotAllowedError: It is somebody else's.
+            NotAllowedError: It belongs to another principal.
             UnavailableError: Not now.
         """
         engine = changing(self._find_engine())
@@ -137,8 +137,8 @@ class Cursors:
         return wal.synced_id + 1
 
 
-def _place(cursor: Cursor, *, created: bool) -> CursorPlace:
-    return CursorPlace(cursor.name, cursor.initial, cursor.position, created)
+def _opened(cursor: Cursor, *, created: bool) -> OpenedCursor:
+    return OpenedCursor(cursor.name, cursor.initial, cursor.position, created)
 
 
 def _is_name(name: str) -> bool:

@@ -93,8 +93,8 @@ class BoundedConnection(QuicConnection):
         self._give_reset_tokens()
         self._stream_window = configuration.max_stream_data
         self._window = configuration.max_data
-        self._consumed: dict[int, int] = {}  # offset, by stream that somebody reads
-        # Peers open bidirectional streams to a server, and nothing else to anybody.
+        self._consumed: dict[int, int] = {}  # offset, by stream that is read
+        # Clients open bidirectional streams; no other streams exist.
         opened = 0 if configuration.is_client else streams_max
         for limit, value in (
             (self._local_max_streams_bidi, opened),
@@ -180,7 +180,7 @@ class BoundedConnection(QuicConnection):
     def send(self, stream_id: int, data: bytes, *, ends: bool = False) -> bool:
         """Send on the stream, and its end if *ends*; return whether it takes any more.
 
-        A peer's STOP_SENDING resets the stream before anybody can know of it.
+        A peer's STOP_SENDING resets the stream before its event reaches us.
         """
         try:
             self.send_stream_data(stream_id, data, end_stream=ends)
@@ -225,7 +225,7 @@ class BoundedConnection(QuicConnection):
         self._give_reset_tokens()
 
     def _give_reset_tokens(self) -> None:
-        # aioquic's are random: nobody could tell them again after a restart.
+        # aioquic's are random, so they could not be recomputed after a restart.
         if self._reset_token is not None:
             for one in self._host_cids:
                 one.stateless_reset_token = self._reset_token(one.cid)

@@ -1,4 +1,4 @@
-"""The client's end of a QUIC connection: whom to trust, the handshake, streams, keepalive."""
+"""The client's end of a QUIC connection: trust, the handshake, streams, keepalive."""
 
 import asyncio
 import socket
@@ -31,7 +31,7 @@ IDLE_TIMEOUT_S: Final = 60.0
 """A server that answers no ping for so long is gone."""
 
 BAD_CERTIFICATE: Final = 0x12A
-"""What a handshake ends with when nobody vouches for the server: TLS's alert 42, in QUIC."""
+"""What a handshake ends with when no CA vouches for the server: TLS's alert 42, in QUIC."""
 
 REFUSALS_MAX: Final = 3
 """So many datagrams in a row that the other machine had no taker for: the server is gone."""
@@ -56,7 +56,7 @@ class UntrustedError(HandshakeError):
 
 @dataclass(frozen=True)
 class Trust:
-    """Whom a client takes for its server; by default one that a known CA vouches for."""
+    """Which servers a client trusts; by default those that a known CA vouches for."""
 
     ca_file: Path | None = None
     fingerprint: str = ""
@@ -139,10 +139,10 @@ class QuicClient(Endpoint):
             self.carrier.receive(data, address, now)
 
     def unreachable(self) -> None:
-        """Give up when nobody is there; once may be a passing fault of the network."""
+        """Give up when nothing listens; a single refusal may be a passing network fault."""
         self._refusals += 1
         if not self.carrier.is_shaken or self._refusals >= REFUSALS_MAX:
-            self.carrier.end(0, "nobody listens there")
+            self.carrier.end(0, "nothing listens there")
 
     def handshake_done(self, carrier: Carrier) -> None:
         """Let the caller of :func:`connect` go on."""
@@ -151,13 +151,13 @@ class QuicClient(Endpoint):
             self._shaken.set_result(None)
 
     def carrier_ended(self, carrier: Carrier) -> None:
-        """Tell whoever waits."""
+        """Wake the callers that wait."""
         if self._keepalive is not None:
             self._keepalive.cancel()
         if not self._shaken.done():
             reason = carrier.end_reason or "refused"
             self._shaken.set_exception(HandshakeError(carrier.end_code, reason))
-            self._shaken.exception()  # nobody may be waiting any more
+            self._shaken.exception()  # there may be no waiter left to retrieve it
         self._ended.set()
 
     def _keep_alive(self, every_s: float) -> None:

@@ -64,7 +64,7 @@ class Endpoint:
             self._socket.sendto(data, address)
         except ConnectionRefusedError:
             self.dropped_datagrams += 1
-            self.loop.call_soon(self.unreachable)  # whoever sends may not be ended under way
+            self.loop.call_soon(self.unreachable)  # not now: its caller is a carrier
         except OSError:
             self.dropped_datagrams += 1
 
@@ -130,7 +130,7 @@ class Endpoint:
         finally:
             self._is_in_turn = False
             if self._heard or self._dirty:
-                self._schedule()  # somebody raised; the others still have their turn
+                self._schedule()  # one carrier raised; the others still have their turn
 
 
 def prepare(sock: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Stateless reset: how a server that knows a connection no more tells the peer so.
+"""Stateless reset: how a server tells a peer that it no longer knows the connection.
 
     0          1                         n - 16     n
     +----------+-------------------------+----------+
@@ -7,7 +7,7 @@
 
 Without it a peer would wait for its idle timeout whenever a server is killed and comes back.
 The token of a connection id is made from the id and a secret that outlives the process, so that
-nothing of the connection has to; only who was told it in the handshake can recognise it.
+nothing of the connection has to; only the peer that got it in the handshake can recognise it.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ RESET_BYTES_MIN: Final = 21
 
 RESET_BYTES_MAX: Final = 42
 RESETS_PER_S_MAX: Final = 256
-"""Whoever sends nonsense gets no more work out of us than this."""
+"""Bounds the work that a flood of unknown packets can cause."""
 
 _PURPOSE: Final = b"braidmq stateless reset"
 

@@ -23,6 +23,7 @@ from aioquic.quic.packet import (
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.retry import QuicRetryTokenHandler
 
+from braidmq.transport.binding import bind_udp
 from braidmq.transport.quic import (
     DATAGRAM_BYTES,
     LOOPBACK_DATAGRAM_BYTES,
@@ -38,24 +39,6 @@ CONNECTION_ID_BYTES: Final = 8
 LONG_HEADER: Final = 0x80
 INITIAL_BYTES_MIN: Final = 1200
 """A smaller first datagram could be a lever to make us send more than we got."""
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a bound UDP socket with large buffers.
-
-    Raises:
-        OSError: The address cannot be had.
-    """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        prepare(bound)
-        bound.bind(address)
-    except OSError:
-        bound.close()
-        raise
-    return bound
 
 
 class QuicListener(Endpoint):
@@ -76,6 +59,7 @@ class QuicListener(Endpoint):
         left: Callable[[str], None] = lambda _: None,
         asks_for_certificates: bool = False,
     ) -> None:
+        prepare(bound)
         super().__init__(bound)
         self.address = bound.getsockname()
         self.carriers: dict[Carrier, None] = {}
@@ -298,9 +282,10 @@ def serve(
     """Bind and serve.
 
     Raises:
-        OSError: The address cannot be had, or the certificate not be read.
+        AddressInUseError: The address cannot be bound.
+        OSError: The certificate cannot be read.
     """
-    bound = bind(host, port)
+    bound = bind_udp("quic", host, port)
     return QuicListener(
         bound,
         certificate=certificate,

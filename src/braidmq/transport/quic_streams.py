@@ -121,7 +121,7 @@ class StreamWire:
         self.carrier.drain(code, reason)
 
     def greeted(self) -> None:
-        """Stop the clock that strangers are measured by."""
+        """Cancel the handshake timeout."""
         self.carrier.greeted()
 
     def _is_done(self) -> bool:
@@ -227,7 +227,7 @@ class Carrier:
         self._lose(wire)
 
     def open_stream(self) -> StreamWire:
-        """Return a new stream of ours; whoever asked sets what it carries."""
+        """Return a new stream of ours; the caller sets what it carries."""
         stream_id = self.quic.get_next_available_stream_id()
         self.quic.send_stream_data(stream_id, b"")
         return self._add(stream_id)
@@ -250,7 +250,7 @@ class Carrier:
         self._endpoint.handle_soon(self)
 
     def greeted(self) -> None:
-        """Stop the handshake clock."""
+        """Cancel the handshake timeout."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -366,7 +366,7 @@ class Carrier:
         return wire
 
     def _accept(self, stream_id: int) -> StreamWire:
-        assert self._make_stream is not None  # a client lets nobody open streams to it
+        assert self._make_stream is not None  # a server may open no streams to a client
         wire = self._add(stream_id)
         wire.is_stopped = stream_id in self.stopped_early
         self.stopped_early.discard(stream_id)

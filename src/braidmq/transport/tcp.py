@@ -1,4 +1,4 @@
-"""TCP: an asyncio protocol that carries one connection, and nothing of what it means."""
+"""TCP: an asyncio protocol that carries the bytes of one connection, whatever they mean."""
 
 import asyncio
 import socket
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 KEEPALIVE_S: Final = 60
-"""An idle peer is asked after this long whether it is still there."""
+"""Silence after which the kernel probes whether the peer is still there."""
 
 KEEPALIVE_PROBES: Final = 4
 KEEPALIVE_INTERVAL_S: Final = 10
@@ -146,7 +146,7 @@ class TcpWire(asyncio.Protocol):
             self._transport.abort()
 
     def greeted(self) -> None:
-        """Stop the clock that strangers are measured by."""
+        """Cancel the handshake timeout."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -8,7 +8,7 @@ import pytest
 from braidmq.base.errors import CursorError, LogFullError, NotAllowedError
 from braidmq.broker.authorize import SUBSCRIBE, Grant, Principal
 from braidmq.broker.topics import Message, body_of
-from braidmq.server.cursors import CursorPlace, Cursors, CursorState
+from braidmq.server.cursors import Cursors, CursorState, OpenedCursor
 from braidmq.server.engine.refusals import UnavailableError
 from braidmq.testing.clock import FakeClock
 from tests.unit.server.sink.sink_world import ADA, BOB, OPS, SEGMENT_BYTES, SinkWorld
@@ -30,7 +30,7 @@ async def publish(world: SinkWorld, count: int, payload: bytes = b"x") -> None:
     await world.rest()
 
 
-async def opened(world: SinkWorld, start: int | None, name: str = "night") -> CursorPlace:
+async def opened(world: SinkWorld, start: int | None, name: str = "night") -> OpenedCursor:
     return await world.run(world.cursors.open(ADA, name, start))
 
 
@@ -39,8 +39,8 @@ async def test_a_cursor_is_made_at_the_end_of_the_log_or_where_it_is_told() -> N
     world = SinkWorld()
     await publish(world, 3)
 
-    assert CursorPlace("night", 4, 4, created=True) == await opened(world, None)
-    assert CursorPlace("day", 2, 2, created=True) == await opened(world, 2, "day")
+    assert OpenedCursor("night", 4, 4, created=True) == await opened(world, None)
+    assert OpenedCursor("day", 2, 2, created=True) == await opened(world, 2, "day")
 
 
 async def test_the_end_of_the_log_is_what_is_synced() -> None:
@@ -63,9 +63,9 @@ async def test_a_cursor_that_is_there_stays_whatever_start_says() -> None:
     await publish(world, 3)
 
     for start in (None, 1, 7):
-        assert CursorPlace("night", 4, 4, created=False) == await opened(world, start)
+        assert OpenedCursor("night", 4, 4, created=False) == await opened(world, start)
     await world.run(world.cursors.move(ADA, "night", 6))
-    assert CursorPlace("night", 4, 6, created=False) == await opened(world, None)
+    assert OpenedCursor("night", 4, 6, created=False) == await opened(world, None)
 
 
 async def test_a_cursor_is_durable_when_it_is_answered() -> None:

@@ -40,7 +40,7 @@ async def test_nobody_there_is_said_at_once(tmp_path: Path) -> None:
     """A closed port does not cost the handshake timeout."""
     async with listening(tmp_path) as server:
         port = server.port
-    with pytest.raises(HandshakeError, match="nobody listens"):
+    with pytest.raises(HandshakeError, match="nothing listens"):
         await connect("127.0.0.1", port, trust=Trust(insecure=True))
 
 
@@ -93,5 +93,5 @@ async def test_a_server_that_is_gone_is_noticed_by_its_machine(tmp_path: Path) -
         client = await server.connect(keepalive_s=0.05)
         server.die()
         await client.wait_ended()
-        assert "nobody listens there" == client.carrier.end_reason
+        assert "nothing listens there" == client.carrier.end_reason
         await client.close()

@@ -20,8 +20,9 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from braidmq.admin.http.security import HEADERS
-from braidmq.base.errors import AddressInUseError, ConfigError
+from braidmq.base.errors import ConfigError
 from braidmq.base.limits import KIB, TOPIC_BYTES_MAX
+from braidmq.transport.binding import bind_tcp
 
 CONNECTIONS_MAX: Final = 128
 """More than that at once is not a dashboard and its scrapers; they get 503."""
@@ -187,7 +188,8 @@ class AdminServer:
         """
         assert self._task is None
         server = _Server(self._config())
-        listener = _bound(self._host, self._port)
+        listener = bind_tcp("http", self._host, self._port)
+        listener.listen(_BACKLOG)  # peers that come before uvicorn is up are kept, not refused
         address = listener.getsockname()
         self._server = server
         self._task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
@@ -232,24 +234,3 @@ class AdminServer:
         if config.ssl is not None:
             config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3  # as on every other listener
         return config
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a host name"
-        raise AddressInUseError("http", shown, str(reason)) from None
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)  # noqa: FBT003 - the socket's signature
-    except OSError as error:
-        listener.close()
-        raise AddressInUseError("http", shown, error.strerror or str(error)) from None
-    return listener

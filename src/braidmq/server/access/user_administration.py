@@ -10,8 +10,8 @@
     GetUserPermissions    username                               a list, by pattern
 
 They are for administrators, that is for API keys with `admin`; ChangePassword and
-GetUserPermissions are also for the user itself. Nobody becomes an administrator here. It
-decides who may and what the payload means; users.py does it, and frames are made elsewhere.
+GetUserPermissions are also for the user itself. No command makes an administrator. This module
+decides who may do what, and what the payload means; users.py makes the change.
 """
 
 from collections.abc import Callable, Mapping

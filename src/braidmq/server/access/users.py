@@ -11,10 +11,10 @@
 Changes are made one after the other, each in this order:
 
 1. The whole new file is written beside the old one and synced.
-2. It takes the old one's place, and the directory is synced. A crash before leaves the old
-   file, and nobody was told otherwise; a crash after leaves the new one.
+2. It replaces the old one, and the directory is synced. A crash before leaves the old
+   file, and the change was not acknowledged; a crash after leaves the new one.
 3. The change holds: the user's one `Principal`, which all its sessions share, is changed in
-   place, and whoever asked is told.
+   place, and the caller is answered.
 
 Hashing, checking and writing happen on two threads, never on the event loop. A `done` that is
 passed in here is called on the event loop, once, and never before the call has returned.

@@ -191,7 +191,7 @@ def _check_qumbed(qumbed: QumbedConfig) -> None:
     if qumbed.auth == "none" and not qumbed.loopback:
         raise ConfigError("qumbed.auth", f"must be key or mtls to listen on {qumbed.host}")
     if qumbed.auth == "mtls" and qumbed.tls_ca is None:
-        raise ConfigError("qumbed.tls_ca", "is missing: it says whom mtls lets in")
+        raise ConfigError("qumbed.tls_ca", "is missing: mtls needs the CA of the clients")
 
 
 def _check_tls_files(config: Config) -> None:

@@ -5,8 +5,8 @@ with one fdatasync; while it does, the next batch accumulates. One reader thread
 back. Both report by calls on the event loop, in the order in which they finished.
 
 What stands here is all that the broker needs of a log: append a batch, learn "committed up to
-id N", read a range, keep a snapshot and delete what nobody needs. Another log that can do this
-can stand in its place.
+id N", read a range, keep a snapshot and delete what is not needed. Any other log
+that can do this could replace it.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ SCRUB_BYTES: Final = 1024 * 1024
 
 
 READ_AGAIN_S: Final = 1.0
-"""How long a read that found no room to rebuild an index waits."""
+"""How long a read waits when there is no room on the disk to rebuild an index."""
 
 
 class Reports(Protocol):
-    """Who is told, on the event loop."""
+    """Receives the log's reports, on the event loop."""
 
     def committed(self, up_to: int) -> None:
-        """Go on: everything up to this id is committed."""
+        """Handle that everything up to this id is committed."""
 
     def log_failed(self, error: BraidError) -> None:
         """Refuse what waits for the log."""
@@ -103,7 +103,7 @@ class Durability:
             self._reader.submit(self._read, request)
 
     def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
-        """Keep a snapshot, then delete the segments that nobody needs."""
+        """Keep a snapshot, then delete the segments that are no longer needed."""
 
         def job() -> None:
             self._wal.sync()  # a snapshot must never be ahead of the log
@@ -115,7 +115,7 @@ class Durability:
         self._jobs.put(lambda: self._attempt(job, full_is_harmless=True))
 
     def make_room(self) -> None:
-        """Try to have the reserve again."""
+        """Try to allocate the reserve again."""
 
         def job() -> None:
             if self._wal.refill_reserve():
@@ -184,7 +184,7 @@ class Durability:
             if full_is_harmless and error.errno in FULL_ERRNOS:
                 return
             self._report_failure(error.strerror or type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - a thread that dies silently hangs everybody
+        except Exception as error:  # noqa: BLE001 - a thread that dies silently would leave every publisher waiting
             self._report_failure(type(error).__name__)
 
     def _report_failure(self, reason: str) -> None:
@@ -228,4 +228,4 @@ class Durability:
         try:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError:
-            return  # the loop is closed: there is nobody left to tell
+            return  # the loop is closed, and with it everything that could be told

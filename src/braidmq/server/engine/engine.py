@@ -38,10 +38,10 @@ class Log(Protocol):
         """Read backlog; then `backlog_read` or `log_failed` is called."""
 
     def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
-        """Keep a snapshot once *last_id* is committed, then delete what nobody needs."""
+        """Keep a snapshot once *last_id* is committed, then delete what is no longer needed."""
 
     def make_room(self) -> None:
-        """Try to have the reserve again; then `room_made` is called if there is room."""
+        """Try to allocate the reserve again; then `room_made` is called if there is room."""
 
 
 class Engine(Host):
@@ -87,20 +87,20 @@ class Engine(Host):
         return self._now_us()
 
     def find_principal(self, key: str) -> Principal | None:
-        """Return whose key it is."""
+        """Return the principal of an API key, or None."""
         return self._find_principal(key)
 
     def check_password(
         self, name: str, password: str, done: Callable[[Principal | None], None]
     ) -> bool:
-        """Have *done* told whose name and password these are; False when too many wait."""
+        """Pass the user with this password to *done*; False when too many checks wait."""
         assert self.users is not None
         return self.users.check(name, password, done)
 
     def administer(
         self, principal: Principal, kind: int, payload: bytes, done: Callable[[Outcome], None]
     ) -> None:
-        """Do an administrator's command, and tell *done* how it ended."""
+        """Execute an administrator's command, and pass the outcome to *done*."""
         assert self.users is not None
         administer(self.users, principal, kind, payload, done)
 
@@ -120,7 +120,7 @@ class Engine(Host):
         )
 
     def end_turn(self) -> None:
-        """Look after what the broker left to do."""
+        """Do what this turn left: reads, wake-ups, and one append to the log."""
         if self._in_turn:
             return  # a connection that is being woken: the loop below goes on
         if self._log is None:
@@ -147,7 +147,7 @@ class Engine(Host):
         self.rearm()
 
     def tick(self) -> None:
-        """Do what has fallen due."""
+        """Do what has become due."""
         self.broker.tick(self._now_us())
         for over in self.broker.take_leases_over():
             _log.info(
@@ -161,9 +161,9 @@ class Engine(Host):
     # What the log reports.
 
     def committed(self, up_to: int) -> None:
-        """Go on with everything up to an id: it is durable."""
+        """Acknowledge everything up to an id: it is durable."""
         if self.failed is not None:
-            return  # whoever waited has been told that the outcome is unknown
+            return  # waiting publishers have been told that the outcome is unknown
         self._appending = False
         if self.tracing is not None:
             self.tracing.committed(up_to, self._now_us())
@@ -176,7 +176,7 @@ class Engine(Host):
         self.end_turn()
 
     def log_failed(self, error: BraidError) -> None:
-        """Refuse what is waiting; a log that is merely full goes on, any other failure ends."""
+        """Refuse what waits for the log; only a full log is tried again."""
         if self.failed is not None:
             return
         self._appending = False
@@ -220,7 +220,7 @@ class Engine(Host):
     # What the daemon asks.
 
     def look_for_room(self) -> None:
-        """See whether a log that was full has room again."""
+        """Ask a full log whether it has room again."""
         if self.log_is_full and self._log is not None:
             self._log_is_stuck = False
             self._log.make_room()
@@ -237,7 +237,7 @@ class Engine(Host):
         self.end_turn()
 
     def drain(self) -> None:
-        """Accept no more durable publishes, and hand nothing more out."""
+        """Accept no more durable publishes, and deliver nothing more."""
         self.draining = True
         self.broker.stop_delivering()
         self.broker.admission.drain(SHUTTING_DOWN)
@@ -262,17 +262,17 @@ class Engine(Host):
             self.waiters.wake_true()
 
     def say_goodbye(self) -> None:
-        """Tell every peer that the broker ends; what goes back then counts as no attempt."""
+        """Tell every peer that the broker shuts down; what they return counts as no attempt."""
         for connection in list(self.connections):
             connection.say_goodbye()
         self.end_turn()
 
     def is_quiet(self) -> bool:
-        """Say whether nothing is with consumers and nothing waits for the log."""
+        """Return whether nothing is in flight and nothing waits for the log."""
         return self.broker.in_flight_count() == 0 and self.is_committed()
 
     def is_committed(self) -> bool:
-        """Say whether nothing waits for the log."""
+        """Return whether nothing waits for the log."""
         return not self._appending and not self.broker.wants_commit()
 
     # Inside.

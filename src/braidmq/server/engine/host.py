@@ -33,7 +33,7 @@ class Wire(Protocol):
         """Send what is written, then close."""
 
     def greeted(self) -> None:
-        """Stop the clock that strangers are measured by."""
+        """Cancel the handshake timeout."""
 
 
 class Limits:
@@ -45,7 +45,7 @@ class Limits:
 
 
 class Tracing(Protocol):
-    """Who is told what happens to messages, a batch at a time; times are in microseconds."""
+    """Receives what happens to messages, a batch at a time; times are in microseconds."""
 
     def appending(self, items: list[Pending], now_us: int) -> None:
         """Note what is handed to the log."""
@@ -86,23 +86,23 @@ class Host:
         raise NotImplementedError
 
     def find_principal(self, key: str) -> Principal | None:
-        """Return whose key it is."""
+        """Return the principal of an API key, or None."""
         raise NotImplementedError
 
     def check_password(
         self, name: str, password: str, done: Callable[[Principal | None], None]
     ) -> bool:
-        """Have *done* told whose name and password these are; False when too many wait."""
+        """Pass the user with this password to *done*; False when too many checks wait."""
         raise NotImplementedError
 
     def administer(
         self, principal: Principal, kind: int, payload: bytes, done: Callable[[Outcome], None]
     ) -> None:
-        """Do an administrator's command, and tell *done* how it ended."""
+        """Execute an administrator's command, and pass the outcome to *done*."""
         raise NotImplementedError
 
     def end_turn(self) -> None:
-        """Look after what the broker left to do."""
+        """Do what this turn left: reads, wake-ups, and one append to the log."""
         raise NotImplementedError
 
     def wake_later(self, connection: "Connection", delay_us: int) -> None:

@@ -1,8 +1,8 @@
-"""Calls to the Flight endpoint: whose they are, and how many there may be at a time.
+"""Calls to the Flight endpoint: authentication, and how many run at a time.
 
-Every call needs an API key. What a call holds while it runs (a stream, a stage, a look through
-the log) is a place among a few. Who finds none waits for one: a peer that reads slowly is no
-reason for another to fail.
+Every call needs an API key. What a call holds while it runs (a stream, a stage, a scan of the
+log) is one of a few slots. A call without a slot waits for one: a peer that reads slowly must
+not make another fail.
 """
 
 from collections import Counter
@@ -22,22 +22,22 @@ CALLS_MAX: Final = 256
 """Calls at a time, each on a thread of its own; one more is told to try again."""
 
 STREAMS_MAX: Final = 32
-"""Reads at a time; each holds a batch or two, and a place while its reader is slow."""
+"""Reads at a time; each holds a batch or two, and its slot while its reader is slow."""
 
 STAGES_MAX: Final = 32
 """Stages that are written at a time. Apart from reads: one task may read and write."""
 
 LOOKS_MAX: Final = 2
-"""Looks through the index at a time: offsets, counts, cuts."""
+"""Scans of the index at a time: offsets, counts, splits."""
 
 WORKERS_MAX: Final = 2
-"""Batches that are made at a time, so that the event loop need not wait for its turn."""
+"""Batches that are made at a time: more threads would keep the event loop from the GIL."""
 
-PLACE_WAIT_S: Final = 1800.0
-"""How long a call waits for its place; then it is told to try again."""
+SLOT_WAIT_S: Final = 1800.0
+"""How long a call waits for a slot; then it is told to try again."""
 
 LOOK_S: Final = 0.5
-"""How often a call that waits looks whether its peer is still there."""
+"""How often a waiting call checks its peer: Flight has no event for one that disconnects."""
 
 SHUTTING_DOWN: Final = "the broker is shutting down"
 RECOVERING: Final = "the broker is recovering its log"
@@ -47,10 +47,10 @@ CALL: Final = "call"
 assert STREAMS_MAX + STAGES_MAX + LOOKS_MAX < CALLS_MAX
 
 
-class Places:
-    """A number of places of one kind."""
+class Slots:
+    """A number of slots of one kind."""
 
-    def __init__(self, kind: str, count_max: int, *, wait_s: float = PLACE_WAIT_S) -> None:
+    def __init__(self, kind: str, count_max: int, *, wait_s: float = SLOT_WAIT_S) -> None:
         self._kind = kind
         self._count_max = count_max
         self._wait_s = wait_s
@@ -60,7 +60,7 @@ class Places:
 
     @contextmanager
     def one(self, is_gone: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Hold a place, once there is one; *is_gone* says that nobody wants it any more.
+        """Hold a slot, once one is free; *is_gone* says that the peer has gone.
 
         Raises:
             UnavailableError: There is none, the peer is gone, or the broker ends.
@@ -70,7 +70,7 @@ class Places:
             while not self._changed.wait_for(self._may_go_on, LOOK_S):
                 looks -= 1
                 if looks <= 0 or is_gone():
-                    problem = f"all {self._count_max} places for {self._kind} are taken"
+                    problem = f"all {self._count_max} slots for {self._kind} are taken"
                     raise UnavailableError(f"{problem}; try again")
             if self._closing:
                 raise UnavailableError(SHUTTING_DOWN)
@@ -86,26 +86,26 @@ class Places:
         return self._closing or self.taken < self._count_max
 
     def close(self) -> None:
-        """Send everybody away who waits or comes."""
+        """Refuse every call that waits, and every later one."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
 
 class Call(fl.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
-    """One call: whose it is."""
+    """One call, and its principal."""
 
     def __init__(self, principal: Principal, completed: Callable[[], None]) -> None:
         self.principal = principal
         self._completed = completed
 
     def call_completed(self, exception: Exception | None) -> None:  # noqa: ARG002 - Flight's own
-        """Take note that it is over, however it ended."""
+        """Count the call as ended, whatever its outcome."""
         self._completed()
 
 
 class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
-    """The door: knows who may come in, and counts who is there."""
+    """Authenticates calls and counts those that run."""
 
     def __init__(self, find: Callable[[str], Principal | None]) -> None:
         self._find = find
@@ -113,28 +113,28 @@ class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no 
         self._closed = RECOVERING
         self.count = 0
         self.refused: Counter[str] = Counter()  # by reason
-        self.streams = Places("reads", STREAMS_MAX)
-        self.stages = Places("stages", STAGES_MAX)
-        self.looks = Places("looks through the log", LOOKS_MAX)
-        self.workers = Places("batches", WORKERS_MAX)
+        self.streams = Slots("reads", STREAMS_MAX)
+        self.stages = Slots("stages", STAGES_MAX)
+        self.looks = Slots("looks through the log", LOOKS_MAX)
+        self.workers = Slots("batches", WORKERS_MAX)
 
     def open(self) -> None:
-        """Let calls in."""
+        """Accept calls."""
         self._closed = ""
 
     def close(self) -> None:
-        """Let nobody in any more, and send everybody away who waits."""
+        """Accept no more calls, and refuse those that wait."""
         self._closed = SHUTTING_DOWN
-        for places in (self.streams, self.stages, self.looks, self.workers):
-            places.close()
+        for slots in (self.streams, self.stages, self.looks, self.workers):
+            slots.close()
 
     def give_memory_back(self) -> None:
-        """Have Arrow's pool keep nothing that it does not need, once nobody streams."""
+        """Have Arrow's pool free what it does not need, once no call streams."""
         if not self.streams.taken and not self.stages.taken:
             pa.default_memory_pool().release_unused()
 
     def start_call(self, info: fl.CallInfo, headers: dict[str, list[Any]]) -> Call:  # noqa: ARG002 - Flight's own
-        """Let a call in; on a thread of Flight's."""
+        """Accept a call; runs on a thread of Flight."""
         with told():
             principal = self._principal(headers)
             with self._changed:

@@ -27,7 +27,8 @@ from braidmq.server.flight.service import FlightService
 from braidmq.server.flight.writing import Writing
 from braidmq.server.sink.sink import Sink
 from braidmq.server.sink.stages import Stages
-from braidmq.server.strands.listeners import Line, bind
+from braidmq.server.strands.listeners import Line
+from braidmq.transport.binding import bind_tcp
 from braidmq.transport.tls import server_context
 
 SILENCE_S: Final = 60
@@ -57,8 +58,9 @@ class FlightListener:
             server_context(self.strand, config.tls_cert, config.tls_key)  # says what is wrong
             certificates = [(config.tls_cert.read_bytes(), config.tls_key.read_bytes())]
             scheme = "grpc+tls"
-        bind(self.strand, config.host, config.port).close()  # as this does; gRPC only says no
-        # What it would write about strangers is no line of our log.
+        # gRPC does not say why it cannot bind; this does.
+        bind_tcp(self.strand, config.host, config.port).close()
+        # gRPC writes to stderr about peers that are no Flight clients; that is not our log.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         self.calls = Calls(find)
         self.refused: Counter[str] = self.calls.refused  # calls, by reason

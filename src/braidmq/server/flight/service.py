@@ -187,7 +187,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
                 writer.write(encode(stage))
             except (pa.ArrowException, OSError):
                 self._writing.drop(principal, stage)
-                raise BrokenStreamError("whoever sent a stage is gone") from None
+                raise BrokenStreamError("the client disconnected while staging") from None
 
     def do_exchange(self, *_arguments: object) -> None:
         """Refuse: there is nothing to exchange."""

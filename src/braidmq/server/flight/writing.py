@@ -20,7 +20,7 @@ from braidmq.columnar.flight.requests import BadRequestError, decode
 from braidmq.server.cursors import Cursors
 from braidmq.server.engine import refusals
 from braidmq.server.flight.calls import SHUTTING_DOWN
-from braidmq.server.sink import sink as sinks
+from braidmq.server.sink.sink import Sink, SinkKey
 from braidmq.server.sink.stages import Stages
 
 Answer = TypeVar("Answer")
@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 class Writing:
     """The broker as Flight's calls change it; made on the event loop."""
 
-    def __init__(self, cursors: Cursors, stages: Stages, sink: sinks.Sink) -> None:
+    def __init__(self, cursors: Cursors, stages: Stages, sink: Sink) -> None:
         self._loop = asyncio.get_running_loop()
         self._cursors = cursors
         self._stages = stages
@@ -39,7 +39,7 @@ class Writing:
         self._pending: set[Future[Any]] = set()
 
     def close(self) -> None:
-        """Send everybody away who waits for the broker."""
+        """Cancel every call that waits for the broker."""
         with self._lock:
             self._closed = True
             pending = list(self._pending)
@@ -50,8 +50,10 @@ class Writing:
         self, principal: Principal, request: requests.OpenCursorRequest
     ) -> requests.CursorPlace:
         """Return a cursor, made if it is not there."""
-        place = self._done(self._cursors.open(principal, request.name, request.start))
-        return requests.CursorPlace(place.name, place.initial, place.position, place.created)
+        opened = self._done(self._cursors.open(principal, request.name, request.start))
+        return requests.CursorPlace(
+            opened.name, opened.initial, opened.position, opened.created
+        )
 
     def move_cursor(
         self, principal: Principal, request: requests.MoveCursorRequest
@@ -85,7 +87,7 @@ class Writing:
         self, principal: Principal, request: requests.CommitRequest
     ) -> requests.SinkCommit:
         """Make stages messages; it is over when they are durable."""
-        key = sinks.SinkKey(request.key.query, request.key.sink, request.key.batch)
+        key = SinkKey(request.key.query, request.key.sink, request.key.batch)
         done = self._done(self._sink.commit(principal, key, request.stages))
         return requests.SinkCommit(done.messages, done.repeated)
 
@@ -97,12 +99,12 @@ class Writing:
     def stage(
         self, principal: Principal, topic: str | None, reader: fl.MetadataRecordBatchReader
     ) -> requests.Stage:
-        """Keep the rows that are sent, if they come to their end."""
+        """Store the rows that are sent, if the stream is complete."""
         stage = self._stages.write(principal, topic, reader.schema, sent_batches(reader))
         return requests.Stage(stage.id, stage.rows)
 
     def drop(self, principal: Principal, stage: requests.Stage) -> None:
-        """Let go of a stage that nobody was told of."""
+        """Drop a stage whose writer never learned of it."""
         self._stages.drop([stage.id], principal)
 
     def _done(self, work: Coroutine[Any, Any, Answer]) -> Answer:
@@ -155,7 +157,7 @@ def _check(batch: pa.RecordBatch) -> None:
         limit = requests.STAGE_BATCH_BYTES_MAX
         raise BadRequestError(f"a batch has {batch.nbytes} bytes, the limit is {limit}")
     try:
-        # Whoever touches a value that points out of its buffer reads what is not his.
+        # A value that points outside its buffer would expose other memory to its reader.
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
         raise BadRequestError(f"a batch is not valid: {error}") from None

@@ -1,9 +1,9 @@
-"""The sink: stages become messages, each row exactly once, whoever is killed meanwhile.
+"""The sink: stages become messages, each row exactly once, even if client or broker is killed.
 
-One batch is appended at a time, and those that are committed meanwhile wait for their turn. Its
-rows are read from the stages on a thread, and published some at a time, each time when those
-before are in the log. What the records mean is in `broker.sinks`; this drives it. A batch goes
-on when whoever committed it is gone, and when the log or a queue has been full.
+Batches are appended one at a time; a commit that arrives meanwhile waits for its turn. A thread
+reads the rows from the stages, and they are published in chunks, each once the chunk before it
+is in the log. What the records mean is in `broker.sinks`; this drives it. A batch goes on after
+the client that committed it has disconnected, and after the log or a queue has been full.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ CHUNK_BYTES: Final = MIB
 """Bytes of their payloads, or a single row that is larger."""
 
 CARE_S: Final = 3600.0
-"""How often old stages are looked for, and a batch that was given up on is tried again."""
+"""How often old stages are expired, and a batch that failed is tried again."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkKey:
-    """What a batch is known by: a repeat of it changes nothing."""
+    """The identity of a batch: committing it again changes nothing."""
 
     query: str
     sink: str
@@ -55,14 +55,14 @@ class SinkKey:
 
 @dataclass(frozen=True, slots=True)
 class SinkCommit:
-    """How many messages the batch has, 0 if nobody knows, and whether it was done before."""
+    """How many messages the batch has, 0 if unknown, and whether it is a repeat."""
 
     messages: int
     repeated: bool
 
 
 class Sink:
-    """The one way from stages to topics; everything here is on the event loop."""
+    """Turns stages into messages; everything here runs on the event loop."""
 
     def __init__(
         self, find_engine: FindEngine, find_wal: Callable[[], Wal | None], stages: Stages
@@ -77,14 +77,14 @@ class Sink:
         self._tasks: set[asyncio.Task[SinkCommit]] = set()
         self._care: asyncio.Task[None] | None = None
 
-    # A life.
+    # Start and stop.
 
     def start(self) -> None:
-        """Finish what was begun before, and look after the stages from now on."""
+        """Finish the batch that was open, and expire old stages from now on."""
         self._care = asyncio.get_running_loop().create_task(self._take_care())
 
     async def stop(self) -> None:
-        """End; a batch that is not done goes on at the next start."""
+        """Stop; a batch that is not done is finished after the next start."""
         tasks: list[asyncio.Task[SinkCommit] | asyncio.Task[None]] = [*self._tasks]
         if self._care is not None:
             tasks.append(self._care)
@@ -92,7 +92,7 @@ class Sink:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # What writers ask for.
+    # For writers.
 
     async def commit(
         self, principal: Principal, key: SinkKey, stages: Iterable[str]
@@ -105,7 +105,7 @@ class Sink:
         Raises:
             ConfigError: The key cannot be one, or there are too many stages.
             UnknownStageError: A stage is not there (any more).
-            NotAllowedError: A stage or the query is somebody else's.
+            NotAllowedError: A stage or the query belongs to another principal.
             LogFullError: The log has no room. Nothing was changed.
             UnavailableError: Not now; it is unknown whether the batch was begun.
         """
@@ -129,7 +129,7 @@ class Sink:
             BraidError: The batch cannot be finished now.
         """
         try:
-            if not self._turn.locked():  # else somebody is at it
+            if not self._turn.locked():  # else a commit is finishing it
                 async with self._turn:
                     await self._finish_open(changing(self._find_engine()))
         finally:
@@ -144,15 +144,15 @@ class Sink:
             try:
                 await self.resume()
             except BraidError as error:
-                _log.error("a sink's batch cannot be finished", reason=str(error))
+                _log.error("cannot finish the sink's batch", reason=str(error))
             except OSError as error:
-                _log.error("the stages cannot be looked after", reason=str(error))
+                _log.error("cannot expire old stages", reason=str(error))
             await asyncio.sleep(CARE_S)  # a timer: nothing wakes a stage that grows old
 
     def _forget(self, task: asyncio.Task[SinkCommit]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever asked may be gone: it is not news
+            task.exception()  # the caller may be gone: an error then is not worth a log line
 
     async def _commit(self, principal: Principal, key: SinkKey, ids: list[str]) -> SinkCommit:
         async with self._turn:
@@ -300,7 +300,7 @@ class _Chunk:
         if self.waits_for != reason:
             self.waits_for = reason
             _log.warning(
-                "a sink's batch waits",
+                "the sink's batch waits",
                 reason=reason,
                 query=self.intent.query,
                 batch=self.intent.batch,

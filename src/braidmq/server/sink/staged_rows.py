@@ -1,4 +1,4 @@
-"""Rows that somebody sends for a sink, judged as publishes are, in the columns of a stage.
+"""Rows that a client sends for a sink, checked as publishes are, in the columns of a stage.
 
     what comes                                              what a stage keeps
     value     binary or string, needed                      value     binary

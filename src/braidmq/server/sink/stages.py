@@ -66,7 +66,7 @@ class Stage:
     bytes: int
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class BatchAt(msgspec.Struct, frozen=True, array_like=True):
     """Where a batch is in its file."""
 
     at: int
@@ -80,7 +80,7 @@ class Trailer(msgspec.Struct, frozen=True):
 
     principal: str
     created_us: int
-    pieces: list[Piece]
+    pieces: list[BatchAt]
 
     @property
     def rows(self) -> int:
@@ -88,7 +88,7 @@ class Trailer(msgspec.Struct, frozen=True):
         return sum(piece.rows for piece in self.pieces)
 
 
-class _Places:
+class _RowIndex:
     """Where each row of a stage is."""
 
     def __init__(self, stage_id: str, trailer: Trailer) -> None:
@@ -96,7 +96,7 @@ class _Places:
         self._pieces = trailer.pieces
         self._ends = list(accumulate(piece.rows for piece in trailer.pieces))
 
-    def find(self, row: int) -> tuple[Piece | None, int]:
+    def find(self, row: int) -> tuple[BatchAt | None, int]:
         """Return the piece that has a row, and the row's number in it; None behind the end."""
         at = bisect_right(self._ends, row)
         if at == len(self._pieces):
@@ -112,11 +112,11 @@ class Stages:
         self._now_us = now_us
         self._lock = threading.Lock()
         self._writing: set[str] = set()
-        self._places: _Places | None = None  # of the stage that was read from last
+        self._row_index: _RowIndex | None = None  # of the stage that was read from last
         files.make_dir(STAGES_DIR)
         files.sync_dir("")
 
-    # Whoever has rows.
+    # For those who write rows.
 
     def write(
         self,
@@ -158,14 +158,14 @@ class Stages:
             if (trailer := self._find(stage_id)) is not None and _owns(principal, trailer)
         )
 
-    # Whoever appends them to the log.
+    # For the sink, which appends them to the log.
 
     def rows_of(self, stage_id: str, principal: Principal) -> int:
         """Return how many rows a stage has.
 
         Raises:
             UnknownStageError: There is no such stage.
-            NotAllowedError: It is somebody else's.
+            NotAllowedError: It belongs to another principal.
             DamagedStageError: It cannot be read.
         """
         trailer = self._trailer(stage_id)
@@ -188,10 +188,10 @@ class Stages:
             UnknownStageError: There is no such stage.
             DamagedStageError: It cannot be read.
         """
-        places = self._places
-        if places is None or places.stage_id != stage_id:
-            places = self._places = _Places(stage_id, self._trailer(stage_id))
-        piece, row = places.find(from_row)
+        row_index = self._row_index
+        if row_index is None or row_index.stage_id != stage_id:
+            row_index = self._row_index = _RowIndex(stage_id, self._trailer(stage_id))
+        piece, row = row_index.find(from_row)
         if piece is None:
             return []
         batch = self._batch(stage_id, piece).slice(row, count_max)
@@ -255,13 +255,13 @@ class Stages:
         head = SCHEMA.serialize().to_pybytes()
         write_all(file, head, 0)
         at = len(head)
-        pieces: list[Piece] = []
+        pieces: list[BatchAt] = []
         for batch in _pieces(batches):
             data = batch.serialize().to_pybytes()
             if self._files.free_bytes() < FREE_BYTES_MIN + len(data):
                 raise LogFullError("no room for a stage on the log's disk")
             write_all(file, data, at)
-            pieces.append(Piece(at, len(data), len(batch), google_crc32c.value(data)))
+            pieces.append(BatchAt(at, len(data), len(batch), google_crc32c.value(data)))
             at += len(data)
         trailer = msgspec.json.encode(Trailer(principal.name, self._now_us(), pieces))
         tail = (
@@ -289,7 +289,7 @@ class Stages:
             raise DamagedStageError(stage_id, "its trailer is not what was written")
         return trailer
 
-    def _batch(self, stage_id: str, piece: Piece) -> pa.RecordBatch:
+    def _batch(self, stage_id: str, piece: BatchAt) -> pa.RecordBatch:
         file = self._open(stage_id)
         try:
             data = read_all(file, piece.size, piece.at)

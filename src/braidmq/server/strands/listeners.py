@@ -1,18 +1,17 @@
 """Listeners: sockets that accept connections, within the limits."""
 
 import asyncio
-import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Final, Protocol
 
-from braidmq.base.errors import AddressInUseError
 from braidmq.server.config.config import LimitsConfig, ListenerConfig
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.host import Limits
+from braidmq.transport.binding import bind_tcp, shown_address
 from braidmq.transport.tcp import TcpWire
 from braidmq.transport.tls import TlsLayer, server_context
 
@@ -67,31 +66,6 @@ class Listener(Protocol):
         """Return the open connections, as far as they are known one by one."""
 
 
-def bind(strand: str, host: str, port: int) -> socket.socket:
-    """Return a bound socket that does not listen yet, or raise AddressInUseError."""
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        bound = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:
-        raise AddressInUseError(strand, shown, _reason(error)) from None
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.setblocking(False)  # noqa: FBT003 - the socket's signature
-    except OSError as error:
-        bound.close()
-        raise AddressInUseError(strand, shown, _reason(error)) from None
-    return bound
-
-
-def shown_address(bound: socket.socket) -> str:
-    """Return host and port of a bound socket as text."""
-    name = bound.getsockname()
-    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
-
-
 class Admission:
     """How many connections there are, and from where, over all strands together."""
 
@@ -140,7 +114,7 @@ class TcpListener:
         self._tls: SSLContext | None = None
         if config.tls_cert is not None and config.tls_key is not None:
             self._tls = server_context(strand, config.tls_cert, config.tls_key)
-        self._bound = bind(strand, config.host, config.port)
+        self._bound = bind_tcp(strand, config.host, config.port)
         self.address = shown_address(self._bound)
         self._server: asyncio.Server | None = None
         self._wires: dict[TcpWire, Connection] = {}
@@ -241,7 +215,3 @@ class TcpListener:
         if not connection.is_authenticated:
             self.refused["unauthenticated"] += 1
         self._admission.leave(wire.peer_address)
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

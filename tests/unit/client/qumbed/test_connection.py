@@ -371,7 +371,7 @@ async def test_a_broker_that_was_killed_is_missed_at_once() -> None:
         connection.post([post("b")])
 
         assert not await replies.done
-        assert "nobody listens there" in str(connection.lost())
+        assert "nothing listens there" in str(connection.lost())
 
 
 async def test_an_idle_connection_to_a_broker_that_is_gone_ends() -> None:

@@ -120,7 +120,7 @@ ENVIRONMENT_REFUSALS = {
     "BRAIDMQ_QUMBED__AUTH=on": (
         "qumbed.auth: must be none, key or mtls (BRAIDMQ_QUMBED__AUTH)"
     ),
-    "BRAIDMQ_QUMBED__AUTH=mtls": "qumbed.tls_ca: is missing: it says whom mtls lets in",
+    "BRAIDMQ_QUMBED__AUTH=mtls": "qumbed.tls_ca: is missing: mtls needs the CA of the clients",
     "BRAIDMQ_QUMBED__ROUTE=some": (
         "qumbed.route: must be recipient or all (BRAIDMQ_QUMBED__ROUTE)"
     ),

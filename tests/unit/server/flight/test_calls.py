@@ -11,7 +11,7 @@ import pytest
 from braidmq.broker.authorize import Principal
 from braidmq.columnar.flight.failures import UnavailableError, decode_failure
 from braidmq.server.flight import calls as flight_calls
-from braidmq.server.flight.calls import Calls, Places
+from braidmq.server.flight.calls import Calls, Slots
 
 ANNA = Principal("anna", publish=[], subscribe=[])
 HEADERS: dict[str, list[Any]] = {"authorization": ["Bearer anna's key"]}
@@ -105,37 +105,37 @@ def test_the_door_is_shut_before_recovery_and_at_the_end() -> None:
 
 def test_a_place_is_given_back_however_it_was_used() -> None:
     """Also by an error."""
-    places = Places("looks", 1)
-    with places.one():
-        assert 1 == places.taken
-    with pytest.raises(ZeroDivisionError), places.one():
+    slots = Slots("looks", 1)
+    with slots.one():
+        assert 1 == slots.taken
+    with pytest.raises(ZeroDivisionError), slots.one():
         raise ZeroDivisionError
 
-    assert 0 == places.taken
+    assert 0 == slots.taken
 
 
 def test_who_finds_no_place_is_told_so_after_a_while() -> None:
     """The line names what there are too few of."""
-    places = Places("looks", 2, wait_s=0)
+    slots = Slots("looks", 2, wait_s=0)
     with ExitStack() as held:
-        held.enter_context(places.one())
-        held.enter_context(places.one())
-        with pytest.raises(UnavailableError, match="all 2 places for looks are taken"):
-            held.enter_context(places.one())
-    with places.one():
-        assert 1 == places.taken
+        held.enter_context(slots.one())
+        held.enter_context(slots.one())
+        with pytest.raises(UnavailableError, match="all 2 slots for looks are taken"):
+            held.enter_context(slots.one())
+    with slots.one():
+        assert 1 == slots.taken
 
 
 def test_who_waits_gets_the_place_that_is_given_back() -> None:
     """In the end everybody has had one, and never two at a time."""
-    places = Places("looks", 1)
+    slots = Slots("looks", 1)
     most: list[int] = []
 
     def look() -> None:
-        with places.one():
-            most.append(places.taken)
+        with slots.one():
+            most.append(slots.taken)
 
-    with places.one():
+    with slots.one():
         threads = [Thread(target=look) for _ in range(8)]
         for thread in threads:
             thread.start()
@@ -147,37 +147,37 @@ def test_who_waits_gets_the_place_that_is_given_back() -> None:
 
 def test_who_is_gone_waits_no_longer() -> None:
     """Nobody works for a peer that has hung up."""
-    places = Places("looks", 1)
+    slots = Slots("looks", 1)
     with (
-        places.one(),
-        pytest.raises(UnavailableError, match="places for looks are taken"),
-        places.one(lambda: True),
+        slots.one(),
+        pytest.raises(UnavailableError, match="slots for looks are taken"),
+        slots.one(lambda: True),
     ):
         raise AssertionError
-    with places.one(lambda: True):
-        assert 1 == places.taken
+    with slots.one(lambda: True):
+        assert 1 == slots.taken
 
 
 def test_closing_sends_those_away_who_wait() -> None:
     """They need not wait for their time to end, and nobody comes in behind them."""
-    places = Places("looks", 1)
+    slots = Slots("looks", 1)
     waits, outcome = Event(), []
 
     def look() -> None:
         waits.set()
         try:
-            with places.one():
+            with slots.one():
                 outcome.append("in")
         except UnavailableError as error:
             outcome.append(str(error))
 
-    with places.one():
+    with slots.one():
         thread = Thread(target=look)
         thread.start()
         waits.wait()
-        places.close()
+        slots.close()
         thread.join()
 
     assert ["the broker is shutting down"] == outcome
-    with pytest.raises(UnavailableError), places.one():
+    with pytest.raises(UnavailableError), slots.one():
         pass

@@ -15,7 +15,7 @@ from braidmq.columnar.flight.failures import UnavailableError, decode_failure
 from braidmq.columnar.flight.requests import REQUEST_BYTES_MAX, ReadRequest, encode
 from braidmq.server.flight import calls as flight_calls
 from braidmq.server.flight import service as flight_service
-from braidmq.server.flight.calls import Places
+from braidmq.server.flight.calls import Slots
 from tests.unit.columnar.endpoints import Served, served
 from tests.unit.columnar.logs import message, write_log
 
@@ -204,7 +204,7 @@ def test_a_stream_ends_with_its_mark(client: fl.FlightClient) -> None:
 def test_places_are_given_back_by_reads_that_are_given_up(
     client: fl.FlightClient,
 ) -> None:
-    """More of them than there are places, one after the other, and there is still one."""
+    """More of them than there are slots, one after the other, and there is still one."""
     for _ in range(2 * flight_calls.STREAMS_MAX):
         reader = client.do_get(fl.Ticket(b'{"batch_rows":1}'), call())
         reader.read_chunk()
@@ -213,10 +213,10 @@ def test_places_are_given_back_by_reads_that_are_given_up(
 
 
 def test_reads_that_find_no_place_are_told_to_try_again(path: Path) -> None:
-    """The limit is the service's, whoever holds the places."""
+    """The limit is the service's, whoever holds the slots."""
     with served(path) as found:
-        found.calls.streams = Places("reads", 0, wait_s=0)
-        with pytest.raises(UnavailableError, match="places for reads are taken; try again"):
+        found.calls.streams = Slots("reads", 0, wait_s=0)
+        with pytest.raises(UnavailableError, match="slots for reads are taken; try again"):
             list(found.endpoint().batches())
 
 

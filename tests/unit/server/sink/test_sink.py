@@ -314,7 +314,7 @@ async def test_a_batch_that_cannot_be_finished_is_told_about() -> None:
         after.sink.start()
         await after.let_be()
     assert task.cancelled()
-    assert ["a sink's batch cannot be finished"] == [entry["event"] for entry in logs]
+    assert ["cannot finish the sink's batch"] == [entry["event"] for entry in logs]
     with pytest.raises(UnknownStageError):
         await after.run(after.sink.commit(ADA, SinkKey("r", "", 1), []))
     after.disk.put(f"stages/{stage}.arrow", whole)

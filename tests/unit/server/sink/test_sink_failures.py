@@ -117,7 +117,7 @@ async def test_a_batch_that_waits_for_room_leaves_the_reserve_alone() -> None:
             await asyncio.sleep(0)
             if world.log.jobs or world.log.reports:
                 world.work()
-    assert ["a sink's batch waits"] == [entry["event"] for entry in logs]
+    assert ["the sink's batch waits"] == [entry["event"] for entry in logs]
     assert world.wal.reserve_is_whole
     world.disk.heal()
     await world.until(task.done)

@@ -1,59 +1,21 @@
 """Addresses and limits: what is bound and what cannot be had, who is let in and who is not."""
 
-import asyncio
-import socket
+from braidmq.base.errors import AddressInUseError
+from braidmq.server.config.config import BlipConfig
+from braidmq.server.config.config import LimitsConfig
+from braidmq.server.config.config import VibeConfig
+from braidmq.server.strands.blip.connection import BlipConnection
+from braidmq.server.strands.listeners import Admission
+from braidmq.server.strands.listeners import TcpListener
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-
-import pytest
-
-from braidmq.base.errors import AddressInUseError
-from braidmq.server.config.config import BlipConfig, LimitsConfig, VibeConfig
-from braidmq.server.strands.blip.connection import BlipConnection
-from braidmq.server.strands.listeners import Admission, TcpListener, bind, shown_address
-from tests.integration.blip.peer import ack, hello, until
+from tests.integration.blip.peer import ack
+from tests.integration.blip.peer import hello
+from tests.integration.blip.peer import until
 from tests.unit.server.by_hand import Hand
-
-HAS_IPV6 = Path("/proc/net/if_inet6").exists()
-
-
-def test_port_0_is_any_free_port() -> None:
-    """The address shown is the one that was given."""
-    with bind("blip", "127.0.0.1", 0) as bound:
-        assert f"127.0.0.1:{bound.getsockname()[1]}" == shown_address(bound)
-        assert 0 != bound.getsockname()[1]
-
-
-@pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
-def test_an_ipv6_address_is_shown_in_brackets() -> None:
-    """So that the port can be told from the address."""
-    with bind("blip", "::1", 0) as bound:
-        assert f"[::1]:{bound.getsockname()[1]}" == shown_address(bound)
-
-
-def test_a_taken_address_is_an_error_with_its_name() -> None:
-    """Strand, address and reason; exit code 69."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(AddressInUseError, match=f"blip: .*127.0.0.1:{port}: ") as caught:
-            bind("blip", "127.0.0.1", port)
-
-    assert 69 == caught.value.exit_code
-
-
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 300])
-def test_a_host_that_is_none_is_the_same_error(host: str) -> None:
-    """A name that cannot be resolved, or is no name, does not end in a traceback."""
-    with pytest.raises(AddressInUseError, match="blip: cannot listen on"):
-        bind("blip", host, 0)
-
-
-def test_a_port_of_a_broker_that_just_ended_can_be_had_again() -> None:
-    """Connections that linger in the kernel do not keep the next start from binding."""
-    with bind("blip", "127.0.0.1", 0) as bound:
-        assert 1 == bound.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
-
+import asyncio
+import pytest
+import socket
 
 def test_the_limit_on_connections_counts_all_of_them() -> None:
     """Whoever leaves makes room for one, wherever it comes from."""

@@ -26,7 +26,7 @@ def dedup_id_of(publish: messages.Publish, principal: str, connection: str) -> s
     """Return what a repeat is recognised by, which is the sender's own; "" when it has none.
 
     Who gives no key cannot be told from others that give none: unless the id is long enough to
-    be nobody else's, it means what it means on its *connection* only.
+    not be another's, it is valid on its *connection* only.
     """
     if not publish.id:
         return ""

@@ -1,12 +1,8 @@
-"""What the streams of one Qumbed connection share, and what all of them are told at the start.
+"""What the streams of one Qumbed connection share, and the options of the strand.
 
-A peer may open many streams, and each is served like a connection of its own; what bounds a
-peer is counted here, for all its streams together.
+A peer may open many streams, and each is served like a connection of its own; the limits of a
+peer are counted here, over all its streams.
 """
-
-import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
 
 from braidmq.base.limits import MIB
 from braidmq.broker.authorize import Principal
@@ -14,6 +10,11 @@ from braidmq.broker.schemas import Schemas
 from braidmq.server.engine.host import Wire
 from braidmq.server.engine.tokens import TokenBucket
 from braidmq.server.strands.qumbed.gateway import GatewayKey
+from collections.abc import Callable
+from typing import Final
+from typing import Protocol
+from typing import TYPE_CHECKING
+import secrets
 
 if TYPE_CHECKING:
     from braidmq.server.engine.connection import Connection
@@ -25,7 +26,7 @@ with their lengths. Beyond it the stream that adds to them is closed."""
 TOKEN_BYTES: Final = 16
 
 ANONYMOUS: Final = "anonymous"
-"""The name of every peer, where keys are not asked for."""
+"""Principal used when authentication is off."""
 
 
 class StreamWire(Wire, Protocol):
@@ -97,6 +98,6 @@ class Link:
             self.tokens = TokenBucket(messages_per_s)
 
 
-def everybody() -> Principal:
-    """Return the principal of peers without a key: it may do everything but administer."""
+def anonymous() -> Principal:
+    """Return the principal used when authentication is off: all rights but administration."""
     return Principal(ANONYMOUS, publish=["*"], subscribe=["*"])

@@ -1,14 +1,12 @@
 """The Qumbed listener: one UDP socket, its QUIC connections, and the way of their streams."""
 
 import asyncio
-import socket
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from braidmq.base.errors import AddressInUseError
 from braidmq.broker.authorize import Principal
 from braidmq.broker.settings import US_PER_MS
 from braidmq.server.config.config import LimitsConfig, QumbedConfig
@@ -16,32 +14,22 @@ from braidmq.server.config.schema_files import load_schemas
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.host import Limits
-from braidmq.server.strands.listeners import Admission, Line, shown_address
+from braidmq.server.strands.listeners import Admission, Line
 from braidmq.server.strands.qumbed.gateway import GatewayKey
-from braidmq.server.strands.qumbed.link import Link, QumbedOptions, everybody
+from braidmq.server.strands.qumbed.link import Link, QumbedOptions, anonymous
 from braidmq.server.strands.qumbed.stream import QumbedConnection
+from braidmq.transport.binding import bind_udp, shown_address
 from braidmq.transport.certificates import CertificateFiles, load, load_or_make
 from braidmq.transport.quic import QuicLimits
 from braidmq.transport.quic_server import QuicListener
-from braidmq.transport.quic_server import bind as bind_quic
 from braidmq.transport.quic_streams import Carrier, StreamWire
 from braidmq.wal.files import Files
 
 STRAND: Final = "qumbed"
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a bound UDP socket, or raise AddressInUseError."""
-    try:
-        return bind_quic(host, port)
-    except (OSError, UnicodeError) as error:
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        reason = getattr(error, "strerror", None) or str(error)
-        raise AddressInUseError(STRAND, shown, reason) from None
-
-
 class _Quic(QuicListener):
-    """QUIC connections, of which those that nobody was let in on are counted."""
+    """QUIC connections; those that end unauthenticated are counted."""
 
     ended: Callable[[Carrier], None]
 
@@ -52,7 +40,7 @@ class _Quic(QuicListener):
 
 
 class QumbedListener:
-    """The strand's listener; *named* finds whom a client certificate names."""
+    """The strand's listener; *named* finds the principal that a client certificate names."""
 
     def __init__(
         self,
@@ -69,8 +57,8 @@ class QumbedListener:
         self._limits = limits
         self._admission = admission
         self._named = named
-        self._everybody = everybody()
-        self._bound = bind(config.host, config.port)
+        self._anonymous = anonymous()
+        self._bound = bind_udp(STRAND, config.host, config.port)
         self.address = shown_address(self._bound)
         self._engine: Engine | None = None
         self._options: QumbedOptions | None = None
@@ -164,7 +152,7 @@ class QumbedListener:
                     carrier.close()
 
     def lines(self) -> list[Line]:
-        """Return the open connections that somebody has spoken on."""
+        """Return the open connections on which a stream was opened."""
         following: Counter[int] = Counter()
         names: dict[int, str] = {}
         for connection in [] if self._engine is None else self._engine.connections:
@@ -222,7 +210,7 @@ class QumbedListener:
     def _principal_of(self, carrier: Carrier) -> Principal | None:
         """Return who the peer is as far as the connection tells."""
         if self._config.auth == "none":
-            return self._everybody
+            return self._anonymous
         if self._config.tls_ca is None or self._config.auth == "key":
             return None
         name = carrier.quic.peer_name(self._config.tls_ca)

@@ -5,7 +5,7 @@
                                A/AAAA  where the strand listens
                                TXT  pubkey=<64 hexadecimal digits>  topics=<name>,<name>
 
-Everybody on the network can hear an announcement, and anybody can forge one: it says where to
+Every machine on the network hears an announcement, and any can forge one: it says where to
 knock, and proves nothing. A strand on the loopback is announced on the loopback only.
 
 The Discovery frame is another thing: it is asked for over a connection (wire/qumbed).
@@ -49,13 +49,13 @@ ADDRESSES_MAX: Final = 16
 """Of a machine with more, the first are told: all records go into one datagram."""
 
 NODES_MAX: Final = 1_000
-"""Nodes that are listed; whoever makes up names does not make the list grow for ever."""
+"""Nodes that are listed; invented names must not make the list grow without bound."""
 
 UPDATE_PAUSE_S: Final = 10.0
 """Between two announcements of changed topics: every machine of the network hears each."""
 
 STOP_S: Final = 2.0
-"""For the goodbye, which takes a quarter of a second; a stuck network holds nobody up."""
+"""For the goodbye, which takes 0.25 s; a stuck network delays the stop no longer."""
 
 _LOOPBACK: Final = "127.0.0.1"
 _TO_ALL: Final = DNSQuestionType.QM
@@ -72,7 +72,7 @@ logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
 
 
 class MdnsError(BraidError):
-    """This machine has no network that mDNS can use, or gives it to somebody else only."""
+    """This machine has no network that mDNS can use, or another program holds the port."""
 
     exit_code = EXIT_IO_ERROR
 
@@ -83,7 +83,7 @@ class MdnsError(BraidError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A relay that was heard; all of it is what somebody claims."""
+    """A relay that announced itself; none of it is authenticated."""
 
     name: str
     addresses: tuple[str, ...]
@@ -183,7 +183,7 @@ class Announcer:
     """
 
     def __init__(self, host: str) -> None:
-        self.announced = asyncio.Event()  # everybody was told
+        self.announced = asyncio.Event()  # the announcement is complete
         self.name = ""
         """The node's name; when another machine has it already, with a number behind it."""
         self._host = host
@@ -199,7 +199,7 @@ class Announcer:
         self._telling: asyncio.Task[None] | None = None
 
     async def start(self, port: int, public_key: bytes, topics: Iterable[str]) -> None:
-        """Begin to announce; that it takes two seconds until all are told holds nobody up."""
+        """Begin to announce, in the background: it takes two seconds."""
         loop = asyncio.get_running_loop()
         self._port, self._public_key = port, public_key
         self._text = text_record(public_key, topics)

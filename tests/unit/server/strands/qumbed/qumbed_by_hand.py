@@ -8,7 +8,7 @@ from braidmq.broker.settings import Settings
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.host import Limits
 from braidmq.server.strands.qumbed.gateway import GatewayKey
-from braidmq.server.strands.qumbed.link import Link, QumbedOptions, everybody
+from braidmq.server.strands.qumbed.link import Link, QumbedOptions, anonymous
 from braidmq.server.strands.qumbed.stream import QumbedConnection
 from braidmq.testing.disk import FakeDisk
 from tests.unit.server.by_hand import Hand, HandWire
@@ -63,7 +63,7 @@ class HandStream(HandWire):
 
 
 class QumbedHand(Hand):
-    """The engine, with everybody let in unless keys are asked for."""
+    """The engine, with anonymous let in unless keys are asked for."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class QumbedHand(Hand):
 
     def link(self) -> Link:
         """Return a QUIC connection."""
-        principal = None if self.options.asks_for_key else everybody()
+        principal = None if self.options.asks_for_key else anonymous()
         return Link(principal, self._messages_per_s, self.left.append)
 
     def stream(self, link: Link | None = None) -> tuple[QumbedConnection, HandStream]:
