@@ -9,6 +9,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import distribution, packages_distributions
 from typing import Final
 
@@ -67,6 +68,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield from imports(node)
 
 
+@cache
 def imported() -> dict[str, set[str]]:
     """Return the names that the sources import, each with the files that do."""
     found: dict[str, set[str]] = {}
@@ -77,9 +79,13 @@ def imported() -> dict[str, set[str]]:
     return found
 
 
+installed = cache(packages_distributions)
+"""What each importable name is installed by; a second or so to find out, so only once."""
+
+
 def providers(name: str) -> set[str]:
     """Return what has to be installed for an import; several, when they share a name."""
-    return {plain(one) for one in packages_distributions()[name]}
+    return {plain(one) for one in installed()[name]}
 
 
 def test_what_is_imported_is_asked_for() -> None:
