@@ -6,9 +6,10 @@ from typing import Final
 import msgspec
 
 from braidmq.admin.http.app import endpoints_of
-from braidmq.admin.messages import Posted, ShownMessage
+from braidmq.admin.messages import ShownMessage
+from braidmq.admin.publishing import Posted
 from tests.docs.test_snippets import read
-from tests.unit.admin.sources import FakeSource
+from tests.unit.admin.world import World
 
 REQUEST: Final = re.compile(r"`(GET|POST|DELETE) (/[^`\s?]*)(?:\?([^`\s]*))?`")
 
@@ -30,7 +31,7 @@ def test_every_request_is_told_with_its_parameters() -> None:
         (endpoint.method, re.sub(r"\{\w+\}", "{}", endpoint.path)): {
             parameter.name for parameter in endpoint.query
         }
-        for endpoint in endpoints_of(FakeSource(), loopback=True)
+        for endpoint in endpoints_of(World(recovered=False).status, loopback=True)
     }
 
     assert known == told()

@@ -31,8 +31,9 @@ MEANINGLESS_NAMES: Final = frozenset(
 
 # Made by tools, or not ours to word.
 UNREAD_DIRECTORIES: Final = frozenset(
-    {".git", ".hypothesis", ".venv", "__pycache__", "build", "data", "dist", "node_modules"}
+    {".git", ".hypothesis", ".venv", "__pycache__", "build", "dist", "node_modules"}
 )
+UNREAD_PATHS: Final = frozenset({"data", "tests/data"})  # what a broker has written
 TEXT_SUFFIXES: Final = frozenset(
     {"", ".cfg", ".css", ".html", ".js", ".json", ".lock", ".md", ".py", ".sh", ".toml"}
     | {".service", ".svg", ".txt", ".yaml", ".yml"}
@@ -47,6 +48,18 @@ class Ban:
     instead: str
     allowed: tuple[str, ...] = ()
 
+
+NEVER_POLLING: Final = (
+    "src/braidmq/base/*",
+    "src/braidmq/cli/*",  # people watch it; demos and loads have their pace
+    "src/braidmq/client/*",  # the pause before it connects again
+    "src/braidmq/columnar/*",
+    "src/braidmq/spark/*",
+    "src/braidmq/testing/*",
+    "src/braidmq/admin/queues.py",  # lets others run between two chunks
+    "src/braidmq/server/sink/sink.py",  # the hourly look at the stages
+    "src/braidmq/server/strands/qumbed/mdns.py",  # the pause between two announcements
+)
 
 BANS: Final = (
     Ban(
@@ -64,6 +77,11 @@ BANS: Final = (
             "src/braidmq/testing/*",
             "src/braidmq/transport/*",
         ),
+    ),
+    Ban(
+        ("asyncio.sleep",),
+        "wait in server/engine/waiting.py: the engine wakes you, and nothing polls",
+        allowed=NEVER_POLLING,
     ),
     Ban(
         ("open", "io.open", "os.open", "os.fdatasync", "os.fsync", "os.sync"),
@@ -244,7 +262,9 @@ def _tree() -> Iterator[File]:
         names[:] = [
             name
             for name in names
-            if name not in UNREAD_DIRECTORIES and not name.endswith(("_cache", ".egg-info"))
+            if name not in UNREAD_DIRECTORIES
+            and not name.endswith(("_cache", ".egg-info"))
+            and Path(directory, name).relative_to(ROOT).as_posix() not in UNREAD_PATHS
         ]
         for name in files:
             path = Path(directory, name)
@@ -326,6 +346,16 @@ BAD: Final[list[tuple[Rule, str, str]]] = [
     (banned_names_are_not_used, "src/braidmq/broker/a.py", "print(1)\n"),
     (banned_names_are_not_used, "src/braidmq/server/a.py", "import time\ntime.time()\n"),
     (banned_names_are_not_used, "src/braidmq/server/a.py", "import time\nclock = time.time\n"),
+    (
+        banned_names_are_not_used,
+        "src/braidmq/admin/a.py",
+        "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n",
+    ),
+    (
+        banned_names_are_not_used,
+        "src/braidmq/server/sink/a.py",
+        "from asyncio import sleep\nasync def f():\n    await sleep(0)\n",
+    ),
     (banned_names_are_not_used, "src/braidmq/wal/a.py", "from os import fsync as f\nf(3)\n"),
     (banned_names_are_not_used, "src/braidmq/wal/a.py", "with open('a') as f:\n    f.read()\n"),
     (banned_names_are_not_used, "src/braidmq/cli/a.py", "import pickle\npickle.loads(b'')\n"),
@@ -351,6 +381,11 @@ GOOD: Final[list[tuple[Rule, str, str]]] = [
         "import time\ntime.time()\n",
     ),
     (banned_names_are_not_used, "tests/unit/test_a.py", "open('a')\n"),
+    (
+        banned_names_are_not_used,
+        "src/braidmq/server/strands/qumbed/mdns.py",
+        "import asyncio\nasync def f():\n    await asyncio.sleep(0.2)\n",
+    ),
     (exceptions_to_the_linters_have_reasons, "a.py", "x = 1  # noq" + "a: S101 - a reason\n"),
     (no_machine_or_registry_is_named, "README.md", "src/wor" + "k/a.py, https://x/hom" + "e"),
     (asserts_are_never_switched_off, "Makefile", "python3 -m pytest -" + "O"),

@@ -1,28 +1,29 @@
-"""Connections and what is subscribed to, over HTTP.
+"""Connections over HTTP: list them, and close one.
 
-    GET    /api/connections?after=&limit=             {"connections": [...], "next", "total"}
-    DELETE /api/connections/{id}                      {"id"}
-    GET    /api/subscriptions?after=&limit=&search=   {"subscriptions": [...], "next", "total"}
+    GET    /api/connections?after=&limit=    {"connections": [...], "next", "total"}
+    DELETE /api/connections/{id}             {"id"}
 
-Whoever asks sees its own, and an administrator all. What cannot be known is null.
+A key sees its own connections, an administrator sees all. Unknown values are null.
 """
 
-from typing import Final, Protocol
+import asyncio
+from collections.abc import Callable, Sequence
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import Endpoint, answered
-from braidmq.admin.http.parameters import AFTER, LIMIT, Name, Text
-from braidmq.admin.http.requests import KeySource, allow, principal_of
+from braidmq.admin.http.paging import name_bytes, page_by_id, place_of
+from braidmq.admin.http.parameters import AFTER, LIMIT, Name, iso
+from braidmq.admin.http.refusals import UnknownThingError
+from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
 from braidmq.broker.authorize import ADMIN, Principal, authorize
-
-TOPIC_SEARCH: Final = Text("search", "Show only topics that have this in them, in any case.")
+from braidmq.server.strands.listeners import Line, Listener
 
 
 class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One connection; the bytes are those of the wire."""
+    """One connection; `in_bytes` and `out_bytes` are counted on the wire."""
 
     id: int
     strand: str
@@ -35,7 +36,7 @@ class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionsPage(msgspec.Struct, frozen=True):
-    """Connections by their ids, the one to go on behind, and how many there are."""
+    """Connections by id, the `after` of the next page, and how many there are in all."""
 
     connections: list[ConnectionRow]
     next: str | None
@@ -43,91 +44,70 @@ class ConnectionsPage(msgspec.Struct, frozen=True):
 
 
 class ClosedConnection(msgspec.Struct, frozen=True):
-    """The connection that is closed."""
+    """The connection that was closed."""
 
     id: int
 
 
-class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription, follower or consumer of a queue.
+class Connections:
+    """The connections of every listener; there are none before recovery is done."""
 
-    `lag` are messages that wait; an upper bound where only the place in the log is known.
-    `connection` is one that uses it now, or null.
-    """
+    def __init__(self, find_listeners: Callable[[], Sequence[Listener]]) -> None:
+        self._find_listeners = find_listeners
 
-    id: str
-    topic: str
-    strand: str
-    principal: str
-    qos: int
-    lag: int
-    in_flight: int
-    connection: int | None
+    async def page(self, *, after: str, limit: int, of: Principal | None) -> ConnectionsPage:
+        """Return up to *limit* connections after *after*, all or those of one principal.
 
-
-class SubscriptionsPage(msgspec.Struct, frozen=True):
-    """Subscriptions by their ids, the one to go on behind, and how many fit the search."""
-
-    subscriptions: list[SubscriptionRow]
-    next: str | None
-    total: int
-
-
-class ConnectionSource(Protocol):
-    """Who has them. *of* is whose are wanted, None: everybody's.
-
-    Each raises RefusedError: not now, there is no such connection, or a bad *after*.
-    """
-
-    async def connections(
-        self, *, after: str, limit: int, of: Principal | None
-    ) -> ConnectionsPage:
-        """Return up to *limit* connections behind *after*."""
-        ...
-
-    async def subscriptions(
-        self, *, after: str, limit: int, search: str, of: Principal | None
-    ) -> SubscriptionsPage:
-        """Return up to *limit* subscriptions behind *after*."""
-        ...
+        Raises:
+            BadCursorError: *after* is not the `next` of a page.
+        """
+        place = place_of(after)
+        lines = self._lines()  # copied on the event loop, made into rows on the thread
+        rows = (
+            ((line.number, 0), _row(line))
+            for line in lines
+            if of is None or line.principal == of.name
+        )
+        return ConnectionsPage(
+            *await asyncio.to_thread(page_by_id, rows, place, limit, _name_bytes)
+        )
 
     def close(self, connection_id: str) -> int:
-        """Close a connection; return its id."""
-        ...
+        """Close a connection; return its id.
+
+        Raises:
+            UnknownThingError: There is no such connection.
+        """
+        for line in self._lines():
+            if str(line.number) == connection_id:
+                line.close()
+                return line.number
+        raise UnknownThingError("no such connection")
+
+    def _lines(self) -> list[Line]:
+        return [line for listener in self._find_listeners() for line in listener.lines()]
 
 
-def connection_endpoints(keys: KeySource, source: ConnectionSource) -> list[Endpoint]:
-    """Return `/api/connections` and `/api/subscriptions`."""
+def connection_endpoints(
+    find_principal: FindPrincipal, connections: Connections
+) -> list[Endpoint]:
+    """Return `/api/connections`."""
 
-    def asker(request: Request) -> Principal | None:
-        principal = principal_of(request, keys)
-        return None if authorize(principal, ADMIN, "") else principal
-
-    async def list_connections(request: Request) -> Response:
-        of = asker(request)
-        page = await source.connections(after=AFTER.of(request), limit=LIMIT.of(request), of=of)
-        return answered(page)
-
-    async def list_subscriptions(request: Request) -> Response:
-        of = asker(request)
-        page = await source.subscriptions(
-            after=AFTER.of(request),
-            limit=LIMIT.of(request),
-            search=TOPIC_SEARCH.of(request),
-            of=of,
-        )
+    async def show(request: Request) -> Response:
+        of = restricted_to(principal_of(request, find_principal))
+        page = await connections.page(after=AFTER.of(request), limit=LIMIT.of(request), of=of)
         return answered(page)
 
     async def close(request: Request) -> Response:
-        allow(principal_of(request, keys), ADMIN, "")
-        return answered(ClosedConnection(source.close(request.path_params["id"])))
+        allow(principal_of(request, find_principal), ADMIN, "")
+        return answered(ClosedConnection(connections.close(request.path_params["id"])))
 
     return [
         Endpoint(
             method="GET",
             path="/api/connections",
-            handler=list_connections,
-            summary="The open connections of all strands.",
+            handler=show,
+            summary="List the open connections of all strands.",
             tag="connections",
             query=(AFTER, LIMIT),
             answer=ConnectionsPage,
@@ -143,14 +123,26 @@ def connection_endpoints(keys: KeySource, source: ConnectionSource) -> list[Endp
             answer=ClosedConnection,
             refusals=(404, 503),
         ),
-        Endpoint(
-            method="GET",
-            path="/api/subscriptions",
-            handler=list_subscriptions,
-            summary="What is subscribed to, by whom, and how far behind.",
-            tag="connections",
-            query=(AFTER, LIMIT, TOPIC_SEARCH),
-            answer=SubscriptionsPage,
-            refusals=(503,),
-        ),
     ]
+
+
+def restricted_to(principal: Principal) -> Principal | None:
+    """Return whose rows *principal* may see: its own, or None for an administrator's all."""
+    return None if authorize(principal, ADMIN, "") else principal
+
+
+def _row(line: Line) -> ConnectionRow:
+    return ConnectionRow(
+        id=line.number,
+        strand=line.strand,
+        peer=line.peer,
+        principal=line.principal,
+        since=iso(line.since_us),
+        subscriptions=line.subscriptions,
+        in_bytes=line.in_bytes,
+        out_bytes=line.out_bytes,
+    )
+
+
+def _name_bytes(row: ConnectionRow) -> int:
+    return name_bytes(row.principal or "")

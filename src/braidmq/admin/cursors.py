@@ -1,25 +1,28 @@
-"""Cursors over HTTP: which readers there are, and how far behind.
+"""Cursors over HTTP: the readers outside the broker, and how far behind each one is.
 
     GET    /api/cursors           {"cursors": [...]}
     DELETE /api/cursors/{name}    {"name"}
 
-Whoever asks sees its own, and an administrator all. A lag is in ids of the log.
+A key sees its own cursors, an administrator sees all. A lag is counted in ids of the log.
 """
 
-from typing import Protocol
+from dataclasses import asdict
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from braidmq.admin.connections import restricted_to
 from braidmq.admin.http.endpoints import Endpoint, answered
 from braidmq.admin.http.parameters import Name
-from braidmq.admin.http.requests import KeySource, principal_of
-from braidmq.broker.authorize import ADMIN, Principal, authorize
+from braidmq.admin.http.refusals import NotYoursError, UnknownThingError
+from braidmq.admin.http.requests import FindPrincipal, principal_of
+from braidmq.base.errors import CursorError, NotAllowedError
+from braidmq.server.cursors import Cursors
 
 
 class CursorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One cursor: where its reader began, which offset it needs next, and what is ahead."""
+    """One cursor: where its reader began, the next offset it needs, and its lag."""
 
     name: str
     principal: str
@@ -35,36 +38,32 @@ class CursorsList(msgspec.Struct, frozen=True):
 
 
 class RemovedCursor(msgspec.Struct, frozen=True):
-    """The cursor that is no more."""
+    """The cursor that was removed."""
 
     name: str
 
 
-class CursorSource(Protocol):
-    """Who has the cursors. Each raises RefusedError: the broker is not up."""
-
-    def all(self) -> list[CursorSnapshot]:
-        """Return every cursor, by name."""
-        ...
-
-    async def drop(self, principal: Principal, name: str) -> None:
-        """Remove a cursor; RefusedError also: it is not there, or somebody else's."""
-        ...
-
-
-def cursor_endpoints(keys: KeySource, source: CursorSource) -> list[Endpoint]:
+def cursor_endpoints(find_principal: FindPrincipal, cursors: Cursors) -> list[Endpoint]:
     """Return `/api/cursors`."""
 
     async def list_cursors(request: Request) -> Response:
-        principal = principal_of(request, keys)
-        sees_all = authorize(principal, ADMIN, "")
-        shown = [c for c in source.all() if sees_all or c.principal == principal.name]
-        return answered(CursorsList(shown))
+        of = restricted_to(principal_of(request, find_principal))
+        rows = [
+            CursorSnapshot(**asdict(one))
+            for one in cursors.all()
+            if of is None or one.principal == of.name
+        ]
+        return answered(CursorsList(rows))
 
     async def remove(request: Request) -> Response:
-        principal = principal_of(request, keys)
+        principal = principal_of(request, find_principal)
         name = request.path_params["cursor"]
-        await source.drop(principal, name)
+        try:
+            await cursors.remove(principal, name)
+        except CursorError:
+            raise UnknownThingError("no such cursor") from None
+        except NotAllowedError:
+            raise NotYoursError("the cursor belongs to another principal") from None
         return answered(RemovedCursor(name))
 
     return [
@@ -82,7 +81,7 @@ def cursor_endpoints(keys: KeySource, source: CursorSource) -> list[Endpoint]:
             method="GET",
             path="/api/cursors",
             handler=list_cursors,
-            summary="The cursors of readers outside the broker, and how far behind they are.",
+            summary="List the cursors of readers outside the broker, and their lag.",
             tag="cursors",
             answer=CursorsList,
             refusals=(503,),

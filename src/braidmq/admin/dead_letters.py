@@ -1,43 +1,55 @@
-"""Dead letters over HTTP: where they are, what each says of its end, and how to send them back.
+"""Dead letters over HTTP: which queues hold them, and how each message died.
 
-    GET  /api/dead-letters?after=&limit=        {"queues": [...], "next": name or null, "total"}
-    GET  /api/dead-letters?queue=&from=&limit=  {"letters": [...], "next": offset or null}
-    POST /api/dead-letters/replay     {"queue", "count" or "offset"}: {"queue", "replayed"}
+    GET /api/dead-letters?after=&limit=        {"queues": [...], "next": name or null, "total"}
+    GET /api/dead-letters?queue=&from=&limit=  {"letters": [...], "next": offset or null}
 
-Letters are shown while they wait or are with a consumer, oldest first, payloads as messages';
-a page may be short, and `next` says whether more may follow. Purging is done by their queue's
-own address: to this API it is a queue like any other.
+Letters are listed while they wait or are in flight, oldest first, with payloads as
+`messages.py` shows them. A page may be short; `next` says whether more may follow. To purge a
+dead-letter queue, purge it as any other queue; `replays.py` sends letters back.
+
+Which letters are not settled is known on the event loop, as ranges of ids; the letters are read
+from the log. Every dead letter has a record there.
 """
 
+import asyncio
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Final, Protocol
+from typing import Final
 
 import msgspec
-from msgspec import Meta
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from braidmq.admin.backlogs import letter_queues
 from braidmq.admin.http.endpoints import Endpoint, answered
 from braidmq.admin.http.parameters import AFTER, FROM, LIMIT, Text, iso
-from braidmq.admin.http.requests import (
-    KeySource,
-    allow,
-    body_of,
-    name_in,
-    object_of,
-    principal_of,
-)
-from braidmq.admin.messages import SHOWN_BYTES_MAX, shown_payload
-from braidmq.admin.queues import QueuesPage
+from braidmq.admin.http.refusals import UnknownQueueError
+from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
+from braidmq.admin.log import read_log
+from braidmq.admin.messages import SHOWN_BYTES_MAX, StoredMessage, shown_payload, stored
+from braidmq.admin.queues import QueuesPage, page_of
+from braidmq.base.limits import MIB
+from braidmq.broker import dead_letters
 from braidmq.broker.authorize import LIST_QUEUES, PURGE_QUEUE, SUBSCRIBE, authorize
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.records import Head
+from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.requests import FindEngine, running
+from braidmq.wal.wal import Wal
 
-REPLAY_COUNT_MAX: Final = 2**31 - 1
-SIGNED_MAX: Final = 2**63 - 1
-"""Above every offset, and as far as JSON is read without doubt."""
+READ_BYTES_MAX: Final = 8 * MIB
+"""Bytes read from the log for one page, payloads included; then the page ends early."""
 
-QUEUE: Final = Text("queue", "The queue whose letters are shown.")
+PAGE_BYTES_MAX: Final = MIB
+"""Headers and shown payloads on one page; the last letter may exceed it."""
+
+QUEUE: Final = Text("queue", "The dead-letter queue whose letters to list.")
+
+_ATTEMPTS_DIGITS_MAX: Final = 10
+
+Ranges = list[tuple[int, int]]
+"""Ids as (after, last], in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +68,7 @@ class Letter:
 
 
 class LetterQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A queue of dead letters, and how many wait in it."""
+    """A dead-letter queue, and how many letters wait in it."""
 
     queue: str
     message_count: int
@@ -65,7 +77,7 @@ class LetterQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LetterQueuesList(msgspec.Struct, frozen=True):
-    """Queues of dead letters by name, the name to go on behind, and how many there are."""
+    """Dead-letter queues by name, the next `after`, and how many there are."""
 
     queues: list[LetterQueue]
     next: str | None
@@ -73,7 +85,7 @@ class LetterQueuesList(msgspec.Struct, frozen=True):
 
 
 class ShownLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A dead letter: what it says of its end, and what its publisher gave it."""
+    """A dead letter: why and where it died, and the publisher's headers and payload."""
 
     offset: int
     id: str
@@ -93,139 +105,180 @@ class ShownLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LettersList(msgspec.Struct, frozen=True):
-    """Letters by offset, and the offset to go on from."""
+    """Letters by offset, and the `from` of the next page."""
 
     letters: list[ShownLetter]
     next: int | None
 
 
-class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which letters to send back: so many of the oldest, the one at an offset, or all."""
-
-    queue: Annotated[str, Meta(min_length=1)]
-    count: Annotated[int, Meta(ge=1, le=REPLAY_COUNT_MAX)] | None = None
-    offset: Annotated[int, Meta(ge=1, le=SIGNED_MAX)] | None = None
-
-
-_ONE_OF: Final = {name: {"type": "integer"} for name in ("count", "offset")}
-_Replay = Annotated[
-    Replay,
-    Meta(extra_json_schema={"not": {"properties": _ONE_OF, "required": list(_ONE_OF)}}),
-]
-
-
-class Replayed(msgspec.Struct, frozen=True):
-    """How many letters went back."""
-
-    queue: str
-    replayed: int
-
-
-REPLAYING: Final = frozenset(Replay.__struct_encode_fields__)
-"""What a replay may say."""
-
-
 @dataclass(frozen=True, slots=True)
 class LettersPage:
-    """Letters by offset, and the offset to go on from, or None when there are no more."""
+    """Letters by offset, and the offset of the next page, or None at the end."""
 
     letters: list[Letter]
     next_offset: int | None
 
 
-class LetterSource(Protocol):
-    """Who has the dead letters.
+class DeadLetters:
+    """The dead letters that are not settled."""
 
-    Each raises RefusedError: it is no queue of dead letters, or not now.
-    """
+    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+        self._find_engine = find_engine
+        self._find_wal = find_wal
+        self._reading = asyncio.Lock()  # one page at a time, to bound memory
 
     async def page(
         self, *, after: str, limit: int, visible: Callable[[str], bool]
     ) -> QueuesPage:
-        """Return up to *limit* visible queues of dead letters with names behind *after*."""
-        ...
+        """Return up to *limit* visible dead-letter queues after *after*.
+
+        Raises:
+            UnavailableError: The broker is still recovering.
+        """
+        queues = running(self._find_engine()).broker.queues.by_name
+        names = set(letter_queues(queues))
+        return await page_of(names, queues, after=after, limit=limit, visible=visible)
 
     async def letters(self, queue: str, *, from_offset: int, limit: int) -> LettersPage:
-        """Return up to *limit* letters that are not settled, from an offset on."""
-        ...
+        """Return up to *limit* letters that are not settled, from an offset on.
 
-    async def replay(self, queue: str, count: int | None) -> int:
-        """Send the oldest letters back, all when *count* is None; return how many went."""
-        ...
+        Raises:
+            UnknownQueueError: It is not a dead-letter queue.
+            UnavailableError: The broker cannot read the log now.
+        """
+        async with self._reading:
+            engine = running(self._find_engine())
+            waiting = Waiting(letter_queue(engine, queue), engine.broker.committed_id)
+            return await read_log(
+                engine,
+                self._find_wal(),
+                read_letters,
+                waiting,
+                from_offset=from_offset,
+                limit=limit,
+            )
 
-    async def replay_one(self, queue: str, offset: int) -> None:
-        """Send the letter at an offset back."""
-        ...
 
-
-def letter_endpoints(keys: KeySource, source: LetterSource) -> list[Endpoint]:
-    """Return everything below `/api/dead-letters`."""
+def letter_endpoints(find_principal: FindPrincipal, letters: DeadLetters) -> list[Endpoint]:
+    """Return GET `/api/dead-letters`."""
 
     async def show(request: Request) -> Response:
-        principal = principal_of(request, keys)
+        principal = principal_of(request, find_principal)
         queue = QUEUE.given(request)
         from_offset = FROM.of(request)
         if queue is None:
-            page = await source.page(
+            page = await letters.page(
                 after=AFTER.of(request),
                 limit=LIMIT.of(request),
                 visible=lambda name: authorize(principal, LIST_QUEUES, name),
             )
             return answered(_queues_as_json(page))
-        # Whoever may consume or destroy letters may look at them; to know of the queue's
-        # existence is not enough, because headers are the publisher's.
+        # A key that may consume or purge the letters may read them. Permission to see the queue
+        # is not enough: headers and payloads are the publisher's.
         if not authorize(principal, SUBSCRIBE, queue):
             allow(principal, PURGE_QUEUE, queue)
-        found = await source.letters(queue, from_offset=from_offset, limit=LIMIT.of(request))
-        letters = [_as_json(letter) for letter in found.letters]
-        return answered(LettersList(letters, found.next_offset))
-
-    async def replay(request: Request) -> Response:
-        principal = principal_of(request, keys)
-        given = object_of(await body_of(request), REPLAYING)
-        queue = name_in(given, "queue")
-        allow(principal, PURGE_QUEUE, queue)
-        count = _whole(given, "count", REPLAY_COUNT_MAX)
-        offset = _whole(given, "offset", SIGNED_MAX)
-        if offset is None:
-            return answered(Replayed(queue, await source.replay(queue, count)))
-        if count is not None:
-            raise HTTPException(400, "give one of count and offset")
-        await source.replay_one(queue, offset)
-        replayed = 1
-        return answered(Replayed(queue, replayed))
+        found = await letters.letters(queue, from_offset=from_offset, limit=LIMIT.of(request))
+        shown = [_as_json(letter) for letter in found.letters]
+        return answered(LettersList(shown, found.next_offset))
 
     return [
         Endpoint(
             method="GET",
             path="/api/dead-letters",
             handler=show,
-            summary="The queues of dead letters; with `queue`, the letters in one of them.",
+            summary="List the dead-letter queues; with `queue`, the letters in one of them.",
             tag="dead letters",
             query=(QUEUE, AFTER, FROM, LIMIT),
             answer=(LetterQueuesList, LettersList),
             refusals=(404, 503),
         ),
-        Endpoint(
-            method="POST",
-            path="/api/dead-letters/replay",
-            handler=replay,
-            summary="Send dead letters back to where they came from, oldest first.",
-            tag="dead letters",
-            body=_Replay,
-            answer=Replayed,
-            refusals=(404, 409, 503),
-        ),
     ]
 
 
-def _whole(given: dict[str, object], key: str, most: int) -> int | None:
-    value = given.get(key)
-    if value is None:
-        return None
-    if type(value) is int and 1 <= value <= most:
-        return value
-    raise HTTPException(400, f"{key}: must be a whole number from 1 to {most}")
+def letter_queue(engine: Engine, name: str) -> Queue:
+    """Return the dead-letter queue called *name*.
+
+    Raises:
+        UnknownQueueError: It does not exist, or holds no dead letters.
+    """
+    queues = engine.broker.queues.by_name
+    if name not in queues or name not in letter_queues(queues):
+        raise UnknownQueueError("queue of dead letters")
+    return queues[name]
+
+
+class Waiting:
+    """The letters of a queue that are not settled, by id; a snapshot for the reading thread."""
+
+    def __init__(self, queue: Queue, committed_id: int) -> None:
+        self.topic = queue.topic.raw
+        self.last_id = queue.topic.last_id
+        self._lanes = [
+            open_ranges(channel.settled_ranges(committed_id), self.last_id)
+            for channel in queue.durable_channels()
+        ]
+
+    def has(self, letter_id: int, priority: int) -> bool:
+        """Return whether the letter is one of them."""
+        ranges = self._lanes[priority if len(self._lanes) > 1 else 0]
+        at = bisect_left(ranges, letter_id, key=_last)
+        return at < len(ranges) and ranges[at][0] < letter_id
+
+    def after(self, position: int) -> int | None:
+        """Return the highest id with none of them between *position* and it, or None."""
+        found: list[int] = []
+        for ranges in self._lanes:
+            at = bisect_left(ranges, position + 1, key=_last)
+            if at < len(ranges):
+                found.append(max(position, ranges[at][0]))
+        return min(found, default=None)
+
+
+def open_ranges(settled: Ranges, up_to: int) -> Ranges:
+    """Return the ranges between the settled ones, up to *up_to*."""
+    found: Ranges = []
+    at = 0
+    for after, last in sorted(settled):
+        if at < min(after, up_to):
+            found.append((at, min(after, up_to)))
+        at = max(at, last)
+    if at < up_to:
+        found.append((at, up_to))
+    return found
+
+
+def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) -> LettersPage:
+    """Read a page of letters; on any thread.
+
+    Raises:
+        LogError: The log cannot be read.
+    """
+    letters: list[Letter] = []
+    left_bytes = READ_BYTES_MAX
+    page_bytes = 0
+    position = waiting.after(from_offset - 1)
+    while position is not None and len(letters) < limit and left_bytes > 0:
+        found = wal.read(
+            position,
+            topic=waiting.topic,
+            up_to=waiting.last_id,
+            count_max=limit - len(letters),
+            bytes_max=left_bytes,
+        )
+        left_bytes -= found.body_bytes
+        reached_id = found.reached_id
+        for letter_id, record in found.records:
+            head = Head(record)
+            if waiting.has(letter_id, head.priority):
+                letters.append(_letter(stored(letter_id, record, waiting.topic)))
+                page_bytes += min(len(record) - head.headers_at, 2 * SHOWN_BYTES_MAX)
+                if page_bytes >= PAGE_BYTES_MAX:
+                    reached_id = letter_id
+                    left_bytes = 0
+                    break
+        assert reached_id > position
+        position = waiting.after(reached_id)
+    return LettersPage(letters, None if position is None else position + 1)
 
 
 def _queues_as_json(page: QueuesPage) -> LetterQueuesList:
@@ -258,3 +311,24 @@ def _as_json(letter: Letter) -> ShownLetter:
         truncated=len(letter.payload) > SHOWN_BYTES_MAX,
         headers=letter.headers,
     )
+
+
+def _letter(message: StoredMessage) -> Letter:
+    kept = message.headers
+    attempts = kept.pop(dead_letters.ATTEMPTS_HEADER, "")
+    is_number = attempts.isascii() and attempts.isdigit()
+    return Letter(
+        offset=message.offset,
+        message_id=message.message_id or str(message.offset),
+        reason=kept.pop(dead_letters.REASON_HEADER, ""),
+        death_queue=kept.pop(dead_letters.QUEUE_HEADER, ""),
+        attempts=int(attempts) if is_number and len(attempts) <= _ATTEMPTS_DIGITS_MAX else 0,
+        timestamp_us=message.timestamp_us,
+        payload=message.payload,
+        headers=kept,
+        sealed=message.sealed,
+    )
+
+
+def _last(ids: tuple[int, int]) -> int:
+    return ids[1]

@@ -1,24 +1,44 @@
-"""Who may come in, over HTTP: names and permissions, never a hash or a secret.
+"""API keys and users over HTTP: names and permissions, never a hash or a secret.
 
     GET /api/keys?after=&limit=&search=    {"keys": [...], "users": [...], "next", "total"}
 
-For administrators. A page has keys, then users; `next` and `total` are of both together.
+For administrators. The list holds keys first, then users, each by name; `next` is `key:NAME`
+or `user:NAME`, and `total` counts both.
 """
 
-from typing import Protocol
+import asyncio
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import Endpoint, answered
-from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH
-from braidmq.admin.http.requests import KeySource, allow, principal_of
-from braidmq.broker.authorize import ADMIN
+from braidmq.admin.http.paging import rows_on_page
+from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, iso
+from braidmq.admin.http.refusals import BadCursorError
+from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
+from braidmq.broker.authorize import ADMIN, Grant, Principal
+from braidmq.server.access.keys import KeyRing
+from braidmq.server.access.users import Account
+from braidmq.server.engine.requests import FindEngine, running
+
+KEY: Final = "key"
+USER: Final = "user"
+
+_US_PER_S: Final = 1_000_000
+_FIRST: Final = ("", "")
+
+Place = tuple[str, str]
+"""The position of a row: its kind (`key` sorts before `user`) and its name."""
+
+_Found = Principal | tuple[Account, list[Grant]]
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """An API key: whose it is, and the patterns of what it may do."""
+    """An API key: its name, and the topic patterns that it may use."""
 
     name: str
     publish: list[str]
@@ -27,7 +47,7 @@ class KeyRow(msgspec.Struct, frozen=True):
 
 
 class GrantRow(msgspec.Struct, frozen=True):
-    """What a user may do with the queues that a pattern matches."""
+    """What a user may do with the queues that match a pattern."""
 
     pattern: str
     operations: list[str]
@@ -42,7 +62,7 @@ class UserRow(msgspec.Struct, frozen=True):
 
 
 class KeysPage(msgspec.Struct, frozen=True):
-    """Keys by name, behind them users by name, where to go on, and how many fit the search."""
+    """Keys by name, then users by name, the next `after`, and how many match the search."""
 
     keys: list[KeyRow]
     users: list[UserRow]
@@ -50,23 +70,49 @@ class KeysPage(msgspec.Struct, frozen=True):
     total: int
 
 
-class KeyringSource(Protocol):
-    """Who knows everybody."""
+class Keys:
+    """The principals that may connect: API keys of the configuration, and users."""
+
+    def __init__(self, keys: KeyRing, find_engine: FindEngine) -> None:
+        self._keys = keys
+        self._find_engine = find_engine
 
     async def page(self, *, after: str, limit: int, search: str) -> KeysPage:
-        """Return up to *limit* keys and users behind *after*.
+        """Return up to *limit* keys and users after *after*.
 
-        RefusedError: not now, or a bad *after*.
+        Raises:
+            BadCursorError: *after* is not the `next` of a page.
+            UnavailableError: The users are not loaded yet.
         """
-        ...
+        place = _place(after)
+        users = running(self._find_engine()).users
+        assert users is not None
+        keys = {key.name: key for key in self._keys.principals()}
+        accounts = {account.name: account for account in users.accounts()}
+        places = [(KEY, name) for name in keys] + [(USER, name) for name in accounts]
+        first, total = await asyncio.to_thread(
+            _chosen, places, place, limit=limit, search=search.casefold()
+        )
+        found: list[_Found] = [
+            keys[name] if kind == KEY else (accounts[name], users.permissions(name))
+            for kind, name in first
+        ]
+        rows = await asyncio.to_thread(_rows, found, limit)
+        following = ":".join(first[len(rows) - 1]) if len(rows) < len(first) else None
+        return KeysPage(
+            [row for row in rows if isinstance(row, KeyRow)],
+            [row for row in rows if isinstance(row, UserRow)],
+            following,
+            total,
+        )
 
 
-def key_endpoints(keys: KeySource, source: KeyringSource) -> list[Endpoint]:
+def key_endpoints(find_principal: FindPrincipal, keys: Keys) -> list[Endpoint]:
     """Return `/api/keys`."""
 
     async def show(request: Request) -> Response:
-        allow(principal_of(request, keys), ADMIN, "")
-        page = await source.page(
+        allow(principal_of(request, find_principal), ADMIN, "")
+        page = await keys.page(
             after=AFTER.of(request), limit=LIMIT.of(request), search=SEARCH.of(request)
         )
         return answered(page)
@@ -76,10 +122,53 @@ def key_endpoints(keys: KeySource, source: KeyringSource) -> list[Endpoint]:
             method="GET",
             path="/api/keys",
             handler=show,
-            summary="Names and permissions, a page at a time; for administrators.",
+            summary="List names and permissions of keys and users; for administrators.",
             tag="keys",
             query=(AFTER, LIMIT, SEARCH),
             answer=KeysPage,
             refusals=(503,),
         )
     ]
+
+
+def _chosen(
+    places: Iterable[Place], after: Place, *, limit: int, search: str
+) -> tuple[list[Place], int]:
+    """Return one row more than a page after *after*, and how many rows match in all."""
+    matching = [place for place in places if not search or search in place[1].casefold()]
+    behind = (place for place in matching if place > after)
+    return heapq.nsmallest(limit + 1, behind), len(matching)
+
+
+def _rows(found: list[_Found], limit: int) -> list[KeyRow | UserRow]:
+    # A user may have many long patterns, so a row counts with its size in the answer. Sizes
+    # are asked for lazily: rows behind the end of the page are never made.
+    rows: list[KeyRow | UserRow] = []
+
+    def sizes() -> Iterator[int]:
+        for one in found:
+            rows.append(_row(one))
+            yield len(msgspec.json.encode(rows[-1]))
+
+    on_page = rows_on_page(sizes(), limit)
+    return rows[:on_page]
+
+
+def _row(found: _Found) -> KeyRow | UserRow:
+    if isinstance(found, Principal):
+        return KeyRow(found.name, list(found.publish), list(found.subscribe), found.admin)
+    account, grants = found
+    return UserRow(
+        account.name,
+        iso(account.created_s * _US_PER_S),
+        [GrantRow(grant.pattern, sorted(grant.operations)) for grant in grants],
+    )
+
+
+def _place(after: str) -> Place:
+    if not after:
+        return _FIRST
+    kind, colon, name = after.partition(":")
+    if not colon or kind not in {KEY, USER}:
+        raise BadCursorError
+    return kind, name

@@ -1,89 +1,92 @@
-"""Messages over HTTP: browsed in the log, looked at one by one, and published.
+"""Messages over HTTP: browse a topic in the log, and show one message.
 
     GET  /api/topics/{topic}/messages?from=&time=&limit=&order=   {"messages": [...], "next"}
     GET  /api/topics/{topic}/messages/{offset}                    one message, whole
-    POST /api/topics/{topic}/messages                             201 {"offset"}
 
-A payload is shown as the JSON that it is, to the letter; else as text; else in base64.
-Posted, a string is the text itself, unless `encoding` says that it is JSON, and any other JSON
-is its own bytes, as they were sent. What is shown can be posted again as it is.
-Looking at a message changes nothing for those who consume it.
+A payload that is JSON is shown as it is, character by character; other text as a string;
+anything else in base64. Messages are read from the log by its index, on a thread: that does not
+affect their consumers.
 """
 
 import asyncio
 import base64
 import binascii
 import codecs
-from typing import Annotated, Final, Literal, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
-from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import Endpoint, answered
 from braidmq.admin.http.parameters import FROM, LIMIT, Choice, Moment, Name, Whole, iso
-from braidmq.admin.http.requests import (
-    BODY_BYTES_MAX,
-    KeySource,
-    allow,
-    body_of,
-    is_small,
-    number_of,
-    principal_of,
-    shown,
-)
+from braidmq.admin.http.refusals import UnknownMessageError, UnknownTopicError
+from braidmq.admin.http.requests import FindPrincipal, allow, number_of, principal_of
+from braidmq.admin.log import read_log
 from braidmq.base.ids import ID_MAX
-from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, MIB, TOPIC_BYTES_MAX
-from braidmq.broker.authorize import PUBLISH, SUBSCRIBE
-from braidmq.broker.schemas import is_json
+from braidmq.base.limits import KIB, MIB, RECORD_BYTES_MAX
+from braidmq.base.strict_json import is_json
+from braidmq.broker import headers as blocks
+from braidmq.broker.authorize import SUBSCRIBE
+from braidmq.broker.marks import SENDER_PUBLIC_KEY
+from braidmq.broker.records import Head
+from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
+from braidmq.broker.topics import (
+    ORIGIN_BLIP,
+    ORIGIN_HTTP,
+    ORIGIN_QUMBED,
+    ORIGIN_SPARK,
+    ORIGIN_VIBE,
+    Topic,
+)
+from braidmq.server.engine.requests import FindEngine, running
+from braidmq.wal.browse import Bounds
+from braidmq.wal.wal import Wal
+
+PATH: Final = "/api/topics/{topic}/messages"
+TOPIC: Final = Name("topic", "The topic's name.")
 
 SHOWN_BYTES_MAX: Final = 64 * KIB
-"""What a page shows of one payload; the rest is `truncated`."""
+"""How much of one payload a page shows; beyond that the message is `truncated`."""
 
-PAYLOAD_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * TOPIC_BYTES_MAX
-"""So that a frame of Blip, whose length counts the topic as well, can carry it."""
+READ_BYTES_MAX: Final = 4 * MIB
+"""Payloads read for one page; one message may exceed it."""
 
-HEADERS_BYTES_MAX: Final = 64 * KIB
-"""All headers of a posted message."""
+READ_ROWS_MAX: Final = 1_000_000
+"""Ids searched for one page. The page of a rare topic may be short, and `next` continues it."""
 
-POST_BYTES_MAX: Final = 4 * MESSAGE_BYTES_MAX // 3 + MIB
-"""A body with the largest payload in base64, and its headers."""
+GROUP_MESSAGES: Final = 50
+GROUP_BYTES_MAX: Final = GROUP_MESSAGES * RECORD_BYTES_MAX
+"""Messages read at once for a page in descending order, whatever their size: `READ_BYTES_MAX`
+bounds the groups of a page."""
 
-PRIORITY_MAX: Final = 3
+ORIGINS: Final = {
+    ORIGIN_BLIP: "blip",
+    ORIGIN_VIBE: "vibe",
+    ORIGIN_QUMBED: "qumbed",
+    ORIGIN_HTTP: "http",
+    ORIGIN_SPARK: "spark",
+}
 
 ORDER: Final = Choice("order", "Oldest first, or newest first.", ("asc", "desc"))
 TIME: Final = Moment("time", "Begin with the first message that is not older than this.")
 FROM_ANY: Final = Whole(
     "from",
-    "The offset to begin with: the first one to show, or with `desc` the one that all shown "
-    "are before.",
+    "The offset to begin with; with `desc`, show the messages before it.",
     1,
     ID_MAX,
     None,
     FROM.rule,
 )
 
-_PATH: Final = "/api/topics/{topic}/messages"
-_TOPIC: Final = Name("topic", "The topic's name.")
 _Utf8: Final = codecs.getincrementaldecoder("utf-8")
-
-LARGE_AT_ONCE_MAX: Final = 2
-"""Bodies above BODY_BYTES_MAX that are read and published at once; others wait for them."""
-
-BASE64_PATTERN: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
-"""Base64 in JSON Schema's words."""
-
-_Base64 = Annotated[
-    str, Meta(extra_json_schema={"contentEncoding": "base64", "pattern": BASE64_PATTERN})
-]
-_HeaderName = Annotated[str, Meta(min_length=1)]
-_False = Annotated[bool, Meta(extra_json_schema={"const": False})]
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message as the log has it."""
+    """One message in the log."""
 
     offset: int
     timestamp_us: int
@@ -97,14 +100,14 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredPage(msgspec.Struct, frozen=True):
-    """Messages in the order that was asked for, and the offset to go on from, or None."""
+    """Messages in the requested order, and the offset of the next page, or None."""
 
     messages: list[StoredMessage]
     next_offset: int | None
 
 
 class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in JSON; either `payload` or `payload_base64` is there, `encoding` says how."""
+    """A message; it has either `payload` or `payload_base64`, as `encoding` says."""
 
     offset: int
     timestamp: str
@@ -122,52 +125,30 @@ class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagesPage(msgspec.Struct, frozen=True):
-    """Messages in the order that was asked for, and the offset to go on from."""
+    """Messages in the requested order, and the `from` of the next page."""
 
     messages: list[ShownMessage]
     next: int | None
 
 
-class Published(msgspec.Struct, frozen=True):
-    """Where the message is in the log; null for one that lives in memory only."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A page of a topic: where it begins, by offset and time, and its length."""
 
-    offset: int | None
-
-
-class Posted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A message to be published: one of `payload` and `payload_base64`, the rest as wanted.
-
-    What a message is given when it is published, `offset` to `sealed`, may stand here as it is
-    shown, and says nothing.
-    """
-
-    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    payload_base64: _Base64 | msgspec.UnsetType = msgspec.UNSET
-    encoding: Literal["json", "text", "base64"] | msgspec.UnsetType = msgspec.UNSET
-    headers: dict[_HeaderName, str] = msgspec.field(default_factory=dict)
-    qos: Annotated[int, Meta(ge=0, le=1)] = 1
-    priority: Annotated[int, Meta(ge=0, le=PRIORITY_MAX)] = 1
-    offset: int | None = None
-    timestamp: str | None = None
-    id: str | None = None
-    size: int | None = None
-    origin: str | None = None
-    sealed: bool = False
-    truncated: _False = False
+    topic: bytes
+    last_id: int
+    from_id: int | None
+    time_us: int | None
+    limit: int
 
 
-_OnePayload = Annotated[
-    Posted,
-    Meta(
-        extra_json_schema={
-            "oneOf": [{"required": [name]} for name in ("payload", "payload_base64")]
-        }
-    ),
-]
+class Messages:
+    """The messages in the log."""
 
-
-class MessageSource(Protocol):
-    """Who reads and takes messages. Each raises RefusedError: not now, or not there."""
+    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+        self._find_engine = find_engine
+        self._find_wal = find_wal
+        self._reading = asyncio.Lock()  # one page at a time, to bound memory
 
     async def page(
         self,
@@ -178,30 +159,46 @@ class MessageSource(Protocol):
         limit: int,
         newest_first: bool,
     ) -> StoredPage:
-        """Return up to *limit* messages of a topic."""
-        ...
+        """Return up to *limit* messages of a topic.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            UnavailableError: The broker cannot read the log now.
+        """
+        found = self._topic(topic)
+        wanted = Wanted(found.raw, found.last_id, from_offset, time_us, limit)
+        read = newest_before if newest_first else oldest_from
+        async with self._reading:
+            return await read_log(self._find_engine(), self._find_wal(), read, wanted)
 
     async def one(self, topic: str, offset: int) -> StoredMessage:
-        """Return one message."""
-        ...
+        """Return one message.
 
-    async def publish(
-        self, topic: str, payload: bytes, *, headers: dict[str, str], qos: int, priority: int
-    ) -> int | None:
-        """Publish a message; return its offset once it is committed, None if it has none."""
-        ...
+        Raises:
+            UnknownTopicError, UnknownMessageError: It does not exist, or no longer.
+            UnavailableError: The broker cannot read the log now.
+        """
+        raw = self._topic(topic).raw
+        async with self._reading:
+            message = await read_log(self._find_engine(), self._find_wal(), _read, raw, offset)
+        if message is None:
+            raise UnknownMessageError
+        return message
+
+    def _topic(self, name: str) -> Topic:
+        topic = running(self._find_engine()).broker.topics.find(name)
+        if topic is None:
+            raise UnknownTopicError
+        return topic
 
 
-def message_endpoints(keys: KeySource, source: MessageSource) -> list[Endpoint]:
-    """Return everything below `/api/topics/{topic}/messages`."""
-    return [*_reading(keys, source), _publishing(keys, source)]
+def message_endpoints(find_principal: FindPrincipal, messages: Messages) -> list[Endpoint]:
+    """Return GET of everything below `/api/topics/{topic}/messages`."""
 
-
-def _reading(keys: KeySource, source: MessageSource) -> list[Endpoint]:
     async def browse(request: Request) -> Response:
         topic = request.path_params["topic"]
-        allow(principal_of(request, keys), SUBSCRIBE, topic)
-        found = await source.page(
+        allow(principal_of(request, find_principal), SUBSCRIBE, topic)
+        found = await messages.page(
             topic,
             from_offset=FROM_ANY.given(request),
             time_us=TIME.given(request),
@@ -212,142 +209,46 @@ def _reading(keys: KeySource, source: MessageSource) -> list[Endpoint]:
 
     async def show(request: Request) -> Response:
         topic = request.path_params["topic"]
-        allow(principal_of(request, keys), SUBSCRIBE, topic)
+        allow(principal_of(request, find_principal), SUBSCRIBE, topic)
         offset = number_of(request.path_params["offset"], 0, ID_MAX)
         if not offset:
             raise HTTPException(404, "no such message: offsets are whole numbers from 1 on")
-        message = await source.one(topic, offset)
+        message = await messages.one(topic, offset)
         return await asyncio.to_thread(lambda: answered(as_json(message, None)))
 
     return [
         Endpoint(
             method="GET",
-            path=_PATH,
+            path=PATH,
             handler=browse,
-            summary="Messages of a topic as the log has them, a page at a time.",
+            summary="List the messages of a topic in the log, a page at a time.",
             tag="messages",
-            names=(_TOPIC,),
+            names=(TOPIC,),
             query=(FROM_ANY, TIME, LIMIT, ORDER),
             answer=MessagesPage,
             refusals=(404, 503),
         ),
         Endpoint(
             method="GET",
-            path=_PATH + "/{offset}",
+            path=PATH + "/{offset}",
             handler=show,
-            summary="One message, with all of its payload.",
+            summary="Show one message with its whole payload.",
             tag="messages",
-            names=(_TOPIC, Name("offset", "The message's offset.", whole=True)),
+            names=(TOPIC, Name("offset", "The message's offset.", whole=True)),
             answer=ShownMessage,
             refusals=(404, 503),
         ),
     ]
 
 
-def _publishing(keys: KeySource, source: MessageSource) -> Endpoint:
-    large = asyncio.Semaphore(LARGE_AT_ONCE_MAX)
-
-    async def publish(request: Request) -> Response:
-        topic = request.path_params["topic"]
-        allow(principal_of(request, keys), PUBLISH, topic)
-        if len(topic.encode()) > TOPIC_BYTES_MAX:
-            raise HTTPException(400, f"a topic has at most {TOPIC_BYTES_MAX} bytes of UTF-8")
-        if is_small(request):
-            return await take(request, topic)
-        async with large:
-            return await take(request, topic)
-
-    async def take(request: Request, topic: str) -> Response:
-        body = await body_of(request, POST_BYTES_MAX)
-        if len(body) <= BODY_BYTES_MAX:
-            posted, payload = taken(body)
-        else:
-            posted, payload = await asyncio.to_thread(taken, body)
-        offset = await source.publish(
-            topic,
-            payload,
-            headers=posted.headers,
-            qos=posted.qos,
-            priority=posted.priority,
-        )
-        return answered(Published(offset), 201)
-
-    return Endpoint(
-        method="POST",
-        path=_PATH,
-        handler=publish,
-        summary="Publish a message; answered when it is durable.",
-        tag="messages",
-        names=(_TOPIC,),
-        body=_OnePayload,
-        answer=Published,
-        statuses=(201,),
-        refusals=(409, 503),
-    )
-
-
-def taken(body: bytes) -> tuple[Posted, bytes]:
-    """Return the message that a body asks to publish, and its payload; on any thread.
-
-    Raises:
-        HTTPException: 400 or 413, as the two below.
-    """
-    posted = read_posted(body)
-    return posted, payload_of(posted)
-
-
-def read_posted(body: bytes) -> Posted:
-    """Return the message that a body asks to publish.
-
-    Raises:
-        HTTPException: 400, it is none.
-    """
-    try:
-        body.decode()
-        posted = msgspec.json.decode(body, type=Posted)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HTTPException(400, shown(f"the body is no message: {error}", 200)) from None
-    if sum(len(k.encode()) + len(v.encode()) for k, v in posted.headers.items()) > (
-        HEADERS_BYTES_MAX
-    ):
-        raise HTTPException(400, f"headers: more than {HEADERS_BYTES_MAX} bytes")
-    return posted
-
-
-def payload_of(posted: Posted) -> bytes:
-    """Return the bytes that are to be published.
-
-    Raises:
-        HTTPException: 400, there is not exactly one payload; 413, it is too large.
-    """
-    given = [f for f in (posted.payload, posted.payload_base64) if f is not msgspec.UNSET]
-    if len(given) != 1:
-        raise HTTPException(400, "give one of payload and payload_base64")
-    if posted.truncated:
-        raise HTTPException(400, "truncated: this is only the beginning of a payload")
-    try:
-        if isinstance(posted.payload_base64, str):
-            payload = base64.b64decode(posted.payload_base64, validate=True)
-        else:
-            assert isinstance(posted.payload, msgspec.Raw)
-            payload = bytes(posted.payload)
-            if payload.startswith(b'"') and posted.encoding != "json":
-                payload = msgspec.json.decode(payload, type=str).encode()
-    except (binascii.Error, ValueError) as error:
-        raise HTTPException(400, f"the payload cannot be used: {error}") from None
-    if len(payload) > PAYLOAD_BYTES_MAX:
-        raise HTTPException(413, f"the payload is longer than {PAYLOAD_BYTES_MAX} bytes")
-    return payload
-
-
 def page_of(found: StoredPage) -> Response:
-    """Return the answer that shows a page; on any thread."""
+    """Return the answer for a page; on any thread."""
     messages = [as_json(one, SHOWN_BYTES_MAX) for one in found.messages]
     return answered(MessagesPage(messages, found.next_offset))
 
 
 def as_json(message: StoredMessage, bytes_max: int | None) -> ShownMessage:
-    """Return a message as the API shows it, with *bytes_max* bytes of its payload at most."""
+    """Return a message as the API shows it, with at most *bytes_max* bytes of its payload."""
     payload, encoding, encoded = shown_payload(message.payload, bytes_max)
     return ShownMessage(
         offset=message.offset,
@@ -369,14 +270,104 @@ def as_json(message: StoredMessage, bytes_max: int | None) -> ShownMessage:
 def shown_payload(
     payload: bytes, bytes_max: int | None
 ) -> tuple[msgspec.Raw | msgspec.UnsetType, str, str | msgspec.UnsetType]:
-    """Return a payload as JSON, its encoding, and in base64 when it is no text."""
+    """Return a payload as JSON, its encoding, and its base64 if it is not text."""
     whole = bytes_max is None or len(payload) <= bytes_max
     if whole and is_json(payload):
         return msgspec.Raw(payload), "json", msgspec.UNSET
     cut = payload if whole else payload[:bytes_max]
     try:
-        # A cut may leave a character incomplete at the end: that one is left out.
+        # The cut may split a character; the incremental decoder leaves the part out.
         text = _Utf8().decode(cut, final=whole)
     except UnicodeDecodeError:
         return msgspec.UNSET, "base64", base64.b64encode(cut).decode()
     return msgspec.Raw(msgspec.json.encode(text)), "text", msgspec.UNSET
+
+
+def oldest_from(wal: Wal, wanted: Wanted) -> StoredPage:
+    """Read a page forwards; on any thread.
+
+    Raises:
+        LogError: The log cannot be read.
+    """
+    first_id = max(wanted.from_id or 1, wal.first_id)
+    if wanted.time_us is not None:
+        first_id = max(first_id, wal.first_at(wanted.time_us))
+    after = first_id - 1
+    up_to = min(wanted.last_id, after + READ_ROWS_MAX)
+    if after >= up_to:
+        return StoredPage([], None)
+    topic = wanted.topic
+    found = wal.read(
+        after, topic=topic, up_to=up_to, count_max=wanted.limit, bytes_max=READ_BYTES_MAX
+    )
+    messages = [stored(one, record, topic) for one, record in found.records]
+    is_last = found.reached_id >= wanted.last_id
+    return StoredPage(messages, None if is_last else found.reached_id + 1)
+
+
+def newest_before(wal: Wal, wanted: Wanted) -> StoredPage:
+    """Read a page backwards, before an offset and not newer than a time; on any thread.
+
+    Raises:
+        LogError: The log cannot be read.
+    """
+    before = wanted.last_id + 1
+    if wanted.from_id is not None:
+        before = min(before, wanted.from_id)
+    if wanted.time_us is not None:
+        before = min(before, wal.first_at(wanted.time_us + 1))
+    topic = wanted.topic
+    found = wal.browse_before(
+        before, topic, Bounds(wanted.limit, READ_BYTES_MAX, READ_ROWS_MAX)
+    )
+    messages: list[StoredMessage] = []
+    reached_id = found.reached_id
+    left_bytes = READ_BYTES_MAX
+    for at in range(0, len(found.ids), GROUP_MESSAGES):
+        if left_bytes <= 0:  # headers and names count as well
+            reached_id = found.ids[at - 1]
+            break
+        group = found.ids[at : at + GROUP_MESSAGES]
+        read = wal.read(
+            group[-1] - 1,
+            topic=topic,
+            up_to=group[0],
+            count_max=len(group),
+            bytes_max=GROUP_BYTES_MAX,
+        )
+        left_bytes -= read.body_bytes
+        messages += [stored(one, record, topic) for one, record in reversed(read.records)]
+    return StoredPage(messages, reached_id if reached_id > wal.first_id else None)
+
+
+def _read(wal: Wal, topic: bytes, offset: int) -> StoredMessage | None:
+    found = wal.read(offset - 1, topic=topic, up_to=offset, count_max=1, bytes_max=1)
+    return stored(*found.records[0], topic) if found.records else None
+
+
+def stored(offset: int, record: bytes, topic: bytes) -> StoredMessage:
+    """Return the message in a record of *topic*."""
+    head = Head(record)
+    kept = blocks.decode(record[head.headers_at : head.body_at])
+    payload = record[head.body_at + 2 + len(topic) :]
+    return StoredMessage(
+        offset=offset,
+        timestamp_us=head.timestamp_us,
+        payload=payload,
+        message_id=kept.pop(blocks.MESSAGE_ID, ""),
+        headers=kept,
+        qos=head.qos,
+        priority=head.priority,
+        origin=ORIGINS.get(head.origin, "unknown"),
+        sealed=head.origin == ORIGIN_QUMBED and is_sealed(payload, kept),
+    )
+
+
+def is_sealed(payload: bytes, kept: dict[str, str]) -> bool:
+    """Return whether the payload of a Qumbed message is sealed for a recipient's key."""
+    try:
+        key = base64.b64decode(kept.get(SENDER_PUBLIC_KEY, ""), validate=True)
+    except binascii.Error:
+        return False
+    is_box = len(key) == SENDER_KEY_BYTES and len(payload) >= SEALED_BYTES_MIN
+    return is_box and not is_json(payload)

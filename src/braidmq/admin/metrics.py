@@ -1,12 +1,14 @@
-"""Metrics in Prometheus text: our names, and the nine of BlipMQ under their own.
+"""Metrics in the Prometheus text format: our names, and the nine of BlipMQ under their own.
 
-The numbers are a plain snapshot that the source fills in; each scrape asks once, so that
-all lines of one answer belong to one moment. Nothing is counted here.
+    GET /metrics    open on a loopback listener; elsewhere it needs a key
+
+`MetricValues` is a plain snapshot. Each scrape takes one, so that all lines of an answer belong
+to one moment; nothing is counted here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -17,16 +19,22 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
 
+from braidmq.admin.http.endpoints import NO_KEY, Endpoint
+from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.base.histogram import Histogram
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-"""The text format that every scraper reads."""
+"""The version of the text format that every scraper reads."""
+
+METRICS_PATH: Final = "/metrics"
 
 
 @dataclass(slots=True, kw_only=True)
 class MetricValues:
-    """Every number that is shown; counters start at 0 with the process."""
+    """Every number on the page; counters start at 0 with the process."""
 
     topics: int = 0
     subscriptions: int = 0
@@ -74,12 +82,8 @@ class MetricValues:
     torn_tail_bytes: int = 0
 
 
-class MetricsSource(Protocol):
-    """What the metrics page asks."""
-
-    def metrics(self) -> MetricValues:
-        """Return the numbers of this moment."""
-        ...
+Measure = Callable[[], MetricValues]
+"""Returns the numbers of this moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ _OURS: Final = (
     _Shown(
         "authentication_failures",
         "braidmq_authentication_failures",
-        "Keys and tokens that were not accepted.",
+        "Keys and tokens that the broker did not accept.",
         counter=True,
         label="strand",
     ),
@@ -118,14 +122,14 @@ _OURS: Final = (
     _Shown(
         "messages_published_by_strand",
         "braidmq_strand_messages_published",
-        "Messages accepted from publishers, by the strand that they came by.",
+        "Messages accepted from publishers, by strand.",
         counter=True,
         label="strand",
     ),
     _Shown(
         "messages_delivered_by_strand",
         "braidmq_strand_messages_delivered",
-        "Messages handed out to consumers, by their strand.",
+        "Messages delivered to consumers, by strand.",
         counter=True,
         label="strand",
     ),
@@ -138,25 +142,25 @@ _OURS: Final = (
     _Shown(
         "messages_refused",
         "braidmq_messages_refused",
-        "Messages that publishers were told were not accepted.",
+        "Messages that the broker refused.",
         counter=True,
     ),
     _Shown(
         "messages_duplicate",
         "braidmq_messages_duplicate",
-        "Messages recognised as sent before and not accepted twice.",
+        "Messages recognised as duplicates and not stored again.",
         counter=True,
     ),
     _Shown(
         "messages_delivered",
         "braidmq_messages_delivered",
-        "Messages handed out to consumers, every hand-out counted.",
+        "Deliveries to consumers, redeliveries included.",
         counter=True,
     ),
     _Shown(
         "messages_redelivered",
         "braidmq_messages_redelivered",
-        "Hand-outs of messages that had been handed out before.",
+        "Deliveries of messages that had been delivered before.",
         counter=True,
     ),
     _Shown(
@@ -168,31 +172,31 @@ _OURS: Final = (
     _Shown(
         "messages_nacked",
         "braidmq_messages_nacked",
-        "Deliveries that consumers gave back or rejected.",
+        "Deliveries that consumers returned or rejected.",
         counter=True,
     ),
     _Shown(
         "acknowledgements_unknown",
         "braidmq_acknowledgements_unknown",
-        "Acknowledgements on the Vibe strand of nothing that the connection held.",
+        "Acknowledgements on the Vibe strand that matched no delivery of the connection.",
         counter=True,
     ),
     _Shown(
         "queues",
         "braidmq_queues",
-        "Queues, those of dead letters included.",
+        "Queues, dead-letter queues included.",
     ),
     _Shown(
         "messages_dead_lettered",
         "braidmq_messages_dead_lettered",
-        "Messages given up on and kept on their dead-letter topic.",
+        "Messages moved to a dead-letter topic.",
         counter=True,
     ),
     _Shown(
         "messages_dropped",
         "braidmq_messages_dropped",
-        "Messages that ended without acknowledgement, by reason. Of these only `expired` may "
-        "have left a dead letter: in a queue it is counted as both.",
+        "Messages that ended without acknowledgement, by reason. Only `expired` ones may also "
+        "have become dead letters: in a queue they count as both.",
         counter=True,
         label="reason",
     ),
@@ -206,30 +210,32 @@ _OURS: Final = (
     _Shown(
         "cursor_lag",
         "braidmq_cursor_lag",
-        "Ids of the log that the reader of a cursor has not passed.",
+        "Log ids that the reader of a cursor has not reached.",
         label="cursor",
     ),
     _Shown(
         "messages_inflight",
         "braidmq_messages_inflight",
-        "Messages handed out and not yet settled.",
+        "Messages delivered and not yet settled.",
     ),
     _Shown(
         "messages_waiting",
         "braidmq_messages_waiting",
-        "The backlog: messages that wait for a consumer; at most so many where a subscription "
-        "is behind and only its place in the log is known.",
+        "The backlog: messages waiting for a consumer; an upper bound for subscriptions that "
+        "are behind, of which only the position in the log is known.",
     ),
-    _Shown("dead_letters", "braidmq_dead_letters", "Dead letters that wait on their queues."),
+    _Shown("dead_letters", "braidmq_dead_letters", "Dead letters waiting in their queues."),
     _Shown(
         "event_loop_lag_seconds",
         "braidmq_event_loop_lag_seconds",
-        "How late the event loop was at worst, in the last second.",
+        "Worst delay of the event loop in the last second.",
     ),
+    _Shown("memory_bytes", "braidmq_memory_used_bytes", "Memory held by messages and buffers."),
     _Shown(
-        "memory_bytes", "braidmq_memory_used_bytes", "Memory that messages and buffers hold."
+        "memory_limit_bytes",
+        "braidmq_memory_limit_bytes",
+        "The limit on that memory, limits.max_memory_bytes.",
     ),
-    _Shown("memory_limit_bytes", "braidmq_memory_limit_bytes", "limits.max_memory_bytes."),
     _Shown("wal_appends", "braidmq_wal_appends", "Records written to the log.", counter=True),
     _Shown(
         "wal_bytes",
@@ -238,7 +244,7 @@ _OURS: Final = (
         counter=True,
     ),
     _Shown("wal_commits", "braidmq_wal_commits", "Batches committed to the log.", counter=True),
-    _Shown("wal_fsyncs", "braidmq_wal_fsyncs", "Calls of fdatasync on the log.", counter=True),
+    _Shown("wal_fsyncs", "braidmq_wal_fsyncs", "Calls to fdatasync on the log.", counter=True),
     _Shown(
         "wal_fsync_seconds",
         "braidmq_wal_fsync_seconds",
@@ -248,31 +254,35 @@ _OURS: Final = (
     _Shown(
         "wal_fsync_last_seconds",
         "braidmq_wal_fsync_last_seconds",
-        "Time that the latest fdatasync took.",
+        "Duration of the latest fdatasync.",
     ),
     _Shown(
         "wal_fsync_duration",
         "braidmq_wal_fsync_duration_seconds",
-        "Time that each fdatasync on the log took.",
+        "Duration of each fdatasync on the log.",
     ),
     _Shown(
         "wal_commit_records",
         "braidmq_wal_commit_records",
-        "Records that were committed together.",
+        "Records per commit.",
     ),
     _Shown("wal_segments", "braidmq_wal_segments", "Segment files of the log."),
     _Shown("wal_size_bytes", "braidmq_wal_size_bytes", "Size of the log on the disk."),
     _Shown(
         "wal_committed_id", "braidmq_wal_committed_id", "Id of the latest committed record."
     ),
-    _Shown("wal_full", "braidmq_wal_full", "1 while publishers are refused for want of disk."),
+    _Shown(
+        "wal_full",
+        "braidmq_wal_full",
+        "1 while the disk is full and durable publishes are refused.",
+    ),
     _Shown(
         "wal_poisoned", "braidmq_wal_poisoned", "1 once a write or fsync of the log has failed."
     ),
     _Shown(
         "recovery_seconds",
         "braidmq_recovery_seconds",
-        "Time that recovery took when the broker started.",
+        "Duration of recovery at start.",
     ),
     _Shown(
         "torn_tail_bytes",
@@ -293,22 +303,20 @@ _BLIPMQ: Final = (
     _Shown(
         "messages_delivered",
         "messages_delivered",
-        "Messages handed out to consumers.",
+        "Deliveries to consumers.",
         counter=True,
     ),
-    _Shown(
-        "messages_inflight", "messages_inflight", "Messages handed out and not yet settled."
-    ),
+    _Shown("messages_inflight", "messages_inflight", "Messages delivered and not yet settled."),
     _Shown(
         "expiration_heap_size",
         "subscriber_expiration_heap_size",
         "Messages in memory that have a time to live, once for each subscription or queue; "
-        "the first of each speaks for those behind it.",
+        "estimated from the first message of each.",
     ),
     _Shown(
         "retry_heap_size",
         "subscriber_retry_heap_size",
-        "Entries of the retry timers, stale ones included.",
+        "Entries in the retry timer, stale ones included.",
     ),
     _Shown("wal_appends", "wal_appends", "Records written to the log.", counter=True),
     _Shown("wal_bytes", "wal_bytes", "Bytes written to the log.", counter=True),
@@ -316,19 +324,19 @@ _BLIPMQ: Final = (
 
 
 class BrokerCollector(Collector):
-    """Turn one snapshot into metric families, whenever a scrape asks."""
+    """Turn one snapshot into metric families at each scrape."""
 
-    def __init__(self, source: MetricsSource) -> None:
-        self._source = source
+    def __init__(self, measure: Measure) -> None:
+        self._measure = measure
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric of one snapshot."""
-        values = self._source.metrics()
+        values = self._measure()
         for shown in (*_OURS, *_BLIPMQ):
             yield _family(shown, getattr(values, shown.field))
 
     def describe(self) -> list[Metric]:
-        """Return nothing: registering must not take a snapshot."""
+        """Return nothing: registering the collector must not take a snapshot."""
         return []
 
 
@@ -348,13 +356,37 @@ def _family(shown: _Shown, value: float | Mapping[str, int] | Histogram) -> Metr
 
 
 class MetricsPage:
-    """The text that a scrape gets."""
+    """The page that a scrape reads."""
 
-    def __init__(self, source: MetricsSource) -> None:
+    def __init__(self, measure: Measure) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(BrokerCollector(source))
+        self._registry.register(BrokerCollector(measure))
         ProcessCollector(namespace="braidmq", registry=self._registry)
 
     def render(self) -> bytes:
         """Return the numbers of this moment in the text format."""
         return generate_latest(self._registry)
+
+
+def metrics_endpoints(
+    find_principal: FindPrincipal, measure: Measure, *, loopback: bool
+) -> list[Endpoint]:
+    """Return `/metrics`; *loopback*: only this machine can reach the listener."""
+    page = MetricsPage(measure)
+
+    async def show(request: Request) -> Response:
+        if not loopback:
+            principal_of(request, find_principal)
+        return Response(page.render(), media_type=CONTENT_TYPE)
+
+    return [
+        Endpoint(
+            method="GET",
+            path=METRICS_PATH,
+            handler=show,
+            summary="All metrics in the Prometheus text format; open on loopback.",
+            tag="health",
+            media="text/plain",
+            key=NO_KEY,
+        )
+    ]

@@ -1,23 +1,23 @@
-"""The overview: the broker at a glance, and who looks at it.
+"""The overview: the broker at a glance, and the principal of the key.
 
 GET /api/overview
 """
 
 import functools
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import Endpoint, answered
-from braidmq.admin.http.requests import KeySource, principal_of
+from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.base.build import compiled_modules, hot_modules, is_compiled
 from braidmq.broker.authorize import ADMIN, authorize
 
 
 class Build(msgspec.Struct, frozen=True):
-    """Which of the hot modules run compiled."""
+    """Which of the hot modules run compiled, and which interpreted."""
 
     compiled: bool
     compiled_modules: list[str]
@@ -25,9 +25,9 @@ class Build(msgspec.Struct, frozen=True):
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is worth knowing at a glance; `backlog` are messages that wait for a consumer.
+    """The broker at a glance; `backlog` counts messages that wait for a consumer.
 
-    `tls` are those of the listeners that take nothing else.
+    `tls` names the listeners that accept TLS only.
     """
 
     version: str
@@ -57,29 +57,22 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(BrokerFacts, frozen=True, kw_only=True):
-    """The facts, who asks for them, and what they were made with."""
+    """The facts, the principal of the key that asked, and the build."""
 
     principal: str
     admin: bool
     build: Build
 
 
-class OverviewSource(KeySource, Protocol):
-    """Who knows the broker."""
-
-    def overview(self) -> BrokerFacts:
-        """Return what is worth knowing at a glance."""
-        ...
-
-
-def overview_endpoints(source: OverviewSource) -> list[Endpoint]:
+def overview_endpoints(
+    find_principal: FindPrincipal, find_facts: Callable[[], BrokerFacts]
+) -> list[Endpoint]:
     """Return `/api/overview`."""
 
     async def show(request: Request) -> Response:
-        principal = principal_of(request, source)
-        facts = source.overview()
+        principal = principal_of(request, find_principal)
         overview = Overview(
-            **msgspec.structs.asdict(facts),
+            **msgspec.structs.asdict(find_facts()),
             principal=principal.name,
             admin=authorize(principal, ADMIN, ""),
             build=_build(),
@@ -91,7 +84,7 @@ def overview_endpoints(source: OverviewSource) -> list[Endpoint]:
             method="GET",
             path="/api/overview",
             handler=show,
-            summary="The broker at a glance.",
+            summary="Show the broker at a glance.",
             answer=Overview,
         )
     ]
@@ -99,7 +92,7 @@ def overview_endpoints(source: OverviewSource) -> list[Endpoint]:
 
 @functools.cache
 def _build() -> Build:
-    # Found out once: it looks into the file system, and does not change while we run.
+    # Cached: it reads the file system, and cannot change while the process runs.
     compiled = compiled_modules()
     interpreted = [name for name in hot_modules() if name not in compiled]
     return Build(is_compiled(), compiled, interpreted)

@@ -1,18 +1,20 @@
-"""Queues over HTTP: look at them, declare, delete and purge them.
+"""Queues over HTTP: list, show, declare, delete and purge them.
 
     GET    /api/queues?after=&limit=&search=&sort=    {"queues": [...], "next", "total"}
     GET    /api/queues/{name}           one queue
-    POST   /api/queues                  {"name", ...}: 201, or 200 when it is there already
+    POST   /api/queues                  {"name", ...}: 201, or 200 if it exists already
     DELETE /api/queues/{name}           {"name"}
     POST   /api/queues/{name}/purge     {"name", "purged"}
 
-A queue is shown in the words that declare it, and what was not declared is null. A change is
-answered once it is committed; how it is made, the QueueSource knows.
+The fields of a queue have the names of the options that declare it; an option that was not
+given is null. A change is answered once the log has committed it.
 """
 
-from collections.abc import Callable
+import asyncio
+import heapq
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -21,9 +23,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.paging import name_bytes, ranked_page, rows_on_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
+from braidmq.admin.http.refusals import QueueExistsError, UnknownQueueError
 from braidmq.admin.http.requests import (
-    KeySource,
+    FindPrincipal,
     allow,
     body_of,
     name_in,
@@ -31,6 +35,7 @@ from braidmq.admin.http.requests import (
     principal_of,
     shown,
 )
+from braidmq.broker import dead_letters
 from braidmq.broker.authorize import (
     CREATE_QUEUE,
     DELETE_QUEUE,
@@ -40,6 +45,11 @@ from braidmq.broker.authorize import (
     authorize,
 )
 from braidmq.broker.dead_letters import QUEUE_NAME_CHARACTERS_MAX
+from braidmq.broker.delivery.queues import QUEUES_MAX, Queue
+from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import FindEngine, changing, running
+from braidmq.server.strands.vibe.declarations import declared_policy, facts_of
 from braidmq.wire.vibe.messages import QUEUE_NAME_PATTERN, is_queue_name
 from braidmq.wire.vibe.queue_options import (
     COUNT_MAX,
@@ -52,6 +62,9 @@ from braidmq.wire.vibe.queue_options import (
     QueueOptions,
     read_options,
 )
+
+RANKED_AT_ONCE: Final = 1_000
+"""Queues ranked before the event loop serves others: there may be many thousand."""
 
 _NAMES: Final = (Name("queue", "The queue's name."),)
 
@@ -72,9 +85,9 @@ _Span = Annotated[str, Meta(extra_json_schema={"pattern": TIMESPAN_PATTERN})]
 class DeclaredQueue(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """A queue to be declared; what is left out is the broker's to choose.
+    """A queue to declare; options that are left out get their defaults.
 
-    It is read by `read_options`, as a strand reads it, and this is what that takes.
+    `read_options` reads the body, as on the Vibe strand; this describes what it accepts.
     """
 
     name: Annotated[_NameOrNone, Meta(min_length=1)]
@@ -82,18 +95,18 @@ class DeclaredQueue(
     max_queue_size: _Count | None = None
     message_ttl: _Ms | _Span | None = None
     enable_dead_letter_queue: bool | None = None
-    dead_letter_queue_name: _NameOrNone | None = None  # an empty one is none
+    dead_letter_queue_name: _NameOrNone | None = None  # empty: the default
     overflow_strategy: _Strategy | Annotated[int, Meta(ge=0, lt=len(STRATEGIES))] | None = None
     max_retry_attempts: _Count | None = None
     durable: bool | None = None
 
 
 DECLARING: Final = frozenset(DeclaredQueue.__struct_encode_fields__)
-"""What a declaration may say."""
+"""The fields of a declaration."""
 
 
 class ShownQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A queue in the words that declare it; null is no limit."""
+    """A queue, with the options that declare it; null is no limit."""
 
     name: str
     message_count: int
@@ -111,7 +124,7 @@ class ShownQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueuesList(msgspec.Struct, frozen=True):
-    """Queues in the order that was asked for, where to go on, and how many fit the search."""
+    """Queues in the requested order, the next `after`, and how many match the search."""
 
     queues: list[ShownQueue]
     next: str | None
@@ -119,13 +132,13 @@ class QueuesList(msgspec.Struct, frozen=True):
 
 
 class DeletedQueue(msgspec.Struct, frozen=True):
-    """The queue that is no more."""
+    """The queue that was deleted."""
 
     name: str
 
 
 class PurgedQueue(msgspec.Struct, frozen=True):
-    """The queue, and how many messages it has let go of."""
+    """The queue, and how many messages were purged."""
 
     name: str
     purged: int
@@ -133,58 +146,120 @@ class PurgedQueue(msgspec.Struct, frozen=True):
 
 BY_NAME: Final = "name"
 SORT: Final = Choice(
-    "sort", "By name, or by how many messages wait, most first.", (BY_NAME, "waiting")
+    "sort", "Sort by name, or by backlog, largest first.", (BY_NAME, "waiting")
 )
 
 
 @dataclass(frozen=True, slots=True)
 class QueuesPage:
-    """Queues in the order that was asked for, where to go on, and how many there are."""
+    """Queues in the requested order, the next `after`, and how many there are in all."""
 
     queues: list[QueueFacts]
     next: str | None
     total: int
 
 
-class QueueSource(Protocol):
-    """Who has the queues. What changes something returns once it is committed.
+class Queues:
+    """The broker's queues. Permissions are checked before, by the endpoints."""
 
-    Each raises RefusedError: there is no such queue, it exists otherwise, or not now.
-    """
+    def __init__(self, find_engine: FindEngine) -> None:
+        self._find_engine = find_engine
 
     async def page(
         self, *, after: str, limit: int, visible: Callable[[str], bool], sort: str = BY_NAME
     ) -> QueuesPage:
-        """Return up to *limit* visible queues behind *after*, sorted by one of SORT's."""
-        ...
+        """Return up to *limit* visible queues after *after*, by name or by backlog.
+
+        Raises:
+            BadCursorError: *after* is not the `next` of a page with this sort.
+            UnavailableError: The broker is still recovering.
+        """
+        queues = running(self._find_engine()).broker.queues.by_name
+        if sort == BY_NAME:
+            return await page_of(
+                list(queues), queues, after=after, limit=limit, visible=visible
+            )
+        chosen = await asyncio.to_thread(_chosen, list(queues), visible)
+        ranked: list[tuple[int, str, Queue]] = []
+        for at in range(0, len(chosen), RANKED_AT_ONCE):
+            # On the event loop: the broker changes queues while a thread would count.
+            found = _still_there(queues, chosen[at : at + RANKED_AT_ONCE])
+            ranked += [(queue.waiting(), queue.topic.name, queue) for queue in found]
+            await asyncio.sleep(0)
+        page, following = await asyncio.to_thread(ranked_page, ranked, after=after, limit=limit)
+        return QueuesPage([facts_of(queue) for queue in page], following, len(ranked))
 
     def facts(self, name: str) -> QueueFacts:
-        """Return what there is to know of one queue."""
-        ...
+        """Return one queue.
+
+        Raises:
+            UnknownQueueError: There is no such queue.
+            UnavailableError: The broker is still recovering.
+        """
+        return facts_of(_found(running(self._find_engine()), name))
 
     async def create(self, name: str, options: QueueOptions) -> bool:
-        """Declare a queue; say whether it is new. OptionError: an option cannot be."""
-        ...
+        """Declare a queue; return whether it is new.
+
+        Raises:
+            OptionError: An option is not valid for this queue.
+            QueueExistsError: It exists with other options.
+            UnavailableError: The broker cannot commit it now.
+        """
+        engine = changing(self._find_engine())
+        queues = engine.broker.queues
+        if options.dead_letter_name == dead_letters.queue_for(name):
+            options.dead_letter_name = None  # the default, and not another option
+        policy = declared_policy(name, options, queues.new_policy(name))
+        queue = queues.by_name.get(name)
+        is_new = queue is None
+        if queue is None:
+            if engine.broker.refusal:
+                raise UnavailableError(engine.broker.refusal)
+            has_room = len(queues.by_name) < QUEUES_MAX
+            topic = engine.broker.topics.get(name) if has_room else None
+            if topic is None:
+                raise UnavailableError("too many queues")
+            queue = queues.declare(topic, policy, engine.now_us())
+        elif queue.policy.values() != policy.values():
+            raise QueueExistsError
+        await engine.waiters.committed(queue.id)
+        return is_new
 
     async def delete(self, name: str) -> None:
-        """End a queue, with all that waits in it."""
-        ...
+        """Delete a queue and its messages; its dead letters stay.
+
+        Raises:
+            UnknownQueueError: There is no such queue.
+            UnavailableError: The broker cannot commit it now.
+        """
+        engine = changing(self._find_engine())
+        record_id = engine.broker.queues.delete(_found(engine, name))
+        await engine.waiters.committed(record_id, lasts=True)
 
     async def purge(self, name: str) -> int:
-        """Let go of everything that waits in a queue; return how many messages that were."""
-        ...
+        """Purge a queue; return how many messages waited in it.
+
+        Raises:
+            UnknownQueueError: There is no such queue.
+            UnavailableError: The broker cannot commit it now.
+        """
+        engine = changing(self._find_engine())
+        purged = engine.broker.queues.purge(_found(engine, name), engine.now_us())
+        await engine.waiters.committed(engine.broker.barrier(), lasts=True)
+        return purged
 
 
-def queue_endpoints(keys: KeySource, source: QueueSource) -> list[Endpoint]:
+def queue_endpoints(find_principal: FindPrincipal, queues: Queues) -> list[Endpoint]:
     """Return everything below `/api/queues`."""
-    return [*_looking(keys, source), *_changing(keys, source)]
+    return [*_reading(find_principal, queues), *_changing(find_principal, queues)]
 
 
-def _looking(keys: KeySource, source: QueueSource) -> list[Endpoint]:
+def _reading(find_principal: FindPrincipal, queues: Queues) -> list[Endpoint]:
     async def list_queues(request: Request) -> Response:
-        principal = principal_of(request, keys)
+        principal = principal_of(request, find_principal)
         wanted = SEARCH.of(request).casefold()
-        page = await source.page(
+        page = await queues.page(
             after=AFTER.of(request),
             limit=LIMIT.of(request),
             visible=lambda name: (
@@ -196,15 +271,15 @@ def _looking(keys: KeySource, source: QueueSource) -> list[Endpoint]:
 
     async def show(request: Request) -> Response:
         name = request.path_params["queue"]
-        allow(principal_of(request, keys), QUEUE_INFO, name)
-        return answered(as_json(source.facts(name)))
+        allow(principal_of(request, find_principal), QUEUE_INFO, name)
+        return answered(as_json(queues.facts(name)))
 
     return [
         Endpoint(
             method="GET",
             path="/api/queues",
             handler=list_queues,
-            summary="The queues, a page at a time.",
+            summary="List the queues, a page at a time.",
             tag="queues",
             query=(AFTER, LIMIT, SEARCH, SORT),
             answer=QueuesList,
@@ -214,7 +289,7 @@ def _looking(keys: KeySource, source: QueueSource) -> list[Endpoint]:
             method="GET",
             path="/api/queues/{queue}",
             handler=show,
-            summary="One queue.",
+            summary="Show one queue.",
             tag="queues",
             names=_NAMES,
             answer=ShownQueue,
@@ -223,9 +298,9 @@ def _looking(keys: KeySource, source: QueueSource) -> list[Endpoint]:
     ]
 
 
-def _changing(keys: KeySource, source: QueueSource) -> list[Endpoint]:
+def _changing(find_principal: FindPrincipal, queues: Queues) -> list[Endpoint]:
     async def create(request: Request) -> Response:
-        principal = principal_of(request, keys)
+        principal = principal_of(request, find_principal)
         body = await body_of(request)
         name = name_in(object_of(body, DECLARING), "name")
         allow(principal, CREATE_QUEUE, name)
@@ -233,28 +308,28 @@ def _changing(keys: KeySource, source: QueueSource) -> list[Endpoint]:
             rule = "is not 1 to 256 letters, digits, hyphens, underscores and dots"
             raise HTTPException(400, f"name: {shown(name)} {rule}")
         try:
-            is_new = await source.create(name, read_options({}, body))
+            is_new = await queues.create(name, read_options({}, body))
         except OptionError as error:
             raise HTTPException(400, str(error)) from None
-        return answered(as_json(source.facts(name)), 201 if is_new else 200)
+        return answered(as_json(queues.facts(name)), 201 if is_new else 200)
 
     async def delete(request: Request) -> Response:
         name = request.path_params["queue"]
-        allow(principal_of(request, keys), DELETE_QUEUE, name)
-        await source.delete(name)
+        allow(principal_of(request, find_principal), DELETE_QUEUE, name)
+        await queues.delete(name)
         return answered(DeletedQueue(name))
 
     async def purge(request: Request) -> Response:
         name = request.path_params["queue"]
-        allow(principal_of(request, keys), PURGE_QUEUE, name)
-        return answered(PurgedQueue(name, await source.purge(name)))
+        allow(principal_of(request, find_principal), PURGE_QUEUE, name)
+        return answered(PurgedQueue(name, await queues.purge(name)))
 
     return [
         Endpoint(
             method="POST",
             path="/api/queues",
             handler=create,
-            summary="Declare a queue; 200 when it is there already, with the same options.",
+            summary="Declare a queue; 200 if it exists already with the same options.",
             tag="queues",
             body=DeclaredQueue,
             answer=ShownQueue,
@@ -265,7 +340,7 @@ def _changing(keys: KeySource, source: QueueSource) -> list[Endpoint]:
             method="DELETE",
             path="/api/queues/{queue}",
             handler=delete,
-            summary="End a queue, with all that waits in it; its dead letters stay.",
+            summary="Delete a queue and its messages; its dead letters stay.",
             tag="queues",
             names=_NAMES,
             answer=DeletedQueue,
@@ -275,7 +350,7 @@ def _changing(keys: KeySource, source: QueueSource) -> list[Endpoint]:
             method="POST",
             path="/api/queues/{queue}/purge",
             handler=purge,
-            summary="Let go of everything that waits in a queue.",
+            summary="Purge a queue: remove every message that waits in it.",
             tag="queues",
             names=_NAMES,
             answer=PurgedQueue,
@@ -285,7 +360,7 @@ def _changing(keys: KeySource, source: QueueSource) -> list[Endpoint]:
 
 
 def as_json(facts: QueueFacts) -> ShownQueue:
-    """Return a queue as the API shows it; null is no limit, times are in ms and ISO 8601."""
+    """Return a queue as the API shows it: null is no limit, times are in ms and ISO 8601."""
     return ShownQueue(
         name=facts.name,
         message_count=facts.waiting,
@@ -301,3 +376,37 @@ def as_json(facts: QueueFacts) -> ShownQueue:
         durable=facts.durable,
         created_at=iso(facts.created_us),
     )
+
+
+async def page_of(
+    names: Collection[str],
+    queues: dict[str, Queue],
+    *,
+    after: str,
+    limit: int,
+    visible: Callable[[str], bool],
+) -> QueuesPage:
+    """Return up to *limit* visible queues among *names*, by name, after *after*."""
+    chosen = await asyncio.to_thread(_chosen, names, visible)
+    behind = (name for name in chosen if name > after)
+    first = await asyncio.to_thread(heapq.nsmallest, limit + 1, behind)
+    on_page = rows_on_page(map(name_bytes, first), limit)
+    shown = [facts_of(queue) for queue in _still_there(queues, first[:on_page])]
+    following = first[on_page - 1] if len(first) > on_page else None
+    return QueuesPage(shown, following, len(chosen))
+
+
+def _chosen(names: Collection[str], visible: Callable[[str], bool]) -> list[str]:
+    return [name for name in names if visible(name)]
+
+
+def _still_there(queues: dict[str, Queue], names: Iterable[str]) -> list[Queue]:
+    """Return the queues of these names that have not been deleted since they were chosen."""
+    return [queues[name] for name in names if name in queues]
+
+
+def _found(engine: Engine, name: str) -> Queue:
+    queue = engine.broker.queues.by_name.get(name)
+    if queue is None:
+        raise UnknownQueueError
+    return queue

@@ -1,21 +1,19 @@
-"""Who is asking: what the dashboard asks first, with a key and without.
+"""The session: the dashboard's first question, asked with a key or without.
 
 GET /api/session    {"version", "dev"}, and with a key {"principal", "admin"}
 """
-
-from typing import Protocol
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import MAYBE_KEY, Endpoint, answered
-from braidmq.admin.http.requests import KeySource, principal_of
+from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.broker.authorize import ADMIN, authorize
 
 
 class Session(msgspec.Struct, frozen=True):
-    """Which broker this is; with `dev` there is the key `dev-key`, and with a key, whose."""
+    """The broker, and the key's principal; with `dev`, the key `dev-key` is valid."""
 
     version: str
     dev: bool
@@ -23,36 +21,24 @@ class Session(msgspec.Struct, frozen=True):
     admin: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class SessionSource(KeySource, Protocol):
-    """Who knows what runs."""
-
-    @property
-    def version(self) -> str:
-        """Which version runs."""
-        ...
-
-    @property
-    def dev(self) -> bool:
-        """Whether it runs in development mode."""
-        ...
-
-
-def session_endpoints(source: SessionSource) -> list[Endpoint]:
+def session_endpoints(
+    find_principal: FindPrincipal, *, version: str, dev: bool
+) -> list[Endpoint]:
     """Return `/api/session`."""
 
     async def show(request: Request) -> Response:
         if "authorization" not in request.headers:
-            return answered(Session(source.version, source.dev))
-        principal = principal_of(request, source)
+            return answered(Session(version, dev))
+        principal = principal_of(request, find_principal)
         is_admin = authorize(principal, ADMIN, "")
-        return answered(Session(source.version, source.dev, principal.name, is_admin))
+        return answered(Session(version, dev, principal.name, is_admin))
 
     return [
         Endpoint(
             method="GET",
             path="/api/session",
             handler=show,
-            summary="Which broker this is, and who is asking.",
+            summary="Show the broker's version, and the principal of the key.",
             answer=Session,
             key=MAYBE_KEY,
         )

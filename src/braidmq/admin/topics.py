@@ -1,36 +1,52 @@
-"""Topics over HTTP: found, sorted, a page at a time, and one with all that is known of it.
+"""Topics over HTTP: listed, searched and sorted a page at a time, or one in detail.
 
     GET /api/topics?after=&limit=&search=&sort=    {"topics": [...], "next", "total"}
     GET /api/topics/{topic}                        one topic
 
-Whoever may publish to a topic or read it sees it, and an administrator all.
+A key sees the topics that it may publish to or read, an administrator sees all.
 """
 
+import asyncio
 import functools
+from bisect import bisect_right
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import Endpoint, answered
-from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name
-from braidmq.admin.http.requests import KeySource, allow, principal_of
+from braidmq.admin.http.paging import ranked_page, rows_on_page
+from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
+from braidmq.admin.http.refusals import UnknownTopicError
+from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
+from braidmq.admin.log import read_log
+from braidmq.broker import headers
 from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, Principal, authorize
+from braidmq.broker.marks import SCHEMA_ID
+from braidmq.broker.records import Head
+from braidmq.broker.topics import Topic
+from braidmq.server.engine.requests import FindEngine, running
+from braidmq.wal.wal import Wal
 
 SORT: Final = Choice(
     "sort",
-    "By name, by the number of messages, or the latest first.",
+    "Sort by name, by number of messages, or by newest message.",
     ("name", "messages", "last"),
 )
 
 Visible = Callable[[str], bool]
-"""Says whether a name may be shown; None in its place: every name."""
+"""Whether a name may be shown; None in its place means that every name may."""
+
+_RANKS: Final[dict[str, Callable[[Topic], int]]] = {
+    "messages": lambda topic: topic.message_count,
+    "last": lambda topic: topic.last_id,
+}
 
 
 class TopicSnapshot(msgspec.Struct, frozen=True):
-    """One topic as a list shows it; the count is over all restarts."""
+    """One topic in the list; `messages` counts across restarts."""
 
     name: str
     messages: int
@@ -39,7 +55,7 @@ class TopicSnapshot(msgspec.Struct, frozen=True):
 
 
 class TopicsPage(msgspec.Struct, frozen=True):
-    """Topics in the order that was asked for, where to go on, and how many fit the search."""
+    """Topics in the requested order, the next `after`, and how many match the search."""
 
     topics: list[TopicSnapshot]
     next: str | None
@@ -47,7 +63,7 @@ class TopicsPage(msgspec.Struct, frozen=True):
 
 
 class TopicDetail(msgspec.Struct, frozen=True):
-    """One topic; the first offset is that of the oldest message which is still in the log."""
+    """One topic; `first_offset` is that of the oldest message still in the log."""
 
     name: str
     messages: int
@@ -59,26 +75,92 @@ class TopicDetail(msgspec.Struct, frozen=True):
     last_timestamp: str | None
 
 
-class TopicSource(Protocol):
-    """Who has the topics. Each raises RefusedError: not now, or there is no such topic."""
+class _Named:
+    """Topics in order of their names, and the names in the form that a search compares."""
+
+    def __init__(self, topics: list[Topic]) -> None:
+        self.topics = sorted(topics, key=_name)
+        self.names = [topic.name for topic in self.topics]
+        self.folded = [name.casefold() for name in self.names]
+
+
+class Topics:
+    """The broker's topics.
+
+    A broker may have a million of them, so that sorting and searching is done on a thread. The
+    broker never forgets a topic: the sorted names are valid until there are more.
+    """
+
+    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+        self._find_engine = find_engine
+        self._find_wal = find_wal
+        self._named = _Named([])
 
     async def page(
         self, *, after: str, limit: int, search: str, sort: str, visible: Visible | None
     ) -> TopicsPage:
-        """Return up to *limit* visible topics behind *after*."""
-        ...
+        """Return up to *limit* visible topics after *after*.
+
+        Raises:
+            BadCursorError: *after* is not the `next` of a page with this sort.
+            UnavailableError: The broker is still recovering.
+        """
+        topics = running(self._find_engine()).broker.topics
+        if len(topics) != len(self._named.names):
+            self._named = await asyncio.to_thread(_Named, topics.all())
+        if sort == "name" and not search and visible is None:
+            return _plain_page(self._named, after=after, limit=limit)
+        return await asyncio.to_thread(
+            _chosen_page,
+            self._named,
+            after=after,
+            limit=limit,
+            search=search.casefold(),
+            sort=sort,
+            visible=visible,
+        )
 
     async def detail(self, name: str) -> TopicDetail:
-        """Return all that is known of one topic."""
-        ...
+        """Return one topic, with what the log has of it.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            UnavailableError: The broker is still recovering, or cannot read the log now.
+        """
+        engine = running(self._find_engine())
+        topic = engine.broker.topics.find(name)
+        if topic is None:
+            raise UnknownTopicError
+        # Taken before the log is read: the topic may grow while the thread reads.
+        row = _row(topic)
+        is_queue = topic.queue is not None
+        first, newest = await read_log(
+            engine, self._find_wal(), _ends, topic.raw, topic.last_id
+        )
+        schema, timestamp = None, None
+        if newest is not None:
+            head = Head(newest)
+            timestamp = iso(head.timestamp_us)
+            block = newest[head.headers_at : head.body_at]
+            schema = headers.decode(block).get(SCHEMA_ID)
+        return TopicDetail(
+            row.name,
+            row.messages,
+            row.last_offset,
+            first,
+            row.subscriptions,
+            is_queue,
+            schema,
+            timestamp,
+        )
 
 
-def topic_endpoints(keys: KeySource, source: TopicSource) -> list[Endpoint]:
-    """Return `/api/topics` and what is right below it."""
+def topic_endpoints(find_principal: FindPrincipal, topics: Topics) -> list[Endpoint]:
+    """Return `/api/topics` and what is directly below it."""
 
     async def list_topics(request: Request) -> Response:
-        principal = principal_of(request, keys)
-        page = await source.page(
+        principal = principal_of(request, find_principal)
+        page = await topics.page(
             after=AFTER.of(request),
             limit=LIMIT.of(request),
             search=SEARCH.of(request),
@@ -88,18 +170,18 @@ def topic_endpoints(keys: KeySource, source: TopicSource) -> list[Endpoint]:
         return answered(page)
 
     async def show(request: Request) -> Response:
-        principal = principal_of(request, keys)
+        principal = principal_of(request, find_principal)
         name = request.path_params["topic"]
         if not may_see(principal, name):
             allow(principal, SUBSCRIBE, name)
-        return answered(await source.detail(name))
+        return answered(await topics.detail(name))
 
     return [
         Endpoint(
             method="GET",
             path="/api/topics",
             handler=list_topics,
-            summary="The topics, a page at a time.",
+            summary="List the topics, a page at a time.",
             tag="topics",
             query=(AFTER, LIMIT, SEARCH, SORT),
             answer=TopicsPage,
@@ -109,7 +191,7 @@ def topic_endpoints(keys: KeySource, source: TopicSource) -> list[Endpoint]:
             method="GET",
             path="/api/topics/{topic}",
             handler=show,
-            summary="One topic.",
+            summary="Show one topic.",
             tag="topics",
             names=(Name("topic", "The topic's name."),),
             answer=TopicDetail,
@@ -119,12 +201,74 @@ def topic_endpoints(keys: KeySource, source: TopicSource) -> list[Endpoint]:
 
 
 def visible_to(principal: Principal) -> Visible | None:
-    """Return what says whether *principal* may see a topic; None when it may see all."""
+    """Return which topics *principal* may see; None if it may see all."""
     if authorize(principal, ADMIN, ""):
         return None
     return functools.partial(may_see, principal)
 
 
 def may_see(principal: Principal, topic: str) -> bool:
-    """Say whether *principal* may know that there is a topic of this name."""
+    """Return whether *principal* may know that this topic exists."""
     return any(authorize(principal, kind, topic) for kind in (ADMIN, SUBSCRIBE, PUBLISH))
+
+
+def _ends(wal: Wal, topic: bytes, last_id: int) -> tuple[int | None, bytes | None]:
+    """Return the offset of a topic's first message and the record of its last; on a thread."""
+    if last_id < wal.first_id:
+        return None, None
+    oldest, newest = (
+        wal.read(after, topic=topic, up_to=last_id, count_max=1, bytes_max=1).records
+        for after in (0, last_id - 1)
+    )
+    return oldest[0][0] if oldest else None, newest[0][1] if newest else None
+
+
+def _plain_page(named: _Named, *, after: str, limit: int) -> TopicsPage:
+    start = bisect_right(named.names, after)
+    page, following = _by_name(named.topics, start, limit)
+    return TopicsPage([_row(topic) for topic in page], following, len(named.names))
+
+
+def _chosen_page(
+    named: _Named,
+    *,
+    after: str,
+    limit: int,
+    search: str,
+    sort: str,
+    visible: Visible | None,
+) -> TopicsPage:
+    chosen = named.topics
+    if search:
+        pairs = zip(named.topics, named.folded, strict=True)
+        chosen = [topic for topic, folded in pairs if search in folded]
+    if visible is not None:
+        chosen = [topic for topic in chosen if visible(topic.name)]
+    if sort == "name":
+        page, following = _by_name(chosen, bisect_right(chosen, after, key=_name), limit)
+    else:
+        rank = _RANKS[sort]
+        ranked = ((rank(topic), topic.name, topic) for topic in chosen)
+        page, following = ranked_page(ranked, after=after, limit=limit)
+    return TopicsPage([_row(topic) for topic in page], following, len(chosen))
+
+
+def _by_name(topics: list[Topic], start: int, limit: int) -> tuple[list[Topic], str | None]:
+    """Return a page of sorted topics from *start* on, and the next `after`."""
+    page = topics[start : start + limit]
+    page = page[: rows_on_page((len(topic.raw) for topic in page), limit)]
+    more = start + len(page) < len(topics)
+    return page, page[-1].name if more else None
+
+
+def _row(topic: Topic) -> TopicSnapshot:
+    return TopicSnapshot(
+        topic.name,
+        topic.message_count,
+        topic.last_id,
+        len(topic.subscriptions) + len(topic.followers),
+    )
+
+
+def _name(topic: Topic) -> str:
+    return topic.name

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,7 +22,7 @@ import uvloop
 
 from braidmq.admin.http.app import build_app
 from braidmq.admin.http.server import AdminServer
-from braidmq.admin.queries.status import Status
+from braidmq.admin.status import Status
 from braidmq.base.build import is_compiled
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.broker.broker import Broker
@@ -66,7 +66,8 @@ _GIL_SWITCH_S: Final = 0.001
 _GC_THRESHOLD: Final = 50_000
 """Messages come by the million and hold no cycles; the collector need not look so often."""
 
-_DRAIN_LOOK_S: Final = 0.01
+LAST_REPLIES_S: Final = 0.25
+"""How long the last replies may take to leave; a peer that does not read them loses them."""
 
 _log = structlog.get_logger(__name__)
 
@@ -152,8 +153,11 @@ class Daemon:
             await self._sink.stop()
         for listener in listeners:
             listener.close_connections()
-        if listeners:
-            await asyncio.sleep(_DRAIN_LOOK_S)  # let the last replies leave
+        if engine is not None:
+            engine.waiters.stop()
+            await engine.waiters.until(
+                lambda: not engine.connections, within_s=LAST_REPLIES_S, outlasts_end=True
+            )
         for listener in listeners:
             listener.abort_connections()
         if self._flight is not None:
@@ -371,19 +375,18 @@ class Daemon:
 
     async def _drain(self, engine: Engine) -> None:
         engine.drain()
-        deadline = self._loop.time() + self._config.limits.drain_s
-        await self._until(lambda: engine.is_quiet() or self._loop.time() >= deadline)
+        await engine.waiters.until(
+            lambda: engine.failed is not None or engine.is_quiet(),
+            within_s=self._config.limits.drain_s,
+            outlasts_end=True,
+        )
         engine.say_goodbye()
         engine.take_snapshot()
         # What is in the log's hands is finished, however long the disk takes.
-        await self._until(
-            lambda: engine.failed is not None or engine.log_is_full or engine.is_committed()
+        await engine.waiters.until(
+            lambda: engine.failed is not None or engine.log_is_full or engine.is_committed(),
+            outlasts_end=True,
         )
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        # Looked at, not waited for: nothing that leads to it should have to know.
-        while not condition():  # noqa: ASYNC110 - see above
-            await asyncio.sleep(_DRAIN_LOOK_S)
 
 
 def main(

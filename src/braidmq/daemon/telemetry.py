@@ -61,5 +61,5 @@ def wanted_exporter(environment: Mapping[str, str]) -> str:
 
 def topic_of(engine: Engine, subscription_id: int) -> str:
     """Return the name of the topic that a subscription is of, or nothing when it is gone."""
-    found = engine.broker.find(subscription_id)
-    return "" if found is None else found.topic.name
+    found = engine.broker.topic_of(subscription_id)
+    return "" if found is None else found.name

@@ -7,14 +7,24 @@ loop; `broker.cursors` has the cursors.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from braidmq.admin.cursors import CursorSnapshot
-from braidmq.admin.http.refusals import NotYoursError, UnavailableError, UnknownThingError
-from braidmq.admin.queries.queue_administration import FindEngine, changing, committed, running
 from braidmq.base.errors import CursorError, NotAllowedError
 from braidmq.broker.authorize import ADMIN, SUBSCRIBE, Principal, authorize
 from braidmq.broker.cursors import CURSORS_MAX, NAME_BYTES_MAX, Cursor
 from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import FindEngine, changing, running
 from braidmq.wal.wal import Wal
+
+
+@dataclass(frozen=True, slots=True)
+class CursorState:
+    """One cursor: where its reader began, which offset it needs next, and its lag in ids."""
+
+    name: str
+    principal: str
+    initial: int
+    position: int
+    lag: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +62,12 @@ class Cursors:
         cursor = engine.broker.cursors.find(name)
         if cursor is not None:
             _own(principal, cursor)
-            await committed(engine, cursor.record_id)
+            await engine.waiters.committed(cursor.record_id)
             return _place(cursor, created=False)
         if not _reads(principal):
             raise NotAllowedError("hold the log for cursor", name)
         cursor = self._create(engine, principal, name, start)
-        await committed(engine, cursor.record_id)
+        await engine.waiters.committed(cursor.record_id)
         return _place(cursor, created=True)
 
     async def move(self, principal: Principal, name: str, offset: int) -> None:
@@ -73,7 +83,7 @@ class Cursors:
         if offset > engine.broker.committed_id + 1:
             raise CursorError(name, f"offset {offset} is behind the log")
         engine.broker.cursors.move(cursor, offset)
-        await committed(engine, cursor.record_id, lasts=True)
+        await engine.waiters.committed(cursor.record_id, lasts=True)
 
     async def remove(self, principal: Principal, name: str) -> None:
         """Remove a cursor; retention no longer waits for its reader.
@@ -86,24 +96,9 @@ class Cursors:
         engine = changing(self._find_engine())
         cursor = _found(engine, principal, name)
         engine.broker.cursors.remove(cursor)
-        await committed(engine, cursor.record_id, lasts=True)
+        await engine.waiters.committed(cursor.record_id, lasts=True)
 
-    async def drop(self, principal: Principal, name: str) -> None:
-        """Remove a cursor, as it is asked for over HTTP.
-
-        Raises:
-            UnknownThingError: There is no such cursor.
-            NotYoursError: It is somebody else's.
-            UnavailableError: Not now.
-        """
-        try:
-            await self.remove(principal, name)
-        except CursorError:
-            raise UnknownThingError("no such cursor") from None
-        except NotAllowedError:
-            raise NotYoursError("the cursor is somebody else's") from None
-
-    def all(self) -> list[CursorSnapshot]:
+    def all(self) -> list[CursorState]:
         """Return every cursor, by name.
 
         Raises:
@@ -112,7 +107,7 @@ class Cursors:
         cursors = running(self._find_engine()).broker.cursors.all()
         end = self._end()
         return [
-            CursorSnapshot(
+            CursorState(
                 name=cursor.name,
                 principal=cursor.principal,
                 initial=cursor.initial,

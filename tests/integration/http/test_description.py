@@ -12,7 +12,7 @@ import braidmq
 from braidmq.admin.http.app import endpoints_of
 from braidmq.admin.http.openapi import describe
 from tests.integration.http.served import Served, served
-from tests.unit.admin.sources import FakeSource
+from tests.unit.admin.world import World
 
 ENDLESS = "/api/events"
 CHECKS = [
@@ -67,7 +67,9 @@ def fitting_data_acceptance(
 
 
 # The description depends on nothing that runs, so that there is a test for each operation.
-DESCRIBED = describe(endpoints_of(FakeSource(), loopback=True), braidmq.__version__)
+DESCRIBED = describe(
+    endpoints_of(World(recovered=False).status, loopback=True), braidmq.__version__
+)
 schema = schemathesis.openapi.from_dict(DESCRIBED).exclude(path=ENDLESS)
 
 

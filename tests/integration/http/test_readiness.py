@@ -12,7 +12,7 @@ import pytest
 from braidmq.daemon.daemon import Daemon
 from braidmq.server.config.config import Config
 from braidmq.testing import FakeClock, running_broker
-from tests.unit.admin.queries.queue_broker import publish
+from tests.unit.admin.queue_broker import publish
 
 PATIENCE_S: Final = 20.0
 ALIVE: Final = ("/healthz", "/livez")

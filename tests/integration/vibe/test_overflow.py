@@ -43,7 +43,7 @@ async def fill(peer: Peer, strategy: str, size: int = 2) -> None:
 
 
 def is_blocked(running: RunningBroker) -> bool:
-    return bool(core(running).deliverer.queues["q"].blocked)
+    return bool(core(running).queues.by_name["q"].blocked)
 
 
 async def test_drop_oldest_makes_room(broker: RunningBroker, dialect: str) -> None:
@@ -52,7 +52,7 @@ async def test_drop_oldest_makes_room(broker: RunningBroker, dialect: str) -> No
         await fill(peer, "DropOldest")
         assert [PUBLISH_ACK] * 2 == [one.kind for one in await publish(peer, b"2", b"3")]
         assert (2, 0) == await peer.counts("q")
-        assert 2 == stats(broker).dropped_overflow
+        assert 2 == stats(broker).dropped.overflow
         await peer.subscribe("q")
 
         assert [b"2", b"3"] == await peer.payloads(2)
@@ -196,8 +196,8 @@ async def test_unsubscribe_goes_on_behind_a_blocked_publish(
         await peer.subscribe("work")
         await fill(peer, "BlockPublisher")
         peer.send(peer.frame(PUBLISH, "m2", "q", b"2"), peer.frame(UNSUBSCRIBE, "u", "work"))
-        deliverer = core(broker).deliverer
-        await until(lambda: not deliverer.queues["work"].consumers)
+        queues = core(broker).queues
+        await until(lambda: not queues.by_name["work"].consumers)
         assert is_blocked(broker)
         assert b"" == peer.unread
         await other.subscribe("q")

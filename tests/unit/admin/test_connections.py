@@ -1,43 +1,152 @@
-"""Connections and subscriptions over HTTP: who sees which, and who may close one."""
+"""Connections over HTTP: who sees which, and who may close one."""
+
+import asyncio
 
 import pytest
 from starlette.testclient import TestClient
 
-from tests.unit.admin.sources import ADMIN, ORDERS, FakeSource
+import braidmq
+from braidmq.admin.http.refusals import UnknownThingError
+from braidmq.broker.authorize import Principal
+from braidmq.testing.broker import running_broker
+from tests.integration.blip.peer import until
+from tests.unit.admin.queue_broker import status_of
+from tests.unit.admin.world import ADMIN, ORDERS, World
+
+PATH = "/api/connections"
 
 
-@pytest.mark.parametrize("path", ["/api/connections", "/api/subscriptions"])
-def test_others_than_administrators_see_their_own(
-    client: TestClient, source: FakeSource, path: str
-) -> None:
-    """Addresses and names are not for everybody."""
-    answers = [client.get(path, headers=headers) for headers in (ADMIN, ORDERS)]
+class Line:
+    """One open connection, as a listener shows it."""
 
-    assert [200, 200] == [answer.status_code for answer in answers]
-    assert [(None, 100), ("orders", 100)] == source.connections.asked
-    assert {path.rpartition("/")[2]: [], "next": None, "total": 0} == answers[0].json()
+    strand = "blip"
+    peer = "127.0.0.1:4711"
+    since_us = 1_500_000
+    subscriptions = 2
+    in_bytes = 30
+    out_bytes = None
 
+    def __init__(self, number: int, principal: str | None) -> None:
+        self.number = number
+        self.principal = principal
+        self.is_closed = False
 
-@pytest.mark.parametrize("path", ["/api/connections", "/api/subscriptions"])
-def test_a_page_is_as_long_as_it_was_asked_for(
-    client: TestClient, source: FakeSource, path: str
-) -> None:
-    """And no longer than any page is."""
-    answers = [client.get(f"{path}?limit={n}", headers=ADMIN) for n in (7, 1001)]
-
-    assert [200, 400] == [answer.status_code for answer in answers]
-    assert [(None, 7)] == source.connections.asked
+    def close(self) -> None:
+        self.is_closed = True
 
 
-def test_an_administrator_closes_a_connection(client: TestClient, source: FakeSource) -> None:
-    """Nobody else does; one that is not there is 404."""
+class Lines:
+    """A listener with these connections."""
+
+    def __init__(self, *lines: Line) -> None:
+        self._lines = lines
+
+    def lines(self) -> tuple[Line, ...]:
+        return self._lines
+
+
+@pytest.fixture
+def lines(world: World) -> list[Line]:
+    lines = [Line(9, None), Line(7, "orders"), Line(8, "ops")]
+    world.status.listeners.append(Lines(*lines))  # type: ignore[arg-type]  # what is asked of it
+    return lines
+
+
+@pytest.mark.usefixtures("lines")
+def test_a_key_sees_its_own_connections(client: TestClient) -> None:
+    """Addresses and names of others are for administrators."""
+    all_of_them, own = (client.get(PATH, headers=headers).json() for headers in (ADMIN, ORDERS))
+
+    assert [7, 8, 9] == [row["id"] for row in all_of_them["connections"]]
+    row = {
+        "id": 7,
+        "strand": "blip",
+        "peer": "127.0.0.1:4711",
+        "principal": "orders",
+        "since": "1970-01-01T00:00:01.500000Z",
+        "subscriptions": 2,
+        "in_bytes": 30,
+        "out_bytes": None,
+    }
+    assert {"connections": [row], "next": None, "total": 1} == own
+
+
+@pytest.mark.usefixtures("lines")
+def test_connections_come_in_pages(client: TestClient) -> None:
+    """`next` is null at the end, and no page is longer than any other list's."""
+    first = client.get(f"{PATH}?limit=2", headers=ADMIN).json()
+    rest = client.get(f"{PATH}?limit=2&after={first['next']}", headers=ADMIN).json()
+
+    assert [[7, 8], [9]] == [[row["id"] for row in p["connections"]] for p in (first, rest)]
+    assert ("8", 3, None, 3) == (first["next"], first["total"], rest["next"], rest["total"])
+    assert 400 == client.get(f"{PATH}?limit=1001", headers=ADMIN).status_code
+
+
+@pytest.mark.parametrize("after", ["x", "1.", "1.2.3", 25 * "9", "\u0663"])
+def test_a_page_continues_only_from_the_next_of_another(client: TestClient, after: str) -> None:
+    """Anything else is refused."""
+    for path in (PATH, "/api/subscriptions"):
+        assert 400 == client.get(path, headers=ADMIN, params={"after": after}).status_code
+
+
+def test_an_administrator_closes_a_connection(client: TestClient, lines: list[Line]) -> None:
+    """Other keys may not; an unknown id is 404."""
     answers = [
-        client.delete("/api/connections/7", headers=ORDERS),
-        client.delete("/api/connections/7", headers=ADMIN),
-        client.delete("/api/connections/8", headers=ADMIN),
-        client.delete("/api/connections/x", headers=ADMIN),
+        client.delete(f"{PATH}/7", headers=ORDERS),
+        client.delete(f"{PATH}/7", headers=ADMIN),
+        client.delete(f"{PATH}/99", headers=ADMIN),
+        client.delete(f"{PATH}/x", headers=ADMIN),
     ]
 
     assert [403, 200, 404, 404] == [answer.status_code for answer in answers]
     assert {"id": 7} == answers[1].json()
-    assert [7] == source.connections.closed
+    assert [False, True, False] == [line.is_closed for line in lines]
+
+
+@pytest.mark.asyncio
+async def test_every_strand_has_its_connections() -> None:
+    """Numbered across all strands, with peers, principals and bytes."""
+    async with (
+        running_broker() as broker,
+        braidmq.connect(broker.url("blip")) as blip,
+        braidmq.connect(broker.url("vibe")) as vibe,
+        braidmq.connect(broker.url("qumbed")) as qumbed,
+        blip.subscribe("t", qos=1),
+        vibe.subscribe("v"),
+        qumbed.subscribe("t"),
+    ):
+        connections = status_of(broker).connections
+        found = (await connections.page(after="", limit=100, of=None)).connections
+        numbers = [row.id for row in found]
+        stranger = Principal("x", publish=[], subscribe=[])
+
+        assert sorted(set(numbers)) == numbers
+        assert {"blip", "vibe", "qumbed"} == {row.strand for row in found}
+        assert 3 == sum(row.subscriptions for row in found)
+        assert all(row.peer.startswith("127.0.0.1") for row in found)
+        assert all(row.in_bytes for row in found if row.strand != "qumbed")
+        assert [] == (await connections.page(after="", limit=9, of=stranger)).connections
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("strand", ["blip", "vibe", "qumbed"])
+async def test_the_peer_notices_that_its_connection_is_closed(strand: str) -> None:
+    """On every strand."""
+    async with running_broker() as broker:
+        connections = status_of(broker).connections
+        if strand == "blip":
+            reader, writer = await asyncio.open_connection(*broker.address("blip"))
+            await until(lambda: len(broker.daemon.status.listeners[0]) == 1)
+            (row,) = (await connections.page(after="", limit=9, of=None)).connections
+            assert row.id == connections.close(str(row.id))
+            assert b"" == await reader.read()
+            writer.close()
+        else:
+            async with (
+                braidmq.connect(broker.url(strand)) as client,
+                client.subscribe("t"),
+            ):
+                (row, *_) = (await connections.page(after="", limit=9, of=None)).connections
+                assert row.id == connections.close(str(row.id))
+        with pytest.raises(UnknownThingError):
+            connections.close("99")

@@ -1,40 +1,42 @@
-"""Cursors over HTTP: who sees which, and what is said of each."""
+"""Cursors over HTTP: who sees which, and who may remove one."""
 
 import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.cursors import CursorSnapshot
-from braidmq.admin.http.app import build_app
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, bearer
+from tests.unit.admin.world import ADMIN_KEY, ORDERS_KEY, World, bearer
 
-NIGHTLY = CursorSnapshot(name="nightly", principal="ops", initial=1, position=40, lag=60)
-ORDERS = CursorSnapshot(name="orders", principal="orders", initial=7, position=100, lag=0)
-AS_JSON = {"name": "orders", "principal": "orders", "initial": 7, "position": 100, "lag": 0}
+ORDERS = {"name": "orders", "principal": "orders", "initial": 2, "position": 2, "lag": 2}
 
 
 @pytest.fixture
-def source() -> FakeSource:
-    source = FakeSource()
-    source.cursors.rows = [NIGHTLY, ORDERS]
-    return source
+def world() -> World:
+    world = World()
+    world.publish("t", b"1")
+    for name, principal, start in (("orders", "orders", 2), ("nightly", "ops", 1)):
+        world.engine.broker.cursors.create(name, principal, start)
+    world.settle()
+    return world
 
 
-def listed(source: FakeSource, key: str) -> list[dict[str, object]]:
-    client = TestClient(build_app(source, loopback=True), base_url="http://127.0.0.1:9100")
+def listed(client: TestClient, key: str) -> list[dict[str, object]]:
     answer = client.get("/api/cursors", headers=bearer(key))
     assert 200 == answer.status_code
     cursors: list[dict[str, object]] = answer.json()["cursors"]
     return cursors
 
 
-def test_an_administrator_sees_every_cursor(source: FakeSource) -> None:
-    """Whoever looks after the disk must see who holds the log back."""
-    assert ["nightly", "orders"] == [cursor["name"] for cursor in listed(source, ADMIN_KEY)]
+def test_an_administrator_sees_every_cursor(client: TestClient) -> None:
+    """An operator must see which reader holds the log back."""
+    assert ["nightly", "orders"] == [cursor["name"] for cursor in listed(client, ADMIN_KEY)]
 
 
-def test_a_cursor_is_removed_by_its_owner_or_an_administrator(source: FakeSource) -> None:
-    """Nobody else; one that is not there is 404."""
-    client = TestClient(build_app(source, loopback=True), base_url="http://127.0.0.1:9100")
+def test_other_keys_see_their_own_with_position_and_lag(client: TestClient) -> None:
+    """The names of the fields are the API."""
+    assert [ORDERS] == listed(client, ORDERS_KEY)
+
+
+def test_a_cursor_is_removed_by_its_owner_or_an_administrator(client: TestClient) -> None:
+    """Other keys may not; an unknown cursor is 404."""
     asked = [(ORDERS_KEY, "nightly"), (ADMIN_KEY, "nightly"), (ORDERS_KEY, "orders")]
     asked.append((ADMIN_KEY, "orders"))
     answers = [
@@ -42,9 +44,4 @@ def test_a_cursor_is_removed_by_its_owner_or_an_administrator(source: FakeSource
     ]
 
     assert [403, 200, 200, 404] == [answer.status_code for answer in answers]
-    assert ({"name": "nightly"}, []) == (answers[1].json(), source.cursors.rows)
-
-
-def test_others_see_their_own_with_place_and_lag(source: FakeSource) -> None:
-    """A name may say something about who has it."""
-    assert [AS_JSON] == listed(source, ORDERS_KEY)
+    assert ({"name": "nightly"}, []) == (answers[1].json(), listed(client, ADMIN_KEY))

@@ -1,59 +1,62 @@
-"""Dead letters over HTTP: where they are, what each says, and sending them back."""
+"""Dead letters over HTTP: where they are, and how each message died."""
+
+import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+import braidmq
+from braidmq.admin import dead_letters
+from braidmq.admin.dead_letters import open_ranges
 from braidmq.admin.messages import SHOWN_BYTES_MAX
-from braidmq.broker.authorize import Principal
-from tests.unit.admin.sources import (
-    ADMIN,
-    ORDERS,
-    ORDERS_KEY,
-    FakeLetters,
-    FakeSource,
-    facts,
-)
+from braidmq.base.errors import LogFullError
+from braidmq.client.qumbed import KeyPair
+from braidmq.server.engine.refusals import UnavailableError
+from braidmq.testing.broker import running_broker
+from braidmq.wal.wal import Wal
+from braidmq.wire.vibe.queue_options import QueueOptions
+from tests.unit.admin.letters import SMALL_WINDOW, ids, letters, named, numbered
+from tests.unit.admin.queue_broker import status_of
+from tests.unit.admin.world import ADMIN, ORDERS, World
 
+PRIORITY_BASED = 3
+REDIRECT_TO_DLQ = 3
 LETTERS = "/api/dead-letters"
-REPLAY = "/api/dead-letters/replay"
 
 
-@pytest.fixture
-def letters(source: FakeSource) -> FakeLetters:
-    return source.letters
-
-
-def test_queues_of_dead_letters_are_listed_with_counts(
-    client: TestClient, source: FakeSource, letters: FakeLetters
-) -> None:
-    """In pages, and no other queues among them."""
-    for queue, offset in (("dlq.b", 1), ("dlq.a", 2), ("dlq.a", 3)):
-        letters.add(queue, offset)
-    source.queues.rows["a"] = facts("a")
+def test_dead_letter_queues_are_listed_with_counts(client: TestClient, world: World) -> None:
+    """Those below `dlq.`, those that others declare as theirs, and no other; in pages."""
+    world.declare("mine")
+    world.declare("orders", dead_letter_name="mine")
+    world.declare("quiet", dead_letter_name="never")
+    world.bury("bills", b"1", b"2")
+    world.bury("orders", b"1", letters="mine")
     first = client.get(LETTERS, headers=ADMIN, params={"limit": 1}).json()
     rest = client.get(LETTERS, headers=ADMIN, params={"after": first["next"]}).json()
 
-    row = {"queue": "dlq.a", "messageCount": 2, "inFlight": 2, "subscriberCount": 1}
-    assert {"queues": [row], "next": "dlq.a", "total": 2} == first
-    assert (["dlq.b"], None, 2) == (
-        [row["queue"] for row in rest["queues"]],
+    row = {"queue": "dlq.bills", "messageCount": 2, "inFlight": 0, "subscriberCount": 0}
+    assert {"queues": [row], "next": "dlq.bills", "total": 2} == first
+    assert ([("mine", 1)], None, 2) == (
+        [(row["queue"], row["messageCount"]) for row in rest["queues"]],
         rest["next"],
         rest["total"],
     )
 
 
-def test_a_letter_says_what_became_of_it(client: TestClient, letters: FakeLetters) -> None:
-    """The names of the fields are the API; the payload is shown as messages' are."""
-    letters.add("dlq.a", 4)
+def test_a_letter_says_how_it_died(client: TestClient, world: World) -> None:
+    """The names of the fields are the API; headers are those of the publisher."""
+    world.bury("a", b'{"n": 1}')
     page = client.get(LETTERS, headers=ADMIN, params={"queue": "dlq.a"}).json()
 
     letter = {
-        "offset": 4,
-        "id": "m4",
+        "offset": 2,
+        "id": 'id-{"n": 1}',
         "reason": "rejected",
         "deathQueue": "a",
-        "attempts": 3,
-        "timestamp": "1970-01-01T00:00:02Z",
+        "attempts": 1,
+        "timestamp": "2027-01-15T08:00:00Z",
         "payload": {"n": 1},
         "encoding": "json",
         "size": 8,
@@ -64,9 +67,9 @@ def test_a_letter_says_what_became_of_it(client: TestClient, letters: FakeLetter
     assert {"letters": [letter], "next": None} == page
 
 
-def test_a_long_letter_is_cut(client: TestClient, letters: FakeLetters) -> None:
+def test_a_long_letter_is_truncated(client: TestClient, world: World) -> None:
     """As a long message is, and it says so."""
-    letters.add("dlq.a", 4, (SHOWN_BYTES_MAX + 1) * b"x")
+    world.bury("a", (SHOWN_BYTES_MAX + 1) * b"x")
     (letter,) = client.get(LETTERS, headers=ADMIN, params={"queue": "dlq.a"}).json()["letters"]
 
     assert (SHOWN_BYTES_MAX, SHOWN_BYTES_MAX + 1, True) == (
@@ -76,24 +79,9 @@ def test_a_long_letter_is_cut(client: TestClient, letters: FakeLetters) -> None:
     )
 
 
-def test_letters_come_in_pages(client: TestClient, letters: FakeLetters) -> None:
-    """`next` is the offset to go on from."""
-    for offset in (2, 4, 6, 8, 10):
-        letters.add("dlq.a", offset)
-    pages = []
-    following: int | None = 1
-    while following is not None:
-        params: dict[str, str | int] = {"queue": "dlq.a", "from": following, "limit": 2}
-        page = client.get(LETTERS, headers=ADMIN, params=params).json()
-        pages.append([letter["offset"] for letter in page["letters"]])
-        following = page["next"]
-
-    assert [[2, 4], [6, 8], [10]] == pages
-
-
-def test_a_bad_offset_is_refused(client: TestClient, letters: FakeLetters) -> None:
-    """400, as a bad limit is."""
-    letters.add("dlq.a", 1)
+def test_a_bad_offset_or_limit_is_refused(client: TestClient, world: World) -> None:
+    """400, for the letters and for the queues."""
+    world.bury("a", b"1")
     asked = [{"queue": "dlq.a", "from": "x"}, {"queue": "dlq.a", "limit": "0"}, {"limit": "0"}]
 
     assert [400, 400, 400] == [
@@ -101,99 +89,175 @@ def test_a_bad_offset_is_refused(client: TestClient, letters: FakeLetters) -> No
     ]
 
 
-def test_letters_are_for_those_who_may_consume_or_destroy_them(
-    client: TestClient, source: FakeSource, letters: FakeLetters
+def test_letters_are_for_keys_that_may_consume_or_purge_them(
+    client: TestClient, world: World
 ) -> None:
-    """To publish to the queue is not enough: headers are the publisher's."""
-    for queue in ("dlq.a", "orders.dead", "in.dead"):
-        letters.add(queue, 1)
+    """Permission to publish to the queue is not enough: headers are the publisher's."""
+    world.bury("x", b"1", letters="dlq.a")
+    for name in ("orders.dead", "in.dead"):
+        world.declare(name)
+        world.declare(f"{name}.source", dead_letter_name=name)
+        world.bury("x", b"1", letters=name)
     asked = [
         client.get(LETTERS, headers=ORDERS, params={"queue": queue}).status_code
         for queue in ("dlq.a", "orders.dead", "in.dead")
     ]
     listed = client.get(LETTERS, headers=ORDERS).json()["queues"]
-    source.principals[ORDERS_KEY] = Principal("o", publish=[], subscribe=[], admin=True)
 
     assert [403, 200, 403] == asked
     assert ["in.dead", "orders.dead"] == [row["queue"] for row in listed]
-    assert 200 == client.get(LETTERS, headers=ORDERS, params={"queue": "dlq.a"}).status_code
+    assert 200 == client.get(LETTERS, headers=ADMIN, params={"queue": "dlq.a"}).status_code
 
 
-def test_a_replay_says_how_many_went(client: TestClient, letters: FakeLetters) -> None:
-    """Without a count, or with null, all of them."""
-    for offset in (1, 2, 3):
-        letters.add("dlq.a", offset)
-    asked: list[dict[str, object]] = [
-        {"queue": "dlq.a", "count": 2},
-        {"queue": "dlq.a"},
-        {"queue": "dlq.a", "count": None},
-    ]
-    answers = [client.post(REPLAY, headers=ADMIN, json=body).json() for body in asked]
-
-    assert [{"queue": "dlq.a", "replayed": count} for count in (2, 3, 3)] == answers
-    assert [("dlq.a", 2), ("dlq.a", None), ("dlq.a", None)] == letters.replays
-
-
-BAD_REPLAYS: list[tuple[object, str]] = [
-    ({}, "queue: must be the name of a queue"),
-    ({"queue": "dlq.a", "count": 0}, "count: must be a whole number from 1 to 2147483647"),
-    ({"queue": "dlq.a", "count": True}, "count: must be a whole number"),
-    ({"queue": "dlq.a", "count": "2"}, "count: must be a whole number"),
-    ({"queue": "dlq.a", "count": 2**31}, "count: must be a whole number"),
-    ({"queue": "dlq.a", "n": 1}, "n: unknown; known are count, offset, queue"),
-]
-
-
-@pytest.mark.parametrize(("body", "problem"), BAD_REPLAYS)
-def test_a_bad_replay_is_named(
-    client: TestClient, letters: FakeLetters, body: object, problem: str
+@pytest.mark.parametrize("name", ["orders", "dlq.none"])
+def test_an_ordinary_queue_holds_no_letters(
+    client: TestClient, world: World, name: str
 ) -> None:
-    """400, and nothing was sent back."""
-    letters.add("dlq.a", 1)
-    answer = client.post(REPLAY, headers=ADMIN, json=body)
+    """404, as for a queue that does not exist."""
+    world.declare("orders")
+    answer = client.get(LETTERS, headers=ADMIN, params={"queue": name})
 
-    assert 400 == answer.status_code
-    assert answer.json()["error"].startswith(problem)
-    assert [] == letters.replays
-
-
-def test_a_replay_needs_a_key_that_may_purge(client: TestClient, letters: FakeLetters) -> None:
-    """What is sent back is gone from here."""
-    letters.add("orders.dead", 1)
-    body = {"queue": "orders.dead"}
-    answers = [client.post(REPLAY, headers=headers, json=body) for headers in ({}, ORDERS)]
-
-    assert [401, 403] == [answer.status_code for answer in answers]
-    assert [] == letters.replays
+    assert (404, {"error": "no such queue of dead letters"}) == (
+        answer.status_code,
+        answer.json(),
+    )
 
 
-def test_what_holds_no_letters_is_404(client: TestClient, source: FakeSource) -> None:
-    """An ordinary queue is not one of dead letters."""
-    source.queues.rows["a"] = facts("a")
-    answers = [
-        client.get(LETTERS, headers=ADMIN, params={"queue": "a"}),
-        client.post(REPLAY, headers=ADMIN, json={"queue": "a"}),
-    ]
+def test_before_recovery_there_are_no_letters() -> None:
+    """503, while the log is read."""
+    client = World(recovered=False).client()
 
-    assert [(404, {"error": "no such queue of dead letters"})] * 2 == [
-        (answer.status_code, answer.json()) for answer in answers
+    assert [503, 503] == [
+        client.get(LETTERS, headers=ADMIN, params=params).status_code
+        for params in ({}, {"queue": "dlq.a"})
     ]
 
 
-def test_one_letter_is_sent_back_by_its_offset(
-    client: TestClient, letters: FakeLetters
-) -> None:
-    """Only that one; what is not there is 404, and a count beside it is a contradiction."""
-    letters.add("dlq.a", 4)
-    bodies: list[dict[str, object]] = [
-        {"queue": "dlq.a", "offset": 4},
-        {"queue": "dlq.a", "offset": 5},
-        {"queue": "dlq.a", "offset": 4, "count": 1},
-        {"queue": "dlq.a", "offset": 0},
-    ]
-    answers = [client.post(f"{LETTERS}/replay", headers=ADMIN, json=body) for body in bodies]
+@pytest.mark.asyncio
+async def test_a_letter_that_says_nothing_is_shown_as_it_is() -> None:
+    """Anyone who may can publish to a queue of dead letters."""
+    world = World()
+    world.bury("orders")
+    world.publish("dlq.orders", b"x")
+    (letter,) = (await letters(world, "dlq.orders")).letters
 
-    assert [200, 404, 400, 400] == [answer.status_code for answer in answers]
-    assert {"queue": "dlq.a", "replayed": 1} == answers[0].json()
-    assert [("dlq.a", 4)] == letters.replayed_alone
-    assert [] == letters.replays
+    assert (str(letter.offset), "", "", 0, 1, {}) == (
+        letter.message_id,
+        letter.reason,
+        letter.death_queue,
+        letter.attempts,
+        len(letter.payload),
+        letter.headers,
+    )
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("limit", [1, 3, 100])
+async def test_letters_come_in_pages(limit: int) -> None:
+    """Each once, oldest first, whatever is between them in the log."""
+    payloads = numbered(10)
+    world = World()
+    for payload in payloads:
+        world.bury("orders", payload)
+        world.publish("other", payload)
+
+    assert named(payloads) == await ids(world, "dlq.orders", limit)
+
+
+@pytest.mark.asyncio
+async def test_settled_letters_are_not_listed() -> None:
+    """Sent back or purged, they are gone, and after a restart too."""
+    payloads = numbered(12)
+    world = World(**SMALL_WINDOW)
+    world.bury("orders", *payloads)
+    assert 5 == await world.status.replays.replay("dlq.orders", 5)
+    assert named(payloads[5:]) == await ids(world, "dlq.orders")
+    world = World(world.disk, **SMALL_WINDOW)
+    assert named(payloads[5:]) == await ids(world, "dlq.orders", 2)
+    assert 7 == await world.status.queues.purge("dlq.orders")
+    assert [] == await ids(world, "dlq.orders")
+
+
+@pytest.mark.asyncio
+async def test_each_priority_has_its_own_letters() -> None:
+    """In a queue with a lane for each, one lane's progress is not another's."""
+    world = World()
+    status = world.status
+    await status.queues.create("mine", QueueOptions(mode=PRIORITY_BASED))
+    await status.queues.create("orders", QueueOptions(dead_letter_name="mine"))
+    world.bury("orders", b"a", b"b", letters="mine", priority=0)
+    world.bury("orders", b"c", b"d", letters="mine", priority=2)
+    world.bury("orders", b"e", letters="mine", priority=0)
+
+    assert named([b"a", b"b", b"c", b"d", b"e"]) == await ids(world, "mine", 2)
+    assert 3 == await status.replays.replay("mine", 3)
+    assert named([b"b", b"e"]) == await ids(world, "mine", 2)
+
+
+@pytest.mark.asyncio
+async def test_a_page_ends_when_enough_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By bytes read and by bytes shown: it is short then, and says where to go on."""
+    payloads = numbered(6)
+    world = World()
+    world.bury("orders", *payloads)
+    for bound in ("READ_BYTES_MAX", "PAGE_BYTES_MAX"):
+        with monkeypatch.context() as patch:
+            patch.setattr(dead_letters, bound, 1)
+            page = await letters(world, "dlq.orders")
+            assert (1, 3) == (len(page.letters), page.next_offset)
+            assert named(payloads) == await ids(world, "dlq.orders")
+
+
+@pytest.mark.asyncio
+async def test_the_log_is_read_on_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop has better things to do, and a log that cannot be read is told."""
+    loop_is_running: list[bool] = []
+
+    def read(*_: object, **__: object) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            loop_is_running.append(False)
+        raise LogFullError("no space left to rebuild an index")
+
+    world = World()
+    world.bury("orders", b"1")
+    with monkeypatch.context() as patch:
+        patch.setattr(Wal, "read", read)
+        with pytest.raises(UnavailableError, match="no space left to rebuild"):
+            await letters(world, "dlq.orders")
+
+    assert [False] == loop_is_running
+
+
+@pytest.mark.asyncio
+async def test_a_letter_that_is_sealed_says_so() -> None:
+    """As it was when it was a message: nobody takes it for noise, or tries to read it."""
+    recipient = KeyPair.generate().public_key
+    rules = QueueOptions(max_size=1, overflow=REDIRECT_TO_DLQ)
+    async with (
+        running_broker() as broker,
+        braidmq.connect(broker.url("qumbed")) as qumbed,
+        braidmq.connect(broker.url("blip")) as blip,
+    ):
+        await status_of(broker).queues.create("mail", rules)
+        await blip.publish("mail", b"waits")
+        await blip.publish("mail", b"plain")
+        await qumbed.publish("mail", b"secret", recipient=recipient)
+        page = await letters(broker, "dlq.mail")
+
+        assert [False, True] == [letter.sealed for letter in page.letters]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=8), st.integers(0, 30)
+)
+def test_open_is_what_is_not_settled(found: list[tuple[int, int]], up_to: int) -> None:
+    """Whatever the ranges, in whatever order; none is empty, and none meets another."""
+    settled = [(after, after + count) for after, count in found]
+    closed = {number for after, last in settled for number in range(after + 1, last + 1)}
+    opened = open_ranges(settled, up_to)
+    flat = [number for after, last in opened for number in range(after + 1, last + 1)]
+
+    assert [number for number in range(1, up_to + 1) if number not in closed] == flat
+    assert all(after < last for after, last in opened)

@@ -1,31 +1,189 @@
-"""The log over HTTP: anybody with a key looks, administrators have it checked."""
+"""The log over HTTP: any key may look at it, administrators have it checked."""
 
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
 from starlette.testclient import TestClient
 
-from tests.unit.admin.sources import ADMIN, ORDERS, FakeSource
+from braidmq.admin import log as log_module
+from braidmq.admin.log import damage_of, quarantined, read_log
+from braidmq.base.errors import DamagedLogError, LogFullError
+from braidmq.server.engine.refusals import UnavailableError
+from braidmq.wal.disk import Disk
+from braidmq.wal.segment import SegmentInfo
+from braidmq.wal.wal import Wal
+from tests.unit.admin.queue_broker import engine_of, quiet_broker, status_of
+from tests.unit.admin.world import ADMIN, ORDERS, World
+
+SMALL: dict[str, object] = {"segment_bytes": 65_536}
 
 
-def test_any_key_sees_the_log(client: TestClient) -> None:
-    """The names of the fields are the API."""
-    answer = client.get("/api/log", headers=ORDERS)
+def filled(disk: Disk | None = None) -> World:
+    """Return a broker with three sealed segments, and one that grows."""
+    world = World(disk, wal=SMALL)
+    for _ in range(3):
+        world.publish("t", 70_000 * b"x")
+    return world
 
+
+def test_any_key_sees_the_log() -> None:
+    """Segments in order, the last one growing; none is checked yet."""
+    answer = filled().client().get("/api/log", headers=ORDERS).json()
+
+    segments = answer.pop("segments")
+    assert [(1, 1, True), (2, 2, True), (3, 3, True), (4, 3, False)] == [
+        (segment["first_id"], segment["last_id"], segment["sealed"]) for segment in segments
+    ]
+    assert {None} == {segment["verified"] for segment in segments}
+    assert "00000000000000000001.wal" == segments[0]["name"]
     assert {
-        "segments": [],
-        "segments_total": 0,
-        "bytes": 0,
-        "committed_id": 0,
+        "segments_total": 4,
+        "bytes": sum(segment["bytes"] for segment in segments),
+        "committed_id": 3,
         "fsync": "always",
         "full": False,
         "poisoned": False,
-        "retention_hours": 1.0,
+        "retention_hours": 168.0,
         "retention_bytes": 0,
         "quarantine": [],
-    } == answer.json()
+    } == answer
 
 
-def test_only_an_administrator_has_it_checked(client: TestClient, source: FakeSource) -> None:
+def test_only_an_administrator_has_the_log_checked(client: TestClient) -> None:
     """It reads the whole disk."""
     answers = [client.post("/api/log/verify", headers=h) for h in (ORDERS, ADMIN)]
 
     assert [403, 200] == [answer.status_code for answer in answers]
-    assert 1 == source.log.verified
+
+
+@pytest.mark.asyncio
+async def test_a_check_finds_the_damaged_segment(tmp_path: Path) -> None:
+    """The others are good, the growing one is not checked, and the results are kept."""
+    world = filled(Disk(tmp_path))
+    path = tmp_path / "wal" / "00000000000000000002.wal"
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    log = world.status.log
+    found, again = await asyncio.gather(log.verify(), log.verify())
+
+    assert [True, False, True, None] == [one.verified for one in found.segments]
+    assert found.segments == again.segments
+    assert found.segments == (await log.facts()).segments
+    assert world.engine.failed is not None
+
+
+@pytest.mark.asyncio
+async def test_concurrent_requests_share_one_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the whole log once is enough work."""
+    read: list[int] = []
+
+    def counted(wal: Wal, segment: SegmentInfo) -> DamagedLogError | None:
+        read.append(segment.first_id)
+        return damage_of(wal, segment)
+
+    monkeypatch.setattr(log_module, "damage_of", counted)
+    log = filled().status.log
+    await asyncio.gather(log.verify(), log.verify(), log.verify())
+
+    assert [1, 2, 3] == read
+
+
+def test_of_very_many_segments_and_files_the_last_are_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An answer is bounded; the total shows that there are more."""
+    monkeypatch.setattr(log_module, "SEGMENTS_SHOWN_MAX", 2)
+    monkeypatch.setattr(log_module, "QUARANTINE_SHOWN_MAX", 2)
+    client = filled(Disk(tmp_path)).client()
+    (tmp_path / "quarantine").mkdir()
+    for name in ("a", "b", "c"):
+        (tmp_path / "quarantine" / name).touch()
+    facts = client.get("/api/log", headers=ADMIN).json()
+
+    assert ([3, 4], 4) == (
+        [one["first_id"] for one in facts["segments"]],
+        facts["segments_total"],
+    )
+    assert ["b", "c"] == [one["name"] for one in facts["quarantine"]]
+
+
+@pytest.mark.asyncio
+async def test_a_wrong_index_is_no_damage(tmp_path: Path) -> None:
+    """It is rebuilt from the segment."""
+    world = filled(Disk(tmp_path))
+    (tmp_path / "wal" / "00000000000000000001.idx").write_bytes(b"noise")
+    found = await world.status.log.verify()
+
+    assert [True, True, True, None] == [one.verified for one in found.segments]
+
+
+def test_files_in_quarantine_are_shown(tmp_path: Path) -> None:
+    """By name and size; without the directory there are none."""
+    assert [] == quarantined(Disk(tmp_path))
+    (tmp_path / "quarantine").mkdir()
+    (tmp_path / "quarantine" / "a.wal.at7.1").write_bytes(b"torn")
+    # Listed, and gone when it is opened.
+    (tmp_path / "quarantine" / "b.wal.at7.1").symlink_to(tmp_path / "nowhere")
+
+    assert [("a.wal.at7.1", 4)] == [
+        (row.name, row.bytes) for row in quarantined(Disk(tmp_path))
+    ]
+
+
+def test_before_recovery_there_is_no_log() -> None:
+    """503, whether it is to be shown or checked."""
+    client = World(recovered=False).client()
+    answers = [
+        client.get("/api/log", headers=ADMIN),
+        client.post("/api/log/verify", headers=ADMIN),
+    ]
+
+    assert [503, 503] == [answer.status_code for answer in answers]
+
+
+@pytest.mark.asyncio
+async def test_the_log_is_read_on_a_thread(world: World) -> None:
+    """The event loop goes on meanwhile."""
+    thread = await read_log(world.engine, world.wal, lambda _: threading.current_thread())
+
+    assert threading.current_thread() is not thread
+
+
+@pytest.mark.asyncio
+async def test_a_log_that_cannot_be_read_is_unavailable(world: World) -> None:
+    """With the reason; before recovery, too. The broker goes on."""
+
+    def read(_wal: Wal) -> None:
+        raise LogFullError("no room for an index")
+
+    with pytest.raises(UnavailableError, match="no room for an index"):
+        await read_log(world.engine, world.wal, read)
+    with pytest.raises(UnavailableError, match="recovering the log"):
+        await read_log(world.engine, None, read)
+    with pytest.raises(UnavailableError, match="recovering the log"):
+        await read_log(None, world.wal, read)
+    await asyncio.sleep(0)
+
+    assert None is world.engine.failed
+
+
+@pytest.mark.asyncio
+async def test_damage_is_answered_and_then_ends_the_broker() -> None:
+    """The request is answered first; then it is as if the scrub had found it."""
+    damage = DamagedLogError("wal/1.wal", offset=7, first_id=1, last_id=2, reason="torn")
+
+    def read(_wal: Wal) -> None:
+        raise damage
+
+    async with quiet_broker() as broker:
+        engine = engine_of(broker)
+        with pytest.raises(UnavailableError, match="torn"):
+            await read_log(engine, status_of(broker).wal, read)
+        assert not broker.daemon.ended.is_set()
+        await asyncio.wait_for(broker.daemon.ended.wait(), 10)
+
+        assert damage is engine.failed
+        assert damage is broker.daemon.failure

@@ -1,37 +1,72 @@
-"""Messages over HTTP: how payloads are shown and taken, and what is refused."""
+"""Messages over HTTP: read from the log in pages, and how payloads are shown."""
 
 import asyncio
 import base64
 import json
 from collections.abc import Callable
+from typing import Any
 
-import jsonschema_rs
-import msgspec
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
-from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
-from starlette.types import ASGIApp, Message, Scope
 
+import braidmq
 from braidmq.admin import messages
-from braidmq.admin.http.app import build_app
-from braidmq.admin.http.refusals import QueueFullError
-from braidmq.admin.http.requests import BODY_BYTES_MAX
+from braidmq.admin.http.refusals import UnknownMessageError, UnknownTopicError
+from braidmq.admin.log import read_log
 from braidmq.admin.messages import (
-    BASE64_PATTERN,
-    LARGE_AT_ONCE_MAX,
-    PAYLOAD_BYTES_MAX,
     SHOWN_BYTES_MAX,
-    Posted,
+    StoredMessage,
+    StoredPage,
     as_json,
-    payload_of,
-    read_posted,
+    is_sealed,
 )
-from tests.unit.admin.sources import ADMIN, ORDERS, FakeSource, message
+from braidmq.testing.broker import running_broker
+from tests.unit.admin.queue_broker import status_of
+from tests.unit.admin.world import ADMIN, ORDERS, World
 
+SECOND_US = 1_000_000
 READING = "/api/topics/orders.a/messages"
-POSTING = "/api/topics/in.a/messages"
+
+
+async def page(
+    world: World,
+    *,
+    from_offset: int | None = None,
+    time_us: int | None = None,
+    limit: int = 100,
+    newest_first: bool = False,
+) -> StoredPage:
+    return await world.status.messages.page(
+        "t", from_offset=from_offset, time_us=time_us, limit=limit, newest_first=newest_first
+    )
+
+
+async def payloads(world: World, *, limit: int, newest_first: bool) -> list[bytes]:
+    """Return all payloads of `t`, asked for page by page."""
+    found: list[bytes] = []
+    following: int | None = None
+    while True:
+        one = await page(world, from_offset=following, limit=limit, newest_first=newest_first)
+        assert len(one.messages) <= limit
+        found += [message.payload for message in one.messages]
+        following = one.next_offset
+        if following is None:
+            return found
+
+
+def message(offset: int, payload: bytes) -> StoredMessage:
+    """Return a message as the log has it."""
+    return StoredMessage(
+        offset=offset,
+        timestamp_us=3_000_000,
+        payload=payload,
+        message_id="",
+        headers={},
+        qos=1,
+        priority=1,
+        origin="blip",
+        sealed=False,
+    )
 
 
 def shown(payload: bytes, bytes_max: int | None = SHOWN_BYTES_MAX) -> tuple[object, str, bool]:
@@ -83,55 +118,54 @@ def test_a_cut_leaves_no_half_character() -> None:
     assert ("gqw=", "base64", True) == shown("\u20ac".encode()[1:] + b"x", 2)
 
 
-def test_a_message_is_shown_with_all_that_is_known(
-    client: TestClient, source: FakeSource
+def test_a_message_is_shown_with_all_that_the_log_knows(
+    client: TestClient, world: World
 ) -> None:
-    """The names of the fields are the API."""
-    source.messages.kept = [message(7, b'{"n": 1}', k="v")]
-    source.messages.next_offset = 8
-    page = client.get(READING, headers=ORDERS).json()
+    """The names of the fields are the API; a page's `next` is null at the end."""
+    world.publish("orders.a", b'{"n": 1}', b"2")
+    page = client.get(f"{READING}?limit=1", headers=ORDERS).json()
 
     expected = {
-        "offset": 7,
-        "timestamp": "1970-01-01T00:00:03Z",
+        "offset": 1,
+        "timestamp": "2027-01-15T08:00:00Z",
         "id": None,
         "payload": {"n": 1},
         "encoding": "json",
         "size": 8,
-        "headers": {"k": "v"},
+        "headers": {},
         "qos": 1,
         "priority": 1,
-        "origin": "blip",
+        "origin": "vibe",
         "sealed": False,
         "truncated": False,
     }
-    assert {"messages": [expected], "next": 8} == page
-    assert expected == client.get(f"{READING}/7", headers=ORDERS).json()
+    assert {"messages": [expected], "next": 2} == page
+    assert expected == client.get(f"{READING}/1", headers=ORDERS).json()
 
 
-def test_a_page_is_asked_for_by_offset_time_and_order(
-    client: TestClient, source: FakeSource
-) -> None:
-    """Nothing said is everything from the beginning on."""
-    client.get(READING, headers=ORDERS)
-    client.get(f"{READING}?from=5&limit=9&order=desc", headers=ORDERS)
-    client.get(f"{READING}?time=1970-01-01T00:00:01Z", headers=ORDERS)
+def test_a_page_is_asked_for_by_offset_time_and_order(client: TestClient, world: World) -> None:
+    """Without parameters it begins with the oldest message."""
+    for payload in (b"1", b"2", b"3"):
+        world.publish("orders.a", payload)
+        world.clock.advance(1.0)
+    queries = ("", "?from=2", "?from=3&limit=1&order=desc", "?time=2027-01-15T08:00:01Z")
+    pages = [client.get(f"{READING}{query}", headers=ORDERS).json() for query in queries]
 
-    assert [
-        ("orders.a", None, None, 100, False),
-        ("orders.a", 5, None, 9, True),
-        ("orders.a", None, 1_000_000, 100, False),
-    ] == source.messages.asked
+    assert [[1, 2, 3], [2, 3], [2], [2, 3]] == [
+        [one["payload"] for one in page["messages"]] for page in pages
+    ]
 
 
-def test_a_message_that_is_not_there_is_404(client: TestClient) -> None:
-    """The source knows which are."""
+def test_an_unknown_message_is_404(client: TestClient, world: World) -> None:
+    """An offset that holds no message of the topic."""
+    world.publish("orders.a", b"1")
+
     assert 404 == client.get(f"{READING}/9", headers=ORDERS).status_code
 
 
 @pytest.mark.parametrize("offset", ["0", "x", "-1", "1.5", str(2**64), 5000 * "9"])
-def test_where_no_message_can_be_none_is_looked_for(client: TestClient, offset: str) -> None:
-    """404, in words that say what an offset is."""
+def test_an_offset_is_a_whole_number(client: TestClient, offset: str) -> None:
+    """404, and the answer says what an offset is."""
     answer = client.get(f"{READING}/{offset}", headers=ORDERS)
 
     assert (404, {"error": "no such message: offsets are whole numbers from 1 on"}) == (
@@ -140,233 +174,172 @@ def test_where_no_message_can_be_none_is_looked_for(client: TestClient, offset: 
     )
 
 
-def test_reading_needs_subscribe_and_posting_publish(client: TestClient) -> None:
-    """To administer is neither."""
+def test_reading_needs_the_permission_to_subscribe(client: TestClient) -> None:
+    """An administrator's key does not imply it, and neither does publishing."""
     answers = [
-        client.get(POSTING, headers=ORDERS),
+        client.get("/api/topics/in.a/messages", headers=ORDERS),
         client.get(READING, headers=ADMIN),
         client.get(f"{READING}/1", headers=ADMIN),
-        client.post(READING, headers=ORDERS, json={"payload": 1}),
-        client.post(POSTING, headers=ADMIN, json={"payload": 1}),
     ]
 
-    assert 5 * [403] == [answer.status_code for answer in answers]
+    assert 3 * [403] == [answer.status_code for answer in answers]
 
 
-BODIES = {
-    b'{"payload": "text"}': (b"text", {}, 1, 1),
-    b'{"payload": {"n":  1}}': (b'{"n":  1}', {}, 1, 1),
-    b'{"payload": 1e999}': (b"1e999", {}, 1, 1),
-    b'{"payload": null}': (b"null", {}, 1, 1),
-    b'{"payload_base64": "AP8="}': (b"\x00\xff", {}, 1, 1),
-    b'{"payload": "", "headers": {"k": "v"}, "qos": 0, "priority": 3}': (b"", {"k": "v"}, 0, 3),
-    '{"payload": "\u00fc\\n"}'.encode(): ("\u00fc\n".encode(), {}, 1, 1),
-    b'{"payload": "text", "encoding": "text"}': (b"text", {}, 1, 1),
-    b'{"payload": "text", "encoding": "json"}': (b'"text"', {}, 1, 1),
-    b'{"payload": 1, "offset": 7, "origin": "vibe"}': (b"1", {}, 1, 1),
-}
-
-
-@pytest.mark.parametrize(("body", "expected"), BODIES.items())
-def test_what_is_posted_is_published(
-    client: TestClient,
-    source: FakeSource,
-    body: bytes,
-    expected: tuple[bytes, dict[str, str], int, int],
+def test_messages_are_shown_on_a_thread(
+    client: TestClient, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A string is its text, other JSON its own bytes; one in memory has no offset."""
-    answer = client.post(POSTING, headers=ORDERS, content=body)
-
-    assert (201, {"offset": 1 if expected[2] else None}) == (answer.status_code, answer.json())
-    assert [("in.a", *expected)] == source.messages.published
-
-
-@pytest.mark.parametrize("payload", [b"text", b'"text"', b'{"n":  1}', b"\x00\xff", b"", b"7"])
-def test_what_is_shown_can_be_posted_again(
-    client: TestClient, source: FakeSource, payload: bytes
-) -> None:
-    """As it is, every field of it; the payload is the same to the byte."""
-    stored = message(5, payload)
-    body = msgspec.json.encode(as_json(stored, None))
-    answer = client.post(POSTING, headers=ORDERS, content=body)
-
-    assert 201 == answer.status_code
-    assert [
-        ("in.a", payload, stored.headers, stored.qos, stored.priority)
-    ] == source.messages.published
-
-
-BAD_BODIES = [
-    b"",
-    b"[]",
-    b"{}",
-    b'{"payload": 1, "payload_base64": ""}',
-    b'{"payload": 1, "offsets": 7}',
-    b'{"payload": 1, "encoding": "hex"}',
-    b'{"payload": "begin", "truncated": true}',
-    b'{"payload_base64": "!"}',
-    b'{"payload_base64": 1}',
-    b'{"payload": 1, "qos": 2}',
-    b'{"payload": 1, "qos": true}',
-    b'{"payload": 1, "priority": 4}',
-    b'{"payload": 1, "headers": {"k": 1}}',
-    b'{"payload": 1, "headers": {"": "v"}}',
-    b'{"payload": "\\ud800"}',
-    b'{"payload": "\xff"}',
-    b'{"payload": {"k": "\xff"}}',
-    b'{"payload": 1, "' + 9_999 * b"k" + b'": 1}',
-    b'{"payload": NaN}',
-    b'{"payload": ' + 5000 * b"[" + 5000 * b"]" + b"}",
-    json.dumps({"payload": 1, "headers": {"k": 70_000 * "v"}}).encode(),
-]
-
-
-@pytest.mark.parametrize("body", BAD_BODIES, ids=range(len(BAD_BODIES)))
-def test_a_bad_message_is_refused_in_one_line(
-    client: TestClient, source: FakeSource, body: bytes
-) -> None:
-    """400, short, and nothing is published."""
-    answer = client.post(POSTING, headers=ORDERS, content=body)
-
-    assert 400 == answer.status_code
-    assert len(answer.json()["error"]) < 250
-    assert [] == source.messages.published
-
-
-def test_a_payload_of_the_largest_size_is_taken_and_no_larger() -> None:
-    """However it was encoded."""
-    largest = base64.b64encode(bytes(PAYLOAD_BYTES_MAX)).decode()
-    posted = read_posted(json.dumps({"payload_base64": largest}).encode())
-
-    assert PAYLOAD_BYTES_MAX == len(payload_of(posted))
-    with pytest.raises(HTTPException) as raised:
-        payload_of(
-            Posted(payload_base64=base64.b64encode(bytes(PAYLOAD_BYTES_MAX + 1)).decode())
-        )
-    assert 413 == raised.value.status_code
-
-
-def test_a_body_without_a_length_is_taken_as_well(
-    client: TestClient, source: FakeSource
-) -> None:
-    """It may be large, and waits for its turn among those."""
-    answer = client.post(POSTING, headers=ORDERS, content=iter([b'{"payload"', b": 1}"]))
-
-    assert 201 == answer.status_code
-    assert [b"1"] == [published[1] for published in source.messages.published]
-
-
-def test_a_body_beyond_its_bound_is_413(
-    client: TestClient, source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether it says its length or not, it is not held."""
-    monkeypatch.setattr(messages, "POST_BYTES_MAX", 99)
-    body = json.dumps({"payload": 100 * "x"}).encode()
-    answers = [
-        client.post(POSTING, headers=ORDERS, content=content)
-        for content in (body, iter([body]))
-    ]
-
-    assert [413, 413] == [answer.status_code for answer in answers]
-    assert [] == source.messages.published
-
-
-class Poster:
-    """A peer that posts a message without saying how long it is, when it is told to."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.asked = asyncio.Event()  # the application waits for the body
-        self.send = asyncio.Event()
-        self.status = 0
-        scope: Scope = {
-            "type": "http",
-            "method": "POST",
-            "path": POSTING,
-            "raw_path": POSTING.encode(),
-            "query_string": b"",
-            "headers": [
-                (b"authorization", ORDERS["Authorization"].encode()),
-                (b"host", b"localhost"),
-            ],
-        }
-        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
-
-    async def _receive(self) -> Message:
-        self.asked.set()
-        await self.send.wait()
-        return {"type": "http.request", "body": b'{"payload": 1}', "more_body": False}
-
-    async def _send(self, message: Message) -> None:
-        self.status = message.get("status", self.status)
-
-
-@pytest.mark.asyncio
-async def test_so_many_large_bodies_are_read_at_once(source: FakeSource) -> None:
-    """The others wait, unread, until one is through: that bounds the memory."""
-    app = build_app(source, loopback=True)
-    posters = [Poster(app) for _ in range(LARGE_AT_ONCE_MAX + 1)]
-    async with asyncio.timeout(20):
-        for poster in posters[:LARGE_AT_ONCE_MAX]:
-            await poster.asked.wait()
-        for _ in range(100):  # turns of the loop, in which the last one could begin
-            await asyncio.sleep(0)
-        assert not posters[-1].asked.is_set()
-        for poster in posters:
-            poster.send.set()
-            await poster.task
-
-    assert [201] * len(posters) == [poster.status for poster in posters]
-
-
-def test_what_is_large_is_read_and_shown_on_a_thread(
-    client: TestClient, source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The event loop does not wait for it; what is small is not worth a thread."""
-    source.messages.kept = [message(1, b"x")]
-    beside: dict[str, bool] = {}
+    """Large payloads do not block the event loop."""
+    world.publish("orders.a", b"x")
+    on_thread: dict[str, bool] = {}
 
     def noted(name: str, found: Callable[..., object]) -> Callable[..., object]:
         def called(*given: object) -> object:
-            beside[name] = asyncio._get_running_loop() is None  # noqa: SLF001 - the other raises
+            on_thread[name] = asyncio._get_running_loop() is None  # noqa: SLF001 - the other raises
             return found(*given)
 
         return called
 
-    for name in ("taken", "page_of", "as_json"):
+    for name in ("page_of", "as_json"):
         monkeypatch.setattr(messages, name, noted(name, getattr(messages, name)))
-    large = json.dumps({"payload": BODY_BYTES_MAX * "x"}).encode()
-    assert 201 == client.post(POSTING, headers=ORDERS, content=large).status_code
-    assert beside.pop("taken")
-    assert 201 == client.post(POSTING, headers=ORDERS, content=b'{"payload": 1}').status_code
-    assert not beside.pop("taken")
     assert 200 == client.get(READING, headers=ORDERS).status_code
-    assert beside.pop("page_of")
-    beside.clear()
+    assert on_thread.pop("page_of")
+    on_thread.clear()
     assert 200 == client.get(f"{READING}/1", headers=ORDERS).status_code
-    assert beside.pop("as_json")
+    assert on_thread.pop("as_json")
 
 
-def test_a_full_queue_is_409(client: TestClient, source: FakeSource) -> None:
-    """The source says why."""
-    source.messages.refusal = QueueFullError()
-    answer = client.post(POSTING, headers=ORDERS, json={"payload": 1})
+@pytest.mark.asyncio
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("limit", [1, 4, 100])
+@pytest.mark.parametrize("segment_bytes", [65_536, 2**20])
+async def test_messages_come_in_pages_both_ways(
+    limit: int, newest_first: bool, segment_bytes: int
+) -> None:
+    """Each once, whatever lies between them in the log, over segments too."""
+    expected = [b"%02d" % number for number in range(10)]
+    world = World(wal={"segment_bytes": segment_bytes})
+    for payload in expected:
+        world.publish("t", payload)
+        world.publish("other", 20_000 * b"x")
+    found = await payloads(world, limit=limit, newest_first=newest_first)
 
-    assert (409, {"error": "the queue is full"}) == (answer.status_code, answer.json())
+    assert (expected[::-1] if newest_first else expected) == found
 
 
-@given(st.text("Az09+/", max_size=9), st.text("=", max_size=3), st.sampled_from(["", *"\n-_A"]))
-def test_the_pattern_of_base64_says_what_is_taken(begun: str, filled: str, end: str) -> None:
-    """Whoever reads it in the description is told no other rule."""
-    assume(
-        len(begun) % 4 or not filled
-    )  # padding where none is due is let pass by some Pythons
-    text = begun + filled + end
-    posted = Posted(payload_base64=text)
-    try:
-        payload_of(posted)
-    except HTTPException:
-        taken = False
-    else:
-        taken = True
+@pytest.mark.asyncio
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_a_page_ends_when_enough_was_read(
+    monkeypatch: pytest.MonkeyPatch, newest_first: bool
+) -> None:
+    """By bytes and by ids that were searched: it is short then, and says where to go on."""
+    expected = [b"%02d" % number for number in range(7)]
+    world = World()
+    for payload in expected:
+        world.publish("t", payload)
+        world.publish("other", b"x")
+    for bound in ("READ_BYTES_MAX", "READ_ROWS_MAX", "GROUP_MESSAGES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(messages, bound, 2)
+            first = await page(world, newest_first=newest_first)
+            if bound == "READ_BYTES_MAX":
+                assert 1 == len(first.messages)
+            found = await payloads(world, limit=100, newest_first=newest_first)
+            assert (expected[::-1] if newest_first else expected) == found
 
-    assert taken == jsonschema_rs.is_valid({"pattern": BASE64_PATTERN}, text)
+
+@pytest.mark.asyncio
+async def test_one_page_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one message: what is read is held until it is answered, and that is the bound."""
+    began = 0
+    may_end = asyncio.Event()
+
+    async def slowly(*given: Any, **named: Any) -> object:  # noqa: ANN401 - handed on as they come
+        nonlocal began
+        began += 1
+        await may_end.wait()
+        return await read_log(*given, **named)
+
+    world = World()
+    world.publish("t", b"x")
+    monkeypatch.setattr(messages, "read_log", slowly)
+    asked = [
+        asyncio.ensure_future(asking)
+        for asking in (page(world), world.status.messages.one("t", 1), page(world))
+    ]
+    for _ in range(100):  # turns of the loop, in which the others could begin
+        await asyncio.sleep(0)
+    assert 1 == began
+    may_end.set()
+    await asyncio.gather(*asked)
+
+    assert 3 == began
+
+
+@pytest.mark.asyncio
+async def test_a_page_begins_at_a_time() -> None:
+    """Forwards with the first that is not older, backwards with the last that is not newer."""
+    world = World()
+    start_us = world.clock.now_us()
+    for number in range(5):
+        world.publish("t", b"%d" % number)
+        world.clock.advance(1.0)
+    middle_us = start_us + 2 * SECOND_US
+    forwards = await page(world, time_us=middle_us)
+    backwards = await page(world, time_us=middle_us, newest_first=True)
+
+    assert [b"2", b"3", b"4"] == [message.payload for message in forwards.messages]
+    assert [b"2", b"1", b"0"] == [message.payload for message in backwards.messages]
+    assert [] == (await page(world, time_us=start_us + 99 * SECOND_US)).messages
+
+
+@pytest.mark.asyncio
+async def test_a_publishers_id_stands_beside_the_headers() -> None:
+    """Not among them."""
+    async with running_broker() as broker:
+        async with braidmq.connect(broker.url("vibe")) as client:
+            await client.publish("t", b'{"n": 1}', headers={"k": "v"}, priority=2)
+        (message,) = (
+            await status_of(broker).messages.page(
+                "t", from_offset=None, time_us=None, limit=9, newest_first=False
+            )
+        ).messages
+        alone = await status_of(broker).messages.one("t", message.offset)
+
+        assert message == alone
+        assert (b'{"n": 1}', "vibe", 2, "v") == (
+            message.payload,
+            message.origin,
+            message.priority,
+            message.headers["k"],
+        )
+        assert message.message_id
+        assert "" not in message.headers
+
+
+@pytest.mark.asyncio
+async def test_what_is_not_there_is_told() -> None:
+    """An unknown topic, an offset of another topic, one that is not written yet."""
+    world = World()
+    world.publish("t", b"x")
+    world.publish("other", b"x")
+    source = world.status.messages
+    with pytest.raises(UnknownTopicError):
+        await source.one("none", 1)
+    for offset in (2, 3, 2**64 - 1):
+        with pytest.raises(UnknownMessageError):
+            await source.one("t", offset)
+    past = await page(world, from_offset=2**64 - 1)
+
+    assert ([], None) == (past.messages, past.next_offset)
+
+
+def test_sealed_is_a_box_of_a_known_key() -> None:
+    """Long enough, with a sender's key, and no JSON."""
+    key = {"senderPublicKey": base64.b64encode(bytes(32)).decode()}
+
+    assert is_sealed(bytes(40), key)
+    assert not is_sealed(bytes(39), key)
+    assert not is_sealed(bytes(40), {})
+    assert not is_sealed(bytes(40), {"senderPublicKey": "AA=="})
+    assert not is_sealed(bytes(40), {"senderPublicKey": "!"})
+    assert not is_sealed(b'"' + 40 * b"x" + b'"', key)

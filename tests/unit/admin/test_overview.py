@@ -1,21 +1,24 @@
-"""The overview: the source's facts, who asks, and what runs compiled."""
+"""The overview: the broker's facts, the principal, and what runs compiled."""
 
+from pathlib import Path
+
+import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.http.app import build_app
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, bearer
+from braidmq import __version__
+from braidmq.server.config.config import BlipConfig, Config
+from tests.integration.blip.peer import broker_at, connected
+from tests.unit.admin.world import ADMIN_KEY, ORDERS_KEY, World, bearer
 
 
-def overview(key: str) -> dict[str, object]:
-    client = TestClient(build_app(FakeSource(), loopback=True), base_url="http://127.0.0.1:1")
-    answer = client.get("/api/overview", headers=bearer(key))
-    found: dict[str, object] = answer.json()
+def overview(client: TestClient, key: str) -> dict[str, object]:
+    found: dict[str, object] = client.get("/api/overview", headers=bearer(key)).json()
     return found
 
 
-def test_the_overview_says_what_runs_compiled() -> None:
-    """Beside what the source says: every hot module is in one of the two lists."""
-    build = overview(ORDERS_KEY)["build"]
+def test_the_overview_shows_what_runs_compiled(client: TestClient) -> None:
+    """Every hot module is in one of the two lists."""
+    build = overview(client, ORDERS_KEY)["build"]
     assert isinstance(build, dict)
 
     assert build["compiled"] == (not build["interpreted_modules"])
@@ -24,16 +27,46 @@ def test_the_overview_says_what_runs_compiled() -> None:
     )
 
 
-def test_the_overview_says_who_asks() -> None:
-    """The page shows what its key may do."""
-    shown = [(o["principal"], o["admin"]) for o in (overview(ADMIN_KEY), overview(ORDERS_KEY))]
+def test_the_overview_shows_the_principal(client: TestClient) -> None:
+    """The dashboard shows what its key may do."""
+    keys = (ADMIN_KEY, ORDERS_KEY)
+    shown = [(o["principal"], o["admin"]) for o in (overview(client, key) for key in keys)]
 
     assert [("ops", True), ("orders", False)] == shown
 
 
-def test_the_facts_are_the_sources() -> None:
-    """Under their own names, nulls included."""
-    found = overview(ADMIN_KEY)
+def test_the_facts_have_their_own_names(client: TestClient, world: World) -> None:
+    """Listeners that are off are null."""
+    world.status.addresses.update({"blip": "127.0.0.1:5555", "vibe": None})
+    found = overview(client, ADMIN_KEY)
 
-    assert ("1.2.3", True, "always") == (found["version"], found["dev"], found["fsync"])
+    assert (__version__, False, "always") == (found["version"], found["dev"], found["fsync"])
     assert {"blip": "127.0.0.1:5555", "vibe": None} == found["listeners"]
+
+
+@pytest.mark.asyncio
+async def test_the_overview_shows_the_metrics(tmp_path: Path) -> None:
+    """The same numbers, for a person."""
+    async with broker_at(tmp_path) as broker, connected(broker) as peer:
+        await peer.subscribe("t")
+        await peer.publish("t", b"x", b"y")
+        found = broker.daemon.status.overview()
+
+        assert (True, 1, 1, 2, 3) == (
+            found.ready,
+            found.topics,
+            found.subscriptions,
+            found.messages_published,
+            found.committed_id,
+        )
+        assert {"blip": 1, "vibe": 0, "qumbed": 0} == found.connections
+
+
+def test_listeners_with_tls_are_named(tmp_path: Path) -> None:
+    """A client must know how to speak to them; QUIC is never without."""
+    both = tmp_path / "both.pem"
+    both.touch()
+    blip = BlipConfig(tls_cert=both, tls_key=both)
+    worlds = [World(), World(blip=Config(blip=blip).blip.model_dump())]
+
+    assert [["qumbed"], ["qumbed", "blip"]] == [w.status.overview().tls for w in worlds]

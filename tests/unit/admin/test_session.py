@@ -1,34 +1,39 @@
-"""Who is asking, with a key and without."""
+"""The session: what the dashboard learns with a key and without."""
 
 import pytest
 from starlette.testclient import TestClient
 
-from braidmq.admin.http.app import build_app
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource, bearer
+from braidmq import __version__
+from tests.unit.admin.world import ADMIN_KEY, ORDERS_KEY, World, bearer
 
 
 @pytest.fixture
 def client() -> TestClient:
-    return TestClient(build_app(FakeSource(), loopback=True), base_url="http://127.0.0.1:9100")
+    return World(dev=True).client()
 
 
-def test_without_a_key_it_says_what_runs(client: TestClient) -> None:
-    """The page asks before it has one; nothing else is told."""
-    assert {"version": "1.2.3", "dev": True} == client.get("/api/session").json()
+def test_without_a_key_it_shows_the_version(client: TestClient) -> None:
+    """The dashboard asks before it has a key; nothing else is shown."""
+    assert {"version": __version__, "dev": True} == client.get("/api/session").json()
 
 
 @pytest.mark.parametrize(
     ("key", "name", "admin"), [(ADMIN_KEY, "ops", True), (ORDERS_KEY, "orders", False)]
 )
-def test_with_a_key_it_says_whose(client: TestClient, key: str, name: str, admin: bool) -> None:
-    """So that signing in can say who one is."""
+def test_with_a_key_it_shows_the_principal(
+    client: TestClient, key: str, name: str, admin: bool
+) -> None:
+    """The sign-in page can say which key was accepted."""
     answer = client.get("/api/session", headers=bearer(key))
 
-    assert {"version": "1.2.3", "dev": True, "principal": name, "admin": admin} == answer.json()
+    assert {
+        "version": __version__,
+        "dev": True,
+        "principal": name,
+        "admin": admin,
+    } == answer.json()
 
 
-def test_a_key_that_is_nobodys_is_401(client: TestClient) -> None:
+def test_an_unknown_key_is_401(client: TestClient) -> None:
     """A wrong key is not the same as none."""
-    answer = client.get("/api/session", headers={"Authorization": "Bearer wrong"})
-
-    assert 401 == answer.status_code
+    assert 401 == client.get("/api/session", headers=bearer("wrong")).status_code

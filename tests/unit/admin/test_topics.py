@@ -1,83 +1,218 @@
-"""Topics over HTTP: pages, what is asked for, and who sees which."""
+"""Topics over HTTP: pages in any order, searches, who sees which, and one in detail."""
 
 from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
 
-from tests.unit.admin.sources import (
-    ADMIN,
-    ORDERS,
-    FakeSource,
-    names_by_page,
-)
+from braidmq.admin.http.paging import PAGE_BYTES_MAX
+from braidmq.admin.topics import TopicsPage, Visible
+from braidmq.base.limits import TOPIC_BYTES_MAX
+from tests.integration.blip.peer import broker_at, connected
+from tests.unit.admin.queue_broker import status_of
+from tests.unit.admin.world import ADMIN, ORDERS, World, names_by_page
+
+COUNTS = {"b": 1, "A": 3, "ab": 2, "c/\u00fc": 3, "secret": 9}
 
 
-def test_topics_come_in_pages(client: TestClient, source: FakeSource) -> None:
-    """`next` is what to ask for after, and null at the end."""
-    source.topics.names = ["c", "a", "b/ü?&", "d"]
-    pages = names_by_page(client, "/api/topics", "topics", 3)
-
-    assert [["a", "b/ü?&", "c"], ["d"]] == pages
+def fill(world: World, *names: str) -> None:
+    for name in names:
+        world.publish(name, b"x")
 
 
-def test_a_topic_is_shown_with_its_numbers(client: TestClient, source: FakeSource) -> None:
-    """The names of the fields are the API."""
-    source.topics.names = ["a"]
-    page = client.get("/api/topics", headers=ADMIN).json()
-
-    expected = {"name": "a", "messages": 1, "last_offset": 2, "subscriptions": 3}
-    assert {"topics": [expected], "next": None, "total": 1} == page
+@pytest.fixture
+def filled(world: World) -> World:
+    for name, count in COUNTS.items():
+        world.publish(name, *count * [b"x"])
+    return world
 
 
-def test_a_key_sees_the_topics_that_it_may_use(client: TestClient, source: FakeSource) -> None:
-    """Publishing or subscribing is enough; names of other people's topics stay theirs."""
-    source.topics.names = ["in.a", "orders.b", "secret.c"]
-    page = client.get("/api/topics", headers=ORDERS).json()
-
-    assert ["in.a", "orders.b"] == [topic["name"] for topic in page["topics"]]
+def visible(name: str) -> bool:
+    return name != "secret"
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "", "1.5", "\u0663", 5000 * "9"])
-def test_a_bad_limit_is_refused(client: TestClient, limit: str) -> None:
-    """400, and what would be good."""
-    response = client.get("/api/topics", headers=ADMIN, params={"limit": limit})
+async def pages(
+    world: World, *, sort: str, limit: int, sees: Visible | None = visible
+) -> list[TopicsPage]:
+    found: list[TopicsPage] = []
+    after: str | None = ""
+    while after is not None:
+        page = await world.status.topics.page(
+            after=after, limit=limit, search="", sort=sort, visible=sees
+        )
+        found.append(page)
+        after = page.next
+    return found
 
-    assert 400 == response.status_code
-    assert {"error": "limit must be a whole number from 1 to 1000"} == response.json()
+
+SORTED = {
+    "name": ["A", "ab", "b", "c/\u00fc"],
+    "messages": ["A", "c/\u00fc", "ab", "b"],  # equals by name
+    "last": ["c/\u00fc", "ab", "A", "b"],
+}
 
 
-def test_search_and_sort_are_handed_on(client: TestClient, source: FakeSource) -> None:
-    """By name, unless something else is said; any other word is refused."""
-    client.get("/api/topics", headers=ADMIN)
-    client.get("/api/topics?search=%C3%BC&sort=messages", headers=ADMIN)
-    refused = client.get("/api/topics?sort=size", headers=ADMIN)
+@pytest.mark.asyncio
+@pytest.mark.parametrize("limit", [1, 3, 10])
+@pytest.mark.parametrize(("sort", "expected"), SORTED.items())
+async def test_topics_come_in_pages_of_any_order(
+    filled: World, sort: str, expected: list[str], limit: int
+) -> None:
+    """Each topic is on one page; what may not be seen is not counted either."""
+    found = await pages(filled, sort=sort, limit=limit)
 
-    assert [("", "name"), ("\u00fc", "messages")] == source.topics.asked
+    assert expected == [topic.name for page in found for topic in page.topics]
+    assert {4} == {page.total for page in found}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("sort", SORTED)
+@pytest.mark.parametrize("sees", [visible, None])
+async def test_long_names_come_on_shorter_pages(
+    world: World, sort: str, sees: Visible | None
+) -> None:
+    """A page ends at so many bytes of names, and the next one continues without a gap."""
+    names = [f"{n:02}{TOPIC_BYTES_MAX * 'x'}"[:TOPIC_BYTES_MAX] for n in range(20)]
+    fill(world, *names)
+    found = await pages(world, sort=sort, limit=1_000, sees=sees)
+
+    shown = [[topic.name for topic in page.topics] for page in found]
+    assert sorted(names) == sorted(name for page in shown for name in page)
+    assert [16, 4] == [len(page) for page in shown]
+    assert PAGE_BYTES_MAX >= max(sum(map(len, page)) for page in shown)
+    assert {20} == {page.total for page in found}
+
+
+def test_an_administrator_gets_the_same_pages(filled: World) -> None:
+    """The fast path over the sorted names has the same order; `next` is null at the end."""
+    found = names_by_page(filled.client(), "/api/topics", "topics", 4)
+
+    assert [["A", "ab", "b", "c/\u00fc"], ["secret"]] == found
+
+
+def test_a_new_topic_is_listed_at_once(filled: World) -> None:
+    """The sorted names are kept only until there is a new topic."""
+    client = filled.client()
+    before = client.get("/api/topics", headers=ADMIN).json()
+    fill(filled, "B")
+    page = client.get("/api/topics?after=A&limit=1", headers=ADMIN).json()
+
+    expected = {"name": "B", "messages": 1, "last_offset": 19, "subscriptions": 0}
+    assert (5, [expected], 6) == (before["total"], page["topics"], page["total"])
+
+
+SEARCHES = [("a", ["A", "ab"]), ("%C3%9C", ["c/\u00fc"]), ("x", [])]
+
+
+@pytest.mark.parametrize(("search", "expected"), SEARCHES)
+def test_a_search_matches_any_part_of_a_name_in_any_case(
+    filled: World, search: str, expected: list[str]
+) -> None:
+    """The total counts what matches."""
+    page = filled.client().get(f"/api/topics?search={search}", headers=ADMIN).json()
+
+    assert (expected, len(expected)) == ([t["name"] for t in page["topics"]], page["total"])
+
+
+def test_topics_are_sorted_as_asked(filled: World) -> None:
+    """By name by default; an unknown sort is refused."""
+    client = filled.client()
+    sorts = ("", "?sort=messages", "?sort=size")
+    *sorted_pages, refused = (client.get(f"/api/topics{s}", headers=ADMIN) for s in sorts)
+
+    assert ["A", "secret"] == [page.json()["topics"][0]["name"] for page in sorted_pages]
     assert (400, {"error": "sort must be one of name, messages, last"}) == (
         refused.status_code,
         refused.json(),
     )
 
 
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "", "1.5", "\u0663", 5000 * "9"])
+def test_a_bad_limit_is_refused(client: TestClient, limit: str) -> None:
+    """400, and what would be valid."""
+    response = client.get("/api/topics", headers=ADMIN, params={"limit": limit})
+
+    assert 400 == response.status_code
+    assert {"error": "limit must be a whole number from 1 to 1000"} == response.json()
+
+
+@pytest.mark.parametrize(
+    "after", ["x", "1", ":x", "-1:a", "1.5:a", 30 * "9" + ":a", "\u0663:a"]
+)
+def test_a_ranked_page_continues_only_from_the_next_of_another(
+    client: TestClient, after: str
+) -> None:
+    """Sorts by number have a form of `next` of their own."""
+    params = {"after": after, "sort": "last"}
+
+    assert 400 == client.get("/api/topics", headers=ADMIN, params=params).status_code
+
+
+def test_a_key_sees_the_topics_that_it_may_use(client: TestClient, world: World) -> None:
+    """Permission to publish or to subscribe is enough; other topics stay hidden."""
+    fill(world, "in.a", "orders.b", "secret.c")
+    page = client.get("/api/topics", headers=ORDERS).json()
+
+    assert ["in.a", "orders.b"] == [topic["name"] for topic in page["topics"]]
+
+
 @pytest.mark.parametrize(
     "name", ["a", "a/messages", "a/b/c", "?x=1&y", "#", "%2F", "\u202e", "/"]
 )
-def test_a_topic_is_found_by_any_name(
-    client: TestClient, source: FakeSource, name: str
-) -> None:
-    """What is percent-encoded belongs to the name, and slashes are part of it."""
-    source.topics.names = [name]
+def test_a_topic_is_found_by_any_name(client: TestClient, world: World, name: str) -> None:
+    """Percent-encoded characters belong to the name, slashes included."""
+    fill(world, name)
     answer = client.get(f"/api/topics/{quote(name, safe='')}", headers=ADMIN)
 
     assert (200, name) == (answer.status_code, answer.json()["name"])
 
 
-def test_a_topic_that_may_not_be_seen_is_403(client: TestClient, source: FakeSource) -> None:
-    """Whether it is there or not; one that may be seen and is not there is 404."""
-    source.topics.names = ["secret.a", "orders.a"]
+def test_a_topic_that_may_not_be_seen_is_403(client: TestClient, world: World) -> None:
+    """Whether it exists or not; one that may be seen and does not exist is 404."""
+    fill(world, "secret.a", "orders.a")
     paths = ("secret.a", "secret.none", "orders.a", "in.none")
     answers = [client.get(f"/api/topics/{path}", headers=ORDERS) for path in paths]
 
     assert [403, 403, 200, 404] == [answer.status_code for answer in answers]
     assert {"error": "no such topic"} == answers[-1].json()
+
+
+def test_a_topic_shows_where_it_begins_and_ends(client: TestClient, world: World) -> None:
+    """The offsets in the log, and the time of the newest message."""
+    world.publish("other", b"x")
+    world.publish("t", b"x", b"y")
+
+    assert {
+        "name": "t",
+        "messages": 2,
+        "last_offset": 3,
+        "first_offset": 2,
+        "subscriptions": 0,
+        "is_queue": False,
+        "schema": None,
+        "last_timestamp": "2027-01-15T08:00:00Z",
+    } == client.get("/api/topics/t", headers=ADMIN).json()
+
+
+@pytest.mark.asyncio
+async def test_subscriptions_of_a_topic_are_counted() -> None:
+    """A topic that was only subscribed to has no first message."""
+    async with broker_at() as broker, connected(broker) as peer:
+        await peer.subscribe("quiet")
+        detail = await status_of(broker).topics.detail("quiet")
+
+        assert (0, None, None, 1) == (
+            detail.messages,
+            detail.first_offset,
+            detail.last_timestamp,
+            detail.subscriptions,
+        )
+
+
+def test_before_recovery_there_are_none() -> None:
+    """503, while the log is read."""
+    client = World(recovered=False).client()
+
+    assert [503, 503] == [
+        client.get(path, headers=ADMIN).status_code for path in ("/api/topics", "/api/topics/a")
+    ]

@@ -12,8 +12,8 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from braidmq.broker import records
 from braidmq.broker.broker import DELIVERED, EMPTY, MAINTENANCE_US, UNKNOWN, WAIT
+from braidmq.broker.delivery.subscriptions import Consumer
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Consumer
 from tests.unit.broker.drive import MS, ROOM_BYTES, S, peer_of
 from tests.unit.broker.oracle import Known, Sub
 from tests.unit.broker.pair import TOPICS, Pair
@@ -105,7 +105,9 @@ class Model(Pair):
     def attach_as_anyone(self, subscription_id: int, owner: str) -> None:
         sub = self.oracle.subs.get(subscription_id)
         is_own = sub is not None and sub in self.started() and sub.owner == owner
-        assert is_own == (self.drive.broker.attach(peer_of(owner), subscription_id) is not None)
+        assert is_own == (
+            self.drive.broker.subscriptions.attach(peer_of(owner), subscription_id) is not None
+        )
 
     @rule(data=st.data(), count=st.integers(1, 4))
     def poll(self, data: st.DataObject, count: int) -> None:

@@ -1,19 +1,19 @@
-"""What tests of commands that ask a broker share: one that is made up, on a real socket."""
+"""What tests of commands that ask a broker share: a broker, and its API on a real socket."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.admin.sources import FakeSource
+from tests.unit.admin.world import World
 from tests.unit.cli.serving import serving
 
 
 @pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
+def world() -> World:
+    return World()
 
 
 @pytest.fixture
-def port(source: FakeSource) -> Iterator[int]:
-    with serving(source) as port:
+def port(world: World) -> Iterator[int]:
+    with serving(world) as port:
         yield port

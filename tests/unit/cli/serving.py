@@ -9,19 +9,19 @@ from pathlib import Path
 
 from braidmq.admin.http.app import build_app
 from braidmq.admin.http.server import AdminServer
-from tests.unit.admin.sources import ADMIN_KEY, FakeSource
+from tests.unit.admin.world import ADMIN_KEY, World
 
 START_S_MAX = 30
 
 
 @contextmanager
-def serving(source: FakeSource, certificate: Path | None = None) -> Iterator[int]:
-    """Serve *source* and give the port; with TLS when there is a file with both its parts."""
+def serving(world: World, certificate: Path | None = None) -> Iterator[int]:
+    """Serve the API of *world* and give the port; with TLS if there is a certificate."""
     port: Future[int] = Future()
     stop: Future[asyncio.Event] = Future()
     loop = asyncio.new_event_loop()
     thread = threading.Thread(
-        target=loop.run_until_complete, args=(_serve(source, certificate, port, stop),)
+        target=loop.run_until_complete, args=(_serve(world, certificate, port, stop),)
     )
     thread.start()
     try:
@@ -38,13 +38,13 @@ def url(port: int, key: str = ADMIN_KEY) -> str:
 
 
 async def _serve(
-    source: FakeSource,
+    world: World,
     certificate: Path | None,
     port: "Future[int]",
     stop: "Future[asyncio.Event]",
 ) -> None:
     server = AdminServer(
-        build_app(source, loopback=True),
+        build_app(world.status, loopback=True),
         host="127.0.0.1",
         port=0,
         tls_cert=certificate,

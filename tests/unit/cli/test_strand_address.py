@@ -1,30 +1,36 @@
 """A strand's address, found by that of the broker's HTTP side."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import trustme
 
-from braidmq.admin.overview import BrokerFacts
 from braidmq.base.errors import ConfigError
 from braidmq.cli.api import HttpError
 from braidmq.cli.main import main
 from braidmq.cli.strand_address import is_http, strand_address
 from braidmq.client.url import DEFAULT_PORTS, parse
-from tests.unit.admin.sources import ADMIN_KEY, FakeSource, some_facts
+from braidmq.server.access.keys import hash_key
+from tests.unit.admin.world import ADMIN_KEY, KEYS, World
 from tests.unit.cli.serving import serving, url
 
 
-class Told(FakeSource):
+class Told(World):
     """A broker that says what it listens on."""
 
-    def __init__(self, listeners: dict[str, str | None], *tls: str) -> None:
-        super().__init__()
-        self._facts = msgspec.structs.replace(some_facts(), listeners=listeners, tls=list(tls))
-
-    def overview(self) -> BrokerFacts:
-        return self._facts
+    def __init__(
+        self,
+        listeners: dict[str, str | None],
+        *tls: str,
+        **config: Any,  # noqa: ANN401 - as World's
+    ) -> None:
+        super().__init__(recovered=False, **config)
+        facts = msgspec.structs.replace(
+            self.status.overview(), listeners=listeners, tls=list(tls)
+        )
+        self.status.overview = lambda: facts  # type: ignore[method-assign]  # see above
 
 
 # What the broker says, which strand is asked for, and what comes of it.
@@ -43,10 +49,10 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize(("source", "strand", "expected"), FOUND.values(), ids=FOUND.keys())
-def test_the_broker_says_where_a_strand_is(source: Told, strand: str, expected: str) -> None:
+@pytest.mark.parametrize(("told", "strand", "expected"), FOUND.values(), ids=FOUND.keys())
+def test_the_broker_says_where_a_strand_is(told: Told, strand: str, expected: str) -> None:
     """Its port, and whether it has TLS; host and key are those of the URL."""
-    with serving(source) as port:
+    with serving(told) as port:
         assert expected.format(ADMIN_KEY) == strand_address(url(port), strand)
 
 
@@ -67,9 +73,8 @@ def test_the_usual_ports_are_those_of_the_client() -> None:
 
 def test_a_key_is_quoted_again() -> None:
     """Whatever it holds, it is the same key to the strand."""
-    source = Told({"blip": "127.0.0.1:77"})
-    source.principals["a/b@c:d"] = source.principals[ADMIN_KEY]
-    with serving(source) as port:
+    odd = {**KEYS[0], "hash": hash_key("a/b@c:d")}
+    with serving(Told({"blip": "127.0.0.1:77"}, auth={"keys": [odd]})) as port:
         found = strand_address(f"http://a%2Fb%40c%3Ad@127.0.0.1:{port}")
 
     assert "a/b@c:d" == parse(found).key
@@ -83,7 +88,7 @@ def test_a_strand_that_is_off_is_told(
     with serving(Told({"blip": None})) as port:
         assert 2 == main([*command, "--url", url(port)])
 
-    told = "error: --url: blip is off there; give the address of a strand that is on\n"
+    told = "error: --url: blip is off at that broker; give the address of a strand that is on\n"
     assert told == capsys.readouterr().err
 
 
@@ -98,7 +103,7 @@ def test_https_does_not_lead_to_a_strand_without_tls(
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     address = f"https://{ADMIN_KEY}@127.0.0.1:"
     with serving(Told({"blip": "127.0.0.1:77"}), both) as port:
-        told = "blip has no TLS there; if it needs none: blip://KEY@127.0.0.1:77"
+        told = "blip has no TLS there; to connect without it, use blip://KEY@127.0.0.1:77"
         with pytest.raises(ConfigError, match=told):
             strand_address(f"{address}{port}")
     with serving(Told({"blip": "127.0.0.1:77"}, "blip"), both) as port:

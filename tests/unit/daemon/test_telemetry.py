@@ -7,7 +7,7 @@ import pytest
 
 from braidmq.daemon.telemetry import Telemetry, topic_of, wanted_exporter
 from braidmq.testing.broker import running_broker
-from tests.unit.admin.queries.queue_broker import engine_of
+from tests.unit.admin.queue_broker import engine_of
 
 WANTED = {
     "": {},

@@ -10,13 +10,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import SpanKind, StatusCode
 
 import braidmq
-from braidmq.broker.subscriptions import Delivery
+from braidmq.broker.delivery.channels import Delivery
 from braidmq.broker.topics import Message
 from braidmq.daemon import tracing
 from braidmq.daemon.telemetry import topic_of
 from braidmq.daemon.tracing import Traces, make_provider
 from braidmq.testing.broker import RunningBroker, running_broker
-from tests.unit.admin.queries.queue_broker import engine_of, publish, status_of
+from tests.unit.admin.queue_broker import engine_of, publish, status_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -106,7 +106,7 @@ async def test_a_publishers_trace_goes_on() -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with running_broker() as broker:
         traced = Traced(broker)
-        await status_of(broker).messages.publish(
+        await status_of(broker).publishing.publish(
             "t", b"x", headers={"traceparent": parent}, qos=1, priority=1
         )
 

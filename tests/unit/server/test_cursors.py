@@ -5,12 +5,11 @@ import errno
 
 import pytest
 
-from braidmq.admin.cursors import CursorSnapshot
-from braidmq.admin.http.refusals import UnavailableError
 from braidmq.base.errors import CursorError, LogFullError, NotAllowedError
 from braidmq.broker.authorize import SUBSCRIBE, Grant, Principal
 from braidmq.broker.topics import Message, body_of
-from braidmq.server.cursors import CursorPlace, Cursors
+from braidmq.server.cursors import CursorPlace, Cursors, CursorState
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.testing.clock import FakeClock
 from tests.unit.server.sink.sink_world import ADA, BOB, OPS, SEGMENT_BYTES, SinkWorld
 
@@ -115,10 +114,8 @@ async def test_the_list_says_how_far_behind_each_is() -> None:
     await opened(world, 2)
     await opened(world, None, "day")
 
-    def row(name: str, place: int, lag: int) -> CursorSnapshot:
-        return CursorSnapshot(
-            name=name, principal="ada", initial=place, position=place, lag=lag
-        )
+    def row(name: str, place: int, lag: int) -> CursorState:
+        return CursorState(name=name, principal="ada", initial=place, position=place, lag=lag)
 
     assert [row("day", 5, 1), row("night", 2, 4)] == world.cursors.all()
 

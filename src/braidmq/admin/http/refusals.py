@@ -10,10 +10,10 @@
     |-- FanOutError          its letters are not sent back     409
     |-- LetterStaysError     this letter cannot be sent back   409
     |-- UnknownThingError    no such cursor, connection        404
-    |-- NotYoursError        it is somebody else's             403
-    `-- UnavailableError     not now, or not any more          503
+    `-- NotYoursError        it belongs to another principal   403
 
-They are raised by whoever answers for the broker, which need not know HTTP.
+What the engine cannot do now is an `UnavailableError` of `server.engine.refusals`, and is
+answered with 503; the engine need not know HTTP.
 """
 
 from braidmq.base.errors import BraidError
@@ -102,9 +102,3 @@ class NotYoursError(RefusedError):
     """Only its owner or an administrator may do it."""
 
     status = 403
-
-
-class UnavailableError(RefusedError):
-    """The broker cannot do it now: it is starting, ending, or its log takes nothing."""
-
-    status = 503

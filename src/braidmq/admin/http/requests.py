@@ -1,11 +1,12 @@
-"""What every request to the API brings: a key, a name, a page, a body; each is judged here.
+"""What a request to the API carries: a key, names, a body. Each is checked here.
 
-It answers nothing itself: what cannot be used is an HTTPException, in one line.
+Nothing here answers a request: what cannot be used raises an HTTPException with one line.
 """
 
 import asyncio
 import json
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -14,57 +15,53 @@ from braidmq.base.limits import KIB
 from braidmq.broker.authorize import Principal, authorize
 
 BODY_BYTES_MAX: Final = 64 * KIB
-"""What is posted describes a queue, or names one."""
+"""Bodies other than messages: they declare a queue, or name one."""
 
 BODY_S_MAX: Final = 10.0
-"""A body that takes longer to arrive would hold a connection's place for nothing."""
+"""A body that takes longer to arrive is refused: its connection is one of few."""
 
 NAME_SHOWN_CHARS_MAX: Final = 64
-"""What an error repeats of a name that was sent."""
+"""How much of a name an error repeats."""
 
 
-class KeySource(Protocol):
-    """Who knows the keys."""
-
-    def principal(self, key: str) -> Principal | None:
-        """Return whose API key this is, compared in constant time, or None."""
-        ...
+FindPrincipal = Callable[[str], Principal | None]
+"""Returns the principal of an API key, or None; it must compare in constant time."""
 
 
-def principal_of(request: Request, source: KeySource) -> Principal:
-    """Return who is asking.
+def principal_of(request: Request, find_principal: FindPrincipal) -> Principal:
+    """Return the principal whose key the request carries.
 
     Raises:
-        HTTPException: 401, there is no key or it is nobody's.
+        HTTPException: 401, the request has no key, or an unknown one.
     """
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     is_given = scheme.lower() == "bearer" and bool(key.strip())
-    principal = source.principal(key.strip()) if is_given else None
+    principal = find_principal(key.strip()) if is_given else None
     if principal is None:
-        needed = "an API key is needed: Authorization: Bearer KEY"
+        needed = "an API key is required: send the header Authorization: Bearer KEY"
         raise HTTPException(
             401,
-            "this API key is not known" if is_given else needed,
+            "authentication failed: unknown API key" if is_given else needed,
             headers={"WWW-Authenticate": "Bearer"},
         )
     return principal
 
 
 def allow(principal: Principal, operation: str, name: str) -> None:
-    """Let pass who may do *operation* with the queue called *name*.
+    """Check that *principal* may do *operation* with the topic or queue called *name*.
 
     Raises:
-        HTTPException: 403, the key may not.
+        HTTPException: 403, it may not.
     """
     if not authorize(principal, operation, name):
-        raise HTTPException(403, f"the key may not do this: {operation}")
+        raise HTTPException(403, f"this API key lacks the permission {operation}")
 
 
 def number_of(text: str | None, default: int, number_max: int) -> int | None:
-    """Return the number from 1 to *number_max* that *text* is, or None when it is none."""
+    """Return *text* as a number from 1 to *number_max*, None if it is no such number."""
     if text is None:
         return default
-    # Long digits are refused before they become a number.
+    # The length is checked first: converting very long digits would block the event loop.
     if text.isascii() and text.isdigit() and len(text) <= len(str(number_max)):
         number = int(text)
         if 1 <= number <= number_max:
@@ -73,9 +70,9 @@ def number_of(text: str | None, default: int, number_max: int) -> int | None:
 
 
 def is_small(request: Request) -> bool:
-    """Say whether a request announces a body that needs no care."""
+    """Return whether a request announces a body of at most BODY_BYTES_MAX."""
     if "transfer-encoding" in request.headers:
-        return False  # its length is then what comes, whatever it announces
+        return False  # a chunked body has no length to announce
     announced = number_of(request.headers.get("content-length"), 0, BODY_BYTES_MAX)
     return bool(announced)
 
@@ -84,8 +81,8 @@ async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """Return the body.
 
     Raises:
-        HTTPException: 413, longer than *bytes_max*; 408, longer in coming than BODY_S_MAX;
-            400, the peer left in the middle of it.
+        HTTPException: 413, it is longer than *bytes_max*; 408, it took longer than BODY_S_MAX
+            to arrive; 400, the client disconnected before its end.
     """
     body = bytearray()
     try:
@@ -95,17 +92,19 @@ async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
                 if len(body) > bytes_max:
                     raise HTTPException(413, f"the body is longer than {bytes_max} bytes")
     except ClientDisconnect:
-        raise HTTPException(400, "the body did not arrive") from None
+        raise HTTPException(400, "the connection closed before the body was complete") from None
     except TimeoutError:
-        raise HTTPException(408, "the body did not arrive in time") from None
+        raise HTTPException(
+            408, f"timed out: the body did not arrive within {BODY_S_MAX:.0f} seconds"
+        ) from None
     return bytes(body)
 
 
 def object_of(body: bytes, keys: frozenset[str]) -> dict[str, object]:
-    """Return the JSON object that *body* is.
+    """Return the JSON object in *body*.
 
     Raises:
-        HTTPException: 400, it is none, or has a key that is not among *keys*.
+        HTTPException: 400, it is not a JSON object, or has a key that is not among *keys*.
     """
     try:
         value = json.loads(body)
@@ -115,15 +114,17 @@ def object_of(body: bytes, keys: frozenset[str]) -> dict[str, object]:
         raise HTTPException(400, "the body is not a JSON object")
     for key in value:
         if key not in keys:
-            raise HTTPException(400, f"{shown(key)}: unknown; known are {_listed(keys)}")
+            raise HTTPException(
+                400, f"{shown(key)}: unknown field; known fields are {_listed(keys)}"
+            )
     return value
 
 
 def name_in(given: dict[str, object], key: str) -> str:
-    """Return the name that a body has under *key*.
+    """Return the queue's name that a body gives as *key*.
 
     Raises:
-        HTTPException: 400, it has none.
+        HTTPException: 400, the body gives none.
     """
     name = given.get(key)
     if not isinstance(name, str) or not name:
@@ -132,7 +133,7 @@ def name_in(given: dict[str, object], key: str) -> str:
 
 
 def shown(name: str, chars_max: int = NAME_SHOWN_CHARS_MAX) -> str:
-    """Return as much of a name as an error repeats, in what UTF-8 can say."""
+    """Return the part of a name that an error repeats, in valid UTF-8."""
     return name[:chars_max].encode(errors="replace").decode()
 
 

@@ -7,25 +7,25 @@ works on others and reports back.
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 
 from braidmq.base.errors import BraidError, LogFullError
 from braidmq.broker import state
 from braidmq.broker.authorize import Principal
-from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.broker.topics import Message
 from braidmq.server.access.user_administration import Outcome, administer
 from braidmq.server.access.users import Users
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.host import Host
+from braidmq.server.engine.refusals import SHUTTING_DOWN
+from braidmq.server.engine.waiting import Waiters
 from braidmq.wire.blip import messages
 
 _log = structlog.get_logger(__name__)
-
-SHUTTING_DOWN: Final = "the broker is shutting down"
 
 
 class Log(Protocol):
@@ -42,15 +42,6 @@ class Log(Protocol):
 
     def make_room(self) -> None:
         """Try to have the reserve again; then `room_made` is called if there is room."""
-
-
-class Awaited:
-    """Somebody who is told how the record with this id ended."""
-
-    def __init__(self, record_id: int, done: Callable[[str], None], *, lasts: bool) -> None:
-        self.record_id: int = record_id
-        self.done: Callable[[str], None] = done
-        self.lasts: bool = lasts  # what is refused is queued anew, with another id
 
 
 class Engine(Host):
@@ -82,7 +73,8 @@ class Engine(Host):
         self._numbers: int = 0  # given to connections so far
         self.rearm: Callable[[], None] = lambda: None
         self.users: Users | None = None
-        self._awaited: list[Awaited] = []
+        self.reads_done: int = 0  # backlog reads that have come back from the log
+        self.waiters: Waiters = Waiters(broker, self.end_turn)
 
     def start(self, log: Log) -> None:
         """Begin to work on a log that has been recovered."""
@@ -129,8 +121,12 @@ class Engine(Host):
 
     def end_turn(self) -> None:
         """Look after what the broker left to do."""
-        if self._in_turn or self._log is None:
+        if self._in_turn:
             return  # a connection that is being woken: the loop below goes on
+        if self._log is None:
+            if self.waiters.conditions:
+                self.waiters.wake_true()  # the log has failed; connections still close
+            return
         self._in_turn = True
         try:
             while True:
@@ -146,34 +142,21 @@ class Engine(Host):
             self._append(self._log)
         finally:
             self._in_turn = False
+        if self.waiters.conditions:
+            self.waiters.wake_true()
         self.rearm()
 
     def tick(self) -> None:
         """Do what has fallen due."""
         self.broker.tick(self._now_us())
-        for subscription in self.broker.take_leases_over():
+        for over in self.broker.take_leases_over():
             _log.info(
                 "subscription ended: its lease is over",
-                subscription=subscription.id,
-                topic=subscription.topic.name,
-                principal=subscription.principal,
+                subscription=over.subscription_id,
+                topic=over.topic,
+                principal=over.principal,
             )
         self.end_turn()
-
-    def when_committed(
-        self, record_id: int, done: Callable[[str], None], *, lasts: bool = False
-    ) -> None:
-        """Have *done* told "" once a record is committed, or why it never will be.
-
-        *lasts* is for what the broker queues anew when a full log refuses it (progress, the end
-        of a queue): it may use the log's reserve, and is given up on when that is used up, too.
-        """
-        if self.failed is not None:
-            done(str(self.failed))
-        elif record_id <= self.broker.committed_id:
-            done("")
-        else:
-            self._awaited.append(Awaited(record_id, done, lasts=lasts))
 
     # What the log reports.
 
@@ -186,8 +169,8 @@ class Engine(Host):
             self.tracing.committed(up_to, self._now_us())
         self.broker.committed(up_to, self._now_us())
         self._wake_waiting()
-        if self._awaited:
-            self._tell_awaited(up_to)
+        if self.waiters.commits:
+            self.waiters.wake_committed(up_to)
         if self._snapshot is not None and self._snapshot[0] <= up_to:
             self._save_snapshot()
         self.end_turn()
@@ -199,14 +182,19 @@ class Engine(Host):
         self._appending = False
         self._snapshot = None
         self._log_is_stuck = self.log_is_full
-        self._refuse_waiting(str(error), is_final=not isinstance(error, LogFullError))
         if isinstance(error, LogFullError):
+            self._refuse_waiting(str(error))
             self.log_is_full = True
-            self.end_turn()
         else:
+            self.waiters.fail(str(error))  # first: nothing that the log refuses comes again
+            self._refuse_waiting(str(error))
             self.failed = error
             self._log = None
+            for peer in self.broker.take_touched():  # publishers that waited for room
+                assert isinstance(peer, Connection)
+                peer.wake()
             self._fail(error)
+        self.end_turn()
 
     def backlog_read(
         self,
@@ -217,7 +205,8 @@ class Engine(Host):
         lost_count: int,
     ) -> None:
         """Take in backlog; *lost_count* ids of it were deleted by forced retention."""
-        self.broker.stats.lost_to_retention += lost_count
+        self.reads_done += 1
+        self.broker.stats.dropped.retention += lost_count
         self.broker.supply(request, found, reached_id, self._now_us())
         self.end_turn()
 
@@ -226,8 +215,6 @@ class Engine(Host):
         self.log_is_full = False
         self._log_is_stuck = False
         self.broker.accept_again()
-        if self.draining:
-            self.broker.refusal = SHUTTING_DOWN
         self.end_turn()
 
     # What the daemon asks.
@@ -252,8 +239,10 @@ class Engine(Host):
     def drain(self) -> None:
         """Accept no more durable publishes, and hand nothing more out."""
         self.draining = True
-        self.broker.refusal = SHUTTING_DOWN
         self.broker.stop_delivering()
+        self.broker.admission.drain(SHUTTING_DOWN)
+        self.waiters.drain()
+        self.end_turn()
 
     def next_number(self) -> int:
         """Return a number for a connection: the next one, over all strands."""
@@ -265,6 +254,12 @@ class Engine(Host):
         connection.strand = strand
         connection.number = number
         self.connections.add(connection)
+
+    def leave(self, connection: Connection) -> None:
+        """Take a connection that is closed off the open ones."""
+        self.connections.discard(connection)
+        if self.waiters.conditions:
+            self.waiters.wake_true()
 
     def say_goodbye(self) -> None:
         """Tell every peer that the broker ends; what goes back then counts as no attempt."""
@@ -310,7 +305,7 @@ class Engine(Host):
             for connection in starved:
                 connection.feed()
 
-    def _refuse_waiting(self, reason: str, *, is_final: bool) -> None:
+    def _refuse_waiting(self, reason: str) -> None:
         # It need not have been an append that failed: what is committed stays so.
         from_id = self.broker.committed_id + 1
         if self.tracing is not None:
@@ -319,24 +314,9 @@ class Engine(Host):
         for item in self.broker.refused(from_id, reason, self._now_us()):
             if isinstance(item, Message) and isinstance(item.publisher, Connection):
                 refused.setdefault(item.publisher, []).append(item)
-        again_id = self.broker.fence()
+        again_id = self.broker.barrier()
         for connection in self.connections:
             connection.refuse(from_id, refused.get(connection, []), again_id, reason)
-        self._refuse_awaited(again_id, reason, is_final=is_final or self._log_is_stuck)
+        if self.waiters.commits:
+            self.waiters.refuse_commits(again_id, reason, is_final=self._log_is_stuck)
         self._wake_waiting()
-
-    def _tell_awaited(self, up_to: int) -> None:
-        awaited = self._awaited
-        self._awaited = [one for one in awaited if one.record_id > up_to]
-        for one in awaited:
-            if one.record_id <= up_to:
-                one.done("")
-
-    def _refuse_awaited(self, again_id: int, reason: str, *, is_final: bool) -> None:
-        awaited = self._awaited
-        self._awaited = []
-        for one in awaited:
-            if not one.lasts or is_final:
-                one.done(reason)
-            else:
-                self.when_committed(again_id, one.done, lasts=True)

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from braidmq.admin.http import refusals
 from braidmq.broker.authorize import ADMIN, Principal, authorize
 from braidmq.columnar.flight import requests
 from braidmq.columnar.flight.failures import BrokenStreamError, UnavailableError
 from braidmq.columnar.flight.requests import BadRequestError, decode
 from braidmq.server.cursors import Cursors
+from braidmq.server.engine import refusals
 from braidmq.server.flight.calls import SHUTTING_DOWN
 from braidmq.server.sink import sink as sinks
 from braidmq.server.sink.stages import Stages

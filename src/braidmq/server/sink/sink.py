@@ -7,14 +7,12 @@ on when whoever committed it is gone, and when the log or a queue has been full.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from braidmq.admin.http.refusals import UnavailableError
-from braidmq.admin.queries.queue_administration import FindEngine, changing, committed
 from braidmq.base.errors import (
     BraidError,
     ConfigError,
@@ -24,9 +22,13 @@ from braidmq.base.errors import (
 )
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import MIB
+from braidmq.broker import overflow
 from braidmq.broker.authorize import ADMIN, Principal, authorize
+from braidmq.broker.broker import Broker
 from braidmq.broker.sinks import NAME_BYTES_MAX, STAGES_MAX, Intent, Row
 from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import FindEngine, changing
 from braidmq.server.sink.stages import Stages
 from braidmq.wal.wal import Wal
 
@@ -35,9 +37,6 @@ CHUNK_ROWS: Final = 1_000
 
 CHUNK_BYTES: Final = MIB
 """Bytes of their payloads, or a single row that is larger."""
-
-LOOK_S: Final = 0.05
-"""How often a batch that waits for room in the log or in a queue looks for it."""
 
 CARE_S: Final = 3600.0
 """How often old stages are looked for, and a batch that was given up on is tried again."""
@@ -148,7 +147,7 @@ class Sink:
                 _log.error("a sink's batch cannot be finished", reason=str(error))
             except OSError as error:
                 _log.error("the stages cannot be looked after", reason=str(error))
-            await asyncio.sleep(CARE_S)
+            await asyncio.sleep(CARE_S)  # a timer: nothing wakes a stage that grows old
 
     def _forget(self, task: asyncio.Task[SinkCommit]) -> None:
         self._tasks.discard(task)
@@ -214,7 +213,10 @@ class Sink:
         while sinks.open is intent:
             changing(engine)
             if engine.broker.refusal:
-                await self._wait(chunk, engine.broker.refusal)
+                chunk.log_wait(engine.broker.refusal)
+                await engine.waiters.until(
+                    lambda: not engine.broker.refusal or sinks.open is not intent
+                )
             elif intent.appended == intent.rows:
                 done_id = sinks.finish()
                 if await _is_committed(engine, done_id):
@@ -232,28 +234,19 @@ class Sink:
     async def _append(self, engine: Engine, chunk: "_Chunk") -> None:
         broker = engine.broker
         taken = broker.sinks.append(chunk.rows, broker.committed_id, engine.now_us())
-        waits: list[Awaitable[object]] = []
-        if taken:
-            waits.append(_is_committed(engine, broker.outgoing.last_id))
-        if taken == len(chunk.rows):
-            waits.append(chunk.read(chunk.start + taken))
-        else:
-            chunk.skip(taken)
-            waits.append(self._wait(chunk, broker.sinks.waits_for))
-        await asyncio.gather(*waits)
-
-    async def _wait(self, chunk: "_Chunk", reason: str) -> None:
-        if chunk.waits_for != reason:
-            chunk.waits_for = reason
-            intent = chunk.intent
-            _log.warning(
-                "a sink's batch waits",
-                reason=reason,
-                query=intent.query,
-                batch=intent.batch,
-                rows_left=intent.rows - intent.appended,
+        last_id = broker.outgoing.last_id
+        if taken == len(chunk.rows):  # read on while the log writes
+            await asyncio.gather(
+                _is_committed(engine, last_id), chunk.read(chunk.start + taken)
             )
-        await asyncio.sleep(LOOK_S)
+            return
+        chunk.skip(taken)
+        chunk.log_wait(broker.sinks.waits_for)
+        has_room = room_for(broker, chunk.rows[0][0])
+        if not taken or await _is_committed(engine, last_id):
+            await engine.waiters.until(
+                lambda: has_room() or broker.sinks.open is not chunk.intent
+            )
 
     async def _drop(self, principal: Principal, ids: Iterable[str]) -> None:
         in_use = self._in_use()
@@ -302,12 +295,24 @@ class _Chunk:
         self.rows = self.rows[count:]
         self.start += count
 
+    def log_wait(self, reason: str) -> None:
+        """Log that the batch waits, unless the last wait had the same reason."""
+        if self.waits_for != reason:
+            self.waits_for = reason
+            _log.warning(
+                "a sink's batch waits",
+                reason=reason,
+                query=self.intent.query,
+                batch=self.intent.batch,
+                rows_left=self.intent.rows - self.intent.appended,
+            )
+
     def _read(self, row: int) -> list[Row]:
         # On a thread; of the intent only what never changes is looked at.
         rows: list[Row] = []
         bytes_left = CHUNK_BYTES
         while row < self.intent.rows and len(rows) < CHUNK_ROWS and bytes_left > 0:
-            stage, at = self.intent.place(row)
+            stage, at = self.intent.locate(row)
             found = self._stages.read(stage.hex(), at, CHUNK_ROWS - len(rows), bytes_left)
             if not found:
                 raise DamagedStageError(stage.hex(), "it has lost rows")
@@ -317,9 +322,28 @@ class _Chunk:
         return rows
 
 
+def room_for(broker: Broker, topic_name: str) -> Callable[[], bool]:
+    """Return a condition that holds once a row that was not taken now is worth another try.
+
+    It need not be taken then, but something that its verdict depends on has changed: its queue
+    has room, the log refuses everything, or topics or queues have come or gone.
+    """
+    topics, queues = broker.topics, broker.queues.by_name
+    before = (len(topics), len(queues))
+
+    def holds() -> bool:
+        if broker.refusal or (len(topics), len(queues)) != before:
+            return True
+        topic = topics.find(topic_name)
+        queue = None if topic is None else topic.queue
+        return queue is not None and overflow.judge(queue) == overflow.ACCEPT
+
+    return holds
+
+
 async def _is_committed(engine: Engine, record_id: int) -> bool:
     try:
-        await committed(engine, record_id)
+        await engine.waiters.committed(record_id)
     except UnavailableError:
         return False  # whether that is final, the engine says
     return True

@@ -199,7 +199,7 @@ class TcpListener:
                 peer=wire.peer,
                 principal=None if connection.principal is None else connection.principal.name,
                 since_us=connection.since_us,
-                subscriptions=len(connection.consumers),
+                subscriptions=len(connection.consumers) + len(connection.queue_consumers),
                 in_bytes=wire.in_bytes,
                 out_bytes=wire.out_bytes,
                 close=wire.abort,
@@ -237,7 +237,7 @@ class TcpListener:
         connection = self._wires.pop(wire, None)
         if connection is None or self._engine is None:
             return
-        self._engine.connections.discard(connection)
+        self._engine.leave(connection)
         if not connection.is_authenticated:
             self.refused["unauthenticated"] += 1
         self._admission.leave(wire.peer_address)

@@ -7,9 +7,9 @@ from starlette.testclient import TestClient
 from braidmq.admin.http.app import endpoints_of
 from braidmq.admin.http.endpoints import Endpoint
 from braidmq.admin.http.openapi import VERSION, describe, operation_id, statuses_of
-from tests.unit.admin.sources import ADMIN, ORDERS, FakeSource
+from tests.unit.admin.world import ADMIN, ORDERS, World
 
-ENDPOINTS = endpoints_of(FakeSource(), loopback=True)
+ENDPOINTS = endpoints_of(World(recovered=False).status, loopback=True)
 
 
 def operations() -> dict[tuple[str, str], dict[str, object]]:

@@ -6,7 +6,6 @@ from braidmq.admin.http.refusals import (
     FanOutError,
     QueueExistsError,
     RefusedError,
-    UnavailableError,
     UnknownQueueError,
 )
 from braidmq.base.errors import BraidError
@@ -16,7 +15,6 @@ REFUSALS = [
     (UnknownQueueError("queue of dead letters"), 404, "no such queue of dead letters"),
     (QueueExistsError(), 409, "the queue exists with other options"),
     (FanOutError(), 409, "the letters of a fan-out go to its subscribers, not back"),
-    (UnavailableError("recovering the log"), 503, "recovering the log"),
 ]
 
 

@@ -21,7 +21,7 @@ from braidmq.admin.http.requests import (
     shown,
 )
 from braidmq.broker.authorize import PURGE_QUEUE, QUEUE_INFO
-from tests.unit.admin.sources import ADMIN_KEY, ORDERS_KEY, FakeSource
+from tests.unit.admin.world import ADMIN_KEY, ORDERS_KEY, World
 
 KEYS = frozenset({"name", "count"})
 
@@ -44,25 +44,28 @@ def asked(query: str = "", key: str = "", body: tuple[bytes, ...] = ()) -> Reque
 
 def test_the_key_says_who_asks() -> None:
     """Its principal is the one that every permission is asked of."""
-    assert "ops" == principal_of(asked(key=ADMIN_KEY), FakeSource()).name
+    assert (
+        "ops"
+        == principal_of(asked(key=ADMIN_KEY), World(recovered=False).status.principal).name
+    )
 
 
 @pytest.mark.parametrize("key", ["", "wrong"])
 def test_no_key_is_401(key: str) -> None:
     """So is one that is nobody's."""
     with pytest.raises(HTTPException) as raised:
-        principal_of(asked(key=key), FakeSource())
+        principal_of(asked(key=key), World(recovered=False).status.principal)
     assert 401 == raised.value.status_code
 
 
 def test_what_a_key_may_not_do_is_403() -> None:
     """The operation is named; what the queue holds is not."""
-    principal = principal_of(asked(key=ORDERS_KEY), FakeSource())
+    principal = principal_of(asked(key=ORDERS_KEY), World(recovered=False).status.principal)
     allow(principal, QUEUE_INFO, "orders.a")
     with pytest.raises(HTTPException) as raised:
         allow(principal, PURGE_QUEUE, "orders.a")
 
-    assert (403, "the key may not do this: purge_queue") == (
+    assert (403, "this API key lacks the permission purge_queue") == (
         raised.value.status_code,
         raised.value.detail,
     )
@@ -143,7 +146,7 @@ BAD_BODIES = {
     60_000 * b"[": "not JSON",
     b"[]": "not a JSON object",
     b"null": "not a JSON object",
-    b'{"nam": 1}': "nam: unknown; known are count, name",
+    b'{"nam": 1}': "nam: unknown field; known fields are count, name",
     b'{"' + 99 * b"k" + b'": 1}': "400: " + 64 * "k" + ": unknown",
 }
 

@@ -3,16 +3,16 @@
 import pytest
 from starlette.testclient import TestClient
 
-from tests.unit.admin.sources import ADMIN, FakeSource, facts
+from tests.unit.admin.world import ADMIN, World
 
 PURGE = "/api/queues/q/purge"
 
 
 @pytest.fixture
-def source() -> FakeSource:
-    source = FakeSource()
-    source.queues.rows = {"q": facts("q")}
-    return source
+def world() -> World:
+    world = World()
+    world.declare("q")
+    return world
 
 
 OWN_HOSTS = [
@@ -65,14 +65,14 @@ def test_our_own_page_may_change_things(client: TestClient, origin: str) -> None
 @pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
 def test_a_foreign_page_changes_nothing(
-    client: TestClient, source: FakeSource, method: str, origin: str
+    client: TestClient, world: World, method: str, origin: str
 ) -> None:
     """Even with a good key; and it is refused before anything is looked at."""
     path = PURGE if method == "POST" else "/api/queues/q"
     answer = client.request(method, path, headers={**ADMIN, "Origin": origin})
 
     assert (403, {"error": "foreign Origin"}) == (answer.status_code, answer.json())
-    assert ["q"] == list(source.queues.rows)
+    assert ["q"] == list(world.engine.broker.queues.by_name)
 
 
 def test_one_good_origin_does_not_excuse_another(client: TestClient) -> None:

@@ -27,7 +27,7 @@ from braidmq.admin.http.server import (
 )
 from braidmq.base.errors import AddressInUseError
 from braidmq.base.limits import KIB, MIB
-from tests.unit.admin.sources import ADMIN, FakeSource
+from tests.unit.admin.world import ADMIN, World
 
 pytestmark = pytest.mark.asyncio
 
@@ -35,7 +35,7 @@ HAS_IPV6 = Path("/proc/net/if_inet6").exists()
 
 
 def app() -> ASGIApp:
-    return build_app(FakeSource(), loopback=True)
+    return build_app(World().status, loopback=True)
 
 
 @asynccontextmanager

@@ -12,14 +12,14 @@ import trustme
 from braidmq.admin.http.app import build_app
 from braidmq.admin.http.server import AdminServer
 from braidmq.base.errors import ConfigError
-from tests.unit.admin.sources import FakeSource
+from tests.unit.admin.world import World
 
 pytestmark = pytest.mark.asyncio
 
 
 def server_with(certificate: Path) -> AdminServer:
     """Return a listener whose certificate and key are in one file."""
-    app = build_app(FakeSource(), loopback=True)
+    app = build_app(World().status, loopback=True)
     return AdminServer(app, host="127.0.0.1", port=0, tls_cert=certificate, tls_key=certificate)
 
 

@@ -1,46 +1,63 @@
 """`braidmq dlq`, against the real HTTP side on a real socket."""
 
+import asyncio
 import io
 import json
-from dataclasses import replace
 
 import pytest
 
 from braidmq.cli.data import dead_letters
 from braidmq.cli.main import main
-from tests.unit.admin.sources import FakeLetters, FakeSource, facts
-from tests.unit.cli.serving import serving, url
-from tests.unit.cli.terminals import on_terminal
+from tests.unit.admin.world import World
+from tests.unit.cli.serving import url
 
 ODD = [b'"\\ud800"', b'{"a": 1e999}', 5_000 * b"1"]
 """JSON that has no value in Python, or none that UTF-8 can say; HTTP passes it on."""
 
 
 @pytest.fixture
-def letters(source: FakeSource) -> FakeLetters:
-    return source.letters
+def replays(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int | None]]:
+    """Return the replays that the broker is asked for, queue and count."""
+    asked: list[tuple[str, int | None]] = []
+    replay = world.status.replays.replay
+
+    async def noted(queue: str, count: int | None) -> int:
+        asked.append((queue, count))
+        return await replay(queue, count)
+
+    monkeypatch.setattr(world.status.replays, "replay", noted)
+    return asked
+
+
+def waiting(world: World, queue: str) -> int:
+    return world.status.queues.facts(queue).waiting
+
+
+def offsets(world: World, queue: str) -> list[int]:
+    """Return the offsets of all letters that wait."""
+    page = asyncio.run(world.status.letters.letters(queue, from_offset=1, limit=100))
+    return [letter.offset for letter in page.letters]
 
 
 def test_queues_of_dead_letters_are_listed(
-    letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+    world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With how many wait in each."""
-    letters.add("dlq.a", 1)
-    letters.add("dlq.a", 2)
+    world.bury("a", b"1", b"2")
 
     assert 0 == main(["dlq", "list", "--url", url(port)])
-    lines = ["queue\tmessageCount\tinFlight\tsubscriberCount", "dlq.a\t2\t2\t1"]
+    lines = ["queue\tmessageCount\tinFlight\tsubscriberCount", "dlq.a\t2\t0\t0"]
     assert lines == capsys.readouterr().out.splitlines()
 
 
 def test_the_letters_of_one_are_listed(
-    letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+    world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A line each in a pipe; the headers, too, with --json."""
-    letters.add("dlq.a/ ?", 7)
+    world.bury("a/ ?", b'{"n": 1}')
     assert 0 == main(["dlq", "list", "dlq.a/ ?", "--url", url(port)])
     columns = "offset\tid\treason\tdeathQueue\tattempts\ttimestamp\tsize"
-    row = "7\tm7\trejected\ta/ ?\t3\t1970-01-01T00:00:02Z\t8"
+    row = '2\tid-{"n": 1}\trejected\ta/ ?\t1\t2027-01-15T08:00:00Z\t8'
     assert [columns, row] == capsys.readouterr().out.splitlines()
     assert 0 == main(["dlq", "list", "dlq.a/ ?", "--json", "--url", url(port)])
 
@@ -51,37 +68,37 @@ def test_the_letters_of_one_are_listed(
     ("flags", "expected"), [([], 100), (["--count", "3"], 3), (["--count", "450"], 450)]
 )
 def test_no_more_letters_are_listed_than_wanted(
-    letters: FakeLetters,
+    world: World,
     port: int,
     capsys: pytest.CaptureFixture[str],
     flags: list[str],
     expected: int,
 ) -> None:
     """As many pages as it takes."""
-    for offset in range(1, 501):
-        letters.add("dlq.a", offset)
+    world.bury("a", *500 * [b"x"])  # at the offsets from 2 on, behind their queue
 
     assert 0 == main(["dlq", "list", "dlq.a", "--json", *flags, "--url", url(port)])
     rows = json.loads(capsys.readouterr().out)
-    assert list(range(1, expected + 1)) == [row["offset"] for row in rows]
+    assert list(range(2, expected + 2)) == [row["offset"] for row in rows]
 
 
 def test_letters_are_sent_back(
-    letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+    world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All, the oldest of them, or one."""
-    for offset in (1, 2, 3):
-        letters.add("dlq.a", offset)
+    world.bury("a", *6 * [b"x"])
+    assert [2, 3, 4, 5, 6, 7] == offsets(world, "dlq.a")
 
-    assert 0 == main(["dlq", "replay", "dlq.a", "--url", url(port)])
+    assert 0 == main(["dlq", "replay", "dlq.a", "--offset", "6", "--url", url(port)])
+    assert [2, 3, 4, 5, 7] == offsets(world, "dlq.a")
     assert 0 == main(["dlq", "replay", "dlq.a", "--count", "2", "--json", "--url", url(port)])
-    assert 0 == main(["dlq", "replay", "dlq.a", "--offset", "3", "--url", url(port)])
-    everything, some, one = capsys.readouterr().out.splitlines()
-    assert "sent 3 letters back from dlq.a" == everything
-    assert {"queue": "dlq.a", "replayed": 2} == json.loads(some)
+    assert [4, 5, 7] == offsets(world, "dlq.a")
+    assert 0 == main(["dlq", "replay", "dlq.a", "--url", url(port)])
+    assert [] == offsets(world, "dlq.a")
+    one, some, everything = capsys.readouterr().out.splitlines()
     assert "sent 1 letter back from dlq.a" == one
-    assert [("dlq.a", 3), ("dlq.a", 2)] == letters.replays
-    assert [("dlq.a", 3)] == letters.replayed_alone
+    assert {"queue": "dlq.a", "replayed": 2} == json.loads(some)
+    assert "sent 3 letters back from dlq.a" == everything
 
 
 @pytest.mark.parametrize(
@@ -90,12 +107,12 @@ def test_letters_are_sent_back(
 @pytest.mark.parametrize(
     "case",
     [
-        ("dlq.work", "error: work is no queue of dead letters; did you mean dlq.work?\n"),
-        ("dlq.other", "; `braidmq dlq list` names those there are\n"),
+        ("dlq.work", "error: work is not a dead letter queue; did you mean dlq.work?\n"),
+        ("dlq.other", "; `braidmq dlq list` lists the existing ones\n"),
     ],
 )
 def test_whoever_names_the_queue_is_told_where_its_letters_are(
-    letters: FakeLetters,
+    world: World,
     port: int,
     capsys: pytest.CaptureFixture[str],
     command: list[str],
@@ -103,7 +120,7 @@ def test_whoever_names_the_queue_is_told_where_its_letters_are(
 ) -> None:
     """If there are any."""
     letters_in, told = case
-    letters.add(letters_in, 1)
+    world.bury(letters_in.removeprefix("dlq."), b"1")
 
     assert 1 == main(["dlq", *command, "work", "--url", url(port)])
     line = capsys.readouterr().err
@@ -112,60 +129,47 @@ def test_whoever_names_the_queue_is_told_where_its_letters_are(
 
 
 def test_the_name_that_a_queue_has_for_its_letters_is_told(
-    source: FakeSource, letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+    world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It need not be the usual one."""
-    letters.add("lost", 1)
-    source.queues.rows["work"] = replace(facts("work"), dead_letter_name="lost")
+    world.declare("lost")
+    world.declare("work", dead_letter_name="lost")
+    world.bury("work", b"1", letters="lost")
 
     assert 1 == main(["dlq", "list", "work", "--url", url(port)])
-    told = "error: work is no queue of dead letters; did you mean lost?\n"
+    told = "error: work is not a dead letter queue; did you mean lost?\n"
     assert told == capsys.readouterr().err
 
 
 @pytest.mark.parametrize("payload", ODD)
 def test_an_odd_letter_is_a_letter(
-    source: FakeSource,
-    letters: FakeLetters,
+    world: World,
     port: int,
     capsys: pytest.CaptureFixture[str],
     payload: bytes,
 ) -> None:
     """It is listed, shown to the letter with --json, sent back, and let go."""
-    letters.add("dlq.a", 1, payload)
-    letters.add("dlq.a", 2)
+    world.bury("a", payload, b"2")
 
     assert 0 == main(["dlq", "list", "dlq.a", "--url", url(port)])
     rows = capsys.readouterr().out.splitlines()[1:]
-    assert ["1", "2"] == [row.partition("\t")[0] for row in rows]
+    assert ["2", "3"] == [row.partition("\t")[0] for row in rows]
     assert 0 == main(["dlq", "list", "dlq.a", "--json", "--url", url(port)])
     assert f'"payload": {payload.decode()}, ' in capsys.readouterr().out
     assert 0 == main(["dlq", "replay", "dlq.a", "--url", url(port)])
     assert 0 == main(["dlq", "purge", "dlq.a", "--yes", "--url", url(port)])
-    assert 0 == source.queues.rows["dlq.a"].waiting
+    assert 0 == waiting(world, "dlq.a")
 
 
 def test_letters_may_be_as_deep_as_the_broker_reads(
-    letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+    world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where that ends depends on its stack; ours is another, and goes deeper."""
     for depth in range(900, 1_000):
-        letters.add("dlq.a", depth, depth * b"[" + b"1e999" + depth * b"]")
+        world.bury("a", depth * b"[" + b"1e999" + depth * b"]")
 
     assert 0 == main(["dlq", "list", "dlq.a", "--json", "--url", url(port)])
     assert 100 == capsys.readouterr().out.count("1e999")
-
-
-class StuckLetters(FakeLetters):
-    """As the broker has them: those that do not say where they came from are met first."""
-
-    stuck = 0
-
-    async def replay(self, queue: str, count: int | None) -> int:
-        kept = self._of(queue)
-        went = max(await super().replay(queue, count) - self.stuck, 0)
-        self.kept[queue] = kept[: self.stuck] + kept[self.stuck + went :]
-        return went
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,9 @@ class StuckLetters(FakeLetters):
 )
 def test_letters_are_sent_back_in_parts(
     *,
-    source: FakeSource,
+    world: World,
+    replays: list[tuple[str, int | None]],
+    port: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     stuck: int,
@@ -190,35 +196,21 @@ def test_letters_are_sent_back_in_parts(
 ) -> None:
     """As many as are wanted, each once; those that cannot go do not hold up the others."""
     monkeypatch.setattr(dead_letters, "LETTERS_AT_ONCE", 10)
-    source.letters = letters = StuckLetters(source.queues)
-    letters.stuck = stuck
-    for offset in range(1, 61):
-        letters.add("dlq.a", offset)
+    world.bury("a")
+    world.publish("dlq.a", *stuck * [b"x"])  # these do not say where they came from
+    world.bury("a", *(60 - stuck) * [b"x"])
 
-    with serving(source) as port:
-        command = ["dlq", "replay", "dlq.a", "--json", *flags, "--url", url(port)]
-        assert 0 == main(command)
+    assert 0 == main(["dlq", "replay", "dlq.a", "--json", *flags, "--url", url(port)])
     wanted = int(flags[1]) if flags else 60
     assert {"queue": "dlq.a", "replayed": wanted - stuck} == json.loads(capsys.readouterr().out)
-    assert [("dlq.a", count) for count in asked] == letters.replays
-
-
-def test_a_person_sees_how_far_a_replay_is(letters: FakeLetters, port: int) -> None:
-    """A bar, which is gone when the answer comes."""
-    for offset in range(1, 2 * dead_letters.LETTERS_AT_ONCE):
-        letters.add("dlq.a", offset)
-    code, written = on_terminal(["dlq", "replay", "dlq.a", "--url", url(port)])
-
-    assert (0, True) == (code, "\u2501" in written)
-    assert "\u2501" not in written.rstrip().splitlines()[-1]
-    assert 2 == len(letters.replays)
+    assert [("dlq.a", count) for count in asked] == replays
 
 
 def test_a_letter_is_wanted_by_count_or_by_offset(
-    letters: FakeLetters, port: int, capsys: pytest.CaptureFixture[str]
+    world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit 2: both at once are the command's usage."""
-    letters.add("dlq.a", 1)
+    world.bury("a", b"1")
     both = ["--count", "1", "--offset", "1"]
 
     assert 2 == main(["dlq", "replay", "dlq.a", *both, "--url", url(port)])
@@ -231,8 +223,7 @@ def test_a_letter_is_wanted_by_count_or_by_offset(
 )
 def test_letters_are_purged_when_that_is_confirmed(
     *,
-    source: FakeSource,
-    letters: FakeLetters,
+    world: World,
     port: int,
     monkeypatch: pytest.MonkeyPatch,
     flags: list[str],
@@ -240,23 +231,24 @@ def test_letters_are_purged_when_that_is_confirmed(
     code: int,
 ) -> None:
     """The name is typed once more, or nothing happens."""
-    letters.add("dlq.a", 1)
+    world.bury("a", b"1")
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
 
     assert code == main(["dlq", "purge", "dlq.a", *flags, "--url", url(port)])
-    assert (1 if code else 0) == source.queues.rows["dlq.a"].waiting
+    assert (1 if code else 0) == waiting(world, "dlq.a")
 
 
 @pytest.mark.parametrize("command", [["list"], ["replay"], ["purge", "--yes"]])
 def test_a_queue_of_living_messages_is_left_alone(
-    source: FakeSource, port: int, capsys: pytest.CaptureFixture[str], command: list[str]
+    world: World, port: int, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     """Exit 1, and the command that lists those of dead letters."""
-    source.queues.rows = {"a": facts("a", waiting=5)}
+    world.declare("a")
+    world.publish("a", *5 * [b"x"])
 
     assert 1 == main(["dlq", *command, "a", "--url", url(port)])
     assert (
-        f"error: 127.0.0.1:{port} answers 404: no such queue of dead letters; "
-        "`braidmq dlq list` names those there are\n" == capsys.readouterr().err
+        f"error: 127.0.0.1:{port} answered 404: no such queue of dead letters; "
+        "`braidmq dlq list` lists the existing ones\n" == capsys.readouterr().err
     )
-    assert 5 == source.queues.rows["a"].waiting
+    assert 5 == waiting(world, "a")

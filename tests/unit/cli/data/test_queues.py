@@ -2,22 +2,21 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
 from braidmq.cli.main import main
-from braidmq.wire.vibe.queue_options import QueueOptions
-from tests.unit.admin.sources import ORDERS_KEY, FakeQueues, FakeSource, facts
+from tests.unit.admin.world import ORDERS_KEY, World
 from tests.unit.cli.serving import url
 
 
-@pytest.fixture
-def queues(source: FakeSource) -> FakeQueues:
-    return source.queues
+def named(world: World) -> list[str]:
+    return list(world.engine.broker.queues.by_name)
 
 
 def test_a_queue_is_created_with_all_its_options(
-    queues: FakeQueues, port: int, capsys: pytest.CaptureFixture[str]
+    world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is not said is not sent."""
     said = "--delivery-mode PriorityBased --max-queue-size 9 --overflow-strategy DropOldest"
@@ -26,13 +25,25 @@ def test_a_queue_is_created_with_all_its_options(
     for name, options in (("a", f"{said} {more}"), ("b", other), ("c", "")):
         assert 0 == main(["queue", "create", name, *options.split(), "--url", url(port)])
 
-    full = QueueOptions(
-        mode=3, max_size=9, ttl_ms=1500, dead_letters=False, overflow=0, max_attempts=5
+    full, other_name, plain = (world.status.queues.facts(name) for name in "abc")
+    assert (3, 9, 1500, False, 0, 5, False) == (
+        full.mode,
+        full.max_size,
+        full.ttl_ms,
+        full.dead_letters,
+        full.overflow,
+        full.max_attempts,
+        full.durable,
     )
-    full.durable = False
-    named = QueueOptions(ttl_ms=2000, dead_letters=True, dead_letter_name="dead", durable=True)
-    assert [full, named, QueueOptions()] == queues.given
-    assert "queue a is there\nqueue b is there\nqueue c is there\n" == capsys.readouterr().out
+    assert (2000, True, "dead", True) == (
+        other_name.ttl_ms,
+        other_name.dead_letters,
+        other_name.dead_letter_name,
+        other_name.durable,
+    )
+    world.declare("d")
+    assert plain == replace(world.status.queues.facts("d"), name="c", dead_letter_name="dlq.c")
+    assert "queue a exists\nqueue b exists\nqueue c exists\n" == capsys.readouterr().out
 
 
 def test_a_bad_value_is_exit_2_and_named(port: int, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,19 +57,18 @@ def test_a_conflict_is_exit_1(port: int, capsys: pytest.CaptureFixture[str]) -> 
     assert 0 == main(["queue", "create", "a", "--url", url(port)])
     assert 1 == main(["queue", "create", "a", "--max-queue-size", "1", "--url", url(port)])
     assert (
-        f"error: 127.0.0.1:{port} answers 409: the queue exists with other options\n"
+        f"error: 127.0.0.1:{port} answered 409: the queue exists with other options\n"
         == capsys.readouterr().err
     )
 
 
-def test_queues_are_listed(
-    queues: FakeQueues, port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_queues_are_listed(world: World, port: int, capsys: pytest.CaptureFixture[str]) -> None:
     """A line each in a pipe; everything with --json."""
-    queues.rows = {"b": facts("b", waiting=5), "a": facts("a")}
+    world.declare("b", "a")
+    world.publish("b", *5 * [b"x"])
     assert 0 == main(["queue", "list", "--url", url(port)])
     columns = "name\tdeliveryMode\tmessageCount\tinFlight\tsubscriberCount"
-    lines = [columns, "a\tRoundRobin\t0\t2\t1", "b\tRoundRobin\t5\t2\t1"]
+    lines = [columns, "a\tRoundRobin\t0\t0\t0", "b\tRoundRobin\t5\t0\t0"]
     assert lines == capsys.readouterr().out.splitlines()
     assert 0 == main(["queue", "list", "--json", "--url", url(port)])
 
@@ -69,10 +79,11 @@ def test_queues_are_listed(
 
 
 def test_a_queue_is_shown_with_everything(
-    queues: FakeQueues, port: int, capsys: pytest.CaptureFixture[str]
+    world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A field a line, or one object."""
-    queues.rows = {"a": facts("a", waiting=5)}
+    world.declare("a")
+    world.publish("a", *5 * [b"x"])
     assert 0 == main(["queue", "info", "a", "--url", url(port)])
     lines = capsys.readouterr().out.splitlines()
     assert {"messageCount\t5", "durable\tyes", "maxQueueSize\t"} <= set(lines)
@@ -84,24 +95,25 @@ def test_a_queue_is_shown_with_everything(
 
 @pytest.mark.parametrize("name", ["a", "a/b", "%2F", "\u00fc ?#&", "a/purge"])
 def test_a_queue_is_purged_and_deleted_by_any_name(
-    queues: FakeQueues, port: int, capsys: pytest.CaptureFixture[str], name: str
+    world: World, port: int, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     """With --yes, nothing is asked."""
-    queues.rows = {name: facts(name, waiting=5)}
+    world.declare(name)
+    world.publish(name, *5 * [b"x"])
     assert 0 == main(["queue", "purge", name, "--yes", "--url", url(port)])
     assert 0 == main(["queue", "delete", name, "-y", "--json", "--url", url(port)])
 
     purged, deleted = capsys.readouterr().out.splitlines()
     assert f"purged 5 messages from {name}" == purged
     assert {"name": name} == json.loads(deleted)
-    assert {} == queues.rows
+    assert [] == named(world)
 
 
 @pytest.mark.parametrize("command", ["purge", "delete"])
 @pytest.mark.parametrize(("typed", "code"), [("a\n", 0), ("b\n", 2), ("", 2)])
 def test_the_name_must_be_typed(
     *,
-    queues: FakeQueues,
+    world: World,
     port: int,
     monkeypatch: pytest.MonkeyPatch,
     command: str,
@@ -109,11 +121,12 @@ def test_the_name_must_be_typed(
     code: int,
 ) -> None:
     """Anything else leaves the queue as it is."""
-    queues.rows = {"a": facts("a", waiting=5)}
+    world.declare("a")
+    world.publish("a", *5 * [b"x"])
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
 
     assert code == main(["queue", command, "a", "--url", url(port)])
-    assert (code != 0) == ("a" in queues.rows and queues.rows["a"].waiting == 5)
+    assert (code != 0) == ("a" in named(world) and world.status.queues.facts("a").waiting == 5)
 
 
 @pytest.mark.parametrize("command", [["info"], ["delete", "--yes"], ["purge", "--yes"]])
@@ -123,17 +136,20 @@ def test_what_is_not_there_is_told_with_a_hint(
     """Exit 1, and the command that lists those there are."""
     assert 1 == main(["queue", *command, "x", "--url", url(port)])
     assert (
-        f"error: 127.0.0.1:{port} answers 404: no such queue; "
-        "`braidmq queue list` names those there are\n" == capsys.readouterr().err
+        f"error: 127.0.0.1:{port} answered 404: no such queue; "
+        "`braidmq queue list` lists the existing ones\n" == capsys.readouterr().err
     )
 
 
 def test_what_a_key_may_not_do_is_told(
-    queues: FakeQueues, port: int, capsys: pytest.CaptureFixture[str]
+    world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is changed."""
-    queues.rows = {"orders.a": facts("orders.a")}
+    world.declare("orders.a")
 
     assert 1 == main(["queue", "delete", "orders.a", "--yes", "--url", url(port, ORDERS_KEY)])
-    assert "answers 403: the key may not do this: delete_queue; " in capsys.readouterr().err
-    assert ["orders.a"] == list(queues.rows)
+    assert (
+        "answered 403: this API key lacks the permission delete_queue; "
+        in capsys.readouterr().err
+    )
+    assert ["orders.a"] == named(world)

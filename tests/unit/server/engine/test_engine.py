@@ -1,9 +1,7 @@
 """The engine's turns: batches, failures, snapshots and the drain."""
 
 from braidmq.base.errors import LogFullError, LogPoisonedError
-from braidmq.broker.policy import Policy
-from braidmq.broker.queues import Queue
-from braidmq.server.engine.engine import SHUTTING_DOWN
+from braidmq.server.engine.refusals import SHUTTING_DOWN
 from tests.integration.blip.peer import ack, nack, parse, ping, poll, pong, publish, subscribe
 from tests.unit.server.by_hand import Hand
 
@@ -134,99 +132,3 @@ def test_quiet_means_nothing_in_flight_and_nothing_uncommitted() -> None:
     hand.commit()
 
     assert hand.engine.is_quiet()
-
-
-# Whoever waits for one record.
-
-
-def declared(hand: Hand, name: str = "q") -> Queue:
-    """Declare a queue whose record is not committed yet."""
-    broker = hand.engine.broker
-    topic = broker.topics.get(name)
-    assert topic is not None
-    return broker.deliverer.declare(topic, Policy(), hand.now_us)
-
-
-def test_whoever_waits_for_a_record_is_told_when_it_is_committed() -> None:
-    """Not before, once, and only of its own."""
-    hand = Hand()
-    told: list[str] = []
-    other: list[str] = []
-    hand.engine.when_committed(declared(hand).id, told.append)
-    hand.engine.end_turn()
-    hand.engine.when_committed(declared(hand, "r").id, other.append)
-    assert [] == told
-    hand.commit()
-    assert ([""], []) == (told, other)
-    hand.commit()
-
-    assert ([""], [""]) == (told, other)
-
-
-def test_what_is_committed_already_is_told_at_once() -> None:
-    """There is nothing to wait for."""
-    hand = Hand()
-    queue = declared(hand)
-    hand.engine.end_turn()
-    hand.commit()
-    told: list[str] = []
-    hand.engine.when_committed(queue.id, told.append)
-
-    assert [""] == told
-
-
-def test_a_full_log_is_told_as_the_reason() -> None:
-    """What is not queued anew will never be committed."""
-    hand = Hand()
-    told: list[str] = []
-    hand.engine.when_committed(declared(hand).id, told.append)
-    hand.engine.end_turn()
-    hand.fail(LogFullError())
-
-    assert ["no space left on the log's disk"] == told
-
-
-def test_what_is_queued_anew_is_waited_for_under_its_new_id() -> None:
-    """The end of a queue may use the log's reserve, and is durable then."""
-    hand = Hand()
-    queue = declared(hand)
-    hand.engine.end_turn()
-    hand.commit()
-    told: list[str] = []
-    engine = hand.engine
-    engine.when_committed(engine.broker.deliverer.delete(queue), told.append, lasts=True)
-    engine.end_turn()
-    hand.fail(LogFullError())
-    assert ([], True) == (told, hand.log.urgent[-1])
-    hand.commit()
-
-    assert [""] == told
-
-
-def test_a_log_without_even_a_reserve_keeps_nobody_waiting() -> None:
-    """Full twice: who knows when there will be room?"""
-    hand = Hand()
-    queue = declared(hand)
-    hand.engine.end_turn()
-    hand.commit()
-    told: list[str] = []
-    engine = hand.engine
-    engine.when_committed(engine.broker.deliverer.delete(queue), told.append, lasts=True)
-    engine.end_turn()
-    hand.fail(LogFullError())
-    hand.fail(LogFullError())
-
-    assert ["no space left on the log's disk"] == told
-
-
-def test_a_poisoned_log_is_told_to_everybody() -> None:
-    """To those who wait, whatever for, and to those who ask later."""
-    hand = Hand()
-    told: list[str] = []
-    queue = declared(hand)
-    hand.engine.when_committed(queue.id, told.append, lasts=True)
-    hand.engine.end_turn()
-    hand.fail(LogPoisonedError("write", "Input/output error"))
-    hand.engine.when_committed(queue.id, told.append)
-
-    assert 2 * ["log poisoned: write failed: Input/output error"] == told

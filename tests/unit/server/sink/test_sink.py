@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from braidmq.admin.http.refusals import UnavailableError
 from braidmq.base.errors import (
     ConfigError,
     DamagedStageError,
@@ -15,6 +14,7 @@ from braidmq.base.errors import (
 from braidmq.broker import records
 from braidmq.broker.policy import BLOCK_PUBLISHER
 from braidmq.broker.sinks import STAGES_MAX
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.server.sink.sink import CHUNK_BYTES, CHUNK_ROWS, SinkCommit, SinkKey
 from braidmq.server.sink.stages import LIFE_US
 from braidmq.testing.clock import FakeClock
@@ -176,9 +176,9 @@ async def test_a_batch_waits_for_room_in_a_queue() -> None:
     broker = world.engine.broker
     topic = broker.topics.get("t")
     assert topic is not None
-    policy = broker.deliverer.new_policy("t")
+    policy = broker.queues.new_policy("t")
     policy.max_size, policy.overflow = 2, BLOCK_PUBLISHER
-    queue = broker.deliverer.declare(topic, policy, world.clock.now_us())
+    queue = broker.queues.declare(topic, policy, world.clock.now_us())
     first = asyncio.ensure_future(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
     second = asyncio.ensure_future(
         world.sink.commit(ADA, SinkKey("r", "", 1), [world.stage(b"else", topic="u")])
@@ -190,7 +190,7 @@ async def test_a_batch_waits_for_room_in_a_queue() -> None:
 
     def take() -> bool:
         if queue.waiting() == 2:
-            broker.deliverer.purge(queue, world.clock.now_us())
+            broker.queues.purge(queue, world.clock.now_us())
             world.engine.end_turn()
         return first.done() and second.done()
 

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from braidmq.admin.http.refusals import UnavailableError
 from braidmq.base.errors import LogFullError
+from braidmq.server.engine.refusals import UnavailableError
 from braidmq.server.sink import sink
 from braidmq.server.sink.sink import CHUNK_ROWS, SinkCommit
 from braidmq.testing.disk import PowerCutError
@@ -118,7 +118,7 @@ async def test_a_batch_that_waits_for_room_leaves_the_reserve_alone() -> None:
             if world.log.jobs or world.log.reports:
                 world.work()
     assert ["a sink's batch waits"] == [entry["event"] for entry in logs]
-    assert 0 == world.wal.stats.urgent_from_reserve
+    assert world.wal.reserve_is_whole
     world.disk.heal()
     await world.until(task.done)
 

@@ -208,7 +208,7 @@ class QumbedListener:
             link = Link(
                 self._principal_of(wire.carrier),
                 self._limits.messages_per_s,
-                self._engine.connections.discard,
+                self._engine.leave,
             )
             link.number = self._engine.next_number()
             link.since_us = self._engine.now_us()

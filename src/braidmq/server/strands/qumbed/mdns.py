@@ -249,7 +249,7 @@ class Announcer:
                 await self._changed.wait()
                 self._changed.clear()
                 await (await mdns.async_update_service(self._info()))
-                await asyncio.sleep(UPDATE_PAUSE_S)
+                await asyncio.sleep(UPDATE_PAUSE_S)  # a timer: see its value
         except (OSError, ZeroconfError) as error:
             _log.warning("not announced", node=self.name, reason=str(error) or repr(error))
 

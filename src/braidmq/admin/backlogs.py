@@ -1,0 +1,109 @@
+"""Backlogs: how many messages wait for their consumers, in all and for each subscription.
+
+The broker counts what waits in a queue. Of a subscription that is behind it knows only
+the position in the log: its backlog is then an upper bound, the ids up to the topic's newest
+message.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from braidmq.broker import dead_letters
+from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.channels import Channel
+from braidmq.broker.delivery.followers import Follower
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.topics import Topic
+
+ROWS_PER_S = 5_000
+"""Queues and subscriptions walked per second. The walk is on the event loop, so a broker with
+more of them walks less often instead of longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Messages waiting for a consumer, dead letters among them, and those that may expire."""
+
+    waiting: int = 0
+    dead_letters: int = 0
+    expiring: int = 0
+
+
+class Backlogs:
+    """The broker's backlog: current, or some seconds old where there are many rows to walk."""
+
+    def __init__(self) -> None:
+        self._backlog = Backlog()
+        self._due_us = 0
+
+    def now(self, broker: Broker, now_us: int) -> Backlog:
+        """Return the backlog."""
+        if now_us >= self._due_us:
+            self._backlog = walk(broker)
+            rows = len(broker.queues.by_name) + broker.subscription_count()
+            self._due_us = now_us + 1_000_000 * (rows // ROWS_PER_S)
+        return self._backlog
+
+
+def walk(broker: Broker) -> Backlog:
+    """Walk every queue and subscription, and return the backlog."""
+    queues = broker.queues.by_name
+    letter_names = set(letter_queues(queues))
+    waiting = letters = 0
+    for name, queue in queues.items():
+        count = queue.waiting()
+        waiting += count
+        if name in letter_names:
+            letters += count
+    for subscription in broker.subscriptions.by_id.values():
+        waiting += lag_of(subscription)
+    for follower in broker.followers.by_id.values():
+        waiting += lag_of_follower(follower)
+    return Backlog(waiting, letters, expiring(broker))
+
+
+def lag_of(channel: Channel) -> int:
+    """Return how many messages wait in a channel; an upper bound when it is behind."""
+    waiting = len(channel.ready) + len(channel.volatile)
+    waiting += len(channel.in_flight.open) - channel.in_flight.count
+    if channel.position.behind:
+        waiting += _unread(channel.topic, channel.position.cursor)
+    return waiting
+
+
+def lag_of_follower(follower: Follower) -> int:
+    """Return how many messages a follower has yet to get; an upper bound."""
+    return _unread(follower.topic, follower.cursor) if follower.behind else 0
+
+
+def _unread(topic: Topic, cursor: int) -> int:
+    return min(topic.message_count, max(0, topic.last_id - cursor))
+
+
+def letter_queues(queues: dict[str, Queue]) -> Iterator[str]:
+    """Yield the names of dead-letter queues; some names may appear twice."""
+    for name, queue in queues.items():
+        if dead_letters.is_dead_letter_topic(name):
+            yield name
+        if queue.policy.dead_letter_name in queues:
+            yield queue.policy.dead_letter_name
+
+
+def expiring(broker: Broker) -> int:
+    """Return how many messages in memory have a time to live, once for each subscription.
+
+    The broker keeps no timer per message: once a second it looks at the first of every window.
+    This count does the same, and lets the first message speak for those behind it.
+    """
+    queues = broker.queues.all_channels()
+    return sum(map(_expiring_in, (*broker.subscriptions.by_id.values(), *queues)))
+
+
+def _expiring_in(channel: Channel) -> int:
+    ready, volatile = channel.ready, channel.volatile
+    handed_out = channel.in_flight.open
+    count = len(ready) if ready and ready[0].message.expires_us else 0
+    count += len(volatile) if volatile and volatile[0].expires_us else 0
+    if handed_out and next(iter(handed_out.values())).message.expires_us:
+        count += len(handed_out)
+    return count

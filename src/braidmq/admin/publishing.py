@@ -1,0 +1,286 @@
+"""Publishing over HTTP.
+
+    POST /api/topics/{topic}/messages    201 {"offset"}
+
+A string payload is published as its text, unless `encoding` is `json`; any other JSON is
+published as its own bytes, as they were sent. Whatever `messages.py` shows can be posted again
+unchanged. A publish obeys the rules of every strand, and is answered once it is committed.
+"""
+
+import asyncio
+import base64
+import binascii
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.refusals import QueueFullError
+from braidmq.admin.http.requests import (
+    BODY_BYTES_MAX,
+    FindPrincipal,
+    allow,
+    body_of,
+    is_small,
+    principal_of,
+    shown,
+)
+from braidmq.admin.messages import PATH, TOPIC
+from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, MIB, TOPIC_BYTES_MAX
+from braidmq.broker import admission
+from braidmq.broker import headers as blocks
+from braidmq.broker.authorize import PUBLISH
+from braidmq.broker.dedup import HEADER as DEDUP_HEADER
+from braidmq.broker.topics import ORIGIN_HTTP, Message
+from braidmq.broker.topics import body_of as broker_body_of
+from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import FindEngine, running
+
+PAYLOAD_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * TOPIC_BYTES_MAX
+"""So that a frame of Blip, whose length counts the topic as well, can carry it."""
+
+HEADERS_BYTES_MAX: Final = 64 * KIB
+"""All headers of one message."""
+
+POST_BYTES_MAX: Final = 4 * MESSAGE_BYTES_MAX // 3 + MIB
+"""A body with the largest payload in base64, and its headers."""
+
+PRIORITY_MAX: Final = 3
+
+LARGE_AT_ONCE_MAX: Final = 2
+"""Bodies above BODY_BYTES_MAX in memory at once; others wait before theirs is read."""
+
+ROOM_WAIT_S: Final = 5.0
+"""How long a publish waits for room, in the log's batches or in a queue that blocks."""
+
+BASE64_PATTERN: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+"""Base64 as a JSON Schema pattern."""
+
+_Base64 = Annotated[
+    str, Meta(extra_json_schema={"contentEncoding": "base64", "pattern": BASE64_PATTERN})
+]
+_HeaderName = Annotated[str, Meta(min_length=1)]
+_False = Annotated[bool, Meta(extra_json_schema={"const": False})]
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The offset of the message; null for one that is kept in memory only."""
+
+    offset: int | None
+
+
+class Posted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A message to publish: either `payload` or `payload_base64`; the rest is optional.
+
+    The fields from `offset` to `sealed` are set by the broker. They are accepted as they are
+    shown, so that a message can be posted again, and ignored.
+    """
+
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    payload_base64: _Base64 | msgspec.UnsetType = msgspec.UNSET
+    encoding: Literal["json", "text", "base64"] | msgspec.UnsetType = msgspec.UNSET
+    headers: dict[_HeaderName, str] = msgspec.field(default_factory=dict)
+    qos: Annotated[int, Meta(ge=0, le=1)] = 1
+    priority: Annotated[int, Meta(ge=0, le=PRIORITY_MAX)] = 1
+    offset: int | None = None
+    timestamp: str | None = None
+    id: str | None = None
+    size: int | None = None
+    origin: str | None = None
+    sealed: bool = False
+    truncated: _False = False
+
+
+_OnePayload = Annotated[
+    Posted,
+    Meta(
+        extra_json_schema={
+            "oneOf": [{"required": [name]} for name in ("payload", "payload_base64")]
+        }
+    ),
+]
+
+
+class Publishing:
+    """Publishes that arrive over HTTP."""
+
+    def __init__(self, find_engine: FindEngine) -> None:
+        self._find_engine = find_engine
+
+    async def publish(
+        self, topic: str, payload: bytes, *, headers: dict[str, str], qos: int, priority: int
+    ) -> int | None:
+        """Publish a message; return its offset once it is committed, None if it has none.
+
+        Raises:
+            QueueFullError: The queue is full.
+            UnavailableError: The broker cannot accept it now. If the log failed, the message
+                may be stored nevertheless.
+        """
+        engine = running(self._find_engine())
+        found = engine.broker.topics.get(topic)
+        if found is None:
+            raise UnavailableError("too many topics")
+        message = Message(found, qos, broker_body_of(found, payload))
+        message.origin = ORIGIN_HTTP
+        message.priority = priority
+        kept = {key: value for key, value in headers.items() if not blocks.is_brokers(key)}
+        message.headers = blocks.encode(kept)
+        given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""))
+        return await _told(engine, given)
+
+
+async def _admitted(engine: Engine, message: Message, dedup_id: str) -> int:
+    """Wait for room, store the message or its dead letter, and return the id that it has.
+
+    Raises:
+        QueueFullError: The queue is full.
+        UnavailableError: The broker cannot accept it now.
+    """
+    broker = engine.broker
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + ROOM_WAIT_S
+    while True:
+        verdict = broker.admission.judge(message, dedup_id, engine.now_us())
+        if verdict in {admission.GO, admission.REDIRECT}:
+            return broker.accept(verdict, message, dedup_id, engine.now_us()).id
+        if verdict == admission.DUPLICATE:
+            return broker.admission.known_id
+        if verdict == admission.REFUSED:
+            raise UnavailableError(broker.admission.reason)
+        if verdict == admission.FULL:
+            raise QueueFullError
+        try:
+            await _room(engine, message, verdict, deadline - loop.time())
+        except (QueueFullError, UnavailableError):
+            broker.admission.gave_up()
+            raise
+
+
+async def _room(engine: Engine, message: Message, verdict: int, within_s: float) -> None:
+    """Wait until the admission would no longer have a publish wait.
+
+    Raises:
+        QueueFullError: The queue stayed full.
+        UnavailableError: The log stayed behind, failed, or the broker drains.
+    """
+    admits = engine.broker.admission
+    if await engine.waiters.until(lambda: not admits.must_wait(message), within_s=within_s):
+        return
+    if verdict == admission.STARVED:
+        raise UnavailableError("the log cannot keep up; retry later")
+    raise QueueFullError
+
+
+async def _told(engine: Engine, given: int) -> int | None:
+    if given == 0:
+        engine.end_turn()
+        return None
+    await engine.waiters.committed(given)
+    return given
+
+
+def publish_endpoints(find_principal: FindPrincipal, publishing: Publishing) -> list[Endpoint]:
+    """Return POST `/api/topics/{topic}/messages`."""
+    large = asyncio.Semaphore(LARGE_AT_ONCE_MAX)
+
+    async def publish(request: Request) -> Response:
+        topic = request.path_params["topic"]
+        allow(principal_of(request, find_principal), PUBLISH, topic)
+        if len(topic.encode()) > TOPIC_BYTES_MAX:
+            raise HTTPException(400, f"a topic has at most {TOPIC_BYTES_MAX} bytes of UTF-8")
+        if is_small(request):
+            return await take(request, topic)
+        async with large:
+            return await take(request, topic)
+
+    async def take(request: Request, topic: str) -> Response:
+        body = await body_of(request, POST_BYTES_MAX)
+        if len(body) <= BODY_BYTES_MAX:
+            posted, payload = taken(body)
+        else:
+            posted, payload = await asyncio.to_thread(taken, body)
+        offset = await publishing.publish(
+            topic,
+            payload,
+            headers=posted.headers,
+            qos=posted.qos,
+            priority=posted.priority,
+        )
+        return answered(Published(offset), 201)
+
+    return [
+        Endpoint(
+            method="POST",
+            path=PATH,
+            handler=publish,
+            summary="Publish a message; answered once it is durable.",
+            tag="messages",
+            names=(TOPIC,),
+            body=_OnePayload,
+            answer=Published,
+            statuses=(201,),
+            refusals=(409, 503),
+        )
+    ]
+
+
+def taken(body: bytes) -> tuple[Posted, bytes]:
+    """Return the message in a body, and its payload; on any thread.
+
+    Raises:
+        HTTPException: 400 or 413, as the two below.
+    """
+    posted = read_posted(body)
+    return posted, payload_of(posted)
+
+
+def read_posted(body: bytes) -> Posted:
+    """Return the message in a body.
+
+    Raises:
+        HTTPException: 400, the body is not a message.
+    """
+    try:
+        body.decode()
+        posted = msgspec.json.decode(body, type=Posted)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HTTPException(400, shown(f"the body is not a message: {error}", 200)) from None
+    if sum(len(k.encode()) + len(v.encode()) for k, v in posted.headers.items()) > (
+        HEADERS_BYTES_MAX
+    ):
+        raise HTTPException(400, f"headers: more than {HEADERS_BYTES_MAX} bytes")
+    return posted
+
+
+def payload_of(posted: Posted) -> bytes:
+    """Return the payload in bytes.
+
+    Raises:
+        HTTPException: 400, there is not exactly one payload; 413, it is too large.
+    """
+    given = [f for f in (posted.payload, posted.payload_base64) if f is not msgspec.UNSET]
+    if len(given) != 1:
+        raise HTTPException(400, "give one of payload and payload_base64")
+    if posted.truncated:
+        raise HTTPException(
+            400, "truncated: the payload is incomplete; fetch the whole message first"
+        )
+    try:
+        if isinstance(posted.payload_base64, str):
+            payload = base64.b64decode(posted.payload_base64, validate=True)
+        else:
+            assert isinstance(posted.payload, msgspec.Raw)
+            payload = bytes(posted.payload)
+            if payload.startswith(b'"') and posted.encoding != "json":
+                payload = msgspec.json.decode(payload, type=str).encode()
+    except (binascii.Error, ValueError) as error:
+        raise HTTPException(400, f"the payload cannot be decoded: {error}") from None
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise HTTPException(413, f"the payload is longer than {PAYLOAD_BYTES_MAX} bytes")
+    return payload

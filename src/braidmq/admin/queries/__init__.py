@@ -1,1 +1,0 @@
-"""What the API asks of the running broker."""

@@ -1,0 +1,233 @@
+"""The status of the broker: what the HTTP API reads, and the queries that it asks.
+
+Before recovery is done there is neither an engine nor a log, while the API already answers;
+everything here copes with that. All of it is on the event loop.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from braidmq import __version__
+from braidmq.admin.backlogs import Backlogs
+from braidmq.admin.connections import Connections
+from braidmq.admin.dead_letters import DeadLetters
+from braidmq.admin.health import Readiness, readiness_of
+from braidmq.admin.http.parameters import iso
+from braidmq.admin.keys import Keys
+from braidmq.admin.log import Log
+from braidmq.admin.messages import Messages
+from braidmq.admin.metrics import MetricValues
+from braidmq.admin.numbers import Numbers, rss_bytes
+from braidmq.admin.overview import BrokerFacts
+from braidmq.admin.publishing import Publishing
+from braidmq.admin.queues import Queues
+from braidmq.admin.replays import Replays
+from braidmq.admin.subscriptions import Subscriptions
+from braidmq.admin.topics import Topics
+from braidmq.broker.authorize import Principal
+from braidmq.server.access.keys import KeyRing
+from braidmq.server.config.config import Config
+from braidmq.server.cursors import Cursors
+from braidmq.server.engine.engine import Engine
+from braidmq.server.strands.listeners import Listener
+from braidmq.wal.files import Files
+from braidmq.wal.wal import Wal
+
+_US_PER_S: Final = 1_000_000
+
+
+class Status:
+    """One broker as the API sees it; the daemon sets engine, log and listeners at start."""
+
+    def __init__(
+        self, config: Config, keys: KeyRing, files: Files, *, now_us: Callable[[], int]
+    ) -> None:
+        self._config = config
+        self._keys = keys
+        self._now_us = now_us
+        self._started_us = now_us()
+        self._backlogs = Backlogs()
+        self._http_failures = 0
+        self.version = __version__
+        self.dev = config.dev
+        self.addresses: dict[str, str | None] = {}
+        self.engine: Engine | None = None
+        self.wal: Wal | None = None
+        self.listeners: list[Listener] = []
+        self.recovery_seconds = 0.0
+
+        def find_engine() -> Engine | None:
+            return self.engine
+
+        def find_wal() -> Wal | None:
+            return self.wal
+
+        self.numbers = Numbers(
+            self.metrics, now_us=self._now, take_fsyncs=lambda: _fsyncs_of(self.wal)
+        )
+        self.topics = Topics(find_engine, find_wal)
+        self.messages = Messages(find_engine, find_wal)
+        self.publishing = Publishing(find_engine)
+        self.queues = Queues(find_engine)
+        self.letters = DeadLetters(find_engine, find_wal)
+        self.replays = Replays(find_engine, find_wal)
+        self.cursors = Cursors(find_engine, find_wal)
+        self.connections = Connections(lambda: self.listeners)
+        self.subscriptions = Subscriptions(find_engine)
+        self.keys = Keys(keys, find_engine)
+        self.log = Log(config.wal, files, find_engine, find_wal)
+
+    def principal(self, key: str) -> Principal | None:
+        """Return the principal of an API key, or None; unknown keys are counted."""
+        principal = self._keys.find(key)
+        if principal is None:
+            self._http_failures += 1
+        return principal
+
+    def readiness(self) -> Readiness:
+        """Return whether the broker accepts work now."""
+        return readiness_of(self.engine, self.wal)
+
+    def overview(self) -> BrokerFacts:
+        """Return the broker at a glance."""
+        values = self.metrics()
+        readiness = self.readiness()
+        return BrokerFacts(
+            version=self.version,
+            dev=self.dev,
+            ready=readiness.ready,
+            reason=readiness.reason,
+            started=iso(self._started_us),
+            uptime_s=max(0, self._now() - self._started_us) / _US_PER_S,
+            fsync=self._config.wal.fsync,
+            topics=values.topics,
+            subscriptions=values.subscriptions,
+            queues=values.queues,
+            connections=dict(values.connections),
+            listeners=dict(self.addresses),
+            tls=_encrypted(self._config),
+            messages_published=values.messages_published,
+            messages_delivered=values.messages_delivered,
+            messages_inflight=values.messages_inflight,
+            backlog=values.messages_waiting,
+            dead_letters=values.dead_letters,
+            memory_bytes=values.memory_bytes,
+            memory_limit_bytes=values.memory_limit_bytes,
+            rss_bytes=rss_bytes(),
+            recovery_seconds=values.recovery_seconds,
+            log_bytes=values.wal_size_bytes,
+            committed_id=values.wal_committed_id,
+        )
+
+    def metrics(self) -> MetricValues:
+        """Return the numbers of this moment."""
+        values = MetricValues(
+            memory_limit_bytes=self._config.limits.max_memory_bytes,
+            recovery_seconds=self.recovery_seconds,
+            authentication_failures={"http": self._http_failures},
+            event_loop_lag_seconds=self.numbers.lag_seconds,
+        )
+        values.connections = {listener.strand: len(listener) for listener in self.listeners}
+        values.connections_refused = _refused(self.listeners)
+        if self.engine is not None:
+            _fill_from_broker(values, self.engine)
+            backlog = self._backlogs.now(self.engine.broker, self._now())
+            values.messages_waiting = backlog.waiting
+            values.dead_letters = backlog.dead_letters
+            values.expiration_heap_size = backlog.expiring
+        if self.wal is not None:
+            _fill_from_log(values, self.wal)
+            if self.engine is not None:
+                values.cursor_lag = {cursor.name: cursor.lag for cursor in self.cursors.all()}
+        return values
+
+    def _now(self) -> int:
+        # The engine's clock goes on from the newest record, so it may run ahead of ours.
+        return self._now_us() if self.engine is None else self.engine.now_us()
+
+
+def _encrypted(config: Config) -> list[str]:
+    """Return the listeners that accept TLS only; QUIC always does."""
+    sections = {
+        "blip": config.blip,
+        "vibe": config.vibe,
+        "http": config.http,
+        "flight": config.flight,
+    }
+    return ["qumbed", *(name for name, one in sections.items() if one.tls_cert is not None)]
+
+
+def _fsyncs_of(wal: Wal | None) -> list[float]:
+    if wal is None:
+        return []
+    lately = wal.stats.fsync_seconds_lately
+    return [lately.popleft() for _ in range(len(lately))]
+
+
+def _refused(listeners: list[Listener]) -> dict[str, int]:
+    refused: Counter[str] = Counter()
+    for listener in listeners:
+        refused.update(listener.refused)
+    return dict(refused)
+
+
+def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
+    broker = engine.broker
+    stats = broker.stats
+    values.authentication_failures = {
+        **values.authentication_failures,
+        **engine.authentication_failures,
+    }
+    values.topics = len(broker.topics)
+    values.subscriptions = broker.subscription_count()
+    values.queues = len(broker.queues.by_name)
+    values.messages_published = stats.published
+    values.messages_published_by_strand = stats.published_by_origin()
+    values.messages_delivered_by_strand = {
+        strand: count for strand, count in engine.handed_out.items() if strand
+    }
+    values.messages_published_bytes = stats.published_bytes
+    values.messages_refused = stats.refused
+    values.messages_duplicate = stats.duplicates
+    values.messages_delivered = stats.delivered
+    values.messages_redelivered = stats.redelivered
+    values.messages_acknowledged = stats.acknowledged
+    values.messages_nacked = stats.nacked
+    values.messages_dead_lettered = stats.dead_lettered
+    dropped = {
+        "expired": stats.expired,
+        "overflow": stats.dropped.overflow,
+        "retention": stats.dropped.retention,
+        "unheard": stats.dropped.unheard,
+        "purged": stats.dropped.purged,
+    }
+    for reason, count in stats.dropped.by_reason.items():
+        dropped[reason] = dropped.get(reason, 0) + count
+    values.messages_dropped = dropped
+    values.acknowledgements_unknown = stats.unknown_acks
+    values.subscriptions_ended = {
+        "request": stats.unsubscribed,
+        "lease": stats.leases_ended,
+    }
+    values.messages_inflight = broker.in_flight_count()
+    values.retry_heap_size = broker.retry_count()
+    values.memory_bytes = broker.memory_bytes()
+    values.wal_full = engine.log_is_full
+
+
+def _fill_from_log(values: MetricValues, wal: Wal) -> None:
+    segments = wal.segments()
+    values.wal_appends = wal.stats.records
+    values.wal_bytes = wal.stats.bytes
+    values.wal_commits = wal.stats.commits
+    values.wal_fsyncs = wal.stats.fsyncs
+    values.wal_fsync_seconds = wal.stats.fsync_seconds_total
+    values.wal_fsync_last_seconds = wal.stats.fsync_seconds_last
+    values.wal_fsync_duration = wal.stats.fsync_seconds
+    values.wal_commit_records = wal.stats.batches
+    values.wal_segments = len(segments)
+    values.wal_size_bytes = sum(segment.size for segment in segments)
+    values.wal_committed_id = wal.committed_id
+    values.wal_poisoned = wal.is_poisoned
+    values.torn_tail_bytes = wal.recovered.torn_bytes

@@ -1,0 +1,174 @@
+"""Waiting: coroutines that the engine wakes in the turn in which their wait is over.
+
+A connection is woken by the engine itself. Everything else that has to wait (an HTTP publish, a
+replay, the sink, the drain) waits here, for one of two things:
+
+    committed(id)      the log has committed every record up to this id
+    until(condition)   the condition holds; the engine evaluates it at the end of each turn
+
+The broker's state changes in turns only, so a condition over it that is evaluated at the end of
+each turn is never missed. A condition must be cheap and must change nothing: while a coroutine
+waits, it is evaluated once per turn. With none, a turn costs the engine one look at a dict.
+
+Every wait has an end: the engine answers with a typed error when the log refuses the record or
+fails, when the broker drains, and when it stops. A coroutine that is cancelled leaves nothing
+behind. There is one entry for each waiting request, and the listeners bound those.
+
+What is not promised: that a condition still holds when the coroutine runs. The engine completes
+a future, and other coroutines may run first. Callers check again and wait again.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from braidmq.broker.broker import Broker
+from braidmq.server.engine.refusals import (
+    LogFailedError,
+    LogRefusedError,
+    ShuttingDownError,
+    UnavailableError,
+)
+
+Future = asyncio.Future[None]
+
+
+class _Commit:
+    """A wait for a record; *lasts* is explained in `Waiters.committed`."""
+
+    def __init__(self, record_id: int, *, lasts: bool) -> None:
+        self.record_id = record_id
+        self.lasts = lasts
+
+
+class _Condition:
+    """A wait for a condition; *outlasts_end* is explained in `Waiters.until`."""
+
+    def __init__(self, holds: Callable[[], bool], *, outlasts_end: bool) -> None:
+        self.holds = holds
+        self.outlasts_end = outlasts_end
+
+
+class Waiters:
+    """The coroutines that wait for one engine."""
+
+    def __init__(self, broker: Broker, end_turn: Callable[[], None]) -> None:
+        self._broker = broker
+        self._end_turn = end_turn
+        self._is_draining = False
+        self._is_stopped = False
+        self._failure = ""
+        # Read by the engine each turn: empty, and nothing more is done.
+        self.commits: dict[Future, _Commit] = {}
+        self.conditions: dict[Future, _Condition] = {}
+
+    # For the coroutines.
+
+    async def committed(self, record_id: int, *, lasts: bool = False) -> None:
+        """End the turn, and return once the log has committed everything up to *record_id*.
+
+        *lasts* is for records that the broker queues again when a full log refuses them
+        (progress, the end of a queue): they may use the log's reserve, and the wait goes on for
+        their new id. It ends in a refusal only when the reserve is used up as well.
+
+        Raises:
+            LogRefusedError: The log did not take the record.
+            LogFailedError: The log has failed; the record may or may not be stored.
+            ShuttingDownError: The broker stopped before the log answered.
+        """
+        future: Future = asyncio.get_running_loop().create_future()
+        # Before the turn ends: a log that answers at once must find it.
+        self.commits[future] = _Commit(record_id, lasts=lasts)
+        try:
+            self._end_turn()
+            if self._failure or (self._is_stopped and record_id > self._broker.committed_id):
+                raise self._end()
+            self.wake_committed(self._broker.committed_id)
+            await future
+        finally:
+            self.commits.pop(future, None)
+
+    async def until(
+        self,
+        condition: Callable[[], bool],
+        *,
+        within_s: float | None = None,
+        outlasts_end: bool = False,
+    ) -> bool:
+        """End the turn, and return True once *condition* holds, False after *within_s*.
+
+        *outlasts_end* is for the code that ends the broker: neither a drain nor a failed log
+        answers it, so its condition must see both.
+
+        Raises:
+            LogFailedError: The log has failed.
+            ShuttingDownError: The broker drains or has stopped.
+        """
+        self._end_turn()
+        if condition():
+            return True
+        if not outlasts_end and (self._failure or self._is_draining):
+            raise self._end()
+        future: Future = asyncio.get_running_loop().create_future()
+        self.conditions[future] = _Condition(condition, outlasts_end=outlasts_end)
+        try:
+            async with asyncio.timeout(within_s):
+                await future
+        except TimeoutError:
+            return False
+        finally:
+            self.conditions.pop(future, None)
+        return True
+
+    # For the engine.
+
+    def wake_committed(self, up_to: int) -> None:
+        """Wake those whose record is committed."""
+        for future, commit in self.commits.items():
+            if commit.record_id <= up_to and not future.done():
+                future.set_result(None)
+
+    def wake_true(self) -> None:
+        """Wake those whose condition holds."""
+        for future, condition in self.conditions.items():
+            if not future.done() and condition.holds():
+                future.set_result(None)
+
+    def refuse_commits(self, again_id: int, reason: str, *, is_final: bool) -> None:
+        """Answer those whose record the log refused; lasting ones wait for *again_id*."""
+        for future, commit in self.commits.items():
+            if commit.lasts and not is_final:
+                commit.record_id = again_id
+            elif not future.done():
+                future.set_exception(LogRefusedError(reason))
+
+    def drain(self) -> None:
+        """Answer those who wait for a condition; the log still commits what it was given."""
+        self._is_draining = True
+        self._answer_conditions()
+
+    def fail(self, reason: str) -> None:
+        """Answer all who wait, and all who come: the log has failed."""
+        self._failure = reason
+        self._answer_commits()
+        self._answer_conditions()
+
+    def stop(self) -> None:
+        """Answer all who still wait: the log reports nothing more."""
+        self._is_draining = True
+        self._is_stopped = True
+        self._answer_commits()
+        self._answer_conditions()
+
+    def _answer_commits(self) -> None:
+        for future in self.commits:
+            if not future.done():
+                future.set_exception(self._end())
+
+    def _answer_conditions(self) -> None:
+        for future, condition in self.conditions.items():
+            if not condition.outlasts_end and not future.done():
+                future.set_exception(self._end())
+
+    def _end(self) -> UnavailableError:
+        # A new one each time: an exception that is raised collects its tracebacks.
+        return LogFailedError(self._failure) if self._failure else ShuttingDownError()

@@ -1,0 +1,83 @@
+"""Ways to fill a broker's topics and queues, for tests that look at it from outside."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from braidmq.admin.status import Status
+from braidmq.broker.dead_letters import REJECTED, letter_of
+from braidmq.broker.headers import MESSAGE_ID, encode
+from braidmq.broker.topics import ORIGIN_VIBE, Message, body_of
+from braidmq.server.engine.engine import Engine
+from braidmq.testing.broker import RunningBroker, running_broker
+
+OFF: dict[str, object] = {
+    listener: {"enabled": False} for listener in ("blip", "vibe", "qumbed", "http")
+}
+
+
+@asynccontextmanager
+async def quiet_broker(
+    data_dir: Path | None = None, **config: object
+) -> AsyncIterator[RunningBroker]:
+    """Run the whole daemon without listeners, which take most of the time to start and stop."""
+    async with running_broker(data_dir=data_dir, config={**OFF, **config}) as broker:
+        yield broker
+
+
+def status_of(broker: RunningBroker) -> Status:
+    return broker.daemon.status
+
+
+def engine_of(broker: RunningBroker) -> Engine:
+    engine = broker.daemon.status.engine
+    assert engine is not None
+    return engine
+
+
+async def publish(broker: RunningBroker, queue: str, *payloads: bytes, **options: int) -> None:
+    """Publish as a strand does, and wait for the commit."""
+    engine = engine_of(broker)
+    put(engine, queue, *payloads, **options)
+    await engine.waiters.committed(engine.broker.barrier())
+
+
+async def bury(
+    broker: RunningBroker, queue: str, *payloads: bytes, letters: str = "", priority: int = 1
+) -> None:
+    """Make dead letters of messages of *queue*, and wait for the commit."""
+    engine = engine_of(broker)
+    put_letters(engine, queue, *payloads, letters=letters, priority=priority)
+    await engine.waiters.committed(engine.broker.barrier())
+
+
+def put(engine: Engine, queue: str, *payloads: bytes, **options: int) -> None:
+    """Publish as a strand does; the turn has not ended."""
+    for payload in payloads:
+        engine.broker.publish(_message(engine, queue, payload, **options), engine.now_us())
+
+
+def put_letters(
+    engine: Engine, queue: str, *payloads: bytes, letters: str = "", priority: int = 1
+) -> None:
+    """Make dead letters of messages of *queue*, as if each had been rejected once."""
+    topic = engine.broker.topics.get(letters or f"dlq.{queue}")
+    assert topic is not None
+    if topic.queue is None:
+        engine.broker.queues.declare_letters(topic, engine.now_us())
+    for payload in payloads:
+        message = _message(engine, queue, payload, priority=priority)
+        message.headers = encode({MESSAGE_ID: f"id-{payload[:20].decode()}", "trace": "t"})
+        letter = letter_of(
+            message, topic, reason=REJECTED, attempts=1, keep_id=True, now_us=engine.now_us()
+        )
+        engine.broker.publish(letter, engine.now_us())
+
+
+def _message(engine: Engine, queue: str, payload: bytes, *, priority: int = 1) -> Message:
+    topic = engine.broker.topics.get(queue)
+    assert topic is not None
+    message = Message(topic, 1, body_of(topic, payload))
+    message.origin = ORIGIN_VIBE
+    message.priority = priority
+    return message

@@ -1,0 +1,51 @@
+"""Backlogs: what waits, in all and for each subscription."""
+
+import pytest
+
+from braidmq.admin.backlogs import Backlog, Backlogs, lag_of, letter_queues, walk
+from tests.integration.blip.peer import broker_at, connected
+from tests.unit.admin.queue_broker import engine_of
+from tests.unit.admin.world import World
+
+
+def test_queues_letters_and_subscriptions_count(world: World) -> None:
+    """Dead letters wait as well, and are also counted apart."""
+    world.declare("q")
+    world.publish("q", b"1", b"2")
+    world.bury("q", b"3")
+    broker = world.engine.broker
+
+    assert Backlog(3, 1) == walk(broker)
+    assert {"dlq.q"} == set(letter_queues(broker.queues.by_name))
+
+
+@pytest.mark.asyncio
+async def test_the_lag_of_a_subscription_that_is_behind_is_an_upper_bound() -> None:
+    """Computed from its position in the log, never less than what waits."""
+    async with (
+        broker_at(delivery={"window": 2}) as broker,
+        connected(broker) as peer,
+    ):
+        await peer.subscribe("t")
+        await peer.publish("t", *5 * [b"x"])
+        engine = engine_of(broker)
+        (subscription,) = engine.broker.subscriptions.by_id.values()
+
+        assert subscription.position.behind
+        assert 5 == lag_of(subscription)
+        assert 5 == walk(engine.broker).waiting
+
+
+def test_many_rows_are_not_walked_each_second(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few rows the backlog is current."""
+    world.declare("q")
+    backlogs = Backlogs()
+    broker = world.engine.broker
+    monkeypatch.setattr("braidmq.admin.backlogs.ROWS_PER_S", 1)
+    seen = [backlogs.now(broker, 0).waiting]
+    world.publish("q", b"1")
+    seen += [backlogs.now(broker, at).waiting for at in (999_999, 1_000_000)]
+
+    assert [0, 0, 1] == seen

@@ -1,0 +1,113 @@
+"""Numbers of each second: rates from counters, the history, and waiting for the next point."""
+
+import asyncio
+
+import pytest
+
+from braidmq.admin.metrics import MetricValues
+from braidmq.admin.numbers import HISTORY_POINTS, Numbers, rss_bytes
+
+pytestmark = pytest.mark.asyncio
+
+
+class World:
+    """Counters and fsyncs that a test sets."""
+
+    def __init__(self) -> None:
+        self.values = MetricValues()
+        self.fsyncs: list[float] = []
+        self.numbers = Numbers(
+            lambda: self.values, now_us=lambda: 0, take_fsyncs=lambda: self.fsyncs
+        )
+        self.numbers.start()
+
+
+async def test_a_point_is_what_happened_since_the_one_before() -> None:
+    """Counters become rates, by strand where counted so; levels are shown as they are."""
+    world = World()
+    world.values = MetricValues(
+        messages_published_by_strand={"blip": 7},
+        messages_published_bytes=100,
+        messages_waiting=5,
+        connections={"blip": 2},
+    )
+    first = world.numbers.take()
+    second = world.numbers.take()
+    world.numbers.stop()
+
+    assert first.into["blip"] > 0
+    assert first.in_bytes > 0
+    assert (0.0, 0.0) == (second.into["blip"], second.in_bytes)
+    assert (5, {"blip": 2}) == (second.backlog, second.connections)
+    assert {"blip", "vibe", "qumbed", "http", "spark"} == second.out.keys()
+
+
+async def test_fsyncs_are_shown_by_their_percentiles() -> None:
+    """In milliseconds; without an fsync they are 0."""
+    world = World()
+    silent = world.numbers.take()
+    world.fsyncs = [0.001 * number for number in range(100, 0, -1)]
+    point = world.numbers.take()
+    world.numbers.stop()
+
+    assert (0.0, 0.0) == (silent.fsync_p50_ms, silent.fsync_p99_ms)
+    assert (51.0, 100.0) == (point.fsync_p50_ms, point.fsync_p99_ms)
+
+
+async def test_the_past_is_bounded() -> None:
+    """Two minutes, oldest first."""
+    world = World()
+    for number in range(HISTORY_POINTS + 3):
+        world.values = MetricValues(messages_waiting=number)
+        world.numbers.take()
+    world.numbers.stop()
+
+    history = world.numbers.history()
+    assert (HISTORY_POINTS, 3) == (len(history), history[0].backlog)
+
+
+async def test_a_listener_gets_the_next_point_and_misses_what_it_did_not_take() -> None:
+    """Points are not buffered for a slow listener."""
+    world = World()
+    waiting = asyncio.ensure_future(world.numbers.after(0))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    world.values = MetricValues(messages_waiting=1)
+    world.numbers.take()
+    count, point = await waiting
+    assert point is not None
+    for number in (2, 3):
+        world.values = MetricValues(messages_waiting=number)
+        world.numbers.take()
+    later, newest = await world.numbers.after(count)
+    world.numbers.stop()
+
+    assert newest is not None
+    assert (1, 1, 3, 3) == (count, point.backlog, later, newest.backlog)
+
+
+async def test_the_end_wakes_every_listener() -> None:
+    """A broker that stops does not wait for its listeners."""
+    world = World()
+    waiting = asyncio.ensure_future(world.numbers.after(0))
+    await asyncio.sleep(0)
+    world.numbers.stop()
+
+    assert (0, None) == await waiting
+
+
+async def test_points_come_by_themselves() -> None:
+    """One a second; the delay of the event loop is one of its numbers."""
+    world = World()
+    async with asyncio.timeout(30):
+        count, point = await world.numbers.after(0)
+    world.numbers.stop()
+
+    assert 1 == count
+    assert point is not None
+    assert point.loop_lag_ms >= 0
+
+
+async def test_the_process_has_memory() -> None:
+    """As the system counts it."""
+    assert rss_bytes() > 2**20
