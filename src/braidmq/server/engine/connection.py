@@ -7,20 +7,18 @@ one write. A command that cannot be answered yet is held, and all commands behin
 What the bytes mean is not here: each strand has a subclass in a module of its own.
 """
 
+from collections import deque
+from typing import Final
+
 from braidmq.broker.admission import PublishAdmission
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.topics import Message
-from braidmq.server.engine.host import Host
-from braidmq.server.engine.host import Limits
-from braidmq.server.engine.host import Wire
-from braidmq.server.engine.output import Output
-from braidmq.server.engine.output import WaitingReply
+from braidmq.server.engine.host import Host, Limits, Wire
+from braidmq.server.engine.output import Output, WaitingReply
 from braidmq.server.engine.tokens import TokenBucket
 from braidmq.wire.errors import WireError
-from collections import deque
-from typing import Final
 
 READ_AHEAD_BYTES: Final = 256 * 1024
 """Unhandled input of a connection that waits; above it the connection stops reading."""

@@ -1,21 +1,19 @@
 """Addresses and limits: what is bound and what cannot be had, who is let in and who is not."""
 
-from braidmq.base.errors import AddressInUseError
-from braidmq.server.config.config import BlipConfig
-from braidmq.server.config.config import LimitsConfig
-from braidmq.server.config.config import VibeConfig
-from braidmq.server.strands.blip.connection import BlipConnection
-from braidmq.server.strands.listeners import Admission
-from braidmq.server.strands.listeners import TcpListener
+import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from tests.integration.blip.peer import ack
-from tests.integration.blip.peer import hello
-from tests.integration.blip.peer import until
-from tests.unit.server.by_hand import Hand
-import asyncio
+
 import pytest
-import socket
+
+from braidmq.base.errors import AddressInUseError
+from braidmq.server.config.config import BlipConfig, LimitsConfig, VibeConfig
+from braidmq.server.strands.blip.connection import BlipConnection
+from braidmq.server.strands.listeners import Admission, TcpListener
+from tests.integration.blip.peer import ack, hello, until
+from tests.unit.server.by_hand import Hand
+
 
 def test_the_limit_on_connections_counts_all_of_them() -> None:
     """Whoever leaves makes room for one, wherever it comes from."""

@@ -4,17 +4,16 @@ A peer may open many streams, and each is served like a connection of its own; t
 peer are counted here, over all its streams.
 """
 
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
 from braidmq.base.limits import MIB
 from braidmq.broker.authorize import Principal
 from braidmq.broker.schemas import Schemas
 from braidmq.server.engine.host import Wire
 from braidmq.server.engine.tokens import TokenBucket
 from braidmq.server.strands.qumbed.gateway import GatewayKey
-from collections.abc import Callable
-from typing import Final
-from typing import Protocol
-from typing import TYPE_CHECKING
-import secrets
 
 if TYPE_CHECKING:
     from braidmq.server.engine.connection import Connection

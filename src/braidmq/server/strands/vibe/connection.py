@@ -9,28 +9,22 @@ While a Publish waits for room in its queue, the commands behind it that change 
 publishers go on (Ack, Ping, Unsubscribe), and their replies keep their place behind it.
 """
 
+from collections import deque
+from typing import Final, final
+
 from braidmq.broker import admission
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.server.engine.connection import Connection
-from braidmq.server.engine.host import Host
-from braidmq.server.engine.host import Limits
-from braidmq.server.engine.host import Wire
-from braidmq.server.engine.output import WAITING_REPLIES_MAX
-from braidmq.server.engine.output import WaitingReply
+from braidmq.server.engine.host import Host, Limits, Wire
+from braidmq.server.engine.output import WAITING_REPLIES_MAX, WaitingReply
 from braidmq.server.strands.vibe.consuming import Consuming
 from braidmq.server.strands.vibe.deliveries import message_of
-from braidmq.server.strands.vibe.gate import Gate
-from braidmq.server.strands.vibe.gate import VibeOptions
+from braidmq.server.strands.vibe.gate import Gate, VibeOptions
 from braidmq.server.strands.vibe.given import Given
 from braidmq.server.strands.vibe.management import Management
-from braidmq.server.strands.vibe.output import VibeOutput
-from braidmq.server.strands.vibe.output import VibeReply
+from braidmq.server.strands.vibe.output import VibeOutput, VibeReply
 from braidmq.wire.errors import WireError
-from braidmq.wire.vibe import messages
-from braidmq.wire.vibe import session
-from collections import deque
-from typing import Final
-from typing import final
+from braidmq.wire.vibe import messages, session
 
 BLOCKED_MAX: Final = 1024
 """Commands whose replies wait behind a Publish that has no room in its queue."""

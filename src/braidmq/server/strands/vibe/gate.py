@@ -4,16 +4,12 @@ Passwords and users are looked up elsewhere and answered later. Until then the g
 and the connection executes no further command.
 """
 
-from braidmq.broker.authorize import PUBLISH
-from braidmq.broker.authorize import Principal
-from braidmq.broker.authorize import authorize
+from typing import TYPE_CHECKING, Final, final
+
+from braidmq.broker.authorize import PUBLISH, Principal, authorize
 from braidmq.server.access.user_administration import Outcome
-from braidmq.server.engine.host import Host
-from braidmq.server.engine.host import Wire
+from braidmq.server.engine.host import Host, Wire
 from braidmq.wire.vibe import session
-from typing import Final
-from typing import TYPE_CHECKING
-from typing import final
 
 if TYPE_CHECKING:
     from braidmq.server.strands.vibe.connection import VibeConnection

@@ -1,14 +1,10 @@
 """What streams of one connection share."""
 
-from braidmq.broker.authorize import ADMIN
-from braidmq.broker.authorize import PUBLISH
-from braidmq.broker.authorize import SUBSCRIBE
-from braidmq.broker.authorize import authorize
-from braidmq.server.strands.qumbed.link import ANONYMOUS
-from braidmq.server.strands.qumbed.link import Link
-from braidmq.server.strands.qumbed.link import anonymous
+from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, authorize
+from braidmq.server.strands.qumbed.link import ANONYMOUS, Link, anonymous
 from braidmq.server.strands.qumbed.mdns import node_name
 from tests.unit.server.strands.qumbed.qumbed_by_hand import QumbedHand
+
 
 def test_anonymous_may_do_all_but_administer() -> None:
     """A peer without a key can publish and subscribe."""
