@@ -1,55 +1,15 @@
-"""Planted durability bugs, and the hunt for them: proof that the simulation can fail.
+"""Planted bugs: patches of the sources, each of which breaks one promise.
 
-Each mutant is a patch of the sources that must fit exactly once. This module, run with
-`python -m`, patches copies of the tree, one bug each, hunts each with the simulation, and
-prints how many were caught; names on the command line select some. `--hunt` is what runs in a
-copy. Mutants of queues are hunted in worlds that have queues; those of the Qumbed strand by
-killing the real daemon, as no world speaks QUIC.
+Each must fit exactly once. `hunt` plants them and looks for them; where, each one says.
 """
 
-import asyncio
-import errno
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from random import Random
 from typing import Final
-
-from braidmq.testing.ledger import Violation
-from braidmq.testing.simulation import World
-from tests.chaos.mixed_rig import MixedRig
-from tests.chaos.test_mixed_kill import kill_again_and_again
-from tests.simulation.test_crash import random_world
-from tests.simulation.test_faults import (
-    after_full_disk,
-    after_io_error,
-    after_no_space,
-    full_disk_world,
-)
-from tests.simulation.test_queue_crash import (
-    full_queue_world,
-    io_error_world,
-    no_space_world,
-    random_queue_world,
-)
-
-ROOT: Final = Path(__file__).resolve().parents[2]
-SEEDS: Final = int(os.environ.get("BRAIDMQ_MUTANT_SEEDS", "150"))
-STEPS: Final = 300
-HUNT_TIMEOUT_S: Final = 110.0
-RIGS: Final = 10
-RIG_KILLS: Final = 8
-RIGS_TIMEOUT_S: Final = 600.0
-"""What is left to chance when a process is killed takes more than one attempt."""
 
 SIMULATED: Final = ""
 QUEUES: Final = "queues"
 QUMBED: Final = "qumbed"
+ADMISSION: Final = "admission"
 """Where a mutant is hunted."""
 
 
@@ -81,6 +41,10 @@ def _of_queues(name: str, *edits: tuple[str, str, str]) -> Mutant:
 
 def _of_qumbed(name: str, *edits: tuple[str, str, str]) -> Mutant:
     return _mutant(name, *edits, where=QUMBED)
+
+
+def _of_admission(name: str, *edits: tuple[str, str, str]) -> Mutant:
+    return _mutant(name, *edits, where=ADMISSION)
 
 
 MUTANTS: Final = (
@@ -121,9 +85,9 @@ MUTANTS: Final = (
     _mutant(
         "acknowledgements are not written",
         (
-            "broker/broker.py",
-            "        if progress:\n            self._record_progress(progress)",
-            "        if not progress:\n            self._record_progress(progress)",
+            "broker/delivery/effects.py",
+            "    if piece:\n        pieces.append(piece)\n",
+            "",
         ),
     ),
     _mutant(
@@ -150,7 +114,7 @@ MUTANTS: Final = (
     _mutant(
         "what was acknowledged comes back after a restart",
         (
-            "broker/state.py",
+            "broker/delivery/channels.py",
             "        for after, last in made.ranges:\n",
             "        for after, last in made.ranges[1:]:\n",
         ),
@@ -177,11 +141,11 @@ MUTANTS: Final = (
     ),
     _mutant(
         "retention does not ask the subscriptions",
-        ("broker/broker.py", "needed = min(needed, floor + 1)", "del floor"),
+        ("broker/delivery/subscriptions.py", "needed = min(needed, floor + 1)", "del floor"),
     ),
     _mutant(
         "PING does not wait for acknowledgements",
-        ("server/strands/blip.py", "            self._last_id = self._broker.fence()\n", ""),
+        ("server/strands/blip.py", "            self._last_id = self._broker.barrier()\n", ""),
     ),
     _mutant(
         "SUBSCRIBE is answered before its commit",
@@ -203,16 +167,21 @@ MUTANTS: Final = (
         "Pong does not wait for acknowledgements",
         (
             "server/strands/vibe/connection.py",
-            "            self._last_id = self._broker.fence()\n",
+            "            self._last_id = self._broker.barrier()\n",
             "",
         ),
     ),
     _of_queues(
         "an acknowledgement in a queue is not recorded",
         (
-            "broker/settling.py",
-            "        if note:\n            lane.made_progress()",
-            "        if not note:\n            lane.made_progress()",
+            "broker/delivery/lanes.py",
+            "            return True\n        progress.settle(entry.previous, entry.id)\n",
+            "            return True\n",
+        ),
+        (
+            "broker/delivery/lanes.py",
+            "        if self._settle_in_ledger(entry):\n            progress",
+            "        if self._settle_in_ledger(entry) and 0:\n            progress",
         ),
     ),
     _of_queues(
@@ -227,8 +196,8 @@ MUTANTS: Final = (
         "a snapshot leaves a queue out",
         (
             "broker/state.py",
-            "            for queue in broker.deliverer.queues.values()\n        ],",
-            "            for queue in list(broker.deliverer.queues.values())[1:]\n        ],",
+            "            for queue in broker.queues.by_name.values()\n        ],",
+            "            for queue in list(broker.queues.by_name.values())[1:]\n        ],",
         ),
     ),
     _of_queues(
@@ -241,19 +210,13 @@ MUTANTS: Final = (
     ),
     _of_queues(
         "a dead letter leaves its message in the queue",
-        (
-            "broker/state.py",
-            "            subscription.settled.add(stored.settles_after, stored.settles_id)\n",
-            """\
-            if subscription.queue is None:
-                subscription.settled.add(stored.settles_after, stored.settles_id)
-""",
-        ),
+        ("broker/delivery/lanes.py", "        settled.add(after_id, message_id)\n", ""),
+        ("broker/delivery/lanes.py", "        self.settled().add(after_id, message_id)\n", ""),
     ),
     _of_queues(
         "two priorities record their progress under one id",
         (
-            "broker/queues.py",
+            "broker/delivery/queues.py",
             "queue_id + (lane.priority + 1 << _LANE_SHIFT)",
             "queue_id + (min(lane.priority, 1) + 1 << _LANE_SHIFT)",
         ),
@@ -261,11 +224,11 @@ MUTANTS: Final = (
     _of_queues(
         "a fan-out is settled when it is handed out",
         (
-            "broker/delivery.py",
+            "broker/delivery/pushing.py",
             "            progress.attempts[entry.id] = entry.attempts\n",
             """\
             progress.attempts[entry.id] = entry.attempts
-            if lane is not subscription and entry.attempts == 1:
+            if journal is not channel and entry.attempts == 1:
                 progress.settle(entry.previous, entry.id)
 """,
         ),
@@ -273,7 +236,7 @@ MUTANTS: Final = (
     _of_queues(
         "attempts are lost at a restart",
         (
-            "broker/state.py",
+            "broker/delivery/channels.py",
             "known_attempts.update(made.attempts)",
             "known_attempts.update({})",
         ),
@@ -281,14 +244,14 @@ MUTANTS: Final = (
     _of_queues(
         "a deletion is not recorded",
         (
-            "broker/queue_delivery.py",
-            "return self.outgoing.add(Deleted(queue.id), records.encode_delete(queue.id))",
-            "return self.outgoing.last_id",
+            "broker/delivery/queues.py",
+            "return self._outgoing.add(Deleted(queue.id), records.encode_delete(queue.id))",
+            "return self._outgoing.last_id",
         ),
     ),
     _of_queues(
         "a deletion is not replayed",
-        ("broker/state.py", "broker.deliverer.end_queue(queue)", "del queue"),
+        ("broker/state.py", "broker.queues.end(queue)", "del queue"),
     ),
     _of_queues(
         "dedup ids are forgotten at a restart",
@@ -302,21 +265,21 @@ MUTANTS: Final = (
     _of_queues(
         "a purge is confirmed before it is recorded",
         (
-            "broker/purges.py",
-            "        self.acknowledged = True  # nobody",
-            "        # nobody",
+            "broker/delivery/purges.py",
+            "        self.effects.acknowledged = True\n",
+            "",
         ),
     ),
     _of_queues(
         "a snapshot counts what a record behind it counts again",
-        ("broker/state.py", "last_id = broker.full_fence()", "last_id = broker.fence()"),
+        ("broker/state.py", "last_id = broker.full_barrier()", "last_id = broker.barrier()"),
     ),
     _of_queues(
         "retention does not ask the queues",
         (
             "broker/broker.py",
-            "return min(needed, self.deliverer.needed_id(self.committed_id))",
-            "return needed",
+            "            self.queues.needed_id(committed_id),\n",
+            "",
         ),
     ),
     _of_qumbed(
@@ -330,7 +293,7 @@ MUTANTS: Final = (
     _of_qumbed(
         "a follower's progress is not recorded",
         (
-            "broker/followers.py",
+            "broker/delivery/followers.py",
             "        if sent_id > self.noted_id:\n",
             "        if sent_id < self.noted_id:\n",
         ),
@@ -342,7 +305,11 @@ MUTANTS: Final = (
     ),
     _of_qumbed(
         "what is under way to a follower counts as received",
-        ("broker/followers.py", "            if self.unreceived:\n", "            if False:\n"),
+        (
+            "broker/delivery/followers.py",
+            "            if self.unreceived:\n",
+            "            if False:\n",
+        ),
     ),
     _of_qumbed(
         "a follower is not found again after a restart",
@@ -354,20 +321,20 @@ MUTANTS: Final = (
     ),
     _of_qumbed(
         "a snapshot leaves a follower out",
-        ("broker/state.py", "            if follower.recorded\n", "            if False\n"),
+        ("broker/state.py", "            if follower.id > 0\n", "            if False\n"),
     ),
     _of_qumbed(
         "a follower's end is not recorded",
         (
-            "broker/followers.py",
-            "        if not follower.recorded:\n            return 0\n",
-            "        if follower.recorded or not follower.recorded:\n            return 0\n",
+            "broker/delivery/followers.py",
+            "        if follower.id < 0:\n            return 0\n",
+            "        if follower.id != 0:\n            return 0\n",
         ),
     ),
     _of_qumbed(
         "whom a message is for is not read from the log",
         (
-            "broker/followers.py",
+            "broker/marks.py",
             '    if _RECIPIENT not in block:\n        return b""\n',
             '    if block:\n        return b""\n',
         ),
@@ -375,6 +342,43 @@ MUTANTS: Final = (
     _of_qumbed(
         "a long dedup id is forgotten at a restart",
         ("broker/state.py", "if dedup_id is not None:", "if dedup_id and len(dedup_id) < 64:"),
+    ),
+    _of_admission(
+        "a full queue makes dead letters while the broker drains",
+        (
+            "broker/admission.py",
+            "        if needs_record and self.refusal:\n",
+            "        if needs_record and self.refusal and not queue.waiting():\n",
+        ),
+        (
+            "broker/admission.py",
+            "return REFUSED if self.refusal else REDIRECT",
+            "return REDIRECT",
+        ),
+    ),
+    _of_admission(
+        "a publisher waits for room while the log refuses",
+        (
+            "broker/admission.py",
+            "        if needs_record and self.refusal:\n",
+            "        if needs_record and self.refusal and queue.policy.overflow != 2:\n",
+        ),
+    ),
+    _of_admission(
+        "a parked publisher is not told that the log refuses",
+        (
+            "broker/admission.py",
+            "        self.refusal = self._draining or reason\n        self.tell_parked()\n",
+            "        self.refusal = self._draining or reason\n",
+        ),
+    ),
+    _of_admission(
+        "a repeat of a redirected publish makes another dead letter",
+        (
+            "broker/broker.py",
+            "        if dedup_id:\n",
+            "        if dedup_id and stored is message:\n",
+        ),
     ),
 )
 QUICK: Final = (
@@ -388,109 +392,3 @@ QUICK: Final = (
     "a deletion is not recorded",
 )
 """Mutants that the suite hunts each time, quickly caught and each of another kind."""
-
-
-def plant(mutant: Mutant, into: Path) -> None:
-    """Copy the package below *into*, without compiled modules, and patch it."""
-    ignore = shutil.ignore_patterns("*.so", "__pycache__")
-    shutil.copytree(ROOT / "src" / "braidmq", into / "braidmq", ignore=ignore)
-    for edit in mutant.edits:
-        file = into / "braidmq" / edit.path
-        text = file.read_text(encoding="utf-8")
-        assert 1 == text.count(edit.old), f"{mutant.name}: does not fit {edit.path} once"
-        file.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
-
-
-def catch(mutant: Mutant) -> str:
-    """Hunt one mutant; return how it was caught, or nothing."""
-    with tempfile.TemporaryDirectory(prefix="braidmq-mutant-") as directory:
-        plant(mutant, Path(directory))
-        path = os.pathsep.join([directory, str(ROOT)])
-        hunted = subprocess.run(
-            [sys.executable, "-m", "tests.chaos.mutants", HUNT, mutant.where],
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=RIGS_TIMEOUT_S if mutant.where == QUMBED else HUNT_TIMEOUT_S,
-        )
-    assert hunted.returncode in {0, CAUGHT}, hunted.stderr
-    return hunted.stdout.strip()
-
-
-CAUGHT: Final = 3
-HUNT: Final = "--hunt"
-
-
-def hunt(where: str) -> str:
-    """Run worlds until one breaks a promise; return which and how, or nothing."""
-    for seed in range(RIGS if where == QUMBED else SEEDS):
-        try:
-            for kind, verdict in JUDGES[where](seed):
-                if verdict:
-                    return f"seed {seed}, {kind}: {verdict[0].kind}"
-        except Exception as error:  # noqa: BLE001 - a broker that breaks is caught as well
-            return f"seed {seed}: {type(error).__name__}: {error}"[:200]
-    return ""
-
-
-def verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
-    """Put one seed through every kind of misfortune."""
-    yield "crashes", random_world(seed)
-    for kind, error in (("EIO", errno.EIO), ("ENOSPC", errno.ENOSPC)):
-        world = World(seed)
-        before = world.disk.operations
-        nth = Random(seed).randint(1, 200)
-        world.disk.fail("*", error, nth=nth)
-        world.run(STEPS)
-        if error == errno.ENOSPC:
-            yield kind, after_no_space(world)
-        elif world.disk.operations - before >= nth:
-            yield kind, after_io_error(world, seed)
-    yield "full disk", after_full_disk(full_disk_world(seed), seed)
-
-
-def queue_verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
-    """Put one seed of a world with queues through every kind of misfortune."""
-    yield "crashes", random_queue_world(seed)
-    yield "EIO", io_error_world(seed) or []
-    yield "ENOSPC", no_space_world(seed)
-    yield "full disk", after_full_disk(full_queue_world(seed), seed)
-
-
-def qumbed_verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
-    """Kill the real daemon again and again under load on three strands."""
-    with tempfile.TemporaryDirectory(prefix="braidmq-rig-") as directory:
-        rig = MixedRig(Path(directory), seed=seed)
-        try:
-            yield "kills", asyncio.run(kill_again_and_again(rig, RIG_KILLS, drains=1))
-        finally:
-            rig.close()
-
-
-JUDGES: Final[dict[str, Callable[[int], Iterator[tuple[str, list[Violation]]]]]] = {
-    SIMULATED: verdicts,
-    QUEUES: queue_verdicts,
-    QUMBED: qumbed_verdicts,
-}
-
-
-def main(names: list[str]) -> int:
-    """Hunt the mutants of these names, or all; return the exit code."""
-    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    caught = 0
-    for mutant in chosen:
-        how = catch(mutant)
-        caught += bool(how)
-        sys.stdout.write(f"{mutant.name}: {how or 'NOT CAUGHT'}\n")
-    sys.stdout.write(f"{caught}/{len(chosen)} caught\n")
-    return 0 if caught == len(chosen) else 1
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] == [HUNT]:
-        found = hunt(sys.argv[2])
-        sys.stdout.write(found)
-        sys.exit(CAUGHT if found else 0)
-    sys.exit(main(sys.argv[1:]))

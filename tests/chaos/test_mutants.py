@@ -5,18 +5,8 @@ from typing import Final
 
 import pytest
 
-from tests.chaos.mutants import (
-    MUTANTS,
-    QUEUES,
-    QUICK,
-    QUMBED,
-    RIGS_TIMEOUT_S,
-    ROOT,
-    Mutant,
-    catch,
-    queue_verdicts,
-    verdicts,
-)
+from tests.chaos.hunt import RIGS_TIMEOUT_S, ROOT, catch, queue_verdicts, verdicts
+from tests.chaos.mutants import ADMISSION, MUTANTS, QUEUES, QUICK, QUMBED, Mutant
 
 HUNTED: Final = (
     list(MUTANTS)
@@ -47,6 +37,7 @@ def test_there_are_enough_mutants() -> None:
     assert len(MUTANTS) >= 12
     assert sum(mutant.where == QUEUES for mutant in MUTANTS) >= 12
     assert sum(mutant.where == QUMBED for mutant in MUTANTS) >= 6
+    assert sum(mutant.where == ADMISSION for mutant in MUTANTS) >= 3
     assert len(MUTANTS) == len({mutant.name for mutant in MUTANTS})
     assert set(QUICK) <= {mutant.name for mutant in MUTANTS}
 

@@ -26,7 +26,7 @@ from braidmq.wire.blip import frames
 from braidmq.wire.vibe import frames as vibe_frames
 from braidmq.wire.vibe import messages as vibe_messages
 from braidmq.wire.vibe import queue_options, session
-from tests.unit.cli.brokers import BRAIDMQ, START_S_MAX, Broker, running
+from tests.integration.cli.brokers import BRAIDMQ, START_S_MAX, Broker, running
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BIN: Final = Path(sys.executable).parent

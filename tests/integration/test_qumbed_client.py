@@ -8,7 +8,7 @@ import pytest
 import braidmq
 from braidmq.client.options import Options
 from braidmq.client.qumbed import KeyPair, TrustList
-from braidmq.client.qumbed.connection import Tenant, open_connection
+from braidmq.client.qumbed.connection import Receiver, open_connection
 from braidmq.client.qumbed.envelope import Sealer
 from braidmq.client.qumbed.subscription import QumbedSubscription
 from braidmq.client.url import parse
@@ -38,7 +38,7 @@ async def show(
 ) -> None:
     """Publish a box that somebody else has sealed, as whoever has seen it can."""
     endpoint = parse(broker.url("qumbed"))
-    stranger = await open_connection(endpoint, Options(), Tenant(), lambda _: None)
+    stranger = await open_connection(endpoint, Options(), Receiver(), lambda _: None)
     answer = await stranger.ask(lambda _: frames.publish(topic, sealed, schema, b"", sender))
     assert isinstance(answer, frames.Ack)
     await stranger.close()

@@ -354,7 +354,7 @@ async def test_a_full_queue_holds_blip_up_too(
     await vibe.create("q", maxQueueSize=1, overflowStrategy="BlockPublisher")
     other.send(*(blip.publish(1, "q", str(number).encode()) for number in range(20)))
     other.send(blip.ping(2))
-    await blip.until(lambda: core(broker).deliverer.queues["q"].blocked)
+    await blip.until(lambda: core(broker).queues.by_name["q"].blocked)
     await vibe.subscribe("q", 1)
     for number in range(20):
         found = await vibe.delivered()

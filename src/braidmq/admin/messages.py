@@ -28,11 +28,12 @@ from braidmq.admin.http.requests import FindPrincipal, allow, number_of, princip
 from braidmq.admin.log import read_log
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import KIB, MIB, RECORD_BYTES_MAX
+from braidmq.base.strict_json import is_json
 from braidmq.broker import headers as blocks
 from braidmq.broker.authorize import SUBSCRIBE
-from braidmq.broker.followers import SENDER_PUBLIC_KEY
+from braidmq.broker.marks import SENDER_PUBLIC_KEY
 from braidmq.broker.records import Head
-from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES, is_json
+from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
 from braidmq.broker.topics import (
     ORIGIN_BLIP,
     ORIGIN_HTTP,

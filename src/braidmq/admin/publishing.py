@@ -31,16 +31,15 @@ from braidmq.admin.http.requests import (
 )
 from braidmq.admin.messages import PATH, TOPIC
 from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, MIB, TOPIC_BYTES_MAX
+from braidmq.broker import admission
 from braidmq.broker import headers as blocks
-from braidmq.broker import overflow
 from braidmq.broker.authorize import PUBLISH
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.broker.dedup import NEW
 from braidmq.broker.topics import ORIGIN_HTTP, Message
 from braidmq.broker.topics import body_of as broker_body_of
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.refusals import UnavailableError
-from braidmq.server.engine.requests import FindEngine, changing
+from braidmq.server.engine.requests import FindEngine, running
 
 PAYLOAD_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * TOPIC_BYTES_MAX
 """So that a frame of Blip, whose length counts the topic as well, can carry it."""
@@ -123,88 +122,53 @@ class Publishing:
             UnavailableError: The broker cannot accept it now. If the log failed, the message
                 may be stored nevertheless.
         """
-        engine = changing(self._find_engine())
-        dedup_id = headers.get(DEDUP_HEADER, "")
-        known = _known(engine, topic, dedup_id)
-        if known != NEW:
-            return await _told(engine, known)
+        engine = running(self._find_engine())
         place = engine.broker.topics.get(topic)
         if place is None:
             raise UnavailableError("too many topics")
         message = Message(place, qos, broker_body_of(place, payload))
         message.origin = ORIGIN_HTTP
         message.priority = priority
-        message.headers = blocks.encode(headers)
-        message = await self._judged(engine, message)
-        known = _known(engine, topic, dedup_id)  # a repeat may have found room meanwhile
-        if known != NEW:
-            return await _told(engine, known)
-        given = engine.broker.publish(message, engine.now_us())
-        if dedup_id and message.topic is place:
-            engine.broker.dedup.remember(topic, dedup_id, given, engine.now_us())
-        return await _told(engine, given)
-
-    async def _judged(self, engine: Engine, message: Message) -> Message:
-        """Wait for room; return the message, or the dead letter that replaces it."""
-        broker = engine.broker
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + ROOM_WAIT_S
-        while True:
-            queue = message.topic.queue
-            if broker.refusal and _is_durable(message):
-                broker.stats.refused += 1
-                raise UnavailableError(broker.refusal)
-            decision = overflow.ACCEPT if queue is None else overflow.judge(queue)
-            has_room = broker.outgoing.bytes < engine.uncommitted_bytes_max
-            if decision == overflow.ACCEPT and has_room:
-                return message
-            if queue is not None and decision == overflow.REDIRECT:
-                letter = broker.deliverer.redirect(message, queue, engine.now_us())
-                if letter is not None:
-                    broker.stats.dead_lettered += 1
-                    return letter
-                decision = overflow.REFUSE
-            if decision == overflow.REFUSE or loop.time() >= deadline:
-                broker.stats.refused += 1
-                if decision == overflow.ACCEPT:
-                    raise UnavailableError("the log cannot keep up; retry later")
-                raise QueueFullError
-            await engine.waiters.until(
-                lambda: not _has_to_wait(engine, message), within_s=deadline - loop.time()
-            )
-            changing(engine)
+        # A forged header of the broker's own would survive a restart as if it were ours.
+        kept = {key: value for key, value in headers.items() if not blocks.is_brokers(key)}
+        message.headers = blocks.encode(kept)
+        given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""))
+        if given == 0:
+            engine.end_turn()
+            return None
+        await engine.waiters.committed(given)
+        return given
 
 
-def _is_durable(message: Message) -> bool:
-    queue = message.topic.queue
-    return message.qos != 0 and (queue is None or queue.policy.durable)
+async def _admitted(engine: Engine, message: Message, dedup_id: str) -> int:
+    """Wait for room, store the message or its dead letter, and return the id.
 
-
-def _has_to_wait(engine: Engine, message: Message) -> bool:
-    """Return whether there is neither room for a message nor a reason to refuse it."""
-    if engine.broker.refusal and _is_durable(message):
-        return False
-    queue = message.topic.queue
-    decision = overflow.ACCEPT if queue is None else overflow.judge(queue)
-    if decision == overflow.ACCEPT:
-        return engine.broker.outgoing.bytes >= engine.uncommitted_bytes_max
-    return decision == overflow.WAIT
-
-
-def _known(engine: Engine, topic: str, dedup_id: str) -> int:
-    """Return the offset that this deduplication id was published at, or NEW."""
-    known = engine.broker.dedup.find(topic, dedup_id, engine.now_us()) if dedup_id else NEW
-    if known != NEW:
-        engine.broker.stats.duplicates += 1
-    return known
-
-
-async def _told(engine: Engine, given: int) -> int | None:
-    if given == 0:
-        engine.end_turn()
-        return None
-    await engine.waiters.committed(given)
-    return given
+    Raises:
+        QueueFullError: The queue is full.
+        UnavailableError: The broker cannot store it now.
+    """
+    broker = engine.broker
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + ROOM_WAIT_S
+    while True:
+        verdict = broker.admission.judge(message, dedup_id, engine.now_us())
+        if verdict in {admission.GO, admission.REDIRECT}:
+            return broker.accept(verdict, message, dedup_id, engine.now_us()).id
+        if verdict == admission.DUPLICATE:
+            return broker.admission.known_id
+        if verdict == admission.REFUSED:
+            raise UnavailableError(broker.admission.reason)
+        if verdict == admission.FULL:
+            raise QueueFullError
+        if loop.time() >= deadline:
+            broker.admission.gave_up()
+            if verdict == admission.STARVED:
+                raise UnavailableError("the log cannot keep up; retry later")
+            raise QueueFullError
+        await engine.waiters.until(
+            lambda: not broker.admission.has_to_wait(message, dedup_id, engine.now_us()),
+            within_s=deadline - loop.time(),
+        )
 
 
 def publish_endpoints(find_principal: FindPrincipal, publishing: Publishing) -> list[Endpoint]:

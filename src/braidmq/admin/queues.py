@@ -45,7 +45,7 @@ from braidmq.broker.authorize import (
     authorize,
 )
 from braidmq.broker.dead_letters import QUEUE_NAME_CHARACTERS_MAX
-from braidmq.broker.queues import QUEUES_MAX, Queue
+from braidmq.broker.delivery.queues import QUEUES_MAX, Queue
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.refusals import UnavailableError
 from braidmq.server.engine.requests import FindEngine, changing, running
@@ -174,7 +174,7 @@ class Queues:
             BadCursorError: *after* is not the `next` of a page with this sort.
             UnavailableError: The broker is still recovering.
         """
-        queues = running(self._find_engine()).broker.deliverer.queues
+        queues = running(self._find_engine()).broker.queues.by_name
         if sort == BY_NAME:
             return await page_of(
                 list(queues), queues, after=after, limit=limit, visible=visible
@@ -207,20 +207,20 @@ class Queues:
             UnavailableError: The broker cannot commit it now.
         """
         engine = changing(self._find_engine())
-        deliverer = engine.broker.deliverer
+        queues = engine.broker.queues
         if options.dead_letter_name == dead_letters.queue_for(name):
             options.dead_letter_name = None  # the default, and not another option
-        policy = declared_policy(name, options, deliverer.new_policy(name))
-        queue = deliverer.queues.get(name)
+        policy = declared_policy(name, options, queues.new_policy(name))
+        queue = queues.by_name.get(name)
         is_new = queue is None
         if queue is None:
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
-            has_room = len(deliverer.queues) < QUEUES_MAX
+            has_room = len(queues.by_name) < QUEUES_MAX
             topic = engine.broker.topics.get(name) if has_room else None
             if topic is None:
                 raise UnavailableError("too many queues")
-            queue = deliverer.declare(topic, policy, engine.now_us())
+            queue = queues.declare(topic, policy, engine.now_us())
         elif queue.policy.values() != policy.values():
             raise QueueExistsError
         await engine.waiters.committed(queue.id)
@@ -234,7 +234,7 @@ class Queues:
             UnavailableError: The broker cannot commit it now.
         """
         engine = changing(self._find_engine())
-        record_id = engine.broker.deliverer.delete(_found(engine, name))
+        record_id = engine.broker.queues.delete(_found(engine, name))
         await engine.waiters.committed(record_id, lasts=True)
 
     async def purge(self, name: str) -> int:
@@ -245,8 +245,8 @@ class Queues:
             UnavailableError: The broker cannot commit it now.
         """
         engine = changing(self._find_engine())
-        purged = engine.broker.deliverer.purge(_found(engine, name), engine.now_us())
-        await engine.waiters.committed(engine.broker.fence(), lasts=True)
+        purged = engine.broker.queues.purge(_found(engine, name), engine.now_us())
+        await engine.waiters.committed(engine.broker.barrier(), lasts=True)
         return purged
 
 
@@ -406,7 +406,7 @@ def _still_there(queues: dict[str, Queue], names: Iterable[str]) -> list[Queue]:
 
 
 def _found(engine: Engine, name: str) -> Queue:
-    queue = engine.broker.deliverer.queues.get(name)
+    queue = engine.broker.queues.by_name.get(name)
     if queue is None:
         raise UnknownQueueError
     return queue

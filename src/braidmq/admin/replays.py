@@ -34,10 +34,10 @@ from braidmq.admin.http.requests import (
     principal_of,
 )
 from braidmq.admin.log import read_log
-from braidmq.broker import replays
 from braidmq.broker.authorize import PURGE_QUEUE
-from braidmq.broker.backlog import stored
-from braidmq.broker.queues import Queue
+from braidmq.broker.delivery import replays
+from braidmq.broker.delivery.backlog import stored
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.refusals import UnavailableError
@@ -111,7 +111,7 @@ class Replays:
         async with self._replaying:
             engine = changing(self._find_engine())
             found = letter_queue(engine, queue)
-            if found.is_fan_out:
+            if found.ledger is not None:
                 raise FanOutError
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
@@ -119,8 +119,8 @@ class Replays:
             asked = waiting if count is None else min(count, waiting)
             if asked == 0:
                 return 0
-            settled = found.topic.message_count - _unsettled(found)
-            engine.broker.deliverer.replay(found, asked, engine.now_us())
+            settled = found.topic.message_count - found.unsettled()
+            engine.broker.queues.replay(found, asked, engine.now_us())
             # A full log stops a replay half-way; the letters that are left stay.
             while _is_replaying(found):
                 if engine.broker.refusal:
@@ -128,8 +128,8 @@ class Replays:
                 await engine.waiters.until(
                     lambda: not _is_replaying(found) or bool(engine.broker.refusal)
                 )
-            await engine.waiters.committed(engine.broker.fence())
-            return min(asked, found.topic.message_count - _unsettled(found) - settled)
+            await engine.waiters.committed(engine.broker.barrier())
+            return min(asked, found.topic.message_count - found.unsettled() - settled)
 
     async def replay_one(self, queue: str, offset: int) -> None:
         """Send one letter back, committed.
@@ -142,7 +142,7 @@ class Replays:
         async with self._replaying:
             engine = changing(self._find_engine())
             found = letter_queue(engine, queue)
-            if found.is_fan_out:
+            if found.ledger is not None:
                 raise FanOutError
             outcome = await self._sent(engine, found, offset)
             if outcome == replays.GONE:
@@ -153,7 +153,7 @@ class Replays:
 
     async def _sent(self, engine: Engine, queue: Queue, offset: int) -> int:
         """Hand a letter's replay to the log as soon as possible; return how that went."""
-        deliverer = engine.broker.deliverer
+        queues = engine.broker.queues
         read: tuple[Message, int] | None = None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READ_WAIT_S
@@ -163,7 +163,7 @@ class Replays:
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
             # Asked again after each wait: by now a consumer may hold it, or have settled it.
-            outcome = deliverer.replay_one(queue, offset, engine.now_us())
+            outcome = queues.replay_one(queue, offset, engine.now_us())
             if outcome == replays.FAR and read is None:
                 read = await read_log(
                     engine, self._find_wal(), read_letter, queue.topic, offset
@@ -172,7 +172,7 @@ class Replays:
                     return replays.GONE
                 continue
             if outcome == replays.FAR and read is not None:
-                outcome = deliverer.replay_ahead(queue, *read, engine.now_us())
+                outcome = queues.replay_ahead(queue, *read, engine.now_us())
             if outcome != replays.READING or loop.time() >= deadline:
                 return outcome
             # A busy lane asks for its next read in the turn in which this one comes back, and
@@ -241,8 +241,6 @@ def _is_replaying(queue: Queue) -> bool:
 
 
 def _has_read(engine: Engine, queue: Queue, reads_done: int) -> bool:
-    return engine.reads_done > reads_done or not any(lane.reading for lane in queue.lanes)
-
-
-def _unsettled(queue: Queue) -> int:
-    return sum(lane.unsettled for lane in queue.lanes)
+    return engine.reads_done > reads_done or not any(
+        lane.position.reading for lane in queue.lanes
+    )

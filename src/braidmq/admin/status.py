@@ -181,7 +181,7 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     }
     values.topics = len(broker.topics)
     values.subscriptions = broker.subscription_count()
-    values.queues = len(broker.deliverer.queues)
+    values.queues = len(broker.queues.by_name)
     values.messages_published = stats.published
     values.messages_published_by_strand = stats.published_by_origin()
     values.messages_delivered_by_strand = {
@@ -211,8 +211,8 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
         "lease": stats.leases_ended,
     }
     values.messages_inflight = broker.in_flight_count()
-    values.retry_heap_size = len(broker.deliverer.retries)
-    values.memory_bytes = broker.deliverer.windows.held_bytes + broker.outgoing.bytes
+    values.retry_heap_size = broker.retry_count()
+    values.memory_bytes = broker.memory_bytes()
     values.wal_full = engine.log_is_full
 
 

@@ -14,17 +14,16 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.backlogs import lag_of
+from braidmq.admin.backlogs import lag_of, lag_of_follower
 from braidmq.admin.connections import restricted_to
 from braidmq.admin.http.endpoints import Endpoint, answered
 from braidmq.admin.http.paging import Place, name_bytes, page_by_id, place_of
 from braidmq.admin.http.parameters import AFTER, LIMIT, Text
 from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.broker.authorize import Principal
-from braidmq.broker.followers import Follower
-from braidmq.broker.policy import FAN_OUT_WITH_ACK
-from braidmq.broker.queues import Queue
-from braidmq.broker.subscriptions import Consumer, Subscription
+from braidmq.broker.delivery.followers import Follower
+from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.requests import FindEngine, running
 
@@ -76,8 +75,9 @@ class Subscriptions:
         broker = engine.broker
         # The lists are copied on the event loop. The thread reads single attributes of what is
         # in them while the broker goes on, so rows may be of slightly different moments.
-        subscriptions = [*broker.subscriptions.values(), *broker.deliverer.followers.values()]
-        queues = list(broker.deliverer.queues.values())
+        subscriptions = list(broker.subscriptions.by_id.values())
+        followers = list(broker.followers.by_id.values())
+        queues = list(broker.queues.by_name.values())
         connections = list(engine.connections)
         wanted = search.casefold()
 
@@ -89,6 +89,9 @@ class Subscriptions:
             for one in subscriptions:
                 if is_wanted(one.topic.name, one.principal):
                     yield (one.id, 0), _subscription_row(one, using.get(one.id))
+            for follower in followers:
+                if is_wanted(follower.topic.name, follower.principal):
+                    yield (follower.id, 0), _follower_row(follower)
             for queue in queues:
                 for consumer in list(queue.consumers):
                     row = _consumer_row(queue, consumer)
@@ -139,35 +142,43 @@ def _using(connections: list[Connection]) -> dict[int, int]:
 
 
 def _subscription_row(subscription: Subscription, connection: int | None) -> SubscriptionRow:
-    strand, qos = "blip", subscription.qos
-    if isinstance(subscription, Follower):
-        peer = subscription.peer
-        connection = peer.number if isinstance(peer, Connection) else None
-        strand, qos = "qumbed", 1
     return SubscriptionRow(
         id=str(subscription.id),
         topic=subscription.topic.name,
-        strand=strand,
+        strand="blip",
         principal=subscription.principal,
-        qos=qos,
+        qos=subscription.qos,
         lag=lag_of(subscription),
         in_flight=subscription.in_flight.count,
         connection=connection,
     )
 
 
-def _consumer_row(queue: Queue, consumer: Consumer) -> SubscriptionRow:
+def _follower_row(follower: Follower) -> SubscriptionRow:
+    peer = follower.peer
+    return SubscriptionRow(
+        id=str(follower.id),
+        topic=follower.topic.name,
+        strand="qumbed",
+        principal=follower.principal,
+        qos=1,
+        lag=lag_of_follower(follower),
+        in_flight=0,
+        connection=peer.number if isinstance(peer, Connection) else None,
+    )
+
+
+def _consumer_row(queue: Queue, consumer: QueueConsumer) -> SubscriptionRow:
     peer = consumer.peer
     number = peer.number if isinstance(peer, Connection) else 0
-    # In a fan-out each consumer has a backlog of its own; otherwise they share the queue's.
-    is_view = queue.policy.mode == FAN_OUT_WITH_ACK
     return SubscriptionRow(
         id=f"{queue.id}.{number}",
         topic=queue.topic.name,
         strand=peer.strand if isinstance(peer, Connection) else "vibe",
         principal="" if peer.principal is None else peer.principal.name,
         qos=1 if queue.policy.durable else 0,
-        lag=lag_of(consumer.subscription) if is_view else queue.waiting(),
+        # In a fan-out each consumer has a backlog of its own; otherwise they share the queue's.
+        lag=queue.waiting() if consumer.view is None else lag_of(consumer.view),
         in_flight=consumer.held,
         connection=number or None,
     )

@@ -24,7 +24,7 @@ from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
 from braidmq.admin.log import read_log
 from braidmq.broker import headers
 from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, Principal, authorize
-from braidmq.broker.followers import SCHEMA_ID
+from braidmq.broker.marks import SCHEMA_ID
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Topic
 from braidmq.server.engine.requests import FindEngine, running

@@ -1,1 +1,1 @@
-"""Words that every room shares: errors, ids, limits. It imports nothing of ours."""
+"""What every room shares: errors, ids, limits, strict JSON. Imports no other room."""

@@ -1,7 +1,7 @@
 """Which modules are hot, and whether they run compiled.
 
-The list is here once: setup.py reads it to know what to compile, and the running program to
-say what it is made of. It compiles nothing and knows nothing about compilers.
+The list is kept once: setup.py reads it to know what to compile, and the running program reads
+it to report what it runs. This module compiles nothing.
 """
 
 import importlib.util
@@ -13,12 +13,15 @@ from typing import Final
 
 HOT_MODULES: Final = (
     "braidmq.base.records",
+    "braidmq.base.strict_json",
     "braidmq.wire.*.frames",
     "braidmq.wire.*.session",
     "braidmq.wire.blip.messages",
+    "braidmq.wire.vibe.json_payload",
     "braidmq.wire.vibe.messages",
     "braidmq.wire.qumbed.messages",
     "braidmq.broker.*",
+    "braidmq.broker.delivery.*",
     "braidmq.wal.format",
     "braidmq.server.engine.connection",
     "braidmq.server.engine.engine",
@@ -34,13 +37,13 @@ HOT_MODULES: Final = (
     "braidmq.server.strands.vibe.given",
     "braidmq.server.strands.vibe.management",
 )
-"""Patterns of the modules on the way of every message. A `*` may stand for one name."""
+"""Patterns of the modules that handle every message. A `*` stands for one name, not a path."""
 
 _PACKAGE: Final = "braidmq"
 
 
 def is_hot(module: str) -> bool:
-    """Tell whether the module of this dotted name is on the way of every message."""
+    """Tell whether the module of this dotted name handles every message."""
     return any(
         module.count(".") == pattern.count(".") and fnmatchcase(module, pattern)
         for pattern in HOT_MODULES
@@ -48,7 +51,7 @@ def is_hot(module: str) -> bool:
 
 
 def hot_modules() -> list[str]:
-    """Return the names of the hot modules that this installation holds, sorted."""
+    """Return the names of the hot modules in this installation, sorted."""
     return sorted(name for name in _modules(_PACKAGE) if is_hot(name))
 
 
@@ -58,13 +61,13 @@ def compiled_modules() -> list[str]:
 
 
 def is_compiled() -> bool:
-    """Tell whether every hot module runs compiled; a half-compiled program is not compiled."""
+    """Tell whether every hot module runs compiled; a half-compiled program does not count."""
     return bool(hot_modules()) and hot_modules() == compiled_modules()
 
 
 def _modules(package: str) -> Iterator[str]:
-    # Only the packages that a pattern passes through are opened: finding a module imports
-    # the packages above it, and a question about the build must not import half the program.
+    # Only open packages that a pattern leads through. Finding a module imports the packages
+    # above it, and a question about the build must not import half the program.
     spec = importlib.util.find_spec(package)
     assert spec is not None
     for module in pkgutil.iter_modules(spec.submodule_search_locations):

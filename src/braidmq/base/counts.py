@@ -1,6 +1,6 @@
-"""Numbers of things, in words."""
+"""Counts with their nouns, for texts that people read."""
 
 
 def counted(count: int, noun: str) -> str:
-    """Return so many of something, for example `1 letter` and `1,000 letters`."""
+    """Return a count with its noun, for example `1 letter` and `1,000 letters`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

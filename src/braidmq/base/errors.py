@@ -1,23 +1,24 @@
-"""The exceptions that more than one room speaks of.
+"""The exceptions that more than one room uses.
 
     BraidError
     |-- ConfigError            a setting is wrong                        exit 2
     |-- AddressInUseError      a listener's address is taken             exit 69
     |-- DataDirInUseError      another broker holds the data directory   exit 75
     |-- WireError              a peer's bytes break the protocol (braidmq.wire.errors)
-    |-- ClientError            what the client library raises (braidmq.client.errors)
-    |-- NotAllowedError        a principal may not do what it asks for
-    |-- RefusedRowError        a row that was staged for a sink cannot be a message
+    |-- ClientError            raised by the client library (braidmq.client.errors)
+    |-- NotAllowedError        a principal lacks the permission
+    |-- RefusedRowError        a row that was staged for a sink is not a valid message
     |-- UnknownStageError      there is no such stage
-    |-- DamagedStageError      a stage that rows are due from cannot be read
-    |-- CursorError            a cursor cannot be had, or cannot be moved there
+    |-- DamagedStageError      a stage of an open batch cannot be read
+    |-- CursorError            a cursor is unknown, or cannot be opened or moved
     `-- LogError
         |-- LogFullError       no room on the disk; the log is intact
         |-- LogPoisonedError   a write or fsync failed; final            exit 74
         |-- DamagedLogError    committed data cannot be read             exit 65
         `-- UnknownRecordError a record of a type this version does not know
 
-A peer's mistake and the world's are exceptions with data; our own are asserts.
+Mistakes of a peer, an operator or the machine are exceptions that carry data; our own mistakes
+are asserts.
 """
 
 from typing import Final
@@ -30,13 +31,13 @@ EXIT_DATA_DIR_IN_USE: Final = 75
 
 
 class BraidError(Exception):
-    """Every exception that BraidMQ raises on purpose."""
+    """The base of every exception that BraidMQ raises on purpose."""
 
     exit_code: int = 1
 
 
 class ConfigError(BraidError):
-    """A setting is unknown or has a value that cannot be used."""
+    """A setting is unknown, or its value is not valid."""
 
     exit_code = EXIT_USAGE
 
@@ -47,7 +48,7 @@ class ConfigError(BraidError):
 
 
 class AddressInUseError(BraidError):
-    """A listener cannot have the address it was given."""
+    """A listener cannot bind its address."""
 
     exit_code = EXIT_ADDRESS_IN_USE
 
@@ -68,7 +69,7 @@ class DataDirInUseError(BraidError):
 
 
 class NotAllowedError(BraidError):
-    """Who asks may not do that with the topic, cursor, query or stage of that name."""
+    """The principal may not do this with the topic, cursor, query or stage of that name."""
 
     def __init__(self, operation: str, name: str) -> None:
         super().__init__(f"this API key may not {operation} {name!r}")
@@ -77,7 +78,7 @@ class NotAllowedError(BraidError):
 
 
 class RefusedRowError(BraidError):
-    """A row of a stage cannot be a message; rows are counted from 0."""
+    """A row of a stage is not a valid message; rows are counted from 0."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"row {row}: {reason}")
@@ -86,7 +87,7 @@ class RefusedRowError(BraidError):
 
 
 class UnknownStageError(BraidError):
-    """There is no such stage: it was dropped, has expired, or never was."""
+    """There is no such stage: it was dropped, has expired, or never existed."""
 
     def __init__(self, stage: str) -> None:
         super().__init__(f"there is no stage {stage!r}: write its rows again")
@@ -94,7 +95,7 @@ class UnknownStageError(BraidError):
 
 
 class DamagedStageError(BraidError):
-    """A stage is there and cannot be read."""
+    """A stage exists but cannot be read."""
 
     def __init__(self, stage: str, reason: str) -> None:
         super().__init__(f"stage {stage} is damaged: {reason}")
@@ -103,7 +104,7 @@ class DamagedStageError(BraidError):
 
 
 class CursorError(BraidError):
-    """A cursor cannot be had under that name, is not there, or cannot be moved there."""
+    """A cursor is unknown, or cannot be opened or moved as asked."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"cursor {name!r}: {problem}")
@@ -112,20 +113,24 @@ class CursorError(BraidError):
 
 
 class LogError(BraidError):
-    """Something is wrong with the write-ahead log."""
+    """The base of all errors of the write-ahead log."""
 
     exit_code = EXIT_IO_ERROR
 
 
 class LogFullError(LogError):
-    """The disk has no room; what was committed is intact and publishing may resume."""
+    """The disk is full. The log is intact, and publishing can resume once there is room."""
 
     def __init__(self, reason: str = "no space left on the log's disk") -> None:
         super().__init__(reason)
 
 
 class LogPoisonedError(LogError):
-    """A write or fsync failed: what the disk holds is unknown, and nothing is tried again."""
+    """A write or fsync failed: the content of the disk is unknown. Nothing is retried.
+
+    After a failed fsync the kernel may report success for a second one without having written
+    the lost pages, so a retry would prove nothing.
+    """
 
     def __init__(self, operation: str, reason: str) -> None:
         super().__init__(f"log poisoned: {operation} failed: {reason}")
@@ -134,7 +139,7 @@ class LogPoisonedError(LogError):
 
 
 class UnknownRecordError(LogError):
-    """A record's type is not known to this version."""
+    """This version does not know the type of a record."""
 
     exit_code = EXIT_DAMAGED_LOG
 
@@ -144,7 +149,7 @@ class UnknownRecordError(LogError):
 
 
 class DamagedLogError(LogError):
-    """Committed data cannot be read; the broker does not start over it."""
+    """Committed data cannot be read; the broker refuses to start."""
 
     exit_code = EXIT_DAMAGED_LOG
 

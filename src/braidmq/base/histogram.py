@@ -1,11 +1,11 @@
-"""A histogram: how many values were how large. No clock, no lock; one thread adds to it."""
+"""A histogram with fixed bounds. No clock, no lock; one thread adds to it."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
 
 class Histogram:
-    """Counts of values by upper bounds, which are part of their bucket; the last has none."""
+    """Counts of values by inclusive upper bounds; the last bucket has no bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         assert list(bounds) == sorted(set(bounds))
@@ -19,7 +19,7 @@ class Histogram:
         self.sum += value
 
     def cumulated(self) -> list[tuple[str, int]]:
-        """Return how many values are at most each bound, as Prometheus wants it."""
+        """Return how many values are at most each bound, in Prometheus's form."""
         shown = [*(f"{bound:g}" for bound in self.bounds), "+Inf"]
         total = 0
         rows: list[tuple[str, int]] = []

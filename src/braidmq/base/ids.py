@@ -3,7 +3,7 @@
 from typing import Final
 
 NO_ID: Final = 0
-"""What memory-only messages have instead of an id; no record ever gets it."""
+"""Stands for the missing id of a memory-only message; no record ever has it."""
 
 FIRST_ID: Final = 1
 """The id of the first record of a new log."""

@@ -1,4 +1,4 @@
-"""Bounds that more than one room keeps. A bound that one room keeps lives there."""
+"""Bounds that more than one room enforces. A bound of a single room is defined there."""
 
 from typing import Final
 
@@ -9,9 +9,9 @@ TOPIC_BYTES_MAX: Final = 65_535
 """A topic's length travels as a u16 on every strand."""
 
 MESSAGE_BYTES_MAX: Final = 16 * MIB
-"""No strand carries more in one frame, so no record holds more of a message."""
+"""No strand carries a longer frame, so no message in the log is longer."""
 
 RECORD_BYTES_MAX: Final = MESSAGE_BYTES_MAX + MIB
-"""A message and what the broker says about it: headers, topic, times."""
+"""A message with what the broker adds to it: headers, topic, times."""
 
 assert TOPIC_BYTES_MAX < RECORD_BYTES_MAX - MESSAGE_BYTES_MAX

@@ -1,17 +1,17 @@
-"""What the log's index keeps of one record: the words that log and broker share."""
+"""What the log's index holds about a record: the terms that log and broker share."""
 
 from typing import Final, final
 
 GAP_KIND: Final = 127
-"""The type of the record that a repair of the log writes for ids that are lost."""
+"""The type of the record that a repair of the log writes in the place of lost ids."""
 
 
 @final
 class Description:
     """Topic, payload and times of one record body.
 
-    `payload_at` is where the message's payload begins in the body; it runs to the body's end.
-    A record that is no message has no topic, and is all payload.
+    `payload_at` is the offset of the message's payload, which runs to the end of the body. A
+    record that is not a message has no topic and is all payload.
     """
 
     def __init__(  # noqa: PLR0917 - made once per record, and keywords cost when compiled

@@ -1,4 +1,4 @@
-"""Schemas that every broker, client and reader of the log knows, as JSON Schema. Only data."""
+"""The built-in JSON Schemas, for broker, clients and readers of the log. Only data."""
 
 from typing import Final
 

@@ -1,37 +1,45 @@
 """The broker: the one file that joins the others.
 
-Verbs change state and leave effects as data, which whoever drives the broker takes after
-each turn: `take_records` for the log, `take_reads` for what must be read back from it,
-`take_touched` for the peers that have something to send or were waiting. Time is an argument,
-in microseconds, and never goes back; `next_deadline_us` says when to call `tick`.
+Verbs change state and leave effects as data, which the driver takes after each turn:
+`take_records` for the log, `take_reads` for what must be read back from it, `take_touched` for
+the peers that have something to send or were waiting. Time is an argument, in microseconds, and
+never goes back; `next_deadline_us` says when to call `tick`.
+
+    publish ──▶ outgoing ──▶ (log) ──▶ committed ──▶ dispatch.route ──▶ a peer's deliveries
+
+What is done with a queue are verbs of `queues`, what with a sink of `sinks`, with a cursor of
+`cursors`.
 """
 
 from typing import Final
 
 from braidmq.base.ids import NO_ID
 from braidmq.broker import records
-from braidmq.broker.acknowledgements import Progress
-from braidmq.broker.backlog import Backlog, ReadRequest
+from braidmq.broker.admission import REDIRECT, PublishAdmission
 from braidmq.broker.cursors import Cursors
-from braidmq.broker.dead_letters import is_dead_letter_topic
 from braidmq.broker.dedup import DedupWindow
+from braidmq.broker.delivery.acknowledgements import Progress
+from braidmq.broker.delivery.backlog import ReadRequest
+from braidmq.broker.delivery.channels import Channel, Peer
+from braidmq.broker.delivery.dispatch import Dispatch
+from braidmq.broker.delivery.effects import LeaseOver
+from braidmq.broker.delivery.followers import Followers
+from braidmq.broker.delivery.queues import Queues
+from braidmq.broker.delivery.subscriptions import Consumer, Subscriptions
 from braidmq.broker.expiry import expires_us, is_expired
-from braidmq.broker.followers import Follower
 from braidmq.broker.outgoing import (
     Advanced,
     Buried,
     Declared,
     Deleted,
     Ended,
+    Followed,
     Outgoing,
     Started,
 )
-from braidmq.broker.queue_delivery import QueueDeliverer
-from braidmq.broker.rules import Rules, of_settings
 from braidmq.broker.settings import Settings
 from braidmq.broker.sinks import Sinks
 from braidmq.broker.stats import Stats, TopicRow, topic_rows
-from braidmq.broker.subscriptions import Consumer, Peer, Subscription
 from braidmq.broker.topics import Message, Pending, Topic, Topics
 
 DELIVERED: Final = 1
@@ -40,11 +48,8 @@ WAIT: Final = 3
 """The answer has to be read back from the log; ask again when the peer is touched."""
 UNKNOWN: Final = 4
 
-PROGRESS_BYTES: Final = 1024 * 1024
-"""A progress record that has grown to this is followed by another."""
-
 MAINTENANCE_US: Final = 1_000_000
-"""How often leases and waiting messages' times are looked at."""
+"""How often leases and the expiry of waiting messages are looked at."""
 
 
 class Broker:
@@ -55,31 +60,37 @@ class Broker:
         self.stats: Stats = Stats()
         self.topics: Topics = Topics()
         self.outgoing: Outgoing = Outgoing()
-        self.subscriptions: dict[int, Subscription] = {}
         self.dedup: DedupWindow = DedupWindow(settings.dedup_window_us)
-        self.deliverer: QueueDeliverer = QueueDeliverer(
-            settings, self.topics, self.outgoing, self.stats
-        )
-        self.backlog: Backlog = Backlog(settings, self.deliverer)
+        self.dispatch: Dispatch = Dispatch(settings, self.topics, self.outgoing, self.stats)
+        self.subscriptions: Subscriptions = self.dispatch.subscriptions
+        self.followers: Followers = self.dispatch.followers
+        self.queues: Queues = self.dispatch.queues
         self.cursors: Cursors = Cursors(self.outgoing)
-        self.sinks: Sinks = Sinks(settings, self.topics, self.outgoing, self.deliverer)
-        self.refusal: str = ""  # why durable publishes are refused now; empty when they are not
+        self.admission: PublishAdmission = PublishAdmission(
+            settings, self.outgoing, self.dedup, self.queues, self.stats
+        )
+        self.sinks: Sinks = Sinks(settings, self.topics, self.outgoing, self.admission)
         self.committed_id: int = NO_ID
+        self.maintenance_us: int = 0  # when it is due next
         self.latest_us: int = 0  # the newest time that recovery has met
-        self._maintenance_us: int = 0
-        self._ttl_us: int = settings.message_ttl_us
-        self._encoder: records.MessageEncoder = records.MessageEncoder()
-        self._leases_over: list[Subscription] = []
-        self._rules: Rules = of_settings(settings)
-        self._letter_rules: Rules = of_settings(settings, limited=False)
+
+    @property
+    def refusal(self) -> str:
+        """Why durable publishes are refused now; empty when they are not."""
+        return self.admission.refusal
 
     # What publishers ask for.
 
-    def publish(self, message: Message, now_us: int) -> int:
-        """Accept a message; return its id, or 0 when it lives in memory only.
+    def accept(self, verdict: int, message: Message, dedup_id: str, now_us: int) -> Message:
+        """Store what `admission.judge` has let in just now: the message, or its letter."""
+        stored = self.admission.take_letter() if verdict == REDIRECT else message
+        given = self.publish(stored, now_us)
+        if dedup_id:
+            self.admission.remember(message.topic, dedup_id, given, now_us)
+        return stored
 
-        Whoever calls has checked permission and, for a durable message, `refusal`.
-        """
+    def publish(self, message: Message, now_us: int) -> int:
+        """Store what `admission` let in; return its id, or 0 when it lives in memory only."""
         queue = message.topic.queue
         if queue is not None:
             if queue.policy.ttl_us and message.expires_us == 0:
@@ -88,12 +99,13 @@ class Broker:
                 message.qos = 0
             elif message.qos != 0:
                 queue.pending += 1
-        elif self._ttl_us and message.expires_us == 0:
-            message.expires_us = expires_us(now_us, self._ttl_us)
+        elif self.settings.message_ttl_us and message.expires_us == 0:
+            message.expires_us = expires_us(now_us, self.settings.message_ttl_us)
         if message.qos == 0:
-            self.deliverer.route(message, now_us)
+            self.dispatch.route(message, now_us)
             return NO_ID
         message.timestamp_us = now_us
+        outgoing = self.outgoing
         if message.headers:
             record = records.encode_message(
                 1,
@@ -105,8 +117,7 @@ class Broker:
                 message.body,
             )
         else:
-            record = self._encoder.encode_plain(message, now_us)
-        outgoing = self.outgoing
+            record = outgoing.encoder.encode_plain(message, now_us)
         outgoing.bytes += len(message.body)
         return outgoing.add(message, record)
 
@@ -115,69 +126,49 @@ class Broker:
     def subscribe(self, peer: Peer, topic: Topic, qos: int, now_us: int) -> int:
         """Make a subscription; return its id, which counts once that id is committed."""
         assert peer.principal is not None
-        subscription = self.new_subscription(topic, qos, peer.principal.name)
+        subscription = self.subscriptions.new(topic, qos, peer.principal.name)
         subscription.last_used_us = now_us
         record = records.encode_subscribe(qos, now_us, subscription.principal, topic.name)
         given = self.outgoing.add(Started(subscription), record)
         subscription.begin(given)
         return given
 
-    def new_subscription(self, topic: Topic, qos: int, principal: str) -> Subscription:
-        """Return a subscription that has not begun yet."""
-        # Dead letters have no attempt limit: they wait for whoever comes for them.
-        rules = self._letter_rules if is_dead_letter_topic(topic.name) else self._rules
-        return Subscription(topic, qos, principal, rules)
-
-    def find(self, subscription_id: int) -> Subscription | None:
-        """Return the subscription, the lane of a queue or the follower that has this id."""
-        found = self.subscriptions.get(subscription_id)
-        if found is None:
-            found = self.deliverer.lanes.get(subscription_id)
-        return self.deliverer.followers.get(subscription_id) if found is None else found
-
     def attach(self, peer: Peer, subscription_id: int) -> Consumer | None:
         """Return the peer's hold on a subscription, or None when it may have none."""
-        subscription = self.subscriptions.get(subscription_id)
-        if subscription is None or peer.principal is None:
-            return None
-        if subscription.principal != peer.principal.name:
-            return None
-        consumer = Consumer(peer, subscription)
-        peer.consumers[subscription_id] = consumer
-        return consumer
+        return self.subscriptions.attach(peer, subscription_id)
 
     def unsubscribe(self, consumer: Consumer) -> int:
         """End a subscription; return the id that must be committed for it."""
         self.stats.unsubscribed += 1
-        return self._end(consumer.subscription, records.ENDED_BY_REQUEST)
+        return self.subscriptions.end(consumer.subscription, records.ENDED_BY_REQUEST)
 
     def follow(self, peer: Peer, topic: Topic, key: bytes, now_us: int) -> int:
         """Have a topic's messages pushed; return the id to be committed for it, or 0."""
-        return self.deliverer.follow(peer, topic, key, now_us)
+        return self.followers.follow(peer, topic, key, now_us)
 
     def unfollow(self, peer: Peer, topic: Topic) -> int:
         """End what `follow` began; return the id to be committed for it, or 0."""
-        return self.deliverer.unfollow(peer, topic)
+        return self.followers.unfollow(peer, topic)
 
     def too_large(self, peer: Peer, message: Message, now_us: int) -> None:
         """Make a dead letter of what was pushed to a follower and no frame can carry."""
-        letter = self.deliverer.letter_for_too_large(peer, message, now_us)
+        letter = self.followers.letter_of_too_large(peer, message, now_us)
         if letter is not None:
             self.publish(letter, now_us)
 
     def subscription_count(self) -> int:
         """Return how many subscriptions there are, followers among them."""
-        return len(self.subscriptions) + len(self.deliverer.followers)
+        return len(self.subscriptions.by_id) + len(self.followers.by_id)
 
     def poll(self, consumer: Consumer, correlation_id: int, now_us: int) -> int:
         """Hand the consumer one message, if there is one: DELIVERED, EMPTY or WAIT."""
         subscription = consumer.subscription
         subscription.last_used_us = now_us
-        if self.deliverer.hand_out(subscription, consumer, correlation_id, now_us):
+        if self.dispatch.pushing.hand_out(subscription, consumer, correlation_id, now_us):
             return DELIVERED
-        if not subscription.reading:
+        if not subscription.position.reading:
             return EMPTY
-        subscription.waiters.append(consumer.peer)
+        subscription.position.waiters.append(consumer.peer)
         return WAIT
 
     def credit(self, consumer: Consumer, count: int, correlation_id: int, now_us: int) -> None:
@@ -190,7 +181,7 @@ class Broker:
             subscription.consumers.append(consumer)
         consumer.credit += count
         consumer.correlation_id = correlation_id
-        self.deliverer.pump(subscription, now_us)
+        self.subscriptions.pump(subscription, now_us)
 
     def acknowledge(self, consumer: Consumer, tag: int, now_us: int) -> int:
         """Settle a delivery: DELIVERED, UNKNOWN, or WAIT when the log has to be asked."""
@@ -198,76 +189,82 @@ class Broker:
         subscription.last_used_us = now_us
         entry = subscription.in_flight.open.get(tag)
         if entry is None:
-            if not subscription.backlog_is_known_open(tag):
+            if not subscription.position.is_known_open(tag):
                 return UNKNOWN
-            self.backlog.read_now(subscription)
-            subscription.waiters.append(consumer.peer)
+            self.dispatch.effects.read_now(subscription)
+            subscription.position.waiters.append(consumer.peer)
             return WAIT
         if entry.message.expires_us and is_expired(entry.message.expires_us, now_us):
-            self.deliverer.expire_open(entry, now_us)
+            self.dispatch.settling.expire_open(entry, now_us)
             outcome = UNKNOWN
         else:
-            self.deliverer.settle(entry, now_us)
+            self.dispatch.settling.settle(entry, now_us)
             outcome = DELIVERED
         if subscription.consumers:
-            self.deliverer.pump(subscription, now_us)
+            self.subscriptions.pump(subscription, now_us)
         return outcome
 
     def resume(self, peer: Peer, now_us: int) -> None:
         """Push to a peer that has room again."""
         for consumer in list(peer.consumers.values()):
-            if consumer.credit > 0 or consumer.queue is not None:
-                self.deliverer.pump(consumer.subscription, now_us)
-        self.deliverer.read_for(peer)
+            if consumer.credit > 0:
+                self.subscriptions.pump(consumer.subscription, now_us)
+        for joined in list(peer.queue_consumers.values()):
+            self.dispatch.sharing.pump(joined.queue, now_us)
+        self.followers.read_for(peer)
 
     def stop_pushing(self, peer: Peer) -> None:
         """Void the peer's credit; what it holds stays with it."""
         for consumer in peer.consumers.values():
             consumer.credit = 0
-            consumer.prefetch = 0
+        for joined in peer.queue_consumers.values():
+            joined.prefetch = 0
 
     def detach(self, peer: Peer, now_us: int) -> None:
         """Take back what a peer that is gone was holding."""
         for consumer in list(peer.consumers.values()):
-            if not consumer.subscription.ended:
-                self.deliverer.consumer_left(consumer, now_us)
-                waiters = consumer.subscription.waiters
-                consumer.subscription.waiters = [
-                    other for other in waiters if other is not peer
-                ]
-        self.deliverer.leave_followed(peer, now_us)
+            subscription = consumer.subscription
+            if not subscription.ended:
+                self.subscriptions.leave(consumer, now_us)
+                position = subscription.position
+                position.waiters = [other for other in position.waiters if other is not peer]
+        for joined in list(peer.queue_consumers.values()):
+            self.queues.leave(joined, now_us, counted=True)
+        self.followers.leave(peer, now_us)
         peer.consumers = {}
+        peer.queue_consumers = {}
         peer.deliveries = []
 
     def stop_delivering(self) -> None:
         """Hand nothing out any more: the broker is about to end."""
-        self.deliverer.stopped = True
+        self.dispatch.pushing.stopped = True
 
     # The log's side.
 
-    def fence(self) -> int:
+    def barrier(self) -> int:
         """Return the id whose commit covers all that was accepted, acknowledgements too."""
-        if self.deliverer.acknowledged:
+        if self.dispatch.effects.acknowledged:
             self._advance()
         return self.outgoing.last_id
 
-    def full_fence(self) -> int:
+    def full_barrier(self) -> int:
         """Return the id whose commit covers all that has happened, hand-outs and drops too."""
-        if self.deliverer.dirty:
+        if self.dispatch.effects.is_dirty():
             self._advance()
         return self.outgoing.last_id
 
     def wants_commit(self) -> bool:
         """Say whether there are records for the log.
 
-        Progress becomes one with the next batch, at a fence, or when it is due: until a fence
-        asks for it nobody waits for an acknowledgement.
+        Progress becomes a record with the next batch, at a barrier, or when it is due: until a
+        barrier asks, no peer waits for the commit of an acknowledgement.
         """
         return len(self.outgoing) > 0
 
     def take_records(self) -> list[bytes]:
         """Take the records to append next; the first has the id after the last one taken."""
-        if self.deliverer.dirty or self.deliverer.acknowledged:
+        effects = self.dispatch.effects
+        if effects.dirty or effects.acknowledged or effects.dirty_followers:
             self._advance()
         return self.outgoing.take_records()
 
@@ -275,132 +272,126 @@ class Broker:
         """Route what is durable now."""
         self.committed_id = up_to
         outgoing = self.outgoing
+        dispatch = self.dispatch
         for item in outgoing.take_committed(up_to):
             if isinstance(item, Message):
                 outgoing.bytes -= len(item.body)
                 item.publisher = None
-                self.deliverer.route(item, now_us)
+                dispatch.route(item, now_us)
             elif isinstance(item, Started):
-                self._start(item.subscription)
+                self.subscriptions.start(item.subscription)
+            elif isinstance(item, Followed):
+                self.followers.start(item.follower)
             elif isinstance(item, Buried):
                 outgoing.bytes -= len(item.letter.body)
-                self.deliverer.buried(item)
-                self.deliverer.route(item.letter, now_us)
-        if self.deliverer.replays:
-            self.deliverer.go_on_replaying(now_us)
+                dispatch.settling.buried(item)
+                dispatch.route(item.letter, now_us)
+        if dispatch.replays.running:
+            dispatch.replays.go_on(now_us)
 
     def refused(self, from_id: int, reason: str, now_us: int) -> list[Pending]:
         """Take back what the log had no room for; return the publishes and subscriptions.
 
-        Progress and ends of subscriptions are queued anew: they may use the log's reserve.
+        Progress and ends of subscriptions and queues are queued again: they may use the space
+        that the log reserves for them.
         """
-        self.refusal = reason
-        self.deliverer.log_refuses = True
+        self.dispatch.settling.log_refuses = True
         taken = self.outgoing.take_back(from_id)
-        self.stats.refused -= self.sinks.take_back(from_id)  # nobody is told: they come again
+        self.stats.refused -= self.sinks.take_back(from_id)  # rows are retried, not reported
         self.cursors.take_back(taken)
-        refused: list[Pending] = []
-        ended: list[Ended] = []
-        deleted: list[Deleted] = []
-        for item in taken:
-            if isinstance(item, Message):
-                self.outgoing.bytes -= len(item.body)
-                self.stats.refused += 1
-                self.dedup.forget_message(item)
-                if item.topic.queue is not None:
-                    item.topic.queue.pending -= 1
-                refused.append(item)
-            elif isinstance(item, Started):
-                refused.append(item)
-                if isinstance(item.subscription, Follower):
-                    self.deliverer.drop_follower(item.subscription)
-            elif isinstance(item, Buried):
-                self.outgoing.bytes -= len(item.letter.body)
-                self.deliverer.unbury(item, now_us)
-            elif isinstance(item, Ended):
-                ended.append(item)
-            elif isinstance(item, Deleted):
-                deleted.append(item)
-            elif isinstance(item, Declared) and item.queue.topic.queue is item.queue:
-                self.deliverer.end_queue(item.queue)
+        refused = self._take_back(taken, now_us)
         for item in reversed(taken):  # so that each is merged with what came after it
             if isinstance(item, Advanced):
                 self._take_progress_back(item.progress)
-        for item in ended:
-            again = Ended(item.subscription_id, item.reason)
-            self.outgoing.add(
-                again, records.encode_unsubscribe(item.subscription_id, item.reason)
-            )
-        for gone in deleted:
-            self.outgoing.add(Deleted(gone.queue_id), records.encode_delete(gone.queue_id))
+        for item in taken:
+            if isinstance(item, Ended):
+                again = Ended(item.subscription_id, item.reason)
+                record = records.encode_unsubscribe(item.subscription_id, item.reason)
+                self.outgoing.add(again, record)
+        for item in taken:
+            if isinstance(item, Deleted):
+                self.outgoing.add(Deleted(item.queue_id), records.encode_delete(item.queue_id))
         for item in taken:
             if isinstance(item, Buried):
-                # A message that was rejected is not dead: whoever is free gets it again.
-                self.deliverer.pump(item.entry.subscription, now_us)
-        self.deliverer.unblock()  # what was refused has left room
+                # A message whose dead letter was refused is handed out again.
+                self.dispatch.pump(item.entry.channel, now_us)
+        self.admission.log_refuses(reason)
         return refused
 
     def accept_again(self) -> None:
         """Take durable publishes again: the log has room."""
-        self.refusal = ""
-        self.deliverer.log_refuses = False
+        self.admission.log_accepts()
+        self.dispatch.settling.log_refuses = False
 
     def take_reads(self, now_us: int) -> list[ReadRequest]:
         """Take the pieces of backlog that are to be read back from the log."""
-        return self.backlog.take_reads(now_us)
+        return self.dispatch.backlog.take_reads(now_us)
 
     def supply(
         self, request: ReadRequest, found: list[tuple[int, bytes]], reached_id: int, now_us: int
     ) -> None:
-        """Take in a piece of backlog; *reached_id* is how far it goes.
-
-        Ids that retention has deleted by force are simply not among what is found.
-        """
-        self.backlog.supply(request, found, reached_id, now_us)
+        """Take in a piece of backlog; *reached_id* is how far it goes."""
+        self.dispatch.supply(request, found, reached_id, now_us)
 
     def take_touched(self) -> list[Peer]:
         """Take the peers that have something to send, or whose answer may be there now."""
-        touched = self.deliverer.touched
-        if touched:
-            self.deliverer.touched = []
-            for peer in touched:
-                peer.touched = False
-        return touched
+        return self.dispatch.effects.take_touched()
 
-    def take_leases_over(self) -> list[Subscription]:
-        """Take the subscriptions that ended because nobody used them."""
-        over = self._leases_over
-        self._leases_over = []
-        return over
+    def take_leases_over(self) -> list[LeaseOver]:
+        """Take the subscriptions and followers that ended because they were not used."""
+        return self.dispatch.effects.take_leases_over()
 
     # Time.
 
     def next_deadline_us(self) -> int:
         """Return when `tick` is due next."""
-        due_us = self._maintenance_us
-        retry_us = self.deliverer.retries.next_due_us()
+        due_us = self.maintenance_us
+        retry_us = self.dispatch.settling.retries.next_due_us()
         if 0 < retry_us < due_us:
             due_us = retry_us
-        if self.deliverer.dirty and self.deliverer.progress_due_us < due_us:
-            due_us = self.deliverer.progress_due_us
+        effects = self.dispatch.effects
+        if effects.progress_due_us < due_us and effects.is_dirty():
+            due_us = effects.progress_due_us
         return due_us
 
     def tick(self, now_us: int) -> None:
         """Do what has fallen due."""
-        due = self.deliverer.retries.take_due(now_us)
+        due = self.dispatch.settling.retries.take_due(now_us)
         if due:
-            self.deliverer.timers_ended(due, now_us)
-        if self.deliverer.dirty and self.deliverer.progress_due_us <= now_us:
+            self.dispatch.timers_ended(due, now_us)
+        effects = self.dispatch.effects
+        if effects.progress_due_us <= now_us and effects.is_dirty():
             self._advance()
-        if self._maintenance_us <= now_us:
-            self._maintenance_us = now_us + MAINTENANCE_US
+        if self.maintenance_us <= now_us:
+            self.maintenance_us = now_us + MAINTENANCE_US
             self._maintain(now_us)
 
     # What an operator sees.
 
+    def find(self, channel_id: int) -> Channel | None:
+        """Return the subscription, or the lane or ledger of a queue, that has this id."""
+        found = self.subscriptions.by_id.get(channel_id)
+        return self.queues.channels.get(channel_id) if found is None else found
+
+    def topic_of(self, channel_id: int) -> Topic | None:
+        """Return the topic of a subscription, a part of a queue, or a follower."""
+        channel = self.find(channel_id)
+        if channel is not None:
+            return channel.topic
+        follower = self.followers.by_id.get(channel_id)
+        return None if follower is None else follower.topic
+
     def in_flight_count(self) -> int:
         """Return how many deliveries are with consumers."""
-        return self.deliverer.in_flight
+        return self.dispatch.settling.in_flight
+
+    def retry_count(self) -> int:
+        """Return how many timers of deliveries are scheduled, some perhaps stale."""
+        return len(self.dispatch.settling.retries)
+
+    def memory_bytes(self) -> int:
+        """Return how many bytes of messages are in memory."""
+        return self.dispatch.windows.held_bytes + self.outgoing.bytes
 
     def topic_rows(self, after: str) -> list[TopicRow]:
         """Return the topics with names above *after*, by name."""
@@ -408,82 +399,65 @@ class Broker:
 
     def needed_id(self) -> int:
         """Return the lowest id that a subscription or a cursor still needs from the log."""
-        needed = self.cursors.needed_id(self.committed_id + 1)
-        for subscription in self.subscriptions.values():
-            if subscription.qos == 0:
-                continue
-            _, floor = subscription.settled_ranges(self.committed_id)[0]
-            needed = min(needed, floor + 1)
-        return min(needed, self.deliverer.needed_id(self.committed_id))
+        committed_id = self.committed_id
+        return min(
+            self.cursors.needed_id(committed_id + 1),
+            self.subscriptions.needed_id(committed_id),
+            self.queues.needed_id(committed_id),
+            self.followers.needed_id(committed_id),
+        )
 
     # Inside.
 
     def _advance(self) -> None:
-        progress: dict[int, Progress] = {}
-        unsure: dict[int, Subscription] = {}
-        size = 0
-        for subscription_id, subscription in self.deliverer.dirty.items():
-            made = subscription.take_progress()
-            if subscription.is_unsure:
-                unsure[subscription_id] = subscription
-            if made is None:
-                continue
-            progress[subscription_id] = made
-            size += made.size_bytes()
-            if size >= PROGRESS_BYTES:
-                self._record_progress(progress)
-                progress = {}
-                size = 0
-        self.deliverer.dirty = unsure
-        self.deliverer.progress_due_us = self._maintenance_us  # for those that are left
-        self.deliverer.acknowledged = False
-        if progress:
-            self._record_progress(progress)
+        """Queue records of all the progress that can be recorded."""
+        for progress in self.dispatch.effects.take_progress(self.maintenance_us):
+            self.outgoing.add(Advanced(progress), records.encode_progress(progress))
 
-    def _record_progress(self, progress: dict[int, Progress]) -> None:
-        self.outgoing.add(Advanced(progress), records.encode_progress(progress))
+    def _take_back(self, taken: list[Pending], now_us: int) -> list[Pending]:
+        """Undo what was accepted; return the publishes and subscriptions among it."""
+        refused: list[Pending] = []
+        for item in taken:
+            if isinstance(item, Message):
+                self.outgoing.bytes -= len(item.body)
+                self.admission.taken_back(item)
+                refused.append(item)
+            elif isinstance(item, Started):
+                refused.append(item)
+            elif isinstance(item, Followed):
+                refused.append(item)
+                self.followers.drop(item.follower)
+            elif isinstance(item, Buried):
+                self.outgoing.bytes -= len(item.letter.body)
+                self.dispatch.settling.unbury(item, now_us)
+            elif isinstance(item, Declared) and item.queue.topic.queue is item.queue:
+                self.queues.end(item.queue)
+        return refused
 
     def _take_progress_back(self, progress: dict[int, Progress]) -> None:
-        for subscription_id, earlier in progress.items():
-            subscription = self.find(subscription_id)
-            if subscription is None:
-                continue
-            if subscription.progress is not None:
-                earlier.merge(subscription.progress)
-            subscription.progress = earlier
-            self.deliverer.dirty[subscription_id] = subscription
-            self.deliverer.acknowledged = True
-
-    def _start(self, subscription: Subscription) -> None:
-        if isinstance(subscription, Follower):
-            self.deliverer.start_follower(subscription)
-            return
-        self.subscriptions[subscription.id] = subscription
-        subscription.topic.subscriptions.append(subscription)
-
-    def _end(self, subscription: Subscription, reason: int) -> int:
-        self.deliverer.forget(subscription)
-        self.subscriptions.pop(subscription.id, None)
-        topic = subscription.topic
-        topic.subscriptions = [
-            other for other in topic.subscriptions if other is not subscription
-        ]
-        return self.outgoing.add(
-            Ended(subscription.id, reason), records.encode_unsubscribe(subscription.id, reason)
-        )
+        """Have refused progress recorded again, together with what came after it."""
+        effects = self.dispatch.effects
+        for channel_id, earlier in progress.items():
+            channel = self.find(channel_id)
+            if channel is not None:
+                if channel.progress is not None:
+                    earlier.merge(channel.progress)
+                channel.progress = earlier
+                effects.dirty[channel_id] = channel
+                effects.acknowledged = True
+            follower = self.followers.by_id.get(channel_id)
+            if follower is not None:
+                if follower.progress is not None:
+                    earlier.merge(follower.progress)
+                follower.progress = earlier
+                effects.dirty_followers[channel_id] = follower
+                effects.acknowledged = True
 
     def _maintain(self, now_us: int) -> None:
-        settings = self.settings
         self.dedup.expire(now_us)
-        for subscription in self.deliverer.lanes_and_views():
-            self.deliverer.drop_expired(subscription, now_us)
-        self.deliverer.unblock()
-        for subscription in list(self.subscriptions.values()):
-            self.deliverer.drop_expired(subscription, now_us)
-            lease_us = settings.lease_us if subscription.qos else settings.lease_qos0_us
-            if subscription.is_over(lease_us, now_us) and not self.refusal:
-                self.stats.leases_ended += 1
-                self._leases_over.append(subscription)
-                self._end(subscription, records.ENDED_BY_LEASE)
+        self.queues.drop_expired(now_us)
+        self.queues.unblock()
+        self.subscriptions.drop_expired(now_us)
+        self.subscriptions.end_overdue(now_us, may_end=not self.refusal)
         if not self.refusal:
-            self._leases_over.extend(self.deliverer.end_overdue(now_us))
+            self.followers.end_overdue(now_us)

@@ -14,7 +14,18 @@ TEXT_BYTES_MAX: Final = 65_535
 MESSAGE_ID: Final = ""
 """The key under which a publisher's own id of a message is kept: one no publisher can send."""
 
+CONTENT_ENCODING: Final = "contentEncoding"
+
+_BROKERS: Final = frozenset({"deliveryAttempts", CONTENT_ENCODING})
+_DEATH: Final = "death"
+"""How every header begins that a dead letter has of its death."""
+
 _U16: Final = struct.Struct("<H")
+
+
+def is_brokers(key: str) -> bool:
+    """Say whether only the broker may set this header."""
+    return key in _BROKERS or key.startswith(_DEATH)
 
 
 def encode(headers: dict[str, str]) -> bytes:

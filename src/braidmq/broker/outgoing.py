@@ -1,25 +1,38 @@
 """Outgoing records: numbered, on their way to the log, not committed yet."""
 
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from braidmq.base.ids import FIRST_ID
-from braidmq.broker.acknowledgements import Progress
-from braidmq.broker.queues import Queue
-from braidmq.broker.subscriptions import Entry, Subscription
+from braidmq.broker.delivery.acknowledgements import Progress
+from braidmq.broker.delivery.channels import Entry
+from braidmq.broker.records import MessageEncoder
 from braidmq.broker.topics import Message, Pending
+
+if TYPE_CHECKING:
+    from braidmq.broker.delivery.followers import Follower
+    from braidmq.broker.delivery.queues import Queue
+    from braidmq.broker.delivery.subscriptions import Subscription
 
 
 @final
 class Started(Pending):
     """A new subscription."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: "Subscription") -> None:
         self.subscription: Subscription = subscription
 
 
 @final
+class Followed(Pending):
+    """A new follower."""
+
+    def __init__(self, follower: "Follower") -> None:
+        self.follower: Follower = follower
+
+
+@final
 class Ended(Pending):
-    """The end of a subscription, by request or because its lease is over."""
+    """The end of a subscription or a follower, by request or because its lease is over."""
 
     def __init__(self, subscription_id: int, reason: int) -> None:
         self.subscription_id: int = subscription_id
@@ -30,7 +43,7 @@ class Ended(Pending):
 class Declared(Pending):
     """A new queue."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: "Queue") -> None:
         self.queue: Queue = queue
 
 
@@ -44,7 +57,7 @@ class Deleted(Pending):
 
 @final
 class Advanced(Pending):
-    """The progress of some subscriptions."""
+    """The progress of some channels and followers."""
 
     def __init__(self, progress: dict[int, Progress]) -> None:
         self.progress: dict[int, Progress] = progress
@@ -62,7 +75,7 @@ class Buried(Pending):
         is_letter: bool,  # noqa: FBT001 - of two kinds
     ) -> None:
         self.is_letter: bool = is_letter
-        self.settles_lane: bool = False  # of a view's entry: the first end that it had
+        self.settles_ledger: bool = False  # of a view's entry: no other view had settled it
         self.letter: Message = letter
         self.entry: Entry = entry
         self.message: Message = message
@@ -74,6 +87,7 @@ class Outgoing:
     def __init__(self) -> None:
         self.next_id: int = FIRST_ID
         self.bytes: int = 0  # of message bodies that are not committed
+        self.encoder: MessageEncoder = MessageEncoder()
         self._records: list[bytes] = []
         self._pending: list[Pending] = []
 
@@ -117,7 +131,7 @@ class Outgoing:
         return pending[:count]
 
     def take_back(self, from_id: int) -> list[Pending]:
-        """Take back everything from *from_id* on; those ids were seen by nobody."""
+        """Take back everything from *from_id* on; the log has used none of those ids."""
         taken: list[Pending] = []
         while self._pending and self._pending[-1].id >= from_id:
             taken.append(self._pending.pop())

@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_NEWEST, DROP_OLDEST, REDIRECT_TO_DLQ
-from braidmq.broker.queues import Queue
 
 ACCEPT: Final = 1
 REFUSE: Final = 2

@@ -28,11 +28,10 @@ length, which is kept as it came over the Blip wire together with topic and payl
 
 A dead letter settles its message for the subscription that gave up on it: one record, so that
 no crash leaves the message in both places or in neither; a letter that is sent back is the
-same record the other way round. The payload comes last in a record, so that the index can point
-at it. A queue's id is that of its DECLARE; its lanes (`braidmq.broker.queues`) have ids of
-their own, made from it. A follower (`braidmq.broker.followers`) is a subscription: UNSUBSCRIBE
-and PROGRESS name it by the id of its FOLLOW. What a SINK ROW, an INTENT and a DONE are to each
-other stands in `braidmq.broker.sinks`.
+same record the other way round. The payload comes last in a record, so that the index can
+point at it. A queue's id is that of its DECLARE; its lanes (`delivery.queues`) have ids of
+their own, made from it. UNSUBSCRIBE and PROGRESS name a follower (`delivery.followers`) by the
+id of its FOLLOW. What a SINK ROW, an INTENT and a DONE are to each other stands in `sinks`.
 """
 
 import struct
@@ -42,7 +41,7 @@ from librt.strings import read_i32_le, read_i64_le
 
 from braidmq.base.errors import UnknownRecordError
 from braidmq.base.records import GAP_KIND, Description
-from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.policy import Policy
 from braidmq.broker.topics import Message
 

@@ -4,14 +4,13 @@ Three schemas are built in; more are added at start. A schema is JSON Schema, co
 never fetches anything from anywhere. Sealed payloads are nobody's to look into here.
 """
 
-import json
-from typing import Final, NoReturn
+from typing import Final
 
 import jsonschema_rs
-import msgspec
 
 from braidmq.base.errors import BraidError
 from braidmq.base.schemas import BUILT_IN, SCHEMA_ID_BYTES_MAX
+from braidmq.base.strict_json import is_json, read_value
 
 PLAIN: Final = 0
 """JSON text; valid, when a schema was named."""
@@ -32,9 +31,6 @@ SENDER_KEY_BYTES: Final = 32
 
 PROBLEM_CHARS_MAX: Final = 160
 """A path can be as long as a payload's keys are."""
-
-_raw: Final = msgspec.json.Decoder(msgspec.Raw)  # judged, and no object made of it
-_values: Final = msgspec.json.Decoder()
 
 
 class SchemaError(BraidError):
@@ -81,7 +77,7 @@ class Schemas:
         if not is_json(payload):
             return "the payload is not JSON"
         try:
-            self._validators[schema_id].validate(_value(payload))
+            self._validators[schema_id].validate(read_value(payload))
         except jsonschema_rs.ValidationError as error:
             return _where(error)
         except (ValueError, RecursionError):
@@ -106,37 +102,6 @@ class Schemas:
         return SCHEMA_INVALID if schema_id else OPAQUE
 
 
-def is_json(payload: bytes) -> bool:
-    """Tell whether *payload* is one JSON text in UTF-8."""
-    try:
-        _raw.decode(payload)
-        if not payload.isascii():
-            payload.decode()
-    except RecursionError:
-        return False
-    except ValueError:
-        # The fast decoder also refuses lone surrogates; it never accepts too much.
-        return _is_json_to_the_letter(payload)
-    return True
-
-
-def _is_json_to_the_letter(payload: bytes) -> bool:
-    try:
-        _exact.decode(payload.decode())
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _value(payload: bytes) -> object:
-    try:
-        if not payload.isascii():
-            payload.decode()
-        return _values.decode(payload)
-    except ValueError:
-        return _exact_values.decode(payload.decode())
-
-
 def _where(error: jsonschema_rs.ValidationError) -> str:
     path = "$" + "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path
@@ -147,14 +112,3 @@ def _where(error: jsonschema_rs.ValidationError) -> str:
     else:
         text = f"{path} breaks {kind.name!r}"
     return text if len(text) <= PROBLEM_CHARS_MAX else text[: PROBLEM_CHARS_MAX - 1] + "…"
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-# Numbers are measured, not converted: their size is not judged, and must not cost anything.
-_exact: Final = json.JSONDecoder(
-    parse_int=len, parse_float=len, parse_constant=_refuse_constant
-)
-_exact_values: Final = json.JSONDecoder(parse_constant=_refuse_constant)

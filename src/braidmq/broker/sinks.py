@@ -17,10 +17,10 @@ from collections import deque
 from itertools import accumulate
 from typing import Final, final
 
-from braidmq.broker import overflow, records
+from braidmq.broker import records
+from braidmq.broker.admission import GO, REDIRECT, REFUSED, PublishAdmission
 from braidmq.broker.expiry import expires_us
 from braidmq.broker.outgoing import Outgoing
-from braidmq.broker.queue_delivery import QueueDeliverer
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import ORIGIN_SPARK, Message, Pending, Topics, body_of
 
@@ -94,12 +94,16 @@ class Sinks:
     """The open intent, and what is done."""
 
     def __init__(
-        self, settings: Settings, topics: Topics, outgoing: Outgoing, deliverer: QueueDeliverer
+        self,
+        settings: Settings,
+        topics: Topics,
+        outgoing: Outgoing,
+        admission: PublishAdmission,
     ) -> None:
         self._ttl_us: int = settings.message_ttl_us
         self._topics: Topics = topics
         self._outgoing: Outgoing = outgoing
-        self._deliverer: QueueDeliverer = deliverer
+        self._admission: PublishAdmission = admission
         self.open: Intent | None = None
         self.waits_for: str = ""  # why the last `append` did not take all rows
         self._done: dict[tuple[str, str], Done] = {}
@@ -136,8 +140,7 @@ class Sinks:
     def append(self, rows: list[Row], committed_id: int, now_us: int) -> int:
         """Append the next rows of the open intent; return how many were taken.
 
-        All of them, unless `waits_for` says what the rest waits for. Whoever calls has looked
-        at the broker's `refusal`.
+        All of them, unless `waits_for` says what the rest waits for.
         """
         intent = self.open
         assert intent is not None
@@ -234,20 +237,15 @@ class Sinks:
         message.priority = priority
         message.origin = ORIGIN_SPARK
         message.headers = headers
-        queue = topic.queue
-        decision = overflow.judge(queue) if queue is not None else overflow.ACCEPT
-        if decision == overflow.ACCEPT:
+        verdict = self._admission.judge_row(message, now_us)
+        if verdict == GO:
             return message
-        assert queue is not None
-        letter: Message | None = None
-        if decision == overflow.REDIRECT:
-            letter = self._deliverer.redirect(message, queue, now_us)
-        if letter is None:
-            # A publisher would be told so, or wait, and then try again: so do we.
-            self.waits_for = f"queue {name[:64]!r} is full"
-            return None
-        self._deliverer.stats.dead_lettered += 1
-        return letter
+        if verdict == REDIRECT:
+            return self._admission.take_letter()
+        # Any other publisher would be told so, or wait, and then try again: so do we.
+        is_full = verdict != REFUSED
+        self.waits_for = f"queue {name[:64]!r} is full" if is_full else self._admission.reason
+        return None
 
     def _record(self, message: Message, now_us: int) -> int:
         """Queue a row's record, as `Broker.publish` does for a durable message.

@@ -13,16 +13,17 @@ import msgspec
 
 from braidmq.base.errors import UnknownRecordError
 from braidmq.broker import headers, records
-from braidmq.broker.acknowledgements import Progress, Settled
 from braidmq.broker.broker import MAINTENANCE_US, Broker
 from braidmq.broker.dead_letters import QUEUE_HEADER
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.broker.followers import Follower
+from braidmq.broker.delivery.acknowledgements import Settled
+from braidmq.broker.delivery.channels import Channel
+from braidmq.broker.delivery.followers import Follower
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.outgoing import Buried, Started
 from braidmq.broker.policy import FAN_OUT_WITHOUT_ACK, Policy, of_values
-from braidmq.broker.queues import Queue
 from braidmq.broker.sinks import Intent
-from braidmq.broker.subscriptions import Subscription
 from braidmq.broker.topics import Message
 
 _VERSION: Final = 4
@@ -31,10 +32,10 @@ _VERSIONS_READ: Final = (2, 3, 4)  # in 2 nobody follows; up to 3 there are no c
 
 def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
     """Return the last id that the snapshot covers, and the snapshot."""
-    last_id = broker.full_fence()  # progress in both, record and snapshot, would count twice
+    last_id = broker.full_barrier()  # progress in both, record and snapshot, would count twice
     topics = {topic.name: [topic.last_id, topic.message_count] for topic in broker.topics.all()}
-    subscriptions = [s for s in broker.subscriptions.values() if s.qos == 1 and s.queue is None]
-    pending: dict[int, int] = {}  # messages that are not committed, by lane
+    subscriptions = [s for s in broker.subscriptions.by_id.values() if s.qos == 1]
+    pending: dict[int, int] = {}  # messages that are not committed, by lane or ledger
     for item in broker.outgoing.pending():
         letter = item.letter if isinstance(item, Buried) else item
         if isinstance(letter, Message):
@@ -43,8 +44,8 @@ def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
             row[1] += 1
             queue = letter.topic.queue
             if queue is not None and letter.id > queue.id and _keeps(queue):
-                lane_id = queue.lane_of(letter.priority).id
-                pending[lane_id] = pending.get(lane_id, 0) + 1
+                channel_id = queue.channel_of(letter.priority).id
+                pending[channel_id] = pending.get(channel_id, 0) + 1
         elif isinstance(item, Started) and item.subscription.qos == 1:
             subscriptions.append(item.subscription)
     state: dict[str, Any] = {
@@ -56,12 +57,12 @@ def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
         ],
         "queues": [
             _queue_row(queue, pending, broker.committed_id)
-            for queue in broker.deliverer.queues.values()
+            for queue in broker.queues.by_name.values()
         ],
         "followers": [
             _follower_row(follower, broker.committed_id)
-            for follower in broker.deliverer.followers.values()
-            if follower.recorded
+            for follower in broker.followers.by_id.values()
+            if follower.id > 0
         ],
         "dedup": broker.dedup.rows(),
         "cursors": broker.cursors.rows(),
@@ -115,11 +116,11 @@ def replay(broker: Broker, record_id: int, record: bytes) -> None:
             _add_subscription(broker, record_id, topic_name, principal)
     elif kind == records.UNSUBSCRIBE:
         subscription_id, _ = records.read_unsubscribe(record)
-        subscription = broker.subscriptions.pop(subscription_id, None)
+        subscription = broker.subscriptions.by_id.pop(subscription_id, None)
         if subscription is not None:
             subscription.topic.subscriptions.remove(subscription)
-        elif subscription_id in broker.deliverer.followers:
-            broker.deliverer.drop_follower(broker.deliverer.followers[subscription_id])
+        elif subscription_id in broker.followers.by_id:
+            broker.followers.drop(broker.followers.by_id[subscription_id])
     elif kind == records.FOLLOW:
         timestamp_us, key, principal, topic_name = records.read_follow(record)
         broker.latest_us = max(broker.latest_us, timestamp_us)
@@ -130,9 +131,9 @@ def replay(broker: Broker, record_id: int, record: bytes) -> None:
         _add_queue(broker, record_id, name, policy, created_us)
     elif kind == records.DELETE:
         queue_id = records.read_delete(record)
-        for queue in list(broker.deliverer.queues.values()):
+        for queue in list(broker.queues.by_name.values()):
             if queue.id == queue_id:
-                broker.deliverer.end_queue(queue)
+                broker.queues.end(queue)
     elif kind == records.INTENT:
         broker.sinks.replay_intent(record_id, record)
     elif kind == records.DONE:
@@ -147,28 +148,13 @@ def recovered(broker: Broker, next_id: int, now_us: int) -> None:
     """Make a broker that has been restored and replayed ready for work."""
     broker.outgoing.next_id = next_id
     broker.committed_id = next_id - 1
-    broker._maintenance_us = now_us + MAINTENANCE_US  # noqa: SLF001 - it begins to live here
-    for queue in broker.deliverer.queues.values():
-        queue.burying.clear()  # those whose letters were met here are committed
-    for follower in broker.deliverer.followers.values():
+    broker.maintenance_us = now_us + MAINTENANCE_US
+    for follower in broker.followers.by_id.values():
         follower.recover(now_us)
-    for subscription in [*broker.subscriptions.values(), *broker.deliverer.lanes.values()]:
-        assert subscription.settled is not None
-        subscription.last_used_us += now_us  # it was minus the time that it had lain unused
-        subscription.cursor = subscription.settled.floor
-        subscription.tail = subscription.cursor
-        subscription.newest_id = subscription.topic.last_id
-        subscription.behind = subscription.cursor < subscription.topic.last_id
-        if not (subscription.behind or subscription.is_ledger):
-            subscription.settled = None
-            subscription.known_attempts = {}
-            subscription.unsettled = 0
-        else:
-            subscription.known_attempts = {
-                message_id: attempts
-                for message_id, attempts in subscription.known_attempts.items()
-                if not subscription.settled.contains(message_id)
-            }
+    for subscription in broker.subscriptions.by_id.values():
+        subscription.recover(now_us)
+    for channel in broker.queues.channels.values():
+        channel.recover(now_us)
 
 
 def _subscription_row(subscription: Subscription, committed_id: int, now_us: int) -> list[Any]:
@@ -177,16 +163,16 @@ def _subscription_row(subscription: Subscription, committed_id: int, now_us: int
         subscription.topic.name,
         subscription.principal,
         subscription.settled_ranges(committed_id),
-        subscription.handed_id,
+        subscription.position.handed_id,
         list(_attempts_of(subscription).items()),
         now_us - subscription.last_used_us,
     ]
 
 
-def _attempts_of(subscription: Subscription) -> dict[int, int]:
+def _attempts_of(channel: Channel) -> dict[int, int]:
     # What was handed out counts as one attempt unless something else is said.
-    attempts = dict(subscription.known_attempts)
-    for entry in subscription.in_flight.all():
+    attempts = dict(channel.position.known_attempts)
+    for entry in channel.in_flight.all():
         if entry.attempts != 1:
             attempts[entry.id] = entry.attempts
     return attempts
@@ -197,25 +183,35 @@ def _keeps(queue: Queue) -> bool:
 
 
 def _queue_row(queue: Queue, pending: dict[int, int], committed_id: int) -> list[Any]:
-    lanes: list[list[Any]] = []
-    for lane in queue.lanes:
-        attempts = _attempts_of(lane)
-        if lane.is_ledger and lane.settled is not None:
-            for consumer in queue.consumers:
-                view = consumer.subscription
-                attempts.update(view.known_attempts)
-                for entry in view.in_flight.all():
-                    if not lane.settled.contains(entry.id):
-                        attempts[entry.id] = entry.attempts
-        lanes.append(
-            [
-                lane.settled_ranges(committed_id),
-                lane.handed_id,
-                list(attempts.items()),
-                lane.unsettled + pending.get(lane.id, 0),
-            ]
-        )
-    return [queue.id, queue.topic.name, queue.created_us, queue.policy.values(), lanes]
+    rows = [
+        _lane_row(lane, lane.unsettled, _attempts_of(lane), pending, committed_id)
+        for lane in queue.lanes
+    ]
+    ledger = queue.ledger
+    if ledger is not None:
+        attempts = _attempts_of(ledger)
+        for view in queue.views():
+            attempts.update(view.position.known_attempts)
+            for entry in view.in_flight.all():
+                if not ledger.settled().contains(entry.id):
+                    attempts[entry.id] = entry.attempts
+        rows.append(_lane_row(ledger, ledger.unsettled, attempts, pending, committed_id))
+    return [queue.id, queue.topic.name, queue.created_us, queue.policy.values(), rows]
+
+
+def _lane_row(
+    channel: Channel,
+    unsettled: int,
+    attempts: dict[int, int],
+    pending: dict[int, int],
+    committed_id: int,
+) -> list[Any]:
+    return [
+        channel.settled_ranges(committed_id),
+        channel.position.handed_id,
+        list(attempts.items()),
+        unsettled + pending.get(channel.id, 0),
+    ]
 
 
 def _intent_of(row: list[Any]) -> Intent | None:
@@ -231,12 +227,22 @@ def _intent_of(row: list[Any]) -> Intent | None:
 def _restore_subscription(broker: Broker, row: list[Any]) -> None:
     subscription_id, topic_name, principal, ranges, handed_id, attempts, idle_us = row
     subscription = _add_subscription(broker, subscription_id, topic_name, principal)
-    assert subscription.settled is not None
-    for after, last in ranges:
-        subscription.settled.add(after, last)
-    subscription.handed_id = handed_id
-    subscription.known_attempts = dict(attempts)
+    _restore_position(subscription, ranges, handed_id, attempts)
     subscription.last_used_us = -idle_us
+
+
+def _restore_position(
+    channel: Channel,
+    ranges: list[tuple[int, int]],
+    handed_id: int,
+    attempts: list[tuple[int, int]],
+) -> None:
+    position = channel.position
+    assert position.settled is not None
+    for after, last in ranges:
+        position.settled.add(after, last)
+    position.handed_id = handed_id
+    position.known_attempts = dict(attempts)
 
 
 def _add_subscription(
@@ -244,11 +250,10 @@ def _add_subscription(
 ) -> Subscription:
     topic = broker.topics.get(topic_name)
     assert topic is not None
-    subscription = broker.new_subscription(topic, 1, principal)
+    subscription = broker.subscriptions.new(topic, 1, principal)
     subscription.begin(subscription_id)
-    subscription.settled = Settled(subscription_id)
-    broker.subscriptions[subscription_id] = subscription
-    topic.subscriptions.append(subscription)
+    subscription.position.settled = Settled(subscription_id)
+    broker.subscriptions.start(subscription)
     return subscription
 
 
@@ -267,21 +272,18 @@ def _add_follower(  # noqa: PLR0917 - the parts of a record
 ) -> None:
     topic = broker.topics.get(topic_name)
     assert topic is not None
-    follower = broker.deliverer.new_follower(topic, principal, key)
-    broker.deliverer.add_follower(follower, follower_id)
+    follower = Follower(topic, principal, key)
+    broker.followers.add(follower, follower_id)
     follower.started = True
-    follower.settled = Settled(floor)
+    follower.noted_id = floor
 
 
 def _restore_queue(broker: Broker, row: list[Any]) -> None:
-    queue_id, name, created_us, values, lanes = row
+    queue_id, name, created_us, values, rows = row
     queue = _add_queue(broker, queue_id, name, of_values(values), created_us)
-    for lane, (ranges, handed_id, attempts, unsettled) in zip(queue.lanes, lanes, strict=True):
-        assert lane.settled is not None
-        for after, last in ranges:
-            lane.settled.add(after, last)
-        lane.handed_id = handed_id
-        lane.known_attempts = dict(attempts)
+    lanes = queue.durable_channels()
+    for lane, (ranges, handed_id, attempts, unsettled) in zip(lanes, rows, strict=True):
+        _restore_position(lane, ranges, handed_id, attempts)
         lane.unsettled = unsettled
 
 
@@ -290,10 +292,10 @@ def _add_queue(
 ) -> Queue:
     topic = broker.topics.get(name)
     assert topic is not None
-    queue = broker.deliverer.new_queue(topic, policy, created_us)
-    broker.deliverer.begin_queue(queue, queue_id)
-    for lane in queue.lanes:
-        lane.settled = Settled(queue_id)
+    queue = broker.queues.new(topic, policy, created_us)
+    broker.queues.begin(queue, queue_id)
+    for channel in queue.durable_channels():
+        channel.position.settled = Settled(queue_id)
     return queue
 
 
@@ -304,7 +306,7 @@ def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
     topic.last_id = record_id
     topic.message_count += 1
     if topic.queue is not None and _keeps(topic.queue):
-        topic.queue.lane_of(stored.priority).unsettled += 1
+        topic.queue.channel_of(stored.priority).unsettled += 1
     broker.latest_us = max(broker.latest_us, stored.timestamp_us)
     is_row = record[0] == records.SINK_ROW  # what looks like a dedup id there is none
     if stored.headers and not stored.settles_subscription and not is_row:
@@ -314,41 +316,15 @@ def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
             meant_for = kept.get(QUEUE_HEADER, stored.topic)
             broker.dedup.remember(meant_for, dedup_id, record_id, stored.timestamp_us)
     if stored.settles_subscription:
-        subscription = broker.find(stored.settles_subscription)
-        if subscription is not None and subscription.settled is not None:
-            if not subscription.settled.contains(stored.settles_id):
-                subscription.unsettled -= 1
-                if subscription.is_ledger and subscription.queue is not None:
-                    subscription.queue.burying.add(stored.settles_id)
-            subscription.settled.add(stored.settles_after, stored.settles_id)
+        channel = broker.find(stored.settles_subscription)
+        if channel is not None:
+            channel.replay_letter(stored.settles_after, stored.settles_id)
 
 
 def _replay_progress(broker: Broker, record: bytes) -> None:
-    for subscription_id, made in records.read_progress(record).items():
-        subscription = broker.find(subscription_id)
-        if subscription is None:
-            continue
-        assert subscription.settled is not None
-        for after, last in made.ranges:
-            subscription.settled.add(after, last)
-        subscription.unsettled -= made.settled_count - _settled_twice(subscription, made)
-        subscription.handed_id = max(subscription.handed_id, made.handed_id)
-        subscription.known_attempts.update(made.attempts)
-        subscription.last_used_us = 0  # whatever a snapshot said: it was used after that
-
-
-def _settled_twice(lane: Subscription, made: Progress) -> int:
-    """Return how many of a fan-out's messages some dead letter has settled already.
-
-    One subscriber acknowledged such a message, then another gave it up, and the letter's
-    record went before that of the acknowledgement.
-    """
-    if lane.queue is None or not lane.queue.burying:
-        return 0
-    twice = [
-        message_id
-        for message_id in lane.queue.burying
-        if any(after < message_id <= last for after, last in made.ranges)
-    ]
-    lane.queue.burying.difference_update(twice)
-    return len(twice)
+    for channel_id, made in records.read_progress(record).items():
+        channel = broker.find(channel_id)
+        if channel is not None:
+            channel.replay_progress(made)
+        elif channel_id in broker.followers.by_id:
+            broker.followers.by_id[channel_id].replay_progress(made)

@@ -4,9 +4,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
-    from braidmq.broker.followers import Follower, Marks
-    from braidmq.broker.queues import Queue
-    from braidmq.broker.subscriptions import Peer, Subscription
+    from braidmq.broker.delivery.channels import Peer
+    from braidmq.broker.delivery.followers import Follower
+    from braidmq.broker.delivery.queues import Queue
+    from braidmq.broker.delivery.subscriptions import Subscription
+    from braidmq.broker.marks import Marks
 
 ORIGIN_BLIP: Final = 1
 ORIGIN_VIBE: Final = 2
@@ -59,7 +61,7 @@ class Message(Pending):
     publisher: "Peer | None" = None
     correlation_id: int = 0
     recipient_key_id: bytes = b""  # of a Qumbed message for one key's followers only
-    marks: "Marks | None" = None  # what else a Qumbed publisher said; ask `followers.marks_of`
+    marks: "Marks | None" = None  # what else a Qumbed publisher said; ask `marks.marks_of`
     routed: int = 0  # followers it went to that are there
 
     def __init__(self, topic: Topic, qos: int, body: bytes) -> None:

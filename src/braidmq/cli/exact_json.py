@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
-from typing import Final, NoReturn
+from typing import Final
+
+from braidmq.base.strict_json import refuse_constant
 
 DEEP_FRAMES_MAX: Final = 10_000
 """Three frames for each level of JSON that is as deep as the broker could read: its stack had
@@ -106,9 +108,6 @@ def _int(text: str) -> float:
         return UnheldNumber(text)
 
 
-def _not_json(constant: str) -> NoReturn:
-    # Python's parser takes NaN and Infinity; the readers of our lines need not.
-    raise ValueError(constant)
-
-
-_decoder: Final = json.JSONDecoder(parse_float=_float, parse_int=_int, parse_constant=_not_json)
+_decoder: Final = json.JSONDecoder(
+    parse_float=_float, parse_int=_int, parse_constant=refuse_constant
+)

@@ -1,25 +1,31 @@
-"""One connection, as far as no strand is concerned: whole frames out, fences, silence, the end.
+"""One connection, independent of the strand: frames out, requests, fences, keepalive, the end.
 
-It is never made again: when it breaks, everyone who waits learns of it, and it stays broken.
-See `link` for what comes after.
+A connection is never reused: when it breaks, every waiter is told, and it stays broken. `link`
+makes the next one.
 
-Frames are handed over whole and without waiting, so whoever is cancelled has sent a frame or
-has not, never half of one.
+Frames are handed over whole and without waiting. A task that is cancelled has therefore sent a
+frame or has not; half a frame never reaches the wire.
 
-A fence is a PING: its PONG says that everything sent before it is committed or was refused. At
-most one is in flight; whoever asks meanwhile shares the next one, so that any number of
-publishers costs one PING a round trip.
+A fence is a PING: its PONG says that everything sent before it was committed or refused. At
+most one is in flight. Callers that ask meanwhile share the next one, so that any number of
+concurrent publishers costs one PING per round trip.
 """
 
 import asyncio
 import logging
 import ssl
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
-from braidmq.client.errors import ConnectionFailed, ConnectionLost, reason_of
+from braidmq.client.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ConnectionLost,
+    reason_of,
+)
 from braidmq.client.options import Options
+from braidmq.client.replies import A, Refusal, Replies
 from braidmq.client.url import Endpoint
 from braidmq.wire.errors import WireError
 
@@ -33,12 +39,9 @@ _CHECKS_PER_TIMEOUT: Final = 4
 
 log = logging.getLogger("braidmq.client")
 
-R = TypeVar("R")
-"""How a strand says no."""
-
 
 class Transport(Protocol):
-    """What a connection writes to; its end is told by :meth:`Connection.connection_lost`."""
+    """What a connection writes to; it reports its end to :meth:`Connection.connection_lost`."""
 
     def write(self, data: bytes) -> None:
         """Send *data*, now or when there is room."""
@@ -50,32 +53,56 @@ class Transport(Protocol):
         """End it at once."""
 
 
-class Fence(Generic[R]):
-    """A PING that is to be sent or was, and who waits for its PONG."""
+class Post:
+    """A message laid out for a strand that answers each publish by its id.
+
+    Sent again it has the same id, so that the broker or the consumers can recognise it. One
+    that the broker refused was not stored: *renew*, if given, lays it out afresh.
+    """
+
+    __slots__ = ("_renew", "data", "id")
+
+    def __init__(
+        self, message_id: str, data: bytes, renew: "Callable[[], Post] | None" = None
+    ) -> None:
+        self.id = message_id
+        self.data = data
+        self._renew = renew
+
+    def renewed(self) -> "Post":
+        """Return the message as it is sent again after a refusal."""
+        return self if self._renew is None else self._renew()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class Fence:
+    """A PING that is due or was sent, the callers that wait for its PONG, and the refusals."""
 
     __slots__ = ("number", "refusals", "waiters")
 
     def __init__(self) -> None:
         self.number = 0
-        self.refusals: dict[int, R] = {}
+        self.refusals: dict[int, Refusal] = {}
         self.waiters: list[asyncio.Future[bool]] = []
 
     def release(self, *, reached: bool) -> None:
-        """Wake all who wait: the PONG came, or never will."""
+        """Wake all waiters: the PONG came, or never will."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(reached)
 
 
-class Connection(asyncio.Protocol, Generic[R]):
-    """What a strand's connection is built on; made by :func:`dial`."""
+class Connection(asyncio.Protocol, Generic[A]):
+    """The base of every strand's connection; made by :func:`dial`."""
 
     def __init__(
         self,
         endpoint: Endpoint,
         options: Options,
         on_lost: Callable[[Any], None],
-        last_number: int,
+        last_number: int = 0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._endpoint = endpoint
@@ -86,12 +113,12 @@ class Connection(asyncio.Protocol, Generic[R]):
         self._out_bytes = 0
         self._flush_scheduled = False
         self._unfenced = False  # something was sent that no PING follows yet
-        self._writable: list[asyncio.Future[None]] | None = (
-            None  # a list while we must not write
-        )
+        # A list while the transport's buffer is full.
+        self._writable: list[asyncio.Future[None]] | None = None
         self._last_number = last_number
-        self._fence: Fence[R] | None = None
-        self._next_fence: Fence[R] | None = None
+        self._requests: dict[int | str, tuple[Replies[A], int]] = {}
+        self._fence: Fence | None = None
+        self._next_fence: Fence | None = None
         self._heard_at = 0.0
         self._asked_at = 0.0
         self._check: asyncio.TimerHandle | None = None
@@ -100,39 +127,40 @@ class Connection(asyncio.Protocol, Generic[R]):
         self.is_lost = False
         self.ended_by_peer = False
 
-    # --- what a strand says -----------------------------------------------------------------
+    # --- implemented by each strand ---------------------------------------------------------
 
     @abstractmethod
     async def handshake(self) -> None:
         """Greet and authenticate.
 
         Raises:
-            AuthenticationFailed: The broker does not know us.
-            ConnectionFailed: It does not speak our version.
+            AuthenticationFailed: The broker does not accept the credentials.
+            ConnectionFailed: It refused for another reason, such as the version.
             ConnectionLost: It hung up.
         """
 
+    @staticmethod
+    @abstractmethod
+    def refusal_of(answer: A) -> Refusal | None:
+        """Return the refusal that *answer* is, or None if it is not one."""
+
     @abstractmethod
     def _read(self, data: bytes) -> None:
-        """Handle every frame that is whole now; raise WireError when the framing is lost."""
+        """Handle every complete frame; raise WireError when the framing is lost."""
 
     @abstractmethod
     def _ping(self, number: int) -> bytes:
         """Return the PING with that number."""
 
-    @abstractmethod
-    def _has_requests(self) -> bool:
-        """Tell whether the broker owes an answer other than a PONG."""
-
-    @abstractmethod
-    def _drop_requests(self) -> None:
-        """Tell all who wait for an answer that it will not come."""
+    def _frame(self, body: bytes) -> bytes:
+        """Return the frame around *body*; on most strands it has one already."""
+        return body
 
     def _probe_after_s(self) -> float | None:
-        """Return after how much silence a PING is due, or None when none is."""
+        """Return after how much silence to send a PING, or None not to."""
         return None if self._has_requests() else self._options.keepalive
 
-    # --- what the loop calls ----------------------------------------------------------------
+    # --- called by the event loop -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, over TCP."""
@@ -141,13 +169,13 @@ class Connection(asyncio.Protocol, Generic[R]):
         self.begin(tcp)
 
     def begin(self, transport: Transport) -> None:
-        """Begin to watch over the connection."""
+        """Write to *transport* from now on, and watch for silence."""
         self._transport = transport
         self._heard_at = self._loop.time()
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Handle every frame that is whole."""
+        """Handle every complete frame."""
         self._heard_at = self._loop.time()
         try:
             self._read(data)
@@ -155,7 +183,7 @@ class Connection(asyncio.Protocol, Generic[R]):
             self.abort(f"the broker broke the protocol: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell everyone who waits; the connection stays lost."""
+        """Tell every waiter; the connection stays lost."""
         self.is_lost = True
         if not self._reason:
             self.ended_by_peer = True
@@ -179,7 +207,7 @@ class Connection(asyncio.Protocol, Generic[R]):
         self._writable = []
 
     def resume_writing(self) -> None:
-        """Let senders go on."""
+        """Let senders continue."""
         waiters, self._writable = self._writable or [], None
         for waiter in waiters:
             if not waiter.done():
@@ -189,6 +217,11 @@ class Connection(asyncio.Protocol, Generic[R]):
     def is_full(self) -> bool:
         """Whether senders have to wait."""
         return self._writable is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether :meth:`writable` has nothing to do."""
+        return self._writable is None and self._out_bytes < FLUSH_BYTES
 
     # --- sending ----------------------------------------------------------------------------
 
@@ -235,11 +268,56 @@ class Connection(asyncio.Protocol, Generic[R]):
             self._writable.append(waiter)
             await waiter
 
-    def fence(self) -> tuple[Fence[R], asyncio.Future[bool]]:
+    def post(self, posts: Sequence[Post]) -> Replies[A]:
+        """Hand over messages that are answered one by one; return the answers to come."""
+        replies: Replies[A] = Replies(len(posts))
+        if self.is_lost:
+            replies.lose()
+        elif posts:
+            self._asking()
+            for at, one in enumerate(posts):
+                self._expect(one.id, replies, at)
+                self.send(self._frame(one.data))
+        return replies
+
+    def request(self, write: Callable[[int], bytes]) -> Replies[A]:
+        """Send the request that *write* makes of a number; return the answer to come."""
+        replies: Replies[A] = Replies(1)
+        if self.is_lost:
+            replies.lose()
+            return replies
+        number = self.next_id()
+        self._asking()
+        self._expect(number, replies, 0)
+        self.send(self._frame(write(number)))
+        return replies
+
+    async def ask(self, write: Callable[[int], bytes]) -> A:
+        """Send the request that *write* makes of a number; return the answer.
+
+        Raises:
+            ConnectionLost: The connection broke first, or the broker is alive and has not
+                answered within `answer_timeout`, so the connection was dropped.
+        """
+        return await self.answer(self.request(write))
+
+    async def answer(self, replies: Replies[A]) -> A:
+        """Return the one answer that *replies* waits for; raises as :meth:`ask`."""
+        try:
+            async with asyncio.timeout(self._options.answer_timeout):
+                await replies.done
+        except TimeoutError:
+            self.abort(f"no answer within {self._options.answer_timeout:g} s")
+        (answer,) = replies.answers
+        if answer is None:
+            raise self.lost()
+        return answer
+
+    def fence(self) -> tuple[Fence, asyncio.Future[bool]]:
         """Return a fence behind everything handed over so far, and a future for its PONG.
 
-        The future's result is False when the connection breaks first. It is the caller's own:
-        cancelling it disturbs nobody else.
+        The future's result is False when the connection breaks first. It belongs to the caller:
+        cancelling it affects no other waiter.
         """
         waiter: asyncio.Future[bool] = self._loop.create_future()
         if self.is_lost:
@@ -266,7 +344,7 @@ class Connection(asyncio.Protocol, Generic[R]):
         return ConnectionLost(self._endpoint.address, self._reason or "it was closed")
 
     def abort(self, reason: str) -> None:
-        """Drop the connection at once; *reason* is what everyone who waits will read."""
+        """Drop the connection at once; *reason* is what every waiter will read."""
         self._reason = self._reason or reason
         assert self._transport is not None
         self._transport.abort()
@@ -283,7 +361,36 @@ class Connection(asyncio.Protocol, Generic[R]):
         except TimeoutError:
             self._transport.abort()
 
-    # --- inside -----------------------------------------------------------------------------
+    # --- inside: answers --------------------------------------------------------------------
+
+    def _expect(self, request_id: int | str, replies: Replies[A], at: int) -> None:
+        """Remember which request an answer with this id is for."""
+        self._requests[request_id] = (replies, at)
+
+    def _reply(self, request_id: int | str, answer: A) -> bool:
+        """Hand an answer to its request; return False if no request has this id."""
+        replies, at = self._requests.pop(request_id, (None, 0))
+        if replies is None:
+            return False
+        replies.take(at, answer)
+        return True
+
+    def _has_requests(self) -> bool:
+        """Tell whether the broker owes an answer other than a PONG."""
+        return bool(self._requests)
+
+    def _drop_requests(self) -> None:
+        """Tell all waiters that their answer will not come."""
+        requests, self._requests = self._requests, {}
+        for replies, _ in requests.values():
+            replies.lose()
+
+    def _turned_away(self, refusal: Refusal, *, unauthorized: bool) -> ConnectionFailed:
+        """Return the error for a handshake that the broker refused."""
+        kind = AuthenticationFailed if unauthorized else ConnectionFailed
+        return kind(self._endpoint.address, f"{refusal.code} {refusal.text}")
+
+    # --- inside: fences and silence ---------------------------------------------------------
 
     def _flush_soon(self) -> None:
         if not self._flush_scheduled:
@@ -299,13 +406,14 @@ class Connection(asyncio.Protocol, Generic[R]):
             self._asked_at = self._loop.time()
 
     def _reach(self, number: int) -> None:
-        """Take a PONG."""
+        """Handle a PONG."""
         fence = self._fence
         if fence is None or fence.number != number:
             return
         self._fence = None
         fence.release(reached=True)
-        # Whoever was just released runs before the flush, so what they send shares the PING.
+        # The tasks that were just released run before the flush, so what they send next is
+        # covered by the same PING.
         if self._next_fence is not None:
             self._flush_soon()
 
@@ -332,7 +440,7 @@ async def dial(endpoint: Endpoint, options: Options, make: Callable[[], C]) -> C
     """Return the connection that *make* makes, over TCP and authenticated.
 
     Raises:
-        AuthenticationFailed: The broker does not know us.
+        AuthenticationFailed: The broker does not accept the credentials.
         ConnectionFailed: There is no broker, or it does not speak the strand.
     """
     tls = options.tls or (ssl.create_default_context() if endpoint.tls else None)

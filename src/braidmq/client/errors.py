@@ -39,26 +39,6 @@ _SEVERAL: Final = "Multiple exceptions: "
 _ERRNO: Final = re.compile(r"\[Errno ([0-9]{1,3})\]")
 _UNKNOWN_NAMES: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None)})
 
-_SUPPORTED_BY: Final = {
-    "headers": "vibe",
-    "priority": "vibe",
-    "queues": "vibe",
-    "nack": "vibe",
-    "qos 0": "blip",
-    "stats": "blip",
-    "subscription ids": "blip",
-    "recipient": "qumbed",
-    "schema": "qumbed",
-    "envelope": "qumbed",
-    "private_key": "qumbed",
-    "trust": "qumbed",
-    "ca_file": "qumbed",
-    "certificate": "qumbed",
-    "insecure": "qumbed",
-    "schemas": "qumbed",
-}
-"""The one strand that has what others lack."""
-
 
 class ClientError(BraidError):
     """Everything that the client library raises on purpose."""
@@ -75,16 +55,19 @@ class KeyRefused(InvalidArgument):
 
 
 class NotSupported(ClientError):
-    """The strand in use cannot do what was asked; *supported_by* is one that can, or ""."""
+    """The strand in use lacks *feature*; *supported_by* is a strand that has it, or ""."""
 
     exit_code = EXIT_USAGE
 
-    def __init__(self, strand: str, feature: str) -> None:
+    def __init__(
+        self, strand: str, feature: str, *, reason: str = "", supported_by: str = ""
+    ) -> None:
+        why = f": {reason}" if reason else ""
+        other = f"; {supported_by} does" if supported_by else ""
+        super().__init__(f"{strand} does not support {feature}{why}{other}")
         self.strand = strand
         self.feature = feature
-        self.supported_by = _SUPPORTED_BY.get(feature, "")
-        other = f"; {self.supported_by} does" if self.supported_by else ""
-        super().__init__(f"{strand} does not support {feature}{other}")
+        self.supported_by = supported_by
 
 
 class Closed(ClientError):

@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from typing import Generic, TypeVar
 
-from braidmq.client.messages import Message
+from braidmq.client.deliveries import Message
 
 M = TypeVar("M", bound=Message)
 

@@ -1,15 +1,15 @@
 """A connection that is made again when it breaks.
 
-A link belongs to one resident. It keeps at most one connection, prepares each new one with its
-resident before anyone else may use it, and says when there is none. What was under way on a
-connection that broke is not its business: whoever waits is told by the connection itself.
+A link keeps at most one connection. It has its owner prepare each new one before any other
+caller may use it, and says when there is none. Requests in flight on a connection that broke
+are not its concern: the connection itself tells their waiters.
 """
 
 import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from braidmq.client.backoff import Backoff
 from braidmq.client.connection import C
@@ -25,22 +25,31 @@ from braidmq.client.url import Endpoint
 
 log = logging.getLogger("braidmq.client")
 
+V = TypeVar("V")
+"""What gets a connection's deliveries, as its strand defines it."""
 
-class Resident(Generic[C]):
-    """Whom a link is for: it stays when the connection is replaced."""
+
+class Owner(Generic[C]):
+    """What a link keeps its connection for; it outlives every connection."""
 
     async def prepare(self, connection: C) -> None:
-        """Make *connection* ready; ConnectionLost tries again, other errors end the link."""
+        """Make *connection* ready for use.
+
+        ConnectionLost makes the link try again; any other error ends it.
+        """
+
+    async def abandon(self, connection: C) -> None:
+        """Undo what :meth:`prepare` made at the broker; the caller was cancelled."""
 
     def went_down(self) -> None:
-        """Learn that there is no connection for now."""
+        """Note that there is no connection for now."""
 
     def ended(self, error: ClientError) -> None:
-        """Learn that there will be no connection any more."""
+        """Note that there will be no further connection."""
 
 
 class Health:
-    """Counts broken links; calls back when the first breaks and when the last heals."""
+    """Counts broken links; calls back when the first breaks and when the last recovers."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -51,8 +60,8 @@ class Health:
         """Count a link that has lost its connection."""
         self._broken += 1
         is_first = self._broken == 1
-        # All connections of a client break together when a broker goes: that is told once.
-        log.log(logging.WARNING if is_first else logging.INFO, "%s; connecting again", error)
+        # When a broker stops, all of a client's connections break at once: warn only once.
+        log.log(logging.WARNING if is_first else logging.INFO, "%s; reconnecting", error)
         if is_first and self._options.on_disconnect is not None:
             self.call_back(self._options.on_disconnect, error)
 
@@ -63,11 +72,11 @@ class Health:
             self.call_back(self._options.on_reconnect)
 
     def call_back(self, callback: Callback, *arguments: object) -> None:
-        """Run *callback* in a turn of its own; what it raises is logged and goes no further."""
+        """Run *callback* in a task of its own; an exception is logged and goes no further."""
         self.run(self._run(callback, *arguments))
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run *work* as a task that is not forgotten before it ends."""
+        """Run *work* as a task, and hold it: the loop itself keeps only a weak reference."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -83,26 +92,45 @@ class Health:
             log.exception("a callback raised")
 
 
-Dial = Callable[[Callable[[C], None]], Awaitable[C]]
-"""Makes a connection that is authenticated, and calls back when it is lost."""
+OnLost = Callable[[C], None]
+"""Called with a connection that was lost."""
 
 
-class Link(Generic[C]):
-    """Keeps one connection, made by *dial*, for *resident*."""
+class Dialer(Generic[C, V]):
+    """Makes a client's connections: one for publishing, and one for each subscription.
+
+    It is the one place that knows which address to connect to.
+    """
 
     def __init__(
         self,
         endpoint: Endpoint,
         options: Options,
-        health: Health,
-        resident: Resident[C],
-        dial: Dial[C],
+        open_connection: Callable[[Endpoint, Options, V, OnLost[C]], Awaitable[C]],
     ) -> None:
-        self._endpoint = endpoint
-        self._options = options
-        self._health = health
-        self._resident = resident
-        self._dial = dial
+        self.endpoint = endpoint
+        self.options = options
+        self.health = Health(options)
+        self._open_connection = open_connection
+
+    async def dial(self, receiver: V, on_lost: OnLost[C]) -> C:
+        """Return an authenticated connection that hands its deliveries to *receiver*.
+
+        Raises:
+            ConnectionFailed: It could not be made.
+        """
+        return await self._open_connection(self.endpoint, self.options, receiver, on_lost)
+
+
+class Link(Generic[C]):
+    """Keeps one connection of *dialer* for *owner*; its deliveries go to *receiver*."""
+
+    def __init__(self, dialer: Dialer[C, V], owner: Owner[C], receiver: V) -> None:
+        self._address = dialer.endpoint.address
+        self._options = dialer.options
+        self._health = dialer.health
+        self._owner = owner
+        self._dial: Callable[[], Awaitable[C]] = lambda: dialer.dial(receiver, self._lost)
         self._settled = asyncio.Event()  # there is a connection, or there will be none
         self._reopening: asyncio.Task[None] | None = None
         self.current: C | None = None
@@ -112,8 +140,8 @@ class Link(Generic[C]):
         """Make the first connection.
 
         Raises:
-            ConnectionFailed: It could not be made; it is not tried again.
-            ClientError: What the resident's preparation raised.
+            ConnectionFailed: It could not be made; the link does not try again.
+            ClientError: The owner could not prepare it.
         """
         await self._establish()
 
@@ -121,23 +149,22 @@ class Link(Generic[C]):
         """Return the connection; wait for one, for at most `offline_timeout`.
 
         Raises:
-            ConnectionFailed: There was none for so long.
-            ClientError: There will be none: how the link ended.
+            ConnectionFailed: There was none for that long.
+            ClientError: There will be none; the error says how the link ended.
         """
-        if self.current is not None:
-            return self.current
-        if self.end is None:
+        while self.current is None:  # again after waiting: it may have broken already
+            if self.end is not None:
+                raise self.end.with_traceback(None)  # one error, raised to many callers
             try:
                 async with asyncio.timeout(self._options.offline_timeout):
                     await self._settled.wait()
             except TimeoutError:
                 reason = f"no connection for {self._options.offline_timeout:g} s"
-                raise ConnectionFailed(self._endpoint.address, reason) from None
-            return await self.ready()  # it may have broken again already
-        raise self.end.with_traceback(None)  # it is raised to many, one after the other
+                raise ConnectionFailed(self._address, reason) from None
+        return self.current
 
     async def close(self) -> None:
-        """End the link, and its connection when what was handed over is written."""
+        """End the link, and its connection once everything handed over is written."""
         connection = self.current
         self._finish(Closed("it was closed"))
         if self._reopening is not None:
@@ -147,25 +174,43 @@ class Link(Generic[C]):
             await connection.close()
 
     async def _establish(self) -> None:
-        connection = await self._dial(self._lost)
+        connection = await self._dial()
+        # In a task of its own: cancelling the caller cannot call a request back. The broker may
+        # have made a subscription, which outlives the connection, before its answer is read.
+        preparing = asyncio.ensure_future(self._owner.prepare(connection))
         try:
-            await self._resident.prepare(connection)
+            await asyncio.shield(preparing)
+        except asyncio.CancelledError:
+            await self._abandon(preparing, connection)
+            raise
         except BaseException:
             connection.abort("it could not be prepared")
             raise
         if connection.is_lost:
-            self._resident.went_down()
+            # It broke after its last answer: `_lost` ignored it, since it was not current.
+            self._owner.went_down()
             raise connection.lost()
         self.current = connection
         self._settled.set()
 
+    async def _abandon(self, preparing: "asyncio.Future[None]", connection: C) -> None:
+        """Undo a preparation that is under way, within `close_timeout`."""
+        try:
+            async with asyncio.timeout(self._options.close_timeout):
+                await preparing
+                await self._owner.abandon(connection)
+        except (TimeoutError, ClientError) as error:
+            log.info("abandoned before it was prepared: %s", error)
+        finally:
+            connection.abort("it was cancelled")
+
     def _lost(self, connection: C) -> None:
         if connection is not self.current:
-            return  # it never was ours, or is ours no longer
+            return  # it was never prepared, or has been replaced
         self.current = None
         self._settled.clear()
         error = connection.lost()
-        self._resident.went_down()
+        self._owner.went_down()
         if not self._options.reconnect:
             self._finish(error)
             return
@@ -180,7 +225,7 @@ class Link(Generic[C]):
                 await asyncio.sleep(backoff.next_delay())
                 connected = await self._try_again()
         except ClientError as error:
-            log.error("not connecting again: %s", error)  # noqa: TRY400 - the trace says nothing more
+            log.error("not reconnecting: %s", error)  # noqa: TRY400 - the trace adds nothing
             self._finish(error)
         finally:
             self._health.healed(connected=connected)
@@ -189,11 +234,11 @@ class Link(Generic[C]):
         try:
             await self._establish()
         except AuthenticationFailed:
-            raise
+            raise  # another attempt with the same key would fail as well
         except (ConnectionFailed, ConnectionLost) as error:
             log.info("%s", error)
             return False
-        log.info("connected to %s again", self._endpoint.address)
+        log.info("reconnected to %s", self._address)
         return True
 
     def _finish(self, error: ClientError) -> None:
@@ -201,4 +246,4 @@ class Link(Generic[C]):
         if self.end is None:
             self.end = error
             self._settled.set()
-            self._resident.ended(error)
+            self._owner.ended(error)

@@ -1,15 +1,34 @@
-"""What can be chosen about a client, with defaults; all times are seconds."""
+"""The options of a client, a publish, a subscription and a queue; all times are in seconds.
 
+`Options` is for users. The records below it are what the surface makes of the arguments of a
+call, so that a strand takes one value instead of ten parameters; which strand has which option
+is in `capabilities`.
+"""
+
+import enum
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Final, Protocol, TypedDict
+from typing import Final, NamedTuple, Protocol, TypedDict
 
 from braidmq.client.errors import ConnectionLost, InvalidArgument
 
 Callback = Callable[..., object]
-"""A plain function or a coroutine function; it never runs inside the reading of a socket."""
+"""A function or a coroutine function. It runs in a task of its own, so that a slow one does
+not hold up the reading of a socket."""
+
+Payload = bytes | bytearray | memoryview
+"""What can be published; what is received is always bytes."""
+
+
+class Priority(enum.IntEnum):
+    """How urgent a message is, on strands with priorities."""
+
+    LOW = 0
+    NORMAL = 1
+    HIGH = 2
+    CRITICAL = 3
 
 
 class KeyHolder(Protocol):
@@ -20,13 +39,13 @@ class KeyHolder(Protocol):
 
 
 class Trusting(Protocol):
-    """Says whose messages are taken: a :class:`~braidmq.client.qumbed.trust.TrustList`."""
+    """Decides which senders to trust: a :class:`~braidmq.client.qumbed.trust.TrustList`."""
 
     def check(self, sender: bytes, topic: str) -> None:
-        """Raise SenderRefused for a sender that is certainly not believed."""
+        """Raise SenderRefused for a sender that is certainly not trusted."""
 
     def admit(self, sender: bytes, topic: str) -> None:
-        """Believe a sender whose box was opened, or raise SenderRefused."""
+        """Trust a sender whose box was opened, or raise SenderRefused."""
 
 
 PrivateKey = KeyHolder | Path | bytes | str
@@ -41,84 +60,75 @@ Schema = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The choices that :func:`braidmq.connect` takes."""
+    """The options that :func:`braidmq.connect` takes."""
 
     tls: ssl.SSLContext | None = None
-    """TLS with this context; None: plain for `blip://`, the system's trust for `blips://`."""
+    """Use TLS with this context. None: plain TCP for `blip://`, and the system's certificate
+    authorities for `blips://`."""
 
     connect_timeout: float = 10.0
-    """One attempt to connect, TLS and authentication included."""
+    """For one attempt to connect, including TLS and authentication."""
 
     answer_timeout: float = 30.0
-    """A broker that owes an answer and is silent for so long is taken for dead."""
+    """How long a broker that owes an answer may be silent before it is considered dead."""
 
     offline_timeout: float = 30.0
     """How long a call waits for a connection while there is none."""
 
     keepalive: float = 20.0
-    """An idle connection is tried with a PING after so long."""
+    """How long a connection may be idle before the client sends a PING."""
 
     close_timeout: float = 5.0
     """How long closing waits for the broker to confirm what was sent."""
 
     reconnect: bool = True
-    """Whether a broken connection is made again; if not, its loss is the end."""
+    """Whether to reconnect when a connection breaks; if not, its loss ends the client."""
 
     reconnect_delay: float = 0.05
-    """Before the first attempt to connect again; doubles with each attempt, with jitter."""
+    """Before the first attempt to reconnect; doubles with each attempt, with jitter."""
 
     reconnect_delay_max: float = 5.0
-    """What that delay grows to."""
+    """The longest delay between two attempts to reconnect."""
 
     compression: bool = False
-    """Offer brotli and gzip to a broker that can compress (Vibe), for bodies from 1 KiB on."""
+    """Offer brotli and gzip to a broker that can compress (Vibe), for bodies from 1 KiB."""
 
     private_key: PrivateKey | None = field(default=None, repr=False)
-    """Seals and opens messages (Qumbed); None: a new one that nobody knows."""
+    """Seals and opens messages (Qumbed). None: a new key, for this client only."""
 
     trust: Trusting | Iterable[PublicKey] | PublicKey | None = None
-    """Whose messages are taken (Qumbed): public keys, or a trust list. What its publisher did
-    not seal comes from the gateway's key. None: anybody's, and the program looks at senders."""
+    """The senders whose messages are accepted (Qumbed): public keys, or a trust list. What its
+    publisher did not seal comes from the gateway's key. None: accept every sender, and leave
+    it to the program to look at `message.sender`."""
 
     ca_file: Path | str | None = None
     """Certificates of the authorities that may vouch for the broker (Qumbed); by default the
     system's. A fingerprint in the URL takes the place of all authorities."""
 
     certificate: tuple[Path | str, Path | str] | None = None
-    """Files of our own certificate and its key, for a broker that asks who we are (Qumbed)."""
+    """The files of a client certificate and its key, for a broker that asks (Qumbed)."""
 
     insecure: bool = False
-    """Take any certificate (Qumbed): for tests, since anybody may stand in between."""
+    """Accept any certificate (Qumbed). For tests only: it allows a man in the middle."""
 
     schemas: Mapping[str, Schema] | None = None
-    """More schemas by their ids, for payloads to be held against (Qumbed)."""
+    """Further schemas by their ids, to validate payloads with (Qumbed)."""
 
     on_disconnect: Callable[[ConnectionLost], object] | None = None
     """Called when the first of the client's connections breaks."""
 
     on_reconnect: Callable[[], object] | None = None
-    """Called when all of the client's connections are there again."""
+    """Called when all of the client's connections are restored."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
             if isinstance(value, float | int) and not isinstance(value, bool) and value <= 0:
-                raise InvalidArgument(f"{option.name} is seconds above 0, not {value}")
-
-
-QUMBED_OPTIONS: Final = (
-    "private_key",
-    "trust",
-    "ca_file",
-    "certificate",
-    "insecure",
-    "schemas",
-)
-"""Options that mean something on that strand only."""
+                raise InvalidArgument(f"{option.name} must be more than 0 seconds, not {value}")
 
 
 class Choices(TypedDict, total=False):
-    """The names of :class:`Options`, for those who pass them on."""
+    """The names and types of :class:`Options`, as keyword arguments."""
 
     tls: ssl.SSLContext | None
     connect_timeout: float
@@ -138,3 +148,48 @@ class Choices(TypedDict, total=False):
     schemas: Mapping[str, Schema] | None
     on_disconnect: Callable[[ConnectionLost], object] | None
     on_reconnect: Callable[[], object] | None
+
+
+class PublishOptions(NamedTuple):
+    """The options of `publish` and `publish_many`; the surface documents them."""
+
+    qos: int = 1
+    headers: Mapping[str, str] | None = None
+    priority: int | None = None
+    ttl: float | None = None
+    recipient: PublicKey | None = None
+    schema: str = ""
+    envelope: bool = False
+    retry: bool = False
+
+
+OnGap = Callable[[int, int], object]
+"""Called with the id of the subscription that was lost and of the one that replaces it."""
+
+PREFETCH_DEFAULT: Final = 256
+"""Messages that wait here for a fast handler; a slow one has fewer waiting."""
+
+
+class SubscribeOptions(NamedTuple):
+    """The options of `subscribe`; the surface documents them."""
+
+    qos: int = 1
+    prefetch: int = PREFETCH_DEFAULT
+    subscription_id: int | None = None
+    keep: bool | None = None
+    on_gap: OnGap | None = None
+    schema: str = ""
+    envelope: bool = False
+
+
+class QueueOptions(NamedTuple):
+    """The options of `declare_queue`; None leaves a choice to the broker."""
+
+    mode: str | None = None
+    max_size: int | None = None
+    ttl: float | None = None
+    dead_letters: bool | None = None
+    dead_letter_name: str | None = None
+    overflow: str | None = None
+    max_attempts: int | None = None
+    durable: bool | None = None

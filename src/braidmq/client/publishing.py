@@ -1,28 +1,30 @@
-"""Messages in chunks, and chunks in flight: what publishing is on every strand.
+"""Messages in chunks, and chunks in flight: how publishing works on every strand.
 
-It lays out no message and decides nothing about connections: a strand seals and sends, `strand`
-launches and repeats.
+Nothing here lays out a message or decides about connections: a strand's `Posting` lays out and
+sends, `strand` launches and retries.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Final, Generic, TypeVar
+from itertools import count
+from typing import Any, Final, Generic, TypeVar
 
+from braidmq.client.answers import Receipt
+from braidmq.client.connection import C, Connection, Post
 from braidmq.client.errors import (
-    ClientError,
     InvalidArgument,
     NotSent,
-    NotSupported,
     OutcomeUnknown,
     PublishError,
     PublishFailed,
     PublishRefused,
 )
-from braidmq.client.messages import Payload, Receipt
-from braidmq.client.replies import Refusal, Replies
+from braidmq.client.options import Payload
+from braidmq.client.replies import A, Refusal
 
 CHUNK_BYTES: Final = 256 * 1024
-"""Bytes of `publish_many` that share one write; one message may be more."""
+"""Bytes of `publish_many` that share one write; a single message may be larger."""
 
 CHUNK_COUNT: Final = 2048
 """Messages of `publish_many` that share one write."""
@@ -31,16 +33,14 @@ FLIGHTS_MAX: Final = 4
 """Chunks of one `publish_many` that wait for their confirmation at the same time."""
 
 SERVER_ERROR: Final = "SERVER_ERROR"
-"""The code of an Error that is the broker's own fault, on every strand that has such texts."""
+SERVER_ERRORS_FROM: Final = 500
+"""The codes that say that the broker failed, and so does not know what it has stored."""
 
 T = TypeVar("T", bound=Sized)
 """A message as a strand hands it over."""
 
-A = TypeVar("A")
-"""An answer, as the strand reads it."""
-
 Chunk = list[T | PublishError]
-"""Messages to send, and in their places the errors of those that cannot be."""
+"""Messages to send; one that cannot be sent is represented by its error, in its place."""
 
 
 class Flight(ABC, Generic[T]):
@@ -49,36 +49,59 @@ class Flight(ABC, Generic[T]):
     chunk: Chunk[T]
 
     @abstractmethod
-    async def landed(self) -> bool:
-        """Wait for the broker's word on it; return False when the connection broke first."""
+    async def land(self, *, repeated: bool = False) -> list[Receipt | PublishError]:
+        """Wait for the broker's answer; return the outcome of each message, in order."""
+
+
+class Grounded(Flight[T]):
+    """A chunk that was not handed over, for want of a connection."""
+
+    __slots__ = ("_reason", "chunk")
+
+    def __init__(self, chunk: Chunk[T], reason: str) -> None:
+        self.chunk = chunk
+        self._reason = reason
+
+    async def land(self, *, repeated: bool = False) -> list[Receipt | PublishError]:
+        """Return an error for each message."""
+        del repeated
+        return [
+            one if isinstance(one, PublishError) else NotSent(self._reason)
+            for one in self.chunk
+        ]
+
+
+class Posting(ABC, Generic[C, T]):
+    """The topic and options of a publish, checked once for any number of messages."""
 
     @abstractmethod
-    def results(self, *, reached: bool, repeated: bool = False) -> list[Receipt | PublishError]:
-        """Return what came of each message."""
+    def lay_out(self, payload: Payload) -> T:
+        """Return *payload* ready to be sent, or raise InvalidArgument."""
+
+    @abstractmethod
+    def fly(self, chunk: Chunk[T], connection: C) -> Flight[T]:
+        """Hand *chunk* over to *connection*."""
 
 
-class AnsweredFlight(Flight[T], Generic[T, A]):
-    """A chunk of messages each of which gets an answer of its own.
+class AnsweredFlight(Flight[Post], Generic[A]):
+    """A chunk of messages each of which gets an answer, which *judge* turns into an outcome."""
 
-    *lost* says why there will be none when the connection broke.
-    """
-
-    __slots__ = ("_lost", "_replies", "chunk")
+    __slots__ = ("_connection", "_judge", "_replies", "chunk")
 
     def __init__(
-        self, chunk: Chunk[T], replies: Replies[A], lost: Callable[[], ClientError]
+        self,
+        chunk: Chunk[Post],
+        connection: Connection[A],
+        judge: Callable[[Post, A, bool], Receipt | PublishError],
     ) -> None:
         self.chunk = chunk
-        self._replies = replies
-        self._lost = lost
+        self._connection: Connection[Any] = connection
+        self._judge = judge
+        self._replies = connection.post([one for one in chunk if isinstance(one, Post)])
 
-    async def landed(self) -> bool:
-        """Wait for all answers; return False when the connection broke first."""
-        return await self._replies.done
-
-    def results(self, *, reached: bool, repeated: bool = False) -> list[Receipt | PublishError]:
-        """Return what came of each message: what was answered before a break is known."""
-        del reached
+    async def land(self, *, repeated: bool = False) -> list[Receipt | PublishError]:
+        """Wait for all answers; what was answered before a break is known."""
+        await self._replies.done
         answers = iter(self._replies.answers)
         results: list[Receipt | PublishError] = []
         for one in self.chunk:
@@ -87,26 +110,24 @@ class AnsweredFlight(Flight[T], Generic[T, A]):
                 continue
             answer = next(answers)
             if answer is None:
-                results.append(OutcomeUnknown(str(self._lost())))
+                results.append(OutcomeUnknown(str(self._connection.lost())))
             else:
-                results.append(self.judged(one, answer, repeated=repeated))
+                results.append(self._judge(one, answer, repeated))
         return results
-
-    @abstractmethod
-    def judged(self, one: T, answer: A, *, repeated: bool) -> Receipt | PublishError:
-        """Return what an answer means for its message."""
-
-
-def check_confirmed(strand: str, qos: int) -> None:
-    """Raise NotSupported unless *qos* is 1, where every publish is confirmed."""
-    if qos != 1:
-        raise NotSupported(strand, f"qos {qos}")
 
 
 def refused(refusal: Refusal, topic: str) -> PublishRefused:
-    """Return the error that a refused publish to *topic* means."""
-    kind = PublishFailed if refusal.code == SERVER_ERROR else PublishRefused
-    return kind(refusal.code, refusal.text, topic=topic)
+    """Return the error for a publish to *topic* that the broker refused."""
+    code = refusal.code
+    failed = code >= SERVER_ERRORS_FROM if isinstance(code, int) else code == SERVER_ERROR
+    return (PublishFailed if failed else PublishRefused)(code, refusal.text, topic=topic)
+
+
+def message_ids(publisher_bytes: int) -> Callable[[], str]:
+    """Return a source of ids that no other publisher uses: a random part, and a number."""
+    publisher = os.urandom(publisher_bytes).hex()
+    numbers = count(1)
+    return lambda: f"{publisher}-{next(numbers)}"
 
 
 def payload_bytes(payload: Payload) -> bytes:
@@ -120,18 +141,18 @@ def payload_bytes(payload: Payload) -> bytes:
         raise InvalidArgument(f"a payload is bytes, not {kind}") from None
 
 
-def chunks(seal: Callable[[Payload], T], payloads: Iterable[Payload]) -> Iterator[Chunk[T]]:
-    """Seal and cut *payloads* into chunks, read no further than the chunk at hand."""
+def chunks(lay_out: Callable[[Payload], T], payloads: Iterable[Payload]) -> Iterator[Chunk[T]]:
+    """Lay out *payloads* and cut them into chunks; read no further than the current chunk."""
     chunk: Chunk[T] = []
     size = 0
     for payload in payloads:
         try:
-            sealed = seal(payload)
+            laid_out = lay_out(payload)
         except InvalidArgument as error:
             chunk.append(NotSent(str(error)))
             continue
-        chunk.append(sealed)
-        size += len(sealed)
+        chunk.append(laid_out)
+        size += len(laid_out)
         if size >= CHUNK_BYTES or len(chunk) >= CHUNK_COUNT:
             yield chunk
             chunk, size = [], 0

@@ -1,4 +1,4 @@
-"""Answers to requests that were handed over together. It knows neither frames nor sockets."""
+"""Answers to requests that were sent together. No frame and no socket is known here."""
 
 import asyncio
 from typing import Generic, NamedTuple, TypeVar
@@ -8,14 +8,18 @@ A = TypeVar("A")
 
 
 class Refusal(NamedTuple):
-    """An Error."""
+    """The broker's refusal of a request: a number on Blip, a name on the other strands."""
 
-    code: str
+    code: int | str
     text: str
 
 
 class Replies(Generic[A]):
-    """Requests that were handed over together, and what was answered to each."""
+    """Requests that were sent together, and the answer to each.
+
+    *done* resolves once: True when all answers are here, False when the connection broke
+    first. Answers that came before a break stay in *answers*.
+    """
 
     __slots__ = ("_missing", "answers", "done")
 
@@ -27,13 +31,13 @@ class Replies(Generic[A]):
             self.done.set_result(True)
 
     def take(self, at: int, answer: A) -> None:
-        """Take the answer to one of them."""
+        """Record the answer to the request at index *at*."""
         self.answers[at] = answer
         self._missing -= 1
         if self._missing == 0 and not self.done.done():
             self.done.set_result(True)
 
     def lose(self) -> None:
-        """Learn that no more answers will come."""
+        """Record that no more answers will come."""
         if not self.done.done():
             self.done.set_result(False)

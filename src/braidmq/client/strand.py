@@ -1,78 +1,177 @@
-"""What the clients of all strands do alike: publish in flights, repeat, drain, close.
+"""What every strand does for a client: publish in flights, retry, drain, close.
 
-One connection publishes; subscriptions have connections of their own. No frame is known here.
+One connection publishes; each subscription has a connection of its own. No frame is known here.
 """
 
 import asyncio
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final, Generic
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final, Generic, Protocol, cast
 
+from braidmq.client.answers import QueueInfo, Receipt, Stats
 from braidmq.client.backoff import Backoff
-from braidmq.client.connection import C
+from braidmq.client.connection import C, Post
 from braidmq.client.errors import (
     ClientError,
     Closed,
+    ConnectionFailed,
+    ConnectionLost,
+    InvalidArgument,
     NotSent,
-    NotSupported,
     OutcomeUnknown,
     PublishError,
     PublishRefused,
 )
-from braidmq.client.link import Health, Link, Resident
-from braidmq.client.messages import Receipt
-from braidmq.client.options import Options
-from braidmq.client.publishing import FLIGHTS_MAX, Chunk, Flight, T
-from braidmq.client.surface import Client, Subscription
-from braidmq.client.url import Endpoint
+from braidmq.client.link import Dialer, Link, Owner, V
+from braidmq.client.options import Payload, PublishOptions, QueueOptions, SubscribeOptions
+from braidmq.client.publishing import (
+    FLIGHTS_MAX,
+    Chunk,
+    Flight,
+    Grounded,
+    Posting,
+    T,
+    chunks,
+)
+from braidmq.client.subscription import Subscription
 
 RETRY_DELAY_S: Final = 0.1
 RETRY_DELAY_MAX_S: Final = 5.0
-"""Between repetitions of a publish that the broker could not store."""
+"""Between attempts to publish a message that the broker could not store."""
 
 
-def refuse_sealing(
-    strand: str, *, recipient: object = None, schema: str = "", envelope: bool = False
-) -> None:
-    """Raise NotSupported for an option that only strands with sealed messages have."""
-    for feature, given in (
-        ("recipient", recipient is not None),
-        ("schema", schema),
-        ("envelope", envelope),
-    ):
-        if given:
-            raise NotSupported(strand, feature)
+class Queues(Protocol):
+    """The queues of a strand that has them; the surface documents the methods."""
+
+    async def declare(self, name: str, options: QueueOptions) -> QueueInfo:
+        """Create a queue unless it exists; return it as it is now."""
+
+    async def info(self, name: str) -> QueueInfo | None:
+        """Return what the broker says about a queue; None if there is none of that name."""
+
+    async def names(self) -> list[str]:
+        """Return the names of the queues that these credentials may see."""
+
+    async def delete(self, name: str) -> None:
+        """Delete a queue."""
 
 
-class StrandClient(Client, Generic[C, T]):
-    """A client whose publishing connection is a *C* and whose messages leave as *T*."""
+class Strand(ABC, Generic[C, T]):
+    """Publishes over a connection *C*, as messages *T*; the base of every strand's own.
 
-    def __init__(self, endpoint: Endpoint, options: Options) -> None:
-        self._endpoint = endpoint
-        self._options = options
-        self._health = Health(options)
-        self._link: Link[C] = Link(endpoint, options, self._health, Resident(), self._dial)
+    Options that the strand lacks never get here: the surface has refused them.
+    """
+
+    name: ClassVar[str]
+
+    busy_codes: ClassVar[frozenset[int | str]] = frozenset()
+    """Refusals that `retry=True` sends again, since the broker only asks for patience."""
+
+    def __init__(self, dialer: Dialer[C, V], receiver: V) -> None:
+        self._options = dialer.options
+        self._link: Link[C] = Link(dialer, Owner(), receiver)
         self._subscriptions: set[Subscription] = set()
         self._publishing = 0
         self._idle: asyncio.Future[None] | None = None
         self._draining = False
+        self.queues: Queues | None = None
+
+    # --- implemented by each strand ---------------------------------------------------------
 
     @abstractmethod
-    async def _dial(self, on_lost: Callable[[C], None]) -> C:
-        """Make the publishing connection."""
+    def _posting(self, topic: str, options: PublishOptions) -> Posting[C, T]:
+        """Check the topic and options of a publish."""
+
+    @abstractmethod
+    def _subscription(self, topic: str, options: SubscribeOptions) -> Subscription:
+        """Return a subscription that calls :meth:`_forget` when it is closed."""
+
+    async def stats(self) -> Stats:
+        """Return the broker's numbers; called only if the strand has them."""
+        raise NotImplementedError
+
+    # --- called by the surface --------------------------------------------------------------
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a publishing connection right now."""
         return self._link.current is not None
 
+    @property
+    def public_key(self) -> bytes:
+        """The key that others seal for; empty on strands without sealing."""
+        return b""
+
+    @property
+    def gateway_public_key(self) -> bytes:
+        """The broker's own key; empty on strands without sealing."""
+        return b""
+
     async def open(self) -> None:
         """Make the publishing connection."""
         await self._link.open()
 
+    async def publish(self, topic: str, payload: Payload, options: PublishOptions) -> Receipt:
+        """Publish one message."""
+        posting = self._posting(topic, options)
+        chunk: Chunk[T] = [posting.lay_out(payload)]
+        self._begin()
+        try:
+            flight = self._launch_now(posting, chunk) or await self._launch(posting, chunk)
+            results = await flight.land()
+            if options.retry:
+                await self._retry(posting, flight.chunk, results)
+        except (ConnectionFailed, ConnectionLost) as error:
+            raise NotSent(str(error)) from error
+        finally:
+            self._finish()
+        (result,) = results
+        if isinstance(result, PublishError):
+            raise result
+        return result
+
+    async def publish_many(
+        self, topic: str, payloads: Iterable[Payload], options: PublishOptions
+    ) -> list[Receipt | PublishError]:
+        """Publish messages as they are read; return the outcome of each, in order."""
+        posting = self._posting(topic, options)
+        results: list[Receipt | PublishError] = []
+        flights: deque[Flight[T]] = deque()
+
+        async def land() -> None:
+            flight = flights.popleft()
+            landed = await flight.land()
+            if options.retry:
+                await self._retry(posting, flight.chunk, landed)
+            results.extend(landed)
+
+        self._begin()
+        try:
+            for chunk in chunks(posting.lay_out, payloads):
+                try:
+                    flights.append(await self._launch(posting, chunk))
+                except ClientError as error:
+                    flights.append(Grounded(chunk, str(error)))
+                if len(flights) >= FLIGHTS_MAX:
+                    await land()
+            while flights:
+                await land()
+        finally:
+            self._finish()
+        return results
+
+    def subscribe(self, topic: str, options: SubscribeOptions) -> Subscription:
+        """Return a subscription that is not yet open."""
+        self._check_open()
+        if options.prefetch < 1:
+            raise InvalidArgument(f"prefetch must be at least 1, not {options.prefetch}")
+        subscription = self._subscription(topic, options)
+        self._subscriptions.add(subscription)
+        return subscription
+
     async def ping(self) -> float:
-        """Return the seconds of a round trip, every earlier publish's commit included."""
+        """Return the seconds of a round trip, including the commit of every earlier publish."""
         connection = await self._link.ready()
         clock = asyncio.get_running_loop().time
         begin = clock()
@@ -81,7 +180,7 @@ class StrandClient(Client, Generic[C, T]):
         return clock() - begin
 
     async def drain(self) -> None:
-        """Take and publish nothing new; wait until everything under way is confirmed."""
+        """Start nothing new; wait until everything in flight is confirmed."""
         self._draining = True
         await asyncio.gather(*(one.drain() for one in list(self._subscriptions)))
         if self._publishing:
@@ -106,6 +205,9 @@ class StrandClient(Client, Generic[C, T]):
 
     # --- inside -----------------------------------------------------------------------------
 
+    def _forget(self, subscription: Subscription) -> None:
+        self._subscriptions.discard(subscription)
+
     def _check_open(self) -> None:
         if self._link.end is not None:
             raise self._link.end.with_traceback(None)
@@ -113,10 +215,13 @@ class StrandClient(Client, Generic[C, T]):
             raise Closed("the client is draining")
 
     def _begin(self) -> None:
+        """Count a publish, which `drain` then waits for."""
         try:
             self._check_open()
+        except Closed:
+            raise
         except ClientError as error:
-            raise self._unsent(error, repeated=False) from None
+            raise NotSent(str(error)) from None
         self._publishing += 1
 
     def _finish(self) -> None:
@@ -125,92 +230,52 @@ class StrandClient(Client, Generic[C, T]):
             self._idle.set_result(None)
             self._idle = None
 
-    @staticmethod
-    def _unsent(error: ClientError, *, repeated: bool) -> ClientError:
-        if repeated:
-            return OutcomeUnknown(str(error))  # an earlier attempt may have been stored
-        return error if isinstance(error, Closed) else NotSent(str(error))
+    def _launch_now(self, posting: Posting[C, T], chunk: Chunk[T]) -> Flight[T] | None:
+        """Hand a chunk over if that takes no waiting: the common case, made fast."""
+        connection = self._link.current
+        if connection is None or not connection.is_ready:
+            return None
+        return posting.fly(chunk, connection)
 
-    @staticmethod
-    def _retry_backoff() -> Backoff:
-        return Backoff(RETRY_DELAY_S, RETRY_DELAY_MAX_S)
+    async def _launch(self, posting: Posting[C, T], chunk: Chunk[T]) -> Flight[T]:
+        """Hand a chunk over.
 
-    def _is_worth_repeating(self, error: PublishError) -> bool:
-        """Tell whether `retry=True` sends the message again."""
-        return isinstance(error, OutcomeUnknown)
-
-    def _renewed(
-        self, one: T | PublishError, result: Receipt | PublishError
-    ) -> T | PublishError:
-        """Return a message as it is sent again."""
-        del result
-        return one
-
-    async def _publish_all(
-        self,
-        chunks: Iterable[Chunk[T]],
-        fly: Callable[[Chunk[T], C], Flight[T]],
-        *,
-        retry: bool,
-    ) -> list[Receipt | PublishError]:
-        """Let *chunks* *fly* as they are read; return what came of each message, in order."""
-        results: list[Receipt | PublishError] = []
-        flights: deque[Flight[T] | list[PublishError]] = deque()
-        self._begin()
-        try:
-            for chunk in chunks:
-                flights.append(await self._launch(fly, chunk))
-                if len(flights) >= FLIGHTS_MAX:
-                    results += await self._land(fly, flights.popleft(), retry=retry)
-            while flights:
-                results += await self._land(fly, flights.popleft(), retry=retry)
-        finally:
-            self._finish()
-        return results
-
-    async def _launch(
-        self, fly: Callable[[Chunk[T], C], Flight[T]], chunk: Chunk[T]
-    ) -> Flight[T] | list[PublishError]:
-        """Hand a chunk over; when there is no connection, return an error for each."""
+        Raises:
+            ClientError: There is no connection, so nothing of it was sent.
+        """
         while True:
-            try:
-                connection = await self._link.ready()
-            except ClientError as error:
-                return [
-                    one if isinstance(one, PublishError) else NotSent(str(error))
-                    for one in chunk
-                ]
+            connection = await self._link.ready()
             await connection.writable()
+            # A connection that broke while its buffer was full took nothing of this chunk.
             if not connection.is_lost:
-                return fly(chunk, connection)
+                return posting.fly(chunk, connection)
 
-    async def _land(
-        self,
-        fly: Callable[[Chunk[T], C], Flight[T]],
-        flight: Flight[T] | list[PublishError],
-        *,
-        retry: bool,
-    ) -> list[Receipt | PublishError]:
-        if not isinstance(flight, Flight):
-            return list(flight)
-        results = flight.results(reached=await flight.landed())
-        backoff = self._retry_backoff()
-        while retry and (again_at := self._to_repeat(results)):
+    async def _retry(
+        self, posting: Posting[C, T], chunk: Chunk[T], results: list[Receipt | PublishError]
+    ) -> None:
+        """Send messages of *chunk* again until their *results* need no retry."""
+        backoff = Backoff(RETRY_DELAY_S, RETRY_DELAY_MAX_S)
+        while again_at := [at for at, one in enumerate(results) if self._is_retried(one)]:
             if any(isinstance(results[at], PublishRefused) for at in again_at):
                 await asyncio.sleep(backoff.next_delay())
             for at in again_at:
-                flight.chunk[at] = self._renewed(flight.chunk[at], results[at])
-            again = await self._launch(fly, [flight.chunk[at] for at in again_at])
-            if not isinstance(again, Flight):
-                return results  # not having sent them again proves nothing: still in doubt
-            outcome = again.results(reached=await again.landed(), repeated=True)
-            for at, one in zip(again_at, outcome, strict=True):
-                results[at] = one
-        return results
+                one = chunk[at]
+                if isinstance(one, Post) and isinstance(results[at], PublishRefused):
+                    chunk[at] = cast("T", one.renewed())
+            try:
+                flight = await self._launch(posting, [chunk[at] for at in again_at])
+            except ClientError:
+                # That they could not be sent again says nothing about the first attempt:
+                # their outcome is still unknown.
+                return
+            for at, result in zip(again_at, await flight.land(repeated=True), strict=True):
+                results[at] = result
 
-    def _to_repeat(self, results: list[Receipt | PublishError]) -> list[int]:
-        return [
-            at
-            for at, one in enumerate(results)
-            if isinstance(one, PublishError) and self._is_worth_repeating(one)
-        ]
+    def _is_retried(self, result: Receipt | PublishError) -> bool:
+        """Tell whether `retry=True` sends a message with this outcome again."""
+        if isinstance(result, PublishRefused) and result.code in self.busy_codes:
+            return True
+        return isinstance(result, OutcomeUnknown)
+
+
+AnyStrand = Strand[Any, Any]

@@ -1,100 +1,54 @@
-"""One surface for all strands: what a client and a subscription can do, and nothing of how."""
+"""One surface for all strands: every public signature and its documentation, written once.
 
-from abc import ABC, abstractmethod
+The surface checks what no strand would take (`capabilities` says what each one lacks) and hands
+the rest to the strand as a record of options. The blocking facade in `sync` is made from the
+methods here.
+"""
+
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, Final, Self
 
-from braidmq.client.errors import PublishError
-from braidmq.client.messages import Message, Payload, QueueInfo, Receipt, Stats
-from braidmq.client.options import PublicKey
+from braidmq.client import capabilities
+from braidmq.client.answers import QueueInfo, Receipt, Stats
+from braidmq.client.errors import InvalidArgument, PublishError
+from braidmq.client.options import (
+    PREFETCH_DEFAULT,
+    OnGap,
+    Payload,
+    PublicKey,
+    PublishOptions,
+    QueueOptions,
+    SubscribeOptions,
+)
+from braidmq.client.strand import AnyStrand, Queues
+from braidmq.client.subscription import Subscription
 
-OnGap = Callable[[int, int], object]
-"""Called with the id of the subscription that was lost and of the one that replaces it."""
-
-PREFETCH_DEFAULT: Final = 256
-"""Messages that wait here for a fast handler; a slow one has fewer waiting."""
-
-
-_NONE_REFUSED: Final[Mapping[str, int]] = MappingProxyType({})
-
-
-class Subscription(ABC):
-    """A stream of one topic's messages: an async context manager and an async iterator.
-
-    Entering (or awaiting) it subscribes. Leaving it ends what entering has made: a new
-    subscription is removed from the broker, unless `keep=True` was asked; one that was resumed
-    by its id stays, unless `keep=False` was asked.
-    """
-
-    topic: str
-    qos: int
-    subscription_id: int
-    """The broker's number of this subscription, to resume it by; 0 before it is entered, and on
-    strands that resume none."""
-
-    @property
-    def refused(self) -> Mapping[str, int]:
-        """How many messages were refused, by reason; on strands with sealed messages."""
-        return _NONE_REFUSED
-
-    @abstractmethod
-    async def open(self) -> Self:
-        """Subscribe; called by entering and awaiting."""
-
-    @abstractmethod
-    async def fetch(self, *, max: int = 100, timeout: float = 1.0) -> list[Message]:  # noqa: A002 - the name users know it by
-        """Return up to *max* messages, perhaps none.
-
-        Returns at once when any are there, else waits for the first for *timeout* seconds;
-        `timeout=0` takes what the broker has now.
-        """
-
-    @abstractmethod
-    async def take(self, limit: int) -> list[Message]:
-        """Wait for messages as iterating does; return at least one and at most *limit*.
-
-        Raises:
-            Closed: The subscription was closed, or drained.
-        """
-
-    @abstractmethod
-    async def drain(self) -> None:
-        """Take no further messages and wait until acknowledgements are confirmed.
-
-        What was received and not handed out goes back to the broker; iterating ends. Qumbed
-        takes nothing back: there, iterating ends behind what was received.
-        """
-
-    @abstractmethod
-    async def close(self) -> None:
-        """End it, as leaving the context does."""
-
-    @abstractmethod
-    async def __anext__(self) -> Message: ...
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def __await__(self) -> Generator[Any, Any, Self]:
-        return self.open().__await__()
+_PUBLISH_DEFAULTS: Final = PublishOptions()
+_SUBSCRIBE_DEFAULTS: Final = SubscribeOptions()
 
 
-class Client(ABC):
+class Client:
     """A connection to a broker, made again when it breaks."""
 
-    @abstractmethod
+    def __init__(self, strand: AnyStrand) -> None:
+        self._strand = strand
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a publishing connection right now."""
+        return self._strand.is_connected
+
+    @property
+    def public_key(self) -> bytes:
+        """The key that others seal for, so that this client can open it; empty without one."""
+        return self._strand.public_key
+
+    @property
+    def gateway_public_key(self) -> bytes:
+        """The broker's own key, as it says; empty without one, or without a connection."""
+        return self._strand.gateway_public_key
+
     async def publish(
         self,
         topic: str,
@@ -109,29 +63,41 @@ class Client(ABC):
         envelope: bool = False,
         retry: bool = False,
     ) -> Receipt:
-        """Publish a message; return when it is durable (QoS 0: when it is handed over).
+        """Publish a message; return when it is durable (with QoS 0: when it is sent).
 
-        While there is no connection this waits for one, for at most `offline_timeout`. When
-        the connection breaks before the confirmation, the message may be stored or not:
-        that raises OutcomeUnknown. *retry* asks to repeat it instead, perhaps storing it twice,
-        until it is confirmed or refused for good; bound that with `asyncio.timeout`.
-        *priority* is a :class:`~braidmq.Priority` or its number.
+        Without a connection this waits for one, for at most `offline_timeout`. If the
+        connection breaks before the confirmation, the message may have been stored or not:
+        that raises OutcomeUnknown. With *retry* the client sends it again instead, perhaps
+        storing it twice, until the broker confirms it or refuses it for good; use
+        `asyncio.timeout` to limit that. *priority* is a :class:`~braidmq.Priority` or its
+        number.
 
-        With *recipient*, a public key, the message is sealed: only its holder can read it, and
-        knows who sent it. *envelope* seals topic, schema, number and time in with it, so that
-        nobody on the way can show it again or pass it for another. *schema* is the id of a
-        schema that the payload keeps to.
+        With *recipient*, a public key, the message is sealed: only the holder of that key can
+        read it, and knows who sent it. *envelope* seals the topic, schema, sequence number and
+        time in with it, so that a relay can neither replay it nor pass it off as another.
+        *schema* is the id of the schema that the payload conforms to.
 
         Raises:
-            PublishRefused: The broker said no; `code` and `text` say why.
-            OutcomeUnknown: The connection broke first.
+            PublishRefused: The broker refused it; `code` and `text` say why.
+            OutcomeUnknown: The connection broke before the confirmation.
             NotSent: There was no connection.
-            InvalidArgument: Topic, payload or qos cannot be published.
+            InvalidArgument: The topic, payload or an option is invalid.
             NotSupported: The strand lacks an option that was given.
             Closed: The client was closed, or is draining.
         """
+        options = PublishOptions(
+            qos=qos,
+            headers=headers,
+            priority=priority,
+            ttl=ttl,
+            recipient=recipient,
+            schema=schema,
+            envelope=envelope,
+            retry=retry,
+        )
+        self._check(options, _PUBLISH_DEFAULTS)
+        return await self._strand.publish(topic, payload, options)
 
-    @abstractmethod
     async def publish_many(
         self,
         topic: str,
@@ -145,15 +111,20 @@ class Client(ABC):
     ) -> list[Receipt | PublishError]:
         """Publish messages in one pipeline; return a receipt or an error for each, in order.
 
-        *payloads* is read as fast as the broker takes them, so it may be a long generator; it
-        is read between other work of the loop, so it must not block. The options are as above.
+        *payloads* is read as fast as the broker accepts them, so it may be a long generator; it
+        is read on the event loop, so it must not block. The options are those of `publish`.
 
         Raises:
-            InvalidArgument: The topic or qos cannot be published to.
+            InvalidArgument: The topic or an option is invalid.
+            NotSupported: The strand lacks an option that was given.
             Closed: The client was closed, or is draining.
         """
+        options = PublishOptions(
+            qos=qos, recipient=recipient, schema=schema, envelope=envelope, retry=retry
+        )
+        self._check(options, _PUBLISH_DEFAULTS)
+        return await self._strand.publish_many(topic, payloads, options)
 
-    @abstractmethod
     def subscribe(
         self,
         topic: str,
@@ -166,17 +137,32 @@ class Client(ABC):
         schema: str = "",
         envelope: bool = False,
     ) -> Subscription:
-        """Return a subscription, to be entered with `async with` or awaited.
+        """Return a subscription, to be entered or awaited.
 
-        At most *prefetch* messages wait here for their handler; how many really do follows
-        the handler's speed. *subscription_id* resumes a subscription that was kept. *keep* says
-        what leaving does (see :class:`Subscription`). When the broker has forgotten the
-        subscription while the connection was down, a new one takes its place and *on_gap* is
-        called: messages in between are not seen by it. *schema* is the id of a schema that the
-        topic's payloads keep to; *envelope* refuses sealed messages that are in none.
+        At most *prefetch* messages wait in the client; the actual number adapts to the
+        handler's speed. *subscription_id* resumes a subscription that was kept. *keep* says
+        what leaving does (see :class:`Subscription`). If the broker has forgotten the
+        subscription while the connection was down, a new one replaces it and *on_gap* is
+        called: the messages in between are missed. *schema* is the id of the schema that the
+        topic's payloads conform to; *envelope* refuses sealed messages without one.
+
+        Raises:
+            InvalidArgument: The topic or an option is invalid.
+            NotSupported: The strand lacks an option that was given.
+            Closed: The client was closed, or is draining.
         """
+        options = SubscribeOptions(
+            qos=qos,
+            prefetch=prefetch,
+            subscription_id=subscription_id,
+            keep=keep,
+            on_gap=on_gap,
+            schema=schema,
+            envelope=envelope,
+        )
+        self._check(options, _SUBSCRIBE_DEFAULTS)
+        return self._strand.subscribe(topic, options)
 
-    @abstractmethod
     async def declare_queue(
         self,
         name: str,
@@ -190,50 +176,67 @@ class Client(ABC):
         max_attempts: int | None = None,
         durable: bool | None = None,
     ) -> QueueInfo:
-        """Make a queue, and return it as it is now; what is not given is the broker's choice.
+        """Create a queue unless it exists, and return it as it is now.
 
-        *mode* is `RoundRobin`, `FanOutWithAck`, `FanOutWithoutAck` or `PriorityBased`, and
-        *overflow* `DropOldest`, `DropNewest`, `BlockPublisher` or `RedirectToDlq`; the case
-        of letters does not matter, and `round_robin` will do. A queue that exists keeps the
-        options it has: what is returned tells.
+        The broker chooses every option that is not given. *mode* is `RoundRobin`,
+        `FanOutWithAck`, `FanOutWithoutAck` or `PriorityBased`, and *overflow* `DropOldest`,
+        `DropNewest`, `BlockPublisher` or `RedirectToDlq`; case does not matter, and
+        `round_robin` works too. A queue that exists keeps its options, as the result shows.
 
         Raises:
-            InvalidArgument: Name or option cannot be used.
-            QueueRefused: The broker said no.
+            InvalidArgument: The name or an option is invalid.
+            QueueRefused: The broker refused the request.
             ConnectionLost: The connection broke before the answer.
-            NotSupported: The strand has no such request.
+            NotSupported: The strand has no queues.
         """
+        options = QueueOptions(
+            mode=mode,
+            max_size=max_size,
+            ttl=ttl,
+            dead_letters=dead_letters,
+            dead_letter_name=dead_letter_name,
+            overflow=overflow,
+            max_attempts=max_attempts,
+            durable=durable,
+        )
+        return await self._queues().declare(name, options)
 
-    @abstractmethod
     async def queue_info(self, name: str) -> QueueInfo | None:
-        """Return what the broker says about a queue; None when there is none of that name.
+        """Return what the broker says about a queue; None if there is none of that name.
 
         Raises as :meth:`declare_queue` does.
         """
+        return await self._queues().info(name)
 
-    @abstractmethod
     async def list_queues(self) -> list[str]:
-        """Return the names of the queues that we may see; raises as above."""
+        """Return the names of the queues that these credentials may see; raises as above."""
+        return await self._queues().names()
 
-    @abstractmethod
     async def delete_queue(self, name: str) -> None:
-        """Delete a queue with all that waits in it; its dead letters stay. Raises as above."""
+        """Delete a queue and all messages in it; its dead letters stay. Raises as above."""
+        await self._queues().delete(name)
 
-    @abstractmethod
     async def stats(self) -> Stats:
-        """Return the broker's numbers."""
+        """Return the broker's numbers.
 
-    @abstractmethod
+        Raises:
+            NotSupported: The strand has no such request, or the broker does not know it.
+            ConnectionLost: The connection broke before the answer.
+        """
+        capabilities.check(self._strand.name, ("stats",))
+        return await self._strand.stats()
+
     async def ping(self) -> float:
-        """Return the seconds of a round trip, every earlier publish's commit included."""
+        """Return the seconds of a round trip, including the commit of every earlier publish."""
+        return await self._strand.ping()
 
-    @abstractmethod
     async def drain(self) -> None:
-        """Take and publish nothing new; wait until everything under way is confirmed."""
+        """Start nothing new; wait until everything in flight is confirmed."""
+        await self._strand.drain()
 
-    @abstractmethod
     async def close(self) -> None:
         """Close subscriptions and connections; what was sent is confirmed first."""
+        await self._strand.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -246,9 +249,23 @@ class Client(ABC):
     ) -> None:
         await self.close()
 
+    def _check(
+        self,
+        given: PublishOptions | SubscribeOptions,
+        defaults: PublishOptions | SubscribeOptions,
+    ) -> None:
+        if given.qos not in {0, 1}:
+            raise InvalidArgument(f"qos is 0 or 1, not {given.qos}")
+        capabilities.check_options(self._strand.name, given, defaults)
+
+    def _queues(self) -> Queues:
+        capabilities.check(self._strand.name, ("queues",))
+        assert self._strand.queues is not None
+        return self._strand.queues
+
 
 class Connecting:
-    """What `connect` returns: await it for a client, or enter it for one that is closed."""
+    """What `connect` returns: await it for a client, or enter it to have it closed as well."""
 
     def __init__(self, connect: Callable[[], Awaitable[Client]]) -> None:
         self._connect = connect

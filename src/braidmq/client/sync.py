@@ -1,4 +1,4 @@
-"""The blocking facade: the same names without `await`, over a loop in a thread of its own.
+"""The blocking facade: the asynchronous surface without `await`, over a loop in a thread.
 
     with braidmq.sync.connect("blip://dev-key@127.0.0.1:5555") as client:
         client.publish("orders", b"1")
@@ -7,30 +7,37 @@
                 with message.process():
                     ...
 
-Callbacks run in the loop's thread and must not call the facade: that raises, since it could
-only wait for itself. Objects may be used from several threads; an iterator by one at a time.
+Its methods are made from the asynchronous ones, with their signatures, types and docstrings, so
+that an option is added in one place. Only what differs without `await` is written here.
+
+Callbacks run in the loop's thread and must not call the facade: that raises, since the call
+would wait for itself. Objects may be used from several threads; an iterator by one at a time.
 """
 
 import asyncio
+import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from types import TracebackType
-from typing import Any, Final, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
 
 import braidmq.client
-from braidmq.client import surface
-from braidmq.client.errors import ClientError, Closed, PublishError
-from braidmq.client.messages import Message as AsyncMessage
-from braidmq.client.messages import Payload, QueueInfo, Receipt, Stats
-from braidmq.client.options import PublicKey
+from braidmq.client import deliveries, subscription, surface
+from braidmq.client.errors import ClientError, Closed
 
 TAKE_MAX: Final = 64
 """Messages that an iterator brings over from the loop's thread at once."""
 
-T = TypeVar("T")
+A = TypeVar("A")
+"""The asynchronous class that a facade is made from."""
+
+F = TypeVar("F", bound="Facade[Any]")
 P = ParamSpec("P")
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 class LoopThread:
@@ -43,7 +50,7 @@ class LoopThread:
         self._started.wait()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* in the loop; wait for its result.
+        """Run *work* in the loop and return its result.
 
         Raises:
             Closed: The loop was stopped.
@@ -51,7 +58,9 @@ class LoopThread:
         """
         if threading.current_thread() is self._thread:
             work.close()
-            raise ClientError("a callback may not wait for the loop that runs it")
+            raise ClientError(
+                "a callback must not call the blocking client: it would wait for itself"
+            )
         if not self._thread.is_alive():
             work.close()
             raise Closed("it was closed")
@@ -78,129 +87,164 @@ class LoopThread:
         await self._stopped.wait()
 
 
-class Message:
-    """A message as it was received; acknowledge it, or it comes again."""
+class Facade(Generic[A]):
+    """An object of the asynchronous surface, and the loop that it lives in."""
 
-    __slots__ = ("_loop", "_message")
+    __slots__ = ("_inner", "_loop")
 
-    def __init__(self, loop: LoopThread, message: AsyncMessage) -> None:
+    def __init__(self, loop: LoopThread, inner: A) -> None:
         self._loop = loop
-        self._message = message
+        self._inner = inner
 
-    @property
-    def topic(self) -> str:
-        """The topic it was published to."""
-        return self._message.topic
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
-    @property
-    def payload(self) -> bytes:
-        """What was published."""
-        return self._message.payload
 
-    @property
-    def id(self) -> int | str | None:
-        """The message's id: a number on Blip (None for QoS 0) and Qumbed, text on Vibe."""
-        return self._message.id
+class Reading(Generic[T]):
+    """An attribute that is read from the asynchronous object, with its docstring."""
 
-    @property
-    def qos(self) -> int:
-        """The effective qos: the lower of publisher's and subscriber's."""
-        return self._message.qos
+    def __init__(self, kind: type, doc: str = "") -> None:
+        self._kind = kind
+        self.__doc__ = doc
 
-    @property
-    def attempt(self) -> int | None:
-        """Which delivery of the message this is; None where the strand is silent."""
-        return self._message.attempt
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        self.__doc__ = self.__doc__ or inspect.getdoc(getattr(self._kind, name))
 
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The message's headers; empty on strands without them."""
-        return self._message.headers
+    @overload
+    def __get__(self, facade: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, facade: Facade[Any], owner: type) -> T: ...
+    def __get__(self, facade: Facade[Any] | None, owner: type) -> Self | T:
+        if facade is None:
+            return self
+        value: T = getattr(facade._inner, self._name)  # noqa: SLF001 - a part of the facade
+        return value
 
-    @property
-    def sender(self) -> bytes | None:
-        """The public key of who sealed the message; None on strands without sealing."""
-        return self._message.sender
 
-    @property
-    def sealed_by_gateway(self) -> bool:
-        """Whether the broker itself sealed it, because its publisher had not."""
-        return self._message.sealed_by_gateway
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Facade[A], P], T]:
+    """Return *method* as one that blocks until its result is there."""
 
-    @property
-    def schema(self) -> str:
-        """The id of the schema that the message was published with; empty without one."""
-        return self._message.schema
+    @wraps(method)
+    def call(self: Facade[A], /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self._loop.run(method(self._inner, *arguments, **options))
 
-    def ack(self, *, confirmed: bool = False) -> None:
-        """Tell the broker that the message is done; raises as the asynchronous one does."""
-        self._loop.run(self._message.ack(confirmed=confirmed))
+    return call
 
-    def nack(self, *, delay: float | None = None, dead_letter: bool = False) -> None:
-        """Give the message back; raises NotSupported where the strand cannot."""
-        self._loop.run(self._message.nack(delay=delay, dead_letter=dead_letter))
+
+def made_from(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[[Callable[[F, T], U]], Callable[Concatenate[F, P], U]]:
+    """Return a decorator for a function that converts the result of *method*.
+
+    The decorated function becomes *method*, as one that blocks and returns what was converted.
+    """
+    unconverted = blocking(method)
+
+    def decorate(convert: Callable[[F, T], U]) -> Callable[Concatenate[F, P], U]:
+        @wraps(method)
+        def call(self: F, /, *arguments: P.args, **options: P.kwargs) -> U:
+            return convert(self, unconverted(self, *arguments, **options))
+
+        return call
+
+    return decorate
+
+
+def in_loop(
+    method: Callable[Concatenate[A, P], T],
+) -> Callable[Concatenate[A, P], Coroutine[Any, Any, T]]:
+    """Return *method*, which does not wait, as one that runs in the loop's thread."""
+
+    @wraps(method)
+    async def call(self: A, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return method(self, *arguments, **options)
+
+    return call
+
+
+def implemented(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[A, P], Coroutine[Any, Any, T]]:
+    """Return the abstract *method* as one that calls what the object's class makes of it."""
+
+    @wraps(method)
+    async def call(self: A, /, *arguments: P.args, **options: P.kwargs) -> T:
+        result: T = await getattr(self, method.__name__)(*arguments, **options)
+        return result
+
+    return call
+
+
+class Message(Facade[deliveries.Message]):
+    """A message as it was received; the broker redelivers it until it is acknowledged."""
+
+    __slots__ = ()
+
+    topic = Reading[str](deliveries.Message)
+    payload = Reading[bytes](deliveries.Message)
+    id = Reading["int | str | None"](deliveries.Message)
+    qos = Reading[int](deliveries.Message)
+    attempt = Reading["int | None"](deliveries.Message)
+    headers = Reading[Mapping[str, str]](deliveries.Message)
+    sender = Reading["bytes | None"](deliveries.Message)
+    sealed_by_gateway = Reading[bool](deliveries.Message)
+    schema = Reading[str](deliveries.Message)
+
+    ack = blocking(deliveries.Message.ack)
+    nack = blocking(deliveries.Message.nack)
 
     @contextmanager
     def process(self) -> Iterator[Self]:
-        """Acknowledge when the block ends well; on an exception the message comes again."""
+        """Return a context manager that acknowledges when its block succeeds.
+
+        On an exception the message is given back or, where the strand cannot (Blip), left
+        unacknowledged, to be redelivered; the exception propagates.
+        """
         try:
             yield self
         except BaseException:
-            self._loop.run(self._message.failed())
+            self._loop.run(self._inner.failed())
             raise
         self.ack()
 
-    def __repr__(self) -> str:
-        return repr(self._message)
 
-
-class Subscription:
+class Subscription(Facade[subscription.Subscription]):
     """A stream of one topic's messages: a context manager and an iterator."""
 
-    def __init__(self, loop: LoopThread, subscription: surface.Subscription) -> None:
-        self._loop = loop
-        self._subscription = subscription
-        self._taken: deque[AsyncMessage] = deque()
+    def __init__(self, loop: LoopThread, inner: subscription.Subscription) -> None:
+        super().__init__(loop, inner)
+        self._taken: deque[deliveries.Message] = deque()
 
-    @property
-    def topic(self) -> str:
-        """The topic it is subscribed to."""
-        return self._subscription.topic
-
-    @property
-    def qos(self) -> int:
-        """The qos it was asked for."""
-        return self._subscription.qos
-
-    @property
-    def subscription_id(self) -> int:
-        """The broker's number of this subscription, to resume it by; 0 before it is entered."""
-        return self._subscription.subscription_id
-
-    @property
-    def refused(self) -> Mapping[str, int]:
-        """How many messages were refused, by reason; on strands with sealed messages."""
-        return self._subscription.refused
+    topic = Reading[str](subscription.Subscription, "The topic it is subscribed to.")
+    qos = Reading[int](subscription.Subscription, "The QoS that was asked for.")
+    subscription_id = Reading[int](
+        subscription.Subscription,
+        "The broker's id of this subscription, to resume it by; 0 before it is entered.",
+    )
+    refused = Reading[Mapping[str, int]](subscription.Subscription)
 
     def open(self) -> Self:
         """Subscribe; called by entering."""
-        self._loop.run(self._subscription.open())
+        self._loop.run(self._inner.open())
         return self
 
-    def fetch(self, *, max: int = 100, timeout: float = 1.0) -> list[Message]:  # noqa: A002 - the name users know it by
-        """Return up to *max* messages, perhaps none; wait *timeout* seconds for the first."""
-        messages = self._loop.run(self._subscription.fetch(max=max, timeout=timeout))
+    @made_from(implemented(subscription.Subscription.fetch))
+    def fetch(self, messages: list[deliveries.Message]) -> list[Message]:
+        """Wrap the messages."""
         return [Message(self._loop, message) for message in messages]
 
     def drain(self) -> None:
         """Take no further messages and wait until acknowledgements are confirmed."""
         self._taken.clear()
-        self._loop.run(self._subscription.drain())
+        self._loop.run(self._inner.drain())
 
     def close(self) -> None:
         """End it, as leaving the context does."""
         self._taken.clear()
-        self._loop.run(self._subscription.close())
+        self._loop.run(self._inner.close())
 
     def __iter__(self) -> Self:
         return self
@@ -208,7 +252,7 @@ class Subscription:
     def __next__(self) -> Message:
         if not self._taken:
             try:
-                self._taken.extend(self._loop.run(self._subscription.take(TAKE_MAX)))
+                self._taken.extend(self._loop.run(self._inner.take(TAKE_MAX)))
             except Closed:
                 raise StopIteration from None
         return Message(self._loop, self._taken.popleft())
@@ -225,151 +269,32 @@ class Subscription:
         self.close()
 
 
-class Client:
+class Client(Facade[surface.Client]):
     """A connection to a broker, made again when it breaks."""
 
-    def __init__(self, loop: LoopThread, client: surface.Client) -> None:
-        self._loop = loop
-        self._client = client
+    is_connected = Reading[bool](surface.Client)
+    public_key = Reading[bytes](surface.Client)
+    gateway_public_key = Reading[bytes](surface.Client)
 
-    def publish(
-        self,
-        topic: str,
-        payload: Payload,
-        *,
-        qos: int = 1,
-        headers: Mapping[str, str] | None = None,
-        priority: int | None = None,
-        ttl: float | None = None,
-        recipient: PublicKey | None = None,
-        schema: str = "",
-        envelope: bool = False,
-        retry: bool = False,
-    ) -> Receipt:
-        """Publish a message; return when it is durable. Raises as the asynchronous one does."""
-        return self._loop.run(
-            self._client.publish(
-                topic,
-                payload,
-                qos=qos,
-                headers=headers,
-                priority=priority,
-                ttl=ttl,
-                recipient=recipient,
-                schema=schema,
-                envelope=envelope,
-                retry=retry,
-            )
-        )
+    publish = blocking(surface.Client.publish)
+    publish_many = blocking(surface.Client.publish_many)
+    declare_queue = blocking(surface.Client.declare_queue)
+    queue_info = blocking(surface.Client.queue_info)
+    list_queues = blocking(surface.Client.list_queues)
+    delete_queue = blocking(surface.Client.delete_queue)
+    stats = blocking(surface.Client.stats)
+    ping = blocking(surface.Client.ping)
+    drain = blocking(surface.Client.drain)
 
-    def publish_many(
-        self,
-        topic: str,
-        payloads: Iterable[Payload],
-        *,
-        qos: int = 1,
-        recipient: PublicKey | None = None,
-        schema: str = "",
-        envelope: bool = False,
-        retry: bool = False,
-    ) -> list[Receipt | PublishError]:
-        """Publish messages in one pipeline; return a receipt or an error for each, in order."""
-        return self._loop.run(
-            self._client.publish_many(
-                topic,
-                payloads,
-                qos=qos,
-                recipient=recipient,
-                schema=schema,
-                envelope=envelope,
-                retry=retry,
-            )
-        )
-
-    def subscribe(
-        self,
-        topic: str,
-        *,
-        qos: int = 1,
-        prefetch: int = surface.PREFETCH_DEFAULT,
-        subscription_id: int | None = None,
-        keep: bool | None = None,
-        on_gap: surface.OnGap | None = None,
-        schema: str = "",
-        envelope: bool = False,
-    ) -> Subscription:
-        """Return a subscription, to be entered with `with` or opened."""
-
-        async def subscribe() -> surface.Subscription:
-            return self._client.subscribe(
-                topic,
-                qos=qos,
-                prefetch=prefetch,
-                subscription_id=subscription_id,
-                keep=keep,
-                on_gap=on_gap,
-                schema=schema,
-                envelope=envelope,
-            )
-
-        return Subscription(self._loop, self._loop.run(subscribe()))
-
-    def declare_queue(
-        self,
-        name: str,
-        *,
-        mode: str | None = None,
-        max_size: int | None = None,
-        ttl: float | None = None,
-        dead_letters: bool | None = None,
-        dead_letter_name: str | None = None,
-        overflow: str | None = None,
-        max_attempts: int | None = None,
-        durable: bool | None = None,
-    ) -> QueueInfo:
-        """Make a queue, and return it as it is now. Raises as the asynchronous one does."""
-        return self._loop.run(
-            self._client.declare_queue(
-                name,
-                mode=mode,
-                max_size=max_size,
-                ttl=ttl,
-                dead_letters=dead_letters,
-                dead_letter_name=dead_letter_name,
-                overflow=overflow,
-                max_attempts=max_attempts,
-                durable=durable,
-            )
-        )
-
-    def queue_info(self, name: str) -> QueueInfo | None:
-        """Return what the broker says about a queue; None when there is none of that name."""
-        return self._loop.run(self._client.queue_info(name))
-
-    def list_queues(self) -> list[str]:
-        """Return the names of the queues that we may see."""
-        return self._loop.run(self._client.list_queues())
-
-    def delete_queue(self, name: str) -> None:
-        """Delete a queue with all that waits in it; its dead letters stay."""
-        self._loop.run(self._client.delete_queue(name))
-
-    def stats(self) -> Stats:
-        """Return the broker's numbers."""
-        return self._loop.run(self._client.stats())
-
-    def ping(self) -> float:
-        """Return the seconds of a round trip, every earlier publish's commit included."""
-        return self._loop.run(self._client.ping())
-
-    def drain(self) -> None:
-        """Take and publish nothing new; wait until everything under way is confirmed."""
-        self._loop.run(self._client.drain())
+    @made_from(in_loop(surface.Client.subscribe))
+    def subscribe(self, inner: subscription.Subscription) -> Subscription:
+        """Wrap the subscription."""
+        return Subscription(self._loop, inner)
 
     def close(self) -> None:
         """Close subscriptions and connections, and end the thread; again does nothing."""
         try:
-            self._loop.run(self._client.close())
+            self._loop.run(self._inner.close())
         except Closed:
             return
         self._loop.stop()
@@ -386,8 +311,9 @@ class Client:
         self.close()
 
 
-def _blocking(connect: Callable[P, surface.Connecting]) -> Callable[P, Client]:
-    def blocking(*arguments: P.args, **options: P.kwargs) -> Client:
+def _connecting(connect: Callable[P, surface.Connecting]) -> Callable[P, Client]:
+    @wraps(connect)
+    def blocking_connect(*arguments: P.args, **options: P.kwargs) -> Client:
         connecting = connect(*arguments, **options)
 
         async def work() -> surface.Client:
@@ -400,8 +326,8 @@ def _blocking(connect: Callable[P, surface.Connecting]) -> Callable[P, Client]:
             loop.stop()
             raise
 
-    blocking.__doc__ = f"Connect and block until it is done.\n\n{connect.__doc__}"
-    return blocking
+    blocking_connect.__doc__ = f"Connect, and block until it is done.\n\n{connect.__doc__}"
+    return blocking_connect
 
 
-connect = _blocking(braidmq.client.connect)
+connect = _connecting(braidmq.client.connect)

@@ -61,5 +61,5 @@ def wanted_exporter(environment: Mapping[str, str]) -> str:
 
 def topic_of(engine: Engine, subscription_id: int) -> str:
     """Return the topic of a subscription, or an empty string if it has ended."""
-    found = engine.broker.find(subscription_id)
-    return "" if found is None else found.topic.name
+    found = engine.broker.topic_of(subscription_id)
+    return "" if found is None else found.name

@@ -37,8 +37,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from braidmq import __version__
 from braidmq.broker import headers
+from braidmq.broker.delivery.channels import Delivery
 from braidmq.broker.outgoing import Advanced, Buried
-from braidmq.broker.subscriptions import Delivery
 from braidmq.broker.topics import Message, Pending
 
 SPANS_PER_BATCH_MAX: Final = 256

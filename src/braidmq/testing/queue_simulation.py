@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from braidmq.base.errors import BraidError
+from braidmq.broker.delivery.lanes import Lane
 from braidmq.server.strands.vibe.connection import VibeConnection
 from braidmq.server.strands.vibe.gate import VibeOptions
 from braidmq.testing import ledger as kinds
@@ -130,20 +131,22 @@ class QueueWorld(World):
 
     def count(self) -> None:
         """Compare how many messages each queue says it has with the log, after a start."""
-        for queue in self.engine.broker.deliverer.queues.values():
-            for lane in queue.lanes:
-                assert lane.settled is None or lane.behind or lane.is_ledger
-                if lane.settled is None:
+        for queue in self.engine.broker.queues.by_name.values():
+            for lane in queue.durable_channels():
+                settled = lane.position.settled
+                is_lane = isinstance(lane, Lane)
+                assert settled is None or lane.position.behind or not is_lane
+                if settled is None:
                     continue
                 found = self.wal.read(
-                    lane.settled.floor,
+                    settled.floor,
                     topic=queue.topic.raw,
                     up_to=queue.topic.last_id,
                     count_max=_READ_MAX,
                     bytes_max=_READ_MAX,
-                    priority=lane.priority,
+                    priority=lane.priority if isinstance(lane, Lane) else -1,
                 )
-                actual = sum(not lane.settled.contains(number) for number, _ in found.records)
+                actual = sum(not settled.contains(number) for number, _ in found.records)
                 if actual != lane.unsettled:
                     text = f"{queue.topic.name}: {lane.unsettled}, and {actual} are in the log"
                     self.miscounts.append(Violation(MISCOUNTED, text))
@@ -165,7 +168,7 @@ class QueueWorld(World):
             self._purges.pop(0)
             if not self._purges:  # the ledger knows the newest one
                 self.scene.ledger.note(kinds.PURGED, SILENT.name)
-        queues = self.engine.broker.deliverer.queues
+        queues = self.engine.broker.queues.by_name
         over = {
             name for name in self._replays if name not in queues or not queues[name].replaying
         }
@@ -205,20 +208,20 @@ class QueueWorld(World):
 
     def _operate(self) -> None:
         """Purge a queue, or send some dead letters back."""
-        deliverer = self.engine.broker.deliverer
+        queues = self.engine.broker.queues
         now_us = self.clock.now_us()
         name = self.rng.choice([SILENT.name, REPLAYED])
-        queue = deliverer.queues.get(name)
+        queue = queues.by_name.get(name)
         if queue is None:
             return
         if name == SILENT.name:
             self.scene.ledger.note(kinds.PURGING, name)
-            deliverer.purge(queue, now_us)
-            self._purges.append(self.engine.broker.fence())
+            queues.purge(queue, now_us)
+            self._purges.append(self.engine.broker.barrier())
         else:
             self.scene.ledger.note(kinds.REPLAYING, name)
             self._replays.add(name)
-            deliverer.replay(queue, self.rng.randint(1, _REPLAYED_MAX), now_us)
+            queues.replay(queue, self.rng.randint(1, _REPLAYED_MAX), now_us)
         self.engine.end_turn()
 
     def join_as(self, role: _Role) -> Client:

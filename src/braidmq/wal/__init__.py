@@ -1,6 +1,6 @@
 """The write-ahead log: an append-only log of opaque records that survives a power cut.
 
-It knows nothing of messages but what the injected `describe` says, and it never reads a clock.
+All it knows about messages is what the injected `describe` tells it. It never reads a clock.
 """
 
 from braidmq.base.records import Description
@@ -8,11 +8,12 @@ from braidmq.wal.disk import Disk
 from braidmq.wal.files import File, Files
 from braidmq.wal.format import Describe
 from braidmq.wal.opening import Recovered
+from braidmq.wal.options import WalOptions
 from braidmq.wal.policy import FsyncPolicy
 from braidmq.wal.reading import ReadBack
 from braidmq.wal.segment import SegmentInfo
 from braidmq.wal.stats import WalStats
-from braidmq.wal.wal import Wal, WalOptions
+from braidmq.wal.wal import Wal
 
 __all__ = [
     "Describe",

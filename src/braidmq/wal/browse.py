@@ -1,14 +1,15 @@
-"""Browsing: finding records backwards and by time, in the index alone; it reads no record.
+"""Browsing: finding records backwards and by time, from the index alone.
 
-It works on a view, as every reader does, for any thread. Times in the log never decrease, and
-rows of records that are no messages have none.
+It works on a view, as every reader does, from any thread. It reads no record, so what it finds
+is verified by the index's checksums only. Timestamps never decrease along the log; rows of
+records that are not messages have none.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
 
 from braidmq.wal.format import ROW_BYTES
-from braidmq.wal.reading import Reader, View
+from braidmq.wal.reading import LogView, Reader
 from braidmq.wal.segment import SegmentInfo
 from braidmq.wal.tables import BLOCK_ROWS
 
@@ -21,7 +22,7 @@ _TIME_LONG: Final = 1
 
 @dataclass(slots=True)
 class Found:
-    """Ids of one topic, newest first; all of them down to `reached_id` are there."""
+    """Ids of one topic, newest first; complete down to `reached_id`."""
 
     ids: list[int] = field(default_factory=list)
     payload_bytes: int = 0
@@ -31,7 +32,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """When a search ends: ids found, bytes of their payloads (one may be more), rows seen."""
+    """When a search ends: ids found, bytes of their payloads, rows searched.
+
+    The first id is returned whatever its payload's size, or a page could stay empty for ever.
+    """
 
     count_max: int
     bytes_max: int
@@ -44,7 +48,7 @@ class Browser:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def before(self, view: View, before_id: int, topic: bytes, bounds: Bounds) -> Found:
+    def before(self, view: LogView, before_id: int, topic: bytes, bounds: Bounds) -> Found:
         """Return the newest ids of *topic* below *before_id*, within *bounds*.
 
         Raises:
@@ -60,7 +64,7 @@ class Browser:
                 break
         return found
 
-    def first_at(self, view: View, time_us: int) -> int:
+    def first_at(self, view: LogView, time_us: int) -> int:
         """Return the lowest id from which on no message is older than *time_us*.
 
         Raises:
@@ -77,9 +81,9 @@ class Browser:
         return low
 
     def _in_segment(
-        self, view: View, segment: SegmentInfo, topic: bytes, bounds: Bounds, found: Found
+        self, view: LogView, segment: SegmentInfo, topic: bytes, bounds: Bounds, found: Found
     ) -> bool:
-        """Add what *segment* has to *found*; return whether the bounds are reached."""
+        """Add the ids of *segment* to *found*; return whether a bound is reached."""
         _, index = self._reader.opened(view, segment)
         number = index.topics.get(topic)
         row = index.row_after(found.reached_id - 1) if number is not None else 0
@@ -92,10 +96,10 @@ class Browser:
         found.reached_id = segment.first_id
         return found.rows >= bounds.rows_max
 
-    def _time_from(self, view: View, from_id: int, end_id: int) -> tuple[int, int]:
+    def _time_from(self, view: LogView, from_id: int, end_id: int) -> tuple[int, int]:
         """Return time and id of the first message from *from_id* on.
 
-        When there is none before *end_id*, it is as if one were there of the end of time.
+        If there is none before *end_id*, the answer is a time later than any, at *end_id*.
         """
         for segment in (*view.sealed, view.active):
             if segment.last_id < from_id:
@@ -114,7 +118,7 @@ class Browser:
                 break
         return 2**64, end_id
 
-    def _rows(self, view: View, segment: SegmentInfo, block: int) -> bytes:
+    def _rows(self, view: LogView, segment: SegmentInfo, block: int) -> bytes:
         for attempt in range(2):
             _, index = self._reader.opened(view, segment)
             rows = index.block(block)

@@ -1,8 +1,7 @@
 """The real disk: the `Files` Protocol on a directory. It decides nothing.
 
-Files are for their owner only (0600, directories 0700). A file closes itself with its last
-reference, so that a reader that still holds one never reads from a descriptor that was given
-to another file.
+What each call promises, and what it does not, is said on the Protocols in `braidmq.wal.files`.
+Files are readable by their owner only (0600, directories 0700).
 """
 
 import fcntl
@@ -18,7 +17,12 @@ _DIR_MODE: Final = 0o700
 
 
 class DiskFile:
-    """An open file of a `Disk`."""
+    """An open file of a `Disk`.
+
+    It closes itself when its last reference goes. A reader may still hold a file that retention
+    has deleted; an early close would free the descriptor for reuse, and the reader would then
+    read another file's bytes.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -28,7 +32,7 @@ class DiskFile:
         return os.pread(self._descriptor, size, offset)
 
     def pwrite(self, data: bytes, offset: int) -> int:
-        """Write at *offset*, perhaps not all; return how much."""
+        """Write at *offset*, possibly in part; return how many bytes were written."""
         return os.pwrite(self._descriptor, data, offset)
 
     def size(self) -> int:
@@ -52,13 +56,13 @@ class DiskFile:
         os.posix_fallocate(self._descriptor, 0, size)
 
     def close(self) -> None:
-        """Close the file; a second time is harmless."""
+        """Close the file; closing it again does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        """Close what nobody holds any more."""
+        """Close the file with its last reference."""
         with suppress(OSError):
             self.close()
 
@@ -80,26 +84,26 @@ class Disk:
         return DiskFile(os.open(self._path(path), flags, _FILE_MODE))
 
     def exists(self, path: str) -> bool:
-        """Return whether *path* is there."""
+        """Return whether *path* exists."""
         return self._path(path).exists()
 
     def list_dir(self, path: str) -> list[str]:
-        """Return the sorted names in the directory *path*; none when it is not there."""
+        """Return the sorted names in the directory *path*; none if there is no directory."""
         try:
             return sorted(entry.name for entry in self._path(path).iterdir())
         except FileNotFoundError:
             return []
 
     def make_dir(self, path: str) -> None:
-        """Make the directory *path* and those above it unless they are there."""
+        """Make the directory *path* and its parents unless they exist."""
         self._path(path).mkdir(mode=_DIR_MODE, parents=True, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename, replacing what had the name *new*."""
+        """Rename *old*, replacing any file named *new*."""
         self._path(old).replace(self._path(new))
 
     def unlink(self, path: str) -> None:
-        """Take *path* out of its directory."""
+        """Remove the name *path*."""
         self._path(path).unlink()
 
     def sync_dir(self, path: str) -> None:
@@ -111,17 +115,17 @@ class Disk:
             os.close(descriptor)
 
     def free_bytes(self) -> int:
-        """Return how many bytes an ordinary user may still write."""
+        """Return how many bytes an unprivileged user can still write."""
         status = os.statvfs(self.root)
         return status.f_bavail * status.f_frsize
 
     def lock(self, path: str) -> None:
-        """Take the lock *path*; the kernel gives it back when the process ends.
+        """Take the lock *path*; the kernel releases it when the process ends.
 
         Raises:
-            DataDirInUseError: Somebody else holds it.
+            DataDirInUseError: Another process holds it.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC  # a child process must not keep the lock
         descriptor = os.open(self._path(path), flags, _FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,5 +135,5 @@ class Disk:
         self._locks[path] = descriptor
 
     def unlock(self, path: str) -> None:
-        """Give the lock *path* back."""
+        """Release the lock *path*."""
         os.close(self._locks.pop(path))

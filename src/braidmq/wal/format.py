@@ -13,15 +13,16 @@ Everything is little-endian. A segment file is a header and records behind it:
     | id | len  | crc | kind | rest of body  |   crc: CRC-32C of id, len and body
     +----+------+-----+------+---------------+
 
-    kind, u8: the first byte of the body. Bits 0-6 are the type: 0 is never written, 127 is a
-    gap record. Bit 7 is the fence; it belongs to the log, and bodies come and go without it
+    kind, u8: the first byte of the body. Bits 0-6 are the type: 0 is never written, so that a
+    run of zeros is never a record; 127 is a gap record. Bit 7 is the fence. It belongs to the
+    log: callers pass and receive bodies without it
 
-The **fence** says: everything before this record had been fsynced before this record was
-written. A power cut may keep any sectors of what was not yet fsynced, so that a hole with
-valid records behind it proves nothing by itself; a fence behind the hole proves that the hole
-was once durable, that is, damage.
+The **fence** says: everything before this record had been synced before this record was
+written. A power cut may keep any sectors of what was not yet synced, so a hole with valid
+records behind it proves nothing by itself. A fence behind the hole proves that the lost bytes
+were once durable: that is damage.
 
-    a gap record's body: the ids first..last are gone, by a repair that was told to accept it
+    a gap record's body: the ids first..last are lost, and a repair was told to accept it
     0     1          9         17
     +-----+----------+---------+
     | 127 | first id | last id |   its own id is first id; the next record's is last id + 1
@@ -33,7 +34,7 @@ was once durable, that is, damage.
     | id | crc |   crc: CRC-32C of the eight bytes before it
     +----+-----+
 
-    an index row, one for every record; a record ends where its payload ends
+    an index row, one for each record; a record ends where its payload ends
   0    8              16               20               24      28    29         30       31
   +----+--------------+----------------+----------------+-------+-----+----------+--------+----
   | id | timestamp_us | payload offset | payload length | topic | qos | priority | origin | kind
@@ -119,7 +120,7 @@ assert _MARK.size == MARK_BYTES
 assert _ROW.size == ROW_BYTES
 
 Describe = Callable[[bytes], Description]
-"""Says what a body is; raises UnknownRecordError for a type that it does not know."""
+"""Describes a body; raises UnknownRecordError for a type that it does not know."""
 
 
 class Header:
@@ -140,7 +141,7 @@ def encode_header(
 
 
 def decode_header(data: bytes, magic: bytes) -> Header | None:
-    """Return the header at the start of *data*, or None when there is no valid one."""
+    """Return the header at the start of *data*, or None if it is not valid."""
     if len(data) < HEADER_BYTES:
         return None
     found, version, first_id, created_us, crc = _HEADER.unpack_from(data)
@@ -156,7 +157,7 @@ def encode_mark(durable_id: int) -> bytes:
 
 
 def decode_mark(data: bytes) -> int | None:
-    """Return the durable id, or None when the mark is torn."""
+    """Return the durable id, or None if the mark is torn."""
     if len(data) < MARK_BYTES:
         return None
     durable_id, crc = _MARK.unpack_from(data)
@@ -170,7 +171,7 @@ def encode_gap(first_id: int, last_id: int) -> bytes:
 
 
 def decode_gap(body: bytes) -> tuple[int, int] | None:
-    """Return (first id, last id) when *body* is a well-formed gap record, else None."""
+    """Return (first id, last id) if *body* is a well-formed gap record, else None."""
     if len(body) != GAP_BODY_BYTES or body[0] & TYPE_MASK != GAP_KIND:
         return None
     _, first_id, last_id = _GAP.unpack(body)
@@ -178,7 +179,7 @@ def decode_gap(body: bytes) -> tuple[int, int] | None:
 
 
 _NOT_A_MESSAGE: Final = Description(b"", 0, 0, 0, 0, 0)
-_NO_BEGINNING: Final = 32 * b"\xff"  # no body begins so: that type is above the mask
+_NO_BEGINNING: Final = 32 * b"\xff"  # no body starts with it: types end at the mask
 
 
 def encode_record(record_id: int, body: bytes, *, fence: bool) -> bytes:
@@ -210,8 +211,8 @@ def encode_batch(  # noqa: PLR0917 - called once per batch, from one place
     """Return the records of *bodies* and their index rows, each as one string.
 
     *offset* is where the first record will start in the segment file. *topics* maps topic names
-    to numbers, holds ``b"": 0``, and grows by the names that are new; the caller takes them out
-    again when the batch is not written.
+    to numbers, holds ``b"": 0``, and grows by the new names; the caller removes them again if
+    the batch is not written.
 
     Raises:
         UnknownRecordError: *describe* does not know a body's type.
@@ -222,7 +223,8 @@ def encode_batch(  # noqa: PLR0917 - called once per batch, from one place
     rows = BytesWriter()
     record_id = first_id
     at = offset + RECORD_HEADER_BYTES
-    # Messages of one moment and topic begin alike, and what begins alike is described alike.
+    # Messages of one topic and one moment have the same bytes before their payload, and equal
+    # bytes there have the same description. Comparing them is cheaper than `describe`.
     beginning = _NO_BEGINNING
     what = _NOT_A_MESSAGE
     alike = 0  # the last eight bytes of a row: topic number, qos, priority, origin, kind
@@ -296,11 +298,11 @@ def encode_rows(
 
 
 class Scan:
-    """The valid records at the start of some bytes, and why the next one is not there.
+    """The valid records at the start of some bytes, and why the scan ended.
 
-    `wanted` is how many bytes from `end` on must be seen to judge the next record; it is 0 when
-    it was judged and is no record that belongs here: then `problem` says why. `stray_id` is the
-    id of a record that is intact but not the next one, else 0.
+    `wanted` is how many bytes from `end` on are needed to judge the next record. It is 0 if the
+    next record was judged and rejected: `problem` then says why. `stray_id` is the id of a
+    record that is intact but out of sequence, else 0.
     """
 
     def __init__(self, next_id: int) -> None:
@@ -313,10 +315,10 @@ class Scan:
 
 
 def scan(data: bytes, next_id: int) -> Scan:
-    """Return the records that *data* starts with; the first is to have the id *next_id*.
+    """Return the records that *data* starts with; the first must have the id *next_id*.
 
-    Nothing that a header announces is believed before it is compared with what may be: a torn
-    length costs no memory.
+    An announced length is compared with its limit before it is used: a torn length costs no
+    memory.
     """
     found = Scan(next_id)
     records = found.records
@@ -350,6 +352,7 @@ def scan(data: bytes, next_id: int) -> Scan:
             body = _unfenced(body)
         kind = body[0]
         due += 1
+        # Type 0 is never written, and a gap record decides where the ids go on.
         if kind in (0, GAP_KIND):
             gap = decode_gap(body)
             if gap is None or gap[0] != record_id:
@@ -365,7 +368,7 @@ def scan(data: bytes, next_id: int) -> Scan:
 
 
 def record_at(data: bytes, at: int) -> tuple[int, int, bool] | None:
-    """Return (id, length of the whole record, fence) of an intact record at *at*, else None."""
+    """Return (id, length of the whole record, fence) if *at* holds an intact one, else None."""
     if len(data) - at < RECORD_HEADER_BYTES:
         return None
     record_id, length, crc = _RECORD.unpack_from(data, at)
@@ -380,7 +383,7 @@ def record_at(data: bytes, at: int) -> tuple[int, int, bool] | None:
 
 
 class Selection:
-    """The rows that a read wants of one block of rows: where their records are."""
+    """The records that a read wants of one block of rows, and where they are."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -403,12 +406,13 @@ def select_rows(  # noqa: PLR0917 - called once per block, from one place
 ) -> Selection:
     """Return the records of *rows* with after_id < id <= up_to and the topic, within bounds.
 
-    *before* is the offset where the first row's record starts; *topic* -1 selects every row,
-    *priority* -1 any priority.
-    At least one record is selected when *bytes_max* is positive and there is one;
-    `reached_id` is the last id that was judged.
+    *before* is the offset where the first row's record starts; *topic* -1 selects every topic,
+    *priority* -1 every priority. The first match is selected even if it is larger than
+    *bytes_max* (unless that is 0), or a reader could never get past it. `reached_id` is the
+    last id that was judged.
     """
     chosen = Selection()
+    # Slice whole columns in C: only the rows of the wanted topic are then looked at one by one.
     words = memoryview(rows).cast("I")
     offsets: list[int] = words[4::8].tolist()
     lengths: list[int] = words[5::8].tolist()
@@ -452,10 +456,10 @@ def select_rows(  # noqa: PLR0917 - called once per block, from one place
 def cut_records(
     data: bytes, base: int, ids: list[int], starts: list[int], ends: list[int]
 ) -> list[tuple[int, bytes]]:
-    """Return the records that lie at starts..ends of a file of which *data* begins at *base*.
+    """Return the records at starts..ends of a file whose bytes from *base* on are *data*.
 
-    Stops before the first one that is not the intact record of its id: a list shorter than
-    *ids* says where.
+    Stops before the first one that is not the intact record of its id: the result is then
+    shorter than *ids*.
     """
     records: list[tuple[int, bytes]] = []
     crc32c = _crc32c
@@ -483,5 +487,5 @@ def cut_records(
 
 
 def checksum(data: bytes, so_far: int = 0) -> int:
-    """Return the CRC-32C of *data* behind bytes whose checksum is *so_far*."""
+    """Return the CRC-32C of *data* following bytes whose checksum is *so_far*."""
     return _extend(so_far, data)

@@ -1,7 +1,8 @@
 """The index beside a segment: written with it, read block by block, rebuilt from it.
 
-It is never trusted over the segment: rows are verified by the checksums of their blocks, and
-what they point to by the record's own. The bytes are drawn in `braidmq.wal.format` and
+The index is derived data: it is never synced, and never trusted over the segment. Rows are
+verified by the checksum of their block, and the record that a row points to by its own. If any
+of this fails, the index is rebuilt. The bytes are drawn in `braidmq.wal.format` and
 `braidmq.wal.tables`.
 """
 
@@ -44,7 +45,10 @@ def index_path(first_id: int) -> str:
 
 
 def remove_orphans(files: Files, first_id: int) -> None:
-    """Remove the indexes of segments below *first_id*, which retention has deleted."""
+    """Remove the indexes of segments below *first_id*, which retention has deleted.
+
+    Retention removes a segment before its index, and does not sync the latter.
+    """
     for name in files.list_dir(LOG_DIR):
         found = _INDEX_NAME.fullmatch(name)
         if found and int(found[1]) < first_id:
@@ -52,9 +56,10 @@ def remove_orphans(files: Files, first_id: int) -> None:
 
 
 class IndexView:
-    """An index as it was at one moment, for any thread.
+    """An index as it was at one moment, readable from any thread.
 
-    `topics` may hold names that are newer than the view; no row of the view has their numbers.
+    The writer goes on appending to the same file and the same `topics`. A view is unaffected:
+    it reads only its first `rows` rows, and no row among them has the number of a newer topic.
     """
 
     def __init__(
@@ -79,7 +84,7 @@ class IndexView:
         self._last_sum = last_sum
 
     def block(self, number: int) -> bytes | None:
-        """Return the rows of block *number*, or None when they are not what was written."""
+        """Return the rows of block *number*, or None if their checksum does not match."""
         rows = min(BLOCK_ROWS, self.rows - number * BLOCK_ROWS)
         data = read_all(self._file, rows * ROW_BYTES, HEADER_BYTES + number * ROW_BLOCK_BYTES)
         whole = rows == BLOCK_ROWS
@@ -87,12 +92,13 @@ class IndexView:
         return data if len(data) == rows * ROW_BYTES and checksum(data) == expected else None
 
     def end_before(self, row: int) -> int:
-        """Return where the record before that of *row* ends in the segment file."""
+        """Return where the record of the row before *row* ends in the segment file."""
         data = read_all(self._file, 8, HEADER_BYTES + row * ROW_BYTES - _END_AT)
         return int.from_bytes(data[:4], "little") + int.from_bytes(data[4:], "little")
 
     def row_after(self, after_id: int) -> int:
         """Return the number of the first row whose id is above *after_id* (or `rows`)."""
+        # Ids are consecutive unless a repair wrote gap records.
         if not self.gap_count:
             return min(max(after_id + 1 - self.first_id, 0), self.rows)
         low, high = 0, self.rows
@@ -107,7 +113,7 @@ class IndexView:
 
 
 class IndexWriter:
-    """The index of the segment that grows."""
+    """The index of the active segment."""
 
     def __init__(self, file: File, first_id: int) -> None:
         self.file = file
@@ -138,14 +144,14 @@ class IndexWriter:
         return HEADER_BYTES + self.rows * ROW_BYTES
 
     def grow(self, rows: bytes, gap_count: int = 0) -> None:
-        """Take note that *rows* are now in the file."""
+        """Account for *rows*, which are now in the file."""
         self.rows += len(rows) // ROW_BYTES
         self.gap_count += gap_count
         self._sums.update(rows)
         self._numbers.update(rows, len(self.topics) - 1)
 
     def append(self, rows: bytes) -> None:
-        """Write *rows*, which may be of gap records too.
+        """Write *rows*, which may include those of gap records.
 
         Raises:
             OSError: They were not all written.
@@ -182,7 +188,8 @@ class IndexWriter:
 def read_trailer(files: Files, first_id: int, created_us: int, size: int) -> Trailer | None:
     """Return the trailer of a sealed index if it belongs to this segment of *size* bytes.
 
-    None for an index that is missing, torn, stale or of another version: rebuild it.
+    None if the index is missing, torn, stale or of another version: rebuild it then. First id,
+    creation time and size together tell a stale index, for example one from before a repair.
     """
     try:
         file = files.open(index_path(first_id), write=False, create=False)

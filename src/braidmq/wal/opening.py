@@ -1,6 +1,11 @@
-"""Start-up: from the files that are there to a log that can grow. It heals or refuses.
+"""Start-up: from the files on the disk to a log that can grow. It heals, or refuses to start.
 
-The verdicts are those of `braidmq.wal.recovery`; here is what is done about them.
+`braidmq.wal.recovery` judges how each segment ends; this module acts on its verdicts. It heals
+only what a crash can leave: a torn tail, an unfinished rotation, a missing or stale index. It
+refuses everything else, because starting over damage would silently drop committed records.
+
+Start-up may itself be interrupted. Each step leaves a state that the next start handles: bytes
+are copied to quarantine before they are cut off, and indexes are built under a temporary name.
 """
 
 from dataclasses import dataclass, field
@@ -48,7 +53,7 @@ from braidmq.wal.segment import (
 
 MARK_PATH: Final = "wal/durable"
 _ROOM_BYTES: Final = 64 * MIB
-"""With less free than this, start-up uses the reserve's room for indexes and quarantine."""
+"""With less free space than this, start-up uses the reserve's for indexes and quarantine."""
 
 
 @dataclass(slots=True)
@@ -64,13 +69,17 @@ class Recovered:
 
 
 def read_mark(files: Files) -> int | None:
-    """Return the durable mark, 0 when there is none, None when it is unreadable."""
+    """Return the durable mark, 0 if there is none, None if it is unreadable.
+
+    The mark is written after a sync and is itself never synced, so it may be old or torn. That
+    is no damage: it is a lower bound of what is durable, and 0 is a valid one.
+    """
     if not files.exists(MARK_PATH):
         return 0
     file = files.open(MARK_PATH, write=False, create=False)
     data = read_all(file, MARK_BYTES, 0)
     file.close()
-    # An empty mark is one that was created and never written.
+    # An empty or zeroed mark: the power went before its first write was durable.
     return decode_mark(data) if data.strip(b"\0") else 0
 
 
@@ -78,7 +87,7 @@ def start_segment(files: Files, first_id: int, created_us: int) -> ActiveSegment
     """Make a new segment with its index.
 
     Raises:
-        OSError: A write failed; something of them may be there.
+        OSError: A write failed; either file may exist, in part.
         LogPoisonedError: The segment could not be synced.
     """
     file = create_segment(files, first_id, created_us)
@@ -114,7 +123,7 @@ class Opening:
         self.recovered = Recovered()
 
     def run(self) -> tuple[list[SegmentInfo], ActiveSegment]:
-        """Return the sealed segments and the one that grows, all of it durable.
+        """Return the sealed segments and the active one; all of their records are durable.
 
         Raises:
             DamagedLogError: Accepted data cannot be read.
@@ -149,6 +158,8 @@ class Opening:
             reserve.close()
 
     def _check_start(self, first_ids: list[int], durable_id: int) -> None:
+        # Retention deletes from the front, but never beyond a snapshot. So the log must reach
+        # back to the record behind the snapshot, or to the first one.
         known_id = max(durable_id, self._after_id)
         if not first_ids and known_id:
             raise self._missing(FIRST_ID, known_id, "no segment is there")
@@ -165,6 +176,8 @@ class Opening:
         header = read_header(file, first_id)
         size = file.size()
         trailer = read_trailer(self._files, first_id, header.created_us, size)
+        # A trailer that matches size, creation time and successor proves the index complete, so
+        # that records before the snapshot need not be read at every start.
         if trailer is None or trailer.last_id + 1 != successor:
             info = rebuild_sealed(self._files, first_id, successor, self._describe)
             self.recovered.rebuilt_indexes.append(index_path(first_id))
@@ -186,6 +199,8 @@ class Opening:
             raise damage(info.first_id, verdict)
 
     def _visit_new(self, record_id: int, body: bytes) -> None:
+        # A gap record has the first id of its range, and the range may extend from before the
+        # snapshot's last id to behind it.
         gap = decode_gap(body) if body[0] == GAP_KIND else None
         if record_id > self._after_id or (gap is not None and gap[1] > self._after_id):
             self.recovered.replayed_records += 1
@@ -204,16 +219,19 @@ class Opening:
             raise damage(first_id, verdict)
         if verdict.ending is not Ending.CLEAN:
             self._heal_tail(file, first_id, verdict)
-        # What a killed process left in the page cache is about to be told as committed.
+        # A killed process leaves records in the page cache that were never synced. They are
+        # about to count as committed, so they must be durable first. This also makes the
+        # truncation of a torn tail durable, before anything is written in its place.
         file.fsync()
         finish_index(self._files, first_id)
         return segment
 
     def _heal_header(self, file: File, first_id: int, durable_id: int) -> None:
-        """Finish a rotation that a crash cut off before anything was written behind the header.
+        """Finish a rotation that a crash interrupted before the new header was durable.
 
-        Records follow only after the header was synced: a file no longer than it, without a
-        valid one, never held a record. Anything longer is damage, which `read_header` tells.
+        Records are written only after the header was synced. So a file that is no longer than a
+        header, without a valid one, never held a record. In a longer file the bad header is
+        damage, and `read_header` raises.
         """
         data = read_all(file, HEADER_BYTES, 0)
         torn = decode_header(data, SEGMENT_MAGIC) is None
@@ -228,6 +246,14 @@ class Opening:
         file.fsync()
 
     def _heal_tail(self, file: File, first_id: int, verdict: Verdict) -> None:
+        """Cut off a torn tail.
+
+        1. The tail is copied to quarantine, durably; zeros are only counted. *A crash here
+           leaves the tail in place: the next start makes another copy.*
+        2. The file is truncated behind its last valid record. *A crash may bring the tail back:
+           the next start cuts it off again.*
+        3. `_open_last` fsyncs the file. *Only then may anything be appended.*
+        """
         length = file.size() - verdict.offset
         if verdict.ending is Ending.ZERO_TAIL:
             self.recovered.zero_bytes += length

@@ -1,6 +1,6 @@
-"""When a commit forces the disk: the four fsync policies and what each can lose.
+"""When a commit syncs: the four fsync policies, and what a power cut can take under each.
 
-A policy answers; it does not sync.
+A policy is a pure answer; `braidmq.wal.wal` does the syncing.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ _ALWAYS_LOSS: Final = "nothing that was acknowledged"
 class FsyncPolicy:
     """One of ``always``, ``every_n:N``, ``interval_ms:M``, ``none``.
 
-    `every_records` is 1 for ``always``, N for ``every_n:N`` and 0 when no commit syncs by
-    itself; `interval_ms` is how often a timer is to call `Wal.sync`, 0 for never.
+    `every_records` is 1 for ``always``, N for ``every_n:N`` and 0 if commits do not sync.
+    `interval_ms` is how often the owner of the log must call `Wal.sync`; 0 is never.
     """
 
     every_records: int
@@ -28,7 +28,7 @@ class FsyncPolicy:
         """Return the policy that *text* names.
 
         Raises:
-            ConfigError: *text* names none.
+            ConfigError: *text* is not a policy.
         """
         name, colon, number = text.partition(":")
         if text == "always":
@@ -43,12 +43,12 @@ class FsyncPolicy:
         )
 
     def wants_sync(self, unsynced_records: int) -> bool:
-        """Return whether a commit with so many records not yet synced forces the disk."""
+        """Return whether a commit with this many unsynced records must sync."""
         return 0 < self.every_records <= unsynced_records
 
     @property
     def can_lose(self) -> str:
-        """What a power cut can take of what was acknowledged, as the rest of a sentence."""
+        """What a power cut can take of the acknowledged records, as the rest of a sentence."""
         if self.every_records == 1:
             return _ALWAYS_LOSS
         if self.every_records:
@@ -60,5 +60,5 @@ class FsyncPolicy:
 
     @property
     def is_strict(self) -> bool:
-        """Whether nothing that was acknowledged can be lost."""
+        """Whether no acknowledged record can be lost."""
         return self.every_records == 1

@@ -1,4 +1,7 @@
-"""Where bytes go that could not be accepted. Nothing here is ever pruned, by anybody."""
+"""Where rejected bytes are kept: torn tails, invalid snapshots, segments before a repair.
+
+The broker never deletes anything here. Only an operator can judge whether the bytes matter.
+"""
 
 from typing import Final
 
@@ -20,7 +23,10 @@ def _free_name(files: Files, name: str) -> str:
 
 
 def keep_copy(files: Files, file: File, name: str, offset: int) -> str:
-    """Copy what *file* holds from *offset* on, durably, and return the copy's path.
+    """Copy the bytes of *file* from *offset* on, durably, and return the copy's path.
+
+    The copy and its name are synced before this returns, so the caller may then truncate or
+    replace the original: a power cut at any point leaves the bytes in at least one place.
 
     Raises:
         OSError: The copy is not complete: leave the original as it is.
@@ -37,10 +43,10 @@ def keep_copy(files: Files, file: File, name: str, offset: int) -> str:
 
 
 def move_in(files: Files, path: str) -> str:
-    """Move the file *path* here, durably, and return its new path.
+    """Move the file *path* into quarantine, durably, and return its new path.
 
     Raises:
-        OSError: It may be at either place, whole.
+        OSError: The file is whole, but may be in either place.
     """
     directory, _, name = path.rpartition("/")
     kept = _free_name(files, name)

@@ -1,7 +1,10 @@
-"""Reading committed records back, for any thread: by the index, verified, a block at a time.
+"""Reading committed records back, from any thread: by the index, verified, block by block.
 
-A reader holds no lock while it reads: it works on a `View` that the writer swaps, and files
-close themselves with their last reference.
+A reader holds no lock while it reads. It works on a `LogView`, which is immutable and covers
+only committed bytes; the writer replaces the whole view. Retention may delete a segment while
+it is being read: open files stay readable, and opening one that is gone raises
+FileNotFoundError, after which the caller takes a new view. The lock guards the table of open
+segments and the rebuilding of indexes, so that two readers do not rebuild the same one.
 """
 
 import threading
@@ -30,18 +33,18 @@ from braidmq.wal.segment import SegmentInfo, reader_of, segment_path
 from braidmq.wal.tables import BLOCK_ROWS
 
 SKIP_BYTES_MIN: Final = 4 * KIB
-"""Other topics' bytes shorter than this are read along: cheaper than another call."""
+"""Fewer bytes of other topics than this are read along: cheaper than another system call."""
 OPEN_SEGMENTS_MAX: Final = 16
-"""Sealed segments whose files and tables are kept at hand."""
+"""Sealed segments whose files and tables stay open."""
 _NO_TOPIC: Final = -2
 """A topic number that no row has."""
 
 ROWS_AT_ONCE_MIN: Final = 512
-"""Rows that are looked at together when a topic may be rare among them."""
+"""Rows to search at once, at least, since a topic may be rare among them."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class LogView:
     """The committed log at one moment."""
 
     sealed: tuple[SegmentInfo, ...]
@@ -52,16 +55,16 @@ class View:
 
     @property
     def first_id(self) -> int:
-        """The lowest id that the log still has."""
+        """The lowest id that the log still holds."""
         return (self.sealed[0] if self.sealed else self.active).first_id
 
 
 @dataclass(slots=True)
 class ReadBack:
-    """What a read found.
+    """The result of a read.
 
-    Everything that was asked for up to `reached_id` is in `records`, as (id, body). `lost` are
-    the ids (first, last) that retention had deleted before they were read; `gaps` are the id
+    `records`, as (id, body), holds all that was asked for up to `reached_id`. `lost` is the
+    range of ids (first, last) that retention deleted before they were read; `gaps` are the
     ranges that a repair gave up.
     """
 
@@ -82,11 +85,11 @@ class _Wanted:
 
 
 class _DoubtError(Exception):
-    """Index and segment do not agree; one of them is wrong."""
+    """Index and segment disagree: one of them is wrong."""
 
 
 class Reader:
-    """Reads views; keeps the files of sealed segments that were read lately."""
+    """Reads views; keeps the sealed segments that were read most recently open."""
 
     def __init__(self, files: Files, describe: Describe) -> None:
         self._files = files
@@ -96,7 +99,7 @@ class Reader:
 
     def read(
         self,
-        view: View,
+        view: LogView,
         after_id: int,
         *,
         topic: bytes | None,
@@ -109,8 +112,8 @@ class Reader:
 
         Raises:
             DamagedLogError: A committed record cannot be read.
-            LogFullError: An index must be rebuilt and there is no room for it.
-            LogPoisonedError: An index must be rebuilt and cannot be written.
+            LogFullError: An index must be rebuilt, and the disk is full.
+            LogPoisonedError: An index must be rebuilt, and writing it failed.
             FileNotFoundError: A segment was deleted meanwhile: take a new view.
         """
         wanted = _Wanted(topic, min(up_to, view.committed_id), count_max, bytes_max, priority)
@@ -128,9 +131,9 @@ class Reader:
         return found
 
     def _read_segment(
-        self, view: View, segment: SegmentInfo, wanted: _Wanted, found: ReadBack
+        self, view: LogView, segment: SegmentInfo, wanted: _Wanted, found: ReadBack
     ) -> bool:
-        """Add what *segment* has to *found*; return whether the bounds are reached."""
+        """Add the wanted records of *segment* to *found*; return whether a bound is reached."""
         for attempt in range(2):
             file, index = self.opened(view, segment)
             try:
@@ -156,7 +159,7 @@ class Reader:
         while row < index.rows and (number is not None or index.gap_count):
             rows, before = _rows_from(index, row)
             count_left = wanted.count_max - len(found.records)
-            # No more rows than are likely to be wanted: each is looked at.
+            # Selecting costs time for each row, so offer no more rows than may be wanted.
             rows = rows[: max(count_left + 1, ROWS_AT_ONCE_MIN) * ROW_BYTES]
             chosen = select_rows(
                 rows,
@@ -181,7 +184,7 @@ class Reader:
         return False
 
     def _fetch(self, file: File, chosen: Selection, found: ReadBack) -> None:
-        """Read the chosen records, neighbours by one call."""
+        """Read the chosen records, adjacent ones with one call."""
         starts, ends = chosen.starts, chosen.ends
         fetched: list[tuple[int, bytes]] = []
         first = 0
@@ -200,8 +203,8 @@ class Reader:
         found.records += fetched
         found.body_bytes += chosen.body_bytes
 
-    def opened(self, view: View, segment: SegmentInfo) -> tuple[File, IndexView]:
-        """Return the segment's file and its index, rebuilt when it cannot be trusted.
+    def opened(self, view: LogView, segment: SegmentInfo) -> tuple[File, IndexView]:
+        """Return the segment's file and its index, which is rebuilt if it is not valid.
 
         Raises:
             DamagedLogError: The segment is damaged.
@@ -238,12 +241,15 @@ class Reader:
                 raise LogFullError("no space left to rebuild an index") from error
             raise LogPoisonedError("rebuilding an index", str(error)) from error
 
-    def settle_doubt(self, view: View, segment: SegmentInfo, *, again: bool) -> None:
-        """Find out which of segment and index is wrong; rebuild the index, or raise.
+    def settle_doubt(self, view: LogView, segment: SegmentInfo, *, again: bool) -> None:
+        """Find out whether segment or index is wrong; rebuild the index, or raise.
+
+        A rebuild verifies every record. If a rebuilt index disagrees as well (*again*), the
+        disk does not return the same bytes twice: that is damage.
 
         Raises:
-            DamagedLogError: It is the segment, or the index of the segment that grows, which
-                only a restart rebuilds.
+            DamagedLogError: The segment is damaged, or it is the active one, whose index only a
+                restart rebuilds: the writer is appending to it.
         """
         if segment.sealed and not again:
             with self._lock:
@@ -270,7 +276,7 @@ class Reader:
         return len(self._open)
 
     def forget(self, segment: SegmentInfo) -> None:
-        """Let go of the files of a segment that is deleted."""
+        """Drop the files of a deleted segment."""
         with self._lock:
             self._open.pop(segment.first_id, None)
 

@@ -1,7 +1,8 @@
-"""Walking over a segment's records, and the verdict on where they end. No file, no clock.
+"""Walking over a segment's records, and the verdict on how they end. No file, no clock.
 
-A segment is given as a function that reads it. The verdict tells a torn tail, which a crash
-leaves and which heals, from damage, which took accepted data and which nobody heals silently:
+A segment is given as a function that reads it. The verdict tells a torn tail from damage. A
+crash leaves a torn tail, of records that were never acknowledged, and start-up cuts it off.
+Damage has taken committed records, and only an operator may accept that loss:
 
     the last segment, beyond the durable mark, nothing fenced behind it    torn tail
     the same, and every byte is zero                                       zero tail
@@ -9,6 +10,10 @@ leaves and which heals, from damage, which took accepted data and which nobody h
     an intact record whose id is higher than the one that is due           damage
     an id at or below the durable mark                                     damage
     any segment but the last                                               damage
+
+A valid record behind an invalid one is not damage by itself: before a sync, a power cut may
+keep any sectors of a batch, so its end can survive without its beginning. A *fenced* record was
+written after everything before it had been synced; what is invalid before it was durable once.
 """
 
 import re
@@ -31,7 +36,7 @@ from braidmq.wal.format import (
 )
 
 Read = Callable[[int, int], bytes]
-"""(size, offset) -> the bytes there; fewer at the file's end."""
+"""(size, offset) -> the bytes at offset; fewer at the end of the file."""
 
 CHUNK_BYTES: Final = MIB
 _SEARCH_BYTES: Final = 256 * KIB
@@ -49,7 +54,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is at `offset`, behind the last valid record; the ids are those it took away."""
+    """What is at `offset`, behind the last valid record; the ids are the ones that are lost."""
 
     ending: Ending
     offset: int
@@ -59,7 +64,11 @@ class Verdict:
 
 
 class Walk:
-    """Goes over a segment's records in runs, verifying each; knows where and why it stopped."""
+    """Goes over a segment's records in runs and verifies each one.
+
+    `offset` and `next_id` say where it stands, `problem` why it stopped before the end, and
+    `stray_id` the id of an intact record that is out of sequence there, else 0.
+    """
 
     def __init__(
         self, read: Read, size: int, first_id: int, *, offset: int = HEADER_BYTES
@@ -76,6 +85,7 @@ class Walk:
         want = CHUNK_BYTES
         while not self.problem and self.offset < self.size:
             asked = min(want, self.size - self.offset)
+            # Never more than the file holds, whatever length a torn header announces.
             data = self._read(asked, self.offset)
             found = scan(data, self.next_id)
             start = self.offset
@@ -94,7 +104,7 @@ class Walk:
 
 
 def judge_header(data: bytes, first_id: int) -> tuple[Header | None, str]:
-    """Return a segment's header, or None and what is wrong with it."""
+    """Return a segment's header, or None and the problem."""
     header = decode_header(data, SEGMENT_MAGIC)
     if header is None:
         return None, "bad segment header"
@@ -107,6 +117,7 @@ def judge_header(data: bytes, first_id: int) -> tuple[Header | None, str]:
 
 def judge_sealed(walk: Walk, next_first_id: int, read: Read) -> Verdict:
     """Return the verdict on a segment that has a successor, whose first id is given."""
+    # A sealed segment was synced before its successor was made: nothing in it may be torn.
     if walk.problem:
         behind = find_record(read, walk.offset, walk.size, walk.next_id - 1, fenced=False)
         last = (behind[1] if behind else next_first_id) - 1
@@ -130,6 +141,7 @@ def judge_last(walk: Walk, durable_id: int, read: Read) -> Verdict:
     last = max(behind[1] - 1 if behind else durable_id, due)
     if durable_id >= due:
         return _damage(walk, last, f"{walk.problem} at or below the durable mark {durable_id}")
+    # Ids are given without holes. An intact record with a later id means that records are gone.
     if walk.stray_id > due:
         return _damage(walk, walk.stray_id - 1, walk.problem)
     if behind:
@@ -143,11 +155,13 @@ def find_record(
 ) -> tuple[int, int] | None:
     """Return (offset, id) of the first intact record from *start* on, id above *after_id*.
 
-    With *fenced*, only a record that carries the fence counts. It may start at any byte. Only
-    to classify and to repair: recovery never resumes behind a hole.
+    With *fenced*, only a record that carries the fence counts. The length of the invalid record
+    cannot be trusted, so every byte is tried as a start. This serves to classify damage and to
+    repair it; recovery never resumes behind a hole.
     """
     looks_like = _header_pattern(after_id, fenced=fenced)
     for base in range(start, size, _SEARCH_BYTES):
+        # Overlap the next chunk by a header: a record may start at the last byte of this one.
         data = read(min(_SEARCH_BYTES + _SHORTEST_RECORD, size - base), base)
         for match in looks_like.finditer(data):
             at = match.start()
@@ -160,10 +174,11 @@ def find_record(
 
 
 def _header_pattern(after_id: int, *, fenced: bool) -> re.Pattern[bytes]:
-    """Return what the header of any record that may follow soon looks like.
+    """Return a pattern for the header of any record that may follow.
 
     The upper half of its id is that of *after_id* or one more, the length is below the limit,
-    the type is not 0. Random bytes pass once in billions, so the checksum is rarely computed.
+    the type is not 0. Random bytes match once in billions, so checksums are rarely computed:
+    without this filter a damaged gigabyte would cost a billion of them.
     """
     upper = after_id >> 32
     halves = [min(half, ID_MAX >> 32).to_bytes(4, "little") for half in (upper, upper + 1)]

@@ -1,4 +1,8 @@
-"""Room set aside so that acknowledgements can be written when the disk is full."""
+"""Disk space set aside so that acknowledgements can still be written when the disk is full.
+
+Without it a full disk would be a deadlock: consumers free space by acknowledging, and an
+acknowledgement is itself a record that needs space.
+"""
 
 from typing import Final
 
@@ -8,28 +12,30 @@ from braidmq.wal.files import FULL_ERRNOS, File, Files
 RESERVE_PATH: Final = "wal/reserve"
 RESERVE_BYTES_MAX: Final = 16 * MIB
 _STEP_BYTES: Final = 64 * KIB
-"""Given back at once, on top of what is asked for: file systems need room for themselves."""
+"""Released on top of each request: the file system needs some blocks for its own metadata."""
 
 
 class Reserve:
-    """A preallocated file that shrinks as urgent batches need its room."""
+    """A preallocated file that shrinks as urgent batches need its space."""
 
     def __init__(self, files: Files, segment_bytes: int) -> None:
         self.bytes_full = min(RESERVE_BYTES_MAX, segment_bytes // 4)
         self._file: File = files.open(RESERVE_PATH, write=True, create=True)
-        # What an earlier run allocated may have been lost with a crash; it is asked for again.
+        # An allocation is not durable, so a crash may have lost the last run's: allocate anew.
         self.bytes_left = 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of it is used up."""
+        """Whether all of it is still reserved."""
         return self.bytes_left == self.bytes_full
 
     def release(self, wanted: int) -> bool:
-        """Give room for *wanted* bytes back to the disk; return False when none is left.
+        """Release at least *wanted* bytes if that much is left; return False if none is.
+
+        A caller whose write still fails asks again, until the reserve is used up.
 
         Raises:
-            OSError: The file could not be shortened.
+            OSError: The file could not be truncated.
         """
         if not self.bytes_left:
             return False
@@ -38,10 +44,10 @@ class Reserve:
         return True
 
     def refill(self) -> bool:
-        """Take the full reserve from the disk again if there is room; return if it is whole.
+        """Reserve the full size again if the disk has room; return whether it is whole.
 
         Raises:
-            OSError: Something but lack of room is wrong.
+            OSError: It failed for a reason other than lack of space.
         """
         if self.is_whole:
             return True
@@ -50,11 +56,12 @@ class Reserve:
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
+            # A failed allocation may have taken part of the space; give that part back.
             self._file.truncate(self.bytes_left)
             return False
         self.bytes_left = self.bytes_full
         return True
 
     def close(self) -> None:
-        """Close the file; the room stays taken."""
+        """Close the file; the space stays reserved."""
         self._file.close()

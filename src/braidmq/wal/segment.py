@@ -1,6 +1,6 @@
-"""Segments: their names, what is known of each, how one is made and the one that grows.
+"""Segments: their names and facts, how a new one is made, and the active one that grows.
 
-It does not decide when to make or delete one, and it never syncs data: `braidmq.wal.wal` does.
+`braidmq.wal.wal` decides when to make, sync, seal and delete a segment; this module does not.
 """
 
 import re
@@ -26,7 +26,7 @@ _SEGMENT_NAME: Final = re.compile(r"([0-9]{20})\.wal")
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """One segment as it is now; `last_id` is `first_id` - 1 while it holds no record."""
+    """Facts about one segment; `last_id` is `first_id` - 1 while it holds no record."""
 
     first_id: int
     last_id: int
@@ -46,17 +46,20 @@ def segment_path(first_id: int) -> str:
 
 
 def list_segments(files: Files) -> list[int]:
-    """Return the first ids of the segments, in order; other files are not looked at."""
+    """Return the first ids of the segments, in order; other files are ignored."""
     names = (_SEGMENT_NAME.fullmatch(name) for name in files.list_dir(LOG_DIR))
     return sorted(int(name[1]) for name in names if name)
 
 
 def create_segment(files: Files, first_id: int, created_us: int) -> File:
-    """Make an empty segment that is whole on the disk, header and directory entry, on return.
+    """Make an empty segment; its header and its name are durable on return.
+
+    Both must be durable before the first record is written: recovery takes a last segment
+    with an invalid header for an unfinished rotation only if it is no longer than the header.
 
     Raises:
-        OSError: A write failed; something of it may be there.
-        LogPoisonedError: It was written and could not be synced.
+        OSError: A write failed; the file may exist, in part.
+        LogPoisonedError: It was written but could not be synced.
     """
     file = files.open(segment_path(first_id), write=True, create=True)
     file.truncate(0)
@@ -70,12 +73,12 @@ def create_segment(files: Files, first_id: int, created_us: int) -> File:
 
 
 def reader_of(file: File) -> Read:
-    """Return the function that the pure rooms read *file* with."""
+    """Return the function through which the pure modules read *file*."""
     return lambda size, offset: read_all(file, size, offset)
 
 
 def damage(first_id: int, verdict: Verdict) -> DamagedLogError:
-    """Return the error that tells of *verdict* on the segment that starts with *first_id*."""
+    """Return *verdict* on the segment that starts with *first_id* as an error."""
     return DamagedLogError(
         segment_path(first_id),
         offset=verdict.offset,
@@ -86,7 +89,11 @@ def damage(first_id: int, verdict: Verdict) -> DamagedLogError:
 
 
 class ActiveSegment:
-    """The segment that grows, with its index and the checksums of its blocks."""
+    """The active segment, with its index and the checksums of its blocks.
+
+    `size` and `next_id` describe what was written whole. After a failed append the file may be
+    longer than `size`; the log then calls `roll_back` or poisons itself.
+    """
 
     def __init__(self, file: File, index: IndexWriter, created_us: int) -> None:
         self.file = file
@@ -99,7 +106,7 @@ class ActiveSegment:
         self.grow(encode_header(SEGMENT_MAGIC, self.first_id, created_us), self.next_id)
 
     def grow(self, data: bytes, next_id: int) -> None:
-        """Take note that *data* is now in the file, and what the next record's id is."""
+        """Account for *data*, which is now in the file; the next record gets *next_id*."""
         self.size += len(data)
         self.next_id = next_id
         self.blocks.update(data)
@@ -120,6 +127,8 @@ class ActiveSegment:
             write_all(self.file, data, self.size)
             write_all(index.file, rows, index.size)
         except BaseException:
+            # Numbers given to new topics must not outlive rows that were never written, or the
+            # next batch would leave holes in the numbering, which the tables cannot express.
             while len(index.topics) > topics_before:
                 index.topics.popitem()
             raise
@@ -127,34 +136,41 @@ class ActiveSegment:
         index.grow(rows)
 
     def roll_back(self) -> None:
-        """Cut off what a failed append left, and make sure that it stays away.
+        """Remove what a failed append left in the files.
+
+        1. Both files are truncated to their last whole record. *A crash brings back any part
+           of the cut-off bytes: a torn tail, which no one was told about.*
+        2. The segment is fdatasynced. *Otherwise the next batch would be written over bytes
+           that a power cut could bring back, between the sectors of the new ones.*
 
         Raises:
-            OSError: It may still be there.
+            OSError: The bytes may still be there; poison the log.
         """
         self.file.truncate(self.size)
         self.index.file.truncate(self.index.size)
-        # Without this a power cut could bring old bytes back in the middle of new ones.
         self.file.fdatasync()
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record was written here yet."""
+        """Whether it holds no record."""
         return self.size == HEADER_BYTES
 
     def info(self, *, sealed: bool) -> SegmentInfo:
-        """Return what is known of this segment now."""
+        """Return the facts about this segment as it is now."""
         return SegmentInfo(self.first_id, self.next_id - 1, self.size, self.created_us, sealed)
 
     def seal_index(self) -> None:
-        """Complete the index; the segment itself is complete as it is.
+        """Append tables and trailer to the index; nothing in the segment file marks a seal.
+
+        A segment counts as sealed because a successor exists. A torn or missing trailer
+        therefore only costs a rebuild of the index.
 
         Raises:
-            OSError: The index is not complete; `unseal_index` makes it go on growing.
+            OSError: The index is incomplete; `unseal_index` lets it grow again.
         """
         trailer = Trailer(self.index.rows, self.next_id - 1, self.size, self.index.gap_count)
         self.index.seal(trailer, self.blocks.all())
 
     def unseal_index(self) -> None:
-        """Take off what `seal_index` put behind the rows."""
+        """Remove what `seal_index` appended to the rows."""
         self.index.file.truncate(self.index.size)

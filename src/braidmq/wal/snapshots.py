@@ -1,4 +1,4 @@
-"""Snapshots: what recovery starts from, so that it need not read the whole log.
+"""Snapshots: where recovery starts, so that it need not replay the whole log.
 
 The body is opaque. A snapshot is `snapshot/<last id, 20 digits>.snap`:
 
@@ -7,7 +7,18 @@ The body is opaque. A snapshot is `snapshot/<last id, 20 digits>.snap`:
     | magic | version | last id | length | crc | body ... |   crc: CRC-32C of the 28 bytes
     +-------+---------+---------+--------+-----+----------+   before it and of the body
 
-Little-endian. It says what everything up to its last id came to. Sync the log before saving.
+Little-endian. A snapshot holds the state that the records up to its last id lead to. `save`:
+
+1. The caller syncs the log up to the last id. *Otherwise a power cut could leave a snapshot
+   that is ahead of the log. Recovery refuses that: the log would give its ids twice.*
+2. `writing.tmp` is written and fsynced. *A crash leaves a file that recovery ignores and the
+   next snapshot overwrites.*
+3. It is renamed, and the directory fsynced. *Recovery uses the previous snapshot or this one.*
+4. All but the newest two are removed, one directory fsync each. *A crash leaves one too many.*
+
+Two are kept because a snapshot is only verified when it is loaded: if the newest is invalid,
+recovery moves it to quarantine and replays more of the log, from the one before. Therefore
+retention must keep the log behind the older of the two.
 """
 
 import re
@@ -38,7 +49,7 @@ _CRC_AT: Final = _HEADER.size - 4
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the records up to `last_id` came to."""
+    """The state that the records up to `last_id` lead to."""
 
     last_id: int
     body: bytes
@@ -51,10 +62,11 @@ def encode(last_id: int, body: bytes) -> bytes:
 
 
 def decode(data: bytes) -> Snapshot | None:
-    """Return the snapshot that *data* is, or None when it is not a valid one.
+    """Return the snapshot in *data*, or None if it is not valid.
 
     Raises:
-        DamagedLogError: It is intact, and of a version that is not known here.
+        DamagedLogError: It is intact, but of a version that this program does not read. It is
+            not to be replaced by an older one: a newer program wrote it.
     """
     if len(data) < _HEADER.size:
         return None
@@ -81,7 +93,7 @@ def snapshot_path(last_id: int) -> str:
 
 
 def list_ids(files: Files) -> list[int]:
-    """Return the last ids of the snapshots there are, newest first; they are not verified."""
+    """Return the last ids of all snapshots, newest first, without verifying any."""
     names = (_NAME.fullmatch(name) for name in files.list_dir(SNAPSHOT_DIR))
     return sorted((int(name[1]) for name in names if name), reverse=True)
 
@@ -90,7 +102,7 @@ def save(files: Files, last_id: int, body: bytes) -> None:
     """Write a snapshot durably, then delete all but the newest two.
 
     Raises:
-        LogFullError: There is no room; the snapshots there were are intact.
+        LogFullError: The disk is full; the existing snapshots are intact.
         LogPoisonedError: The disk failed.
     """
     try:
@@ -113,7 +125,7 @@ def _write_durably(files: Files, path: str, data: bytes) -> None:
     try:
         write_all(file, data, 0)
     except OSError:
-        file.truncate(0)
+        file.truncate(0)  # on a full disk, do not keep what was written so far
         raise
     try:
         file.fsync()
@@ -132,7 +144,7 @@ def _sync_dir(files: Files, path: str) -> None:
 
 
 def read(files: Files, last_id: int) -> Snapshot | None:
-    """Return the snapshot of that name, or None when it is not a valid one."""
+    """Return the snapshot of that last id, or None if it is not valid."""
     file = files.open(snapshot_path(last_id), write=False, create=False)
     found = decode(read_all(file, file.size(), 0))
     file.close()
@@ -140,9 +152,9 @@ def read(files: Files, last_id: int) -> Snapshot | None:
 
 
 def load(files: Files, rejected: list[str] | None = None) -> Snapshot | None:
-    """Return the newest valid snapshot, or None when there is none.
+    """Return the newest valid snapshot, or None if there is none.
 
-    Invalid ones that are newer are moved to quarantine, never deleted; their new paths are
+    Newer ones that are invalid are moved to quarantine, never deleted; their new paths are
     added to *rejected*.
     """
     for last_id in list_ids(files):

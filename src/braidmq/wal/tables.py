@@ -1,4 +1,4 @@
-"""The bytes around an index's rows: what is appended when a segment is sealed. No file.
+"""The bytes behind an index's rows, appended when its segment is sealed. No file.
 
 0      32                topics_at                row_sums_at  block_sums_at
 +------+-----+-----+-----+--------+---------------+------------+-------------+---------+
@@ -7,8 +7,8 @@
 
 header      as a segment's, with the index's magic and the same first id and created_us
 topics      for each number 1, 2, 3 ... in turn: length u16, name
-numbers     each row's topic once more, so that few bytes tell where one topic's rows are:
-            u8 each with up to 255 topics, u16 with up to 65,535, else u32
+numbers     the topic column once more, so that a reader of one topic finds its rows in few
+            bytes: u8 each with up to 255 topics, u16 with up to 65,535, else u32
 row sums    u32 each, CRC-32C of every 4096 rows (the last block may be shorter)
 block sums  u32 each, CRC-32C of every MiB of the segment file (the last may be shorter)
 
@@ -34,10 +34,10 @@ from braidmq.base.limits import MIB
 from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
 
 TRAILER_MAGIC: Final = b"BRAIDEN2"
-"""Without topic numbers it was BRAIDEND; such an index is written anew."""
+"""An index without topic numbers ended in BRAIDEND; it is rebuilt when it is met."""
 TRAILER_BYTES: Final = 72
 BLOCK_ROWS: Final = 4096
-"""Rows that are read, and verified, at once."""
+"""Rows that are read and verified together."""
 ROW_BLOCK_BYTES: Final = BLOCK_ROWS * ROW_BYTES
 SEGMENT_BLOCK_BYTES: Final = MIB
 
@@ -60,7 +60,7 @@ assert _TRAILER.size == TRAILER_BYTES
 
 
 class Trailer:
-    """What a sealed index says of itself and of its segment."""
+    """The facts that a sealed index ends with, about itself and its segment."""
 
     def __init__(self, rows: int, last_id: int, segment_bytes: int, gap_count: int) -> None:
         self.rows = rows
@@ -79,19 +79,19 @@ _CODES: Final[dict[int, Literal["B", "H", "I"]]] = {1: "B", 2: "H", 4: "I"}
 
 
 def number_bytes(topic_count: int) -> int:
-    """Return how many bytes a topic's number has, of so many topics."""
+    """Return how many bytes a topic number takes if there are *topic_count* topics."""
     return 1 if topic_count < 1 << 8 else 2 if topic_count < 1 << 16 else 4
 
 
 class TopicNumbers:
-    """The topic of each row of an index that grows, in as few bytes as there are topics for."""
+    """The topic number of each row of a growing index, in as few bytes as the numbers allow."""
 
     def __init__(self) -> None:
         self._width = 1
         self._data = bytearray()
 
     def update(self, rows: bytes, topic_count: int) -> None:
-        """Take in the rows that follow those of the last call; so many topics there are now."""
+        """Add the rows that follow those of the last call, now of *topic_count* topics."""
         width = number_bytes(topic_count)
         if width > self._width:
             before = memoryview(self._data).cast(_CODES[self._width])
@@ -137,9 +137,9 @@ def encode_tables(
 
 
 def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
-    """Return the trailer that *data*, the last bytes of an index, is; None when it is none.
+    """Return the trailer in *data*, the last bytes of an index, or None if it is not valid.
 
-    A trailer whose offsets do not fit a file of *file_bytes* is none.
+    Its offsets must fit a file of *file_bytes*: the rest is then read without further checks.
     """
     if len(data) != TRAILER_BYTES or data[-8:] != TRAILER_MAGIC:
         return None
@@ -213,14 +213,14 @@ class BlockSums:
         self.filled = 0
 
     def update(self, data: bytes) -> None:
-        """Take in the bytes that follow those of the last call."""
+        """Add the bytes that follow those of the last call."""
         at = 0
         size = len(data)
         while at < size:
-            piece = data[at : at + self.block_bytes - self.filled]
-            self.last = checksum(piece, self.last)
-            self.filled += len(piece)
-            at += len(piece)
+            part = data[at : at + self.block_bytes - self.filled]
+            self.last = checksum(part, self.last)
+            self.filled += len(part)
+            at += len(part)
             if self.filled == self.block_bytes:
                 self.sums.append(self.last)
                 self.last = 0

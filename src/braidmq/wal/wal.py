@@ -1,17 +1,19 @@
 """The log as one object: append, commit, read back, retain. It joins the other modules.
 
-`append`, `commit`, `sync`, `retain`, `refill_reserve` and `close` belong to one writer thread;
-`read`, `scrub` and `segments` to any. It reads no clock: times are arguments. What is on the
-disk at each step, and what a crash there leaves, is told in docs/log_format.md.
+Threads: `append`, `commit`, `sync`, `retain`, `refill_reserve` and `close` belong to one writer
+thread. `read`, the browsing methods, `scrub`, `verify` and `segments` may be called from any
+thread: they work on an immutable `LogView` that the writer replaces with one assignment.
+
+What is on the disk at each step, and what recovery makes of a crash right after it, is numbered
+at `append`, `commit`, `_rotate`, `_delete` and in `braidmq.wal.snapshots`; docs/log_format.md
+has the whole story. The log reads no clock: times are arguments.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
-from braidmq.base.errors import ConfigError, DamagedLogError, LogFullError, LogPoisonedError
+from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
 from braidmq.base.ids import ID_MAX
-from braidmq.base.limits import KIB, MIB
 from braidmq.wal.browse import Bounds, Browser, Found
 from braidmq.wal.files import FULL_ERRNOS, LOG_DIR, File, Files, write_all
 from braidmq.wal.format import ROW_BYTES, Describe, encode_mark
@@ -20,8 +22,8 @@ from braidmq.wal.maintenance.rebuild import Visit
 from braidmq.wal.maintenance.scrub import Scrubber
 from braidmq.wal.maintenance.watching import Watch, unwatched
 from braidmq.wal.opening import MARK_PATH, Opening, Recovered, start_segment
-from braidmq.wal.policy import FsyncPolicy
-from braidmq.wal.reading import ReadBack, Reader, View
+from braidmq.wal.options import WalOptions
+from braidmq.wal.reading import LogView, ReadBack, Reader
 from braidmq.wal.reserve import Reserve
 from braidmq.wal.retention import Retention
 from braidmq.wal.segment import ActiveSegment, SegmentInfo, segment_path
@@ -29,46 +31,18 @@ from braidmq.wal.stats import WalStats
 
 T = TypeVar("T")
 
-SEGMENT_BYTES_MIN: Final = 4 * KIB
-SEGMENT_BYTES_MAX: Final = 1024 * MIB
-"""A batch may overshoot the size by itself, and index rows hold offsets in 32 bits."""
-
-
-@dataclass(frozen=True, slots=True)
-class WalOptions:
-    """The settings of ``[wal]`` that the log itself obeys.
-
-    `segment_bytes` is where a segment is sealed, at the end of the commit that reaches it;
-    `retention_hours` and `retention_bytes` of 0 are off, both off: nothing is deleted.
-    """
-
-    fsync: str = "always"
-    segment_bytes: int = 64 * MIB
-    retention_hours: float = 168.0
-    retention_bytes: int = 0
-    retention_force: bool = False
-    policy: FsyncPolicy = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Judge the settings.
-
-        Raises:
-            ConfigError: One cannot be used.
-        """
-        object.__setattr__(self, "policy", FsyncPolicy.parse(self.fsync))
-        if not SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX:
-            bounds = f"must be between {SEGMENT_BYTES_MIN} and {SEGMENT_BYTES_MAX}"
-            raise ConfigError("wal.segment_bytes", f"{self.segment_bytes} {bounds}")
-        if self.retention_hours < 0 or self.retention_bytes < 0:
-            raise ConfigError("wal.retention", "limits must not be negative; 0 is off")
-
 
 def _no_clock() -> float:
     return 0.0
 
 
 class Wal:
-    """An append-only log of opaque record bodies. Made by `Wal.open`."""
+    """An append-only log of opaque record bodies. Made by `Wal.open`.
+
+    Three ids say how far the log has come: `next_id` moves when a batch is written, `synced_id`
+    when it is durable, `committed_id` when readers may see it. Both of the latter stay below
+    `next_id`; the fsync policy says how far `committed_id` may run ahead of `synced_id`.
+    """
 
     def __init__(
         self,
@@ -119,12 +93,12 @@ class Wal:
         """Recover the log and return it, ready to grow.
 
         The caller holds the directory's lock. *visit* is called with every verified record
-        above *after_id*, in order; *clock*, in seconds, is only for measuring fsyncs;
-        *watch* is told how far it is.
+        above *after_id*, in order; *clock*, in seconds, only measures fsyncs; *watch* is told
+        the progress.
 
         Raises:
-            DamagedLogError: Accepted data cannot be read. Nothing was changed but indexes.
-            LogFullError: There is no room even to start.
+            DamagedLogError: Committed data cannot be read. Only indexes may have been changed.
+            LogFullError: The disk has no room even to start.
             LogPoisonedError: The disk failed.
         """
         opening = Opening(
@@ -149,33 +123,40 @@ class Wal:
     # Writing.
 
     def append(self, bodies: list[bytes], *, urgent: bool = False) -> None:
-        """Write *bodies* as the records from `next_id` on; `commit` makes them count.
+        """Write *bodies* as the records from `next_id` on; `commit` makes them visible.
 
-        An *urgent* batch may use up the reserve when the disk is full.
+        1. The records are written behind the last one, with one write. *A crash leaves any
+           sectors of them: recovery keeps the valid prefix and quarantines the rest. No one
+           has been told about these records, so both outcomes are right.*
+        2. Their index rows are written, not synced. *Recovery rebuilds the active segment's
+           index in any case.*
+
+        A full disk at either step is undone by `ActiveSegment.roll_back`. An *urgent* batch
+        then uses up the reserve and tries again.
 
         Raises:
-            LogFullError: There is no room. The log is as it was before the call.
-            LogPoisonedError: A write failed; what is on the disk is unknown, and stays so.
+            LogFullError: The disk is full. The log is as it was before the call.
+            LogPoisonedError: A write failed: the content of the disk is unknown from here on.
         """
         self._check()
         if not bodies:
             return
         if not (urgent or self._reserve.is_whole):
-            self.stats.refused_full += 1
+            # Part of the reserve is in use, so the disk is (nearly) full: leave the rest to
+            # acknowledgements, which are what will free space.
             raise LogFullError
         size = self._active.size
         while self._active.next_id == self.next_id:
             try:
-                # Everything before is on the disk: this batch proves it by its fence.
+                # Everything before this batch is durable. The fence on its first record says
+                # so, and lets recovery tell a hole that a power cut left from damage.
                 fence = self.synced_id == self.next_id - 1
                 self._active.append(bodies, self._describe, fence=fence)
             except OSError as error:
                 self._undo_append(error)
                 if not urgent or not self._use_reserve(bodies):
-                    self.stats.refused_full += 1
                     raise LogFullError from error
         self.next_id = self._active.next_id
-        self.stats.appends += 1
         self.stats.records += len(bodies)
         self.stats.batches.add(len(bodies))
         self.stats.bytes += self._active.size - size
@@ -191,16 +172,20 @@ class Wal:
     def _use_reserve(self, bodies: list[bytes]) -> bool:
         wanted = sum(map(len, bodies)) + len(bodies) * 2 * ROW_BYTES
         try:
-            released = self._reserve.release(wanted)
+            return self._reserve.release(wanted)
         except OSError as error:
             self._fail("shortening the reserve", error)
-        self.stats.urgent_from_reserve += released
-        return released
 
     def commit(self, now_us: int) -> int:
-        """Make what was appended count, as the fsync policy says; return `committed_id`.
+        """Commit everything that was appended, as the policy says; return `committed_id`.
 
-        Seals the segment and starts the next one when it has reached its size.
+        1. If the policy asks for it, the segment is fdatasynced. *From here on the records
+           survive a power cut; before, any part of them may be gone.*
+        2. The durable mark is written, not synced. *If it is lost, an older mark takes its
+           place. The mark is a lower bound: an old one only makes recovery recognise less
+           damage, never call good data bad.*
+        3. `committed_id` moves: readers see the records, the caller may answer publishers.
+        4. A segment that has reached its size is rotated, see `_rotate`.
 
         Raises:
             LogPoisonedError: The outcome of what was appended since the last commit is unknown.
@@ -215,10 +200,10 @@ class Wal:
         return self.committed_id
 
     def sync(self) -> int:
-        """Force everything that was appended to the disk, whatever the policy, and commit it.
+        """Sync and commit everything that was appended, whatever the policy says.
 
         Raises:
-            LogPoisonedError: What was not yet synced has an unknown outcome.
+            LogPoisonedError: The outcome of what was not yet synced is unknown.
         """
         self._check()
         if self.synced_id != self.next_id - 1:
@@ -237,20 +222,21 @@ class Wal:
         try:
             write_all(self._mark, encode_mark(self.synced_id), 0)
         except OSError as error:
-            # A file system that copies on write may lack room even for this; the mark is only
-            # a hint that lags until the next sync.
+            # A copy-on-write file system may lack room even to overwrite twelve bytes. The
+            # mark is a lower bound, so an old one does no harm until the next sync.
             if error.errno not in FULL_ERRNOS:
                 self._fail("write of the durable mark", error)
-            self.stats.marks_skipped += 1
 
     def _publish(self) -> None:
         if self.committed_id != self.next_id - 1:
             self.committed_id = self.next_id - 1
             self._view = self._make_view()
 
-    def _make_view(self) -> View:
+    def _make_view(self) -> LogView:
+        # Readers take `self._view` without a lock. All of it is made before the one assignment
+        # that publishes it, and nothing in it changes afterwards but by growing behind it.
         active = self._active
-        return View(
+        return LogView(
             self._sealed,
             active.info(sealed=False),
             active.file,
@@ -259,7 +245,18 @@ class Wal:
         )
 
     def _rotate(self, now_us: int) -> None:
-        """Seal the segment and start the next; without room for that, go on with this one."""
+        """Seal the active segment and start the next; on a full disk keep this one.
+
+        1. The segment is fdatasynced, if the policy has not done it. *So a sealed segment is
+           never torn: anything invalid in one is damage.*
+        2. Tables and trailer are appended to its index, not synced. *Torn or missing: the
+           index is rebuilt from the segment.*
+        3. The new segment is created, its header and then its name are synced. *In between,
+           the file may be missing (the old segment is still the last one), empty, or have a
+           torn header: `Opening._heal_header` finishes the job, since records are written to
+           it only after both syncs.*
+        4. The new index is created, not synced. *Missing: rebuilt.*
+        """
         if self.synced_id != self.next_id - 1:
             self._sync()
         try:
@@ -274,12 +271,13 @@ class Wal:
         self._sealed = (*self._sealed, self._active.info(sealed=True))
         self._active = successor
         self._view = self._make_view()
-        self.stats.rotations += 1
 
     def _postpone_rotation(self, error: OSError) -> None:
         if error.errno not in FULL_ERRNOS:
             self._fail("rotation", error)
         try:
+            # The new segment must be gone before the old one grows again: a start that found
+            # both would take the old one for sealed, with records behind its end.
             for path in (index_path(self.next_id), segment_path(self.next_id)):
                 if self._files.exists(path):
                     self._files.unlink(path)
@@ -287,15 +285,14 @@ class Wal:
             self._active.unseal_index()
         except OSError as worse:
             self._fail("undoing a rotation", worse)
-        self.stats.rotations_postponed += 1
 
     def refill_reserve(self) -> bool:
-        """Make the reserve whole again if there is room; return whether it is.
+        """Refill the reserve if the disk has room; return whether it is whole.
 
-        Publishing resumes when it is. Cheap to call when nothing is missing.
+        Publishing resumes once it is. Cheap to call when nothing is missing.
 
         Raises:
-            LogPoisonedError: The log was poisoned, or is now.
+            LogPoisonedError: The log was poisoned before, or the disk failed now.
         """
         self._check()
         try:
@@ -304,11 +301,11 @@ class Wal:
             self._fail("allocating the reserve", error)
 
     def retain(self, needed_id: int, now_us: int, *, recovery_id: int = ID_MAX) -> list[str]:
-        """Delete the sealed segments that nobody needs any more; return their paths.
+        """Delete the sealed segments that are no longer needed; return their paths.
 
-        Ids from *needed_id* on are needed by a reader (`retention_force` overrules it), ids
-        from *recovery_id* on by recovery, which nothing overrules: pass the oldest kept
-        snapshot's last id + 1.
+        Readers need the ids from *needed_id* on; `retention_force` overrides them. Recovery
+        needs those from *recovery_id* on, the last id of the oldest kept snapshot + 1; nothing
+        overrides that, because the newest snapshot may turn out to be invalid.
 
         Raises:
             LogPoisonedError: A deletion failed.
@@ -325,19 +322,25 @@ class Wal:
             self._sealed = self._sealed[1:]
             self._view = self._make_view_of_sealed()
             self._delete(segment)
-            self.stats.segments_deleted += 1
-            self.stats.segments_forced += segment.last_id >= needed_id
         return [segment.path for segment in expired]
 
-    def _make_view_of_sealed(self) -> View:
+    def _make_view_of_sealed(self) -> LogView:
+        # The active part stays as it was: retention must not commit what was only appended.
         view = self._view
-        return View(self._sealed, view.active, view.file, view.index, view.committed_id)
+        return LogView(self._sealed, view.active, view.file, view.index, view.committed_id)
 
     def _delete(self, segment: SegmentInfo) -> None:
+        """Delete a sealed segment that has left the view already.
+
+        1. The segment is removed first. *A reader with an older view that found the segment
+           without its index would rebuild the index.*
+        2. The directory is synced before the next segment is removed. *Otherwise a power cut
+           could keep an older segment and lose a younger one: a hole, that is, damage.*
+        3. The index is removed, not synced. *One that comes back is an orphan, which the next
+           start removes.*
+        """
         try:
-            # The segment first: a reader that finds no index would make a new one of it.
             self._files.unlink(segment.path)
-            # One at a time: a crash must never leave an older segment without a younger one.
             self._files.sync_dir(LOG_DIR)
             index = index_path(segment.first_id)
             if self._files.exists(index):
@@ -347,7 +350,7 @@ class Wal:
             self._fail("deleting a segment", error)
 
     def close(self) -> None:
-        """Sync unless poisoned, and let go of the files.
+        """Sync unless poisoned, and close the files.
 
         Raises:
             LogPoisonedError: The last sync failed.
@@ -382,14 +385,14 @@ class Wal:
     ) -> ReadBack:
         """Return committed records above *after_id*, verified, in order.
 
-        Only those of *topic* (None: all) and of *priority* (-1: any), at most up to the id
-        *up_to*, *count_max* of them with bodies of *bytes_max* together; at least one when
-        there is one.
+        Only those of *topic* (None: all) and *priority* (-1: any), up to the id *up_to*, at
+        most *count_max* of them with bodies of *bytes_max* in total; a single record that is
+        larger than *bytes_max* is returned alone.
 
         Raises:
             DamagedLogError: A committed record cannot be read.
-            LogFullError: An index must be rebuilt and there is no room for it.
-            LogPoisonedError: An index must be rebuilt and cannot be written.
+            LogFullError: An index must be rebuilt, and the disk is full.
+            LogPoisonedError: An index must be rebuilt, and writing it failed.
         """
         return self._on_view(
             lambda view: self._reader.read(
@@ -411,14 +414,16 @@ class Wal:
         """Return the id from which on no message is older than *time_us*; raises as `read`."""
         return self._on_view(lambda view: self._browser.first_at(view, time_us))
 
-    def _on_view(self, read: Callable[[View], T]) -> T:
-        """Read of the log as it is now, and again when retention took something meanwhile."""
+    def _on_view(self, read: Callable[[LogView], T]) -> T:
+        """Call *read* with the current view; repeat if retention deleted a segment of it."""
         while True:
             view = self._view
             try:
                 return read(view)
             except FileNotFoundError as error:
-                if view.first_id == self._view.first_id:  # it was not retention
+                # Retention replaces the view before it removes a file. If the view starts
+                # where it did, something else took the segment.
+                if view.first_id == self._view.first_id:
                     raise DamagedLogError(
                         segment_path(view.first_id),
                         offset=0,
@@ -428,9 +433,9 @@ class Wal:
                     ) from error
 
     def scrub(self, bytes_max: int) -> int:
-        """Verify the next *bytes_max* bytes (about) of the sealed segments, round and round.
+        """Verify about *bytes_max* more bytes of the sealed segments, in an endless round.
 
-        Returns how many were verified; 0 when nothing is sealed.
+        Returns how many bytes were verified; 0 if no segment is sealed.
 
         Raises:
             DamagedLogError: A sealed segment is damaged.
@@ -438,7 +443,7 @@ class Wal:
         return self._scrubber.scrub(self._view, bytes_max)
 
     def verify(self, segment: SegmentInfo) -> None:
-        """Verify all of a sealed segment; one that retention has taken is nobody's business.
+        """Verify all of a sealed segment; do nothing if retention has deleted it.
 
         Raises:
             DamagedLogError: It is damaged.
@@ -450,13 +455,13 @@ class Wal:
                 raise
 
     def segments(self) -> list[SegmentInfo]:
-        """Return all segments in order; the last is the one that grows."""
+        """Return all segments in order; the last is the active one."""
         view = self._view
         return [*view.sealed, view.active]
 
     @property
     def first_id(self) -> int:
-        """The lowest id that the log still has, or will have."""
+        """The lowest id that the log still holds; in an empty log, the next one."""
         return self._view.first_id
 
     @property
@@ -471,5 +476,5 @@ class Wal:
 
     @property
     def reserve_is_whole(self) -> bool:
-        """Whether publishing is possible as far as the reserve is concerned."""
+        """Whether the reserve allows publishing; acknowledgements are allowed in any case."""
         return self._reserve.is_whole

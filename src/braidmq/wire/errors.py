@@ -1,11 +1,12 @@
-"""What a peer's bytes can do wrong so badly that the connection cannot go on.
+"""Errors in a peer's bytes after which the connection cannot go on.
 
     WireError
     |-- FrameTooLargeError      the peer announced more than we will hold
     |-- MalformedFrameError     the header holds a value that the format forbids
     `-- MalformedPayloadError   a payload does not have the layout of its frame type
 
-Once a frame error was raised the framing is lost: answer what came before, then close.
+Once a frame error was raised the framing is lost: no one can tell where the next frame starts.
+Answer the frames that came before, then close.
 """
 
 from braidmq.base.errors import BraidError

@@ -289,7 +289,7 @@ class Peer(QuicConnectionProtocol):
         assert self.running is not None
         engine = self.running.daemon.status.engine
         assert engine is not None
-        followers = engine.broker.deliverer.followers.values()
+        followers = engine.broker.followers.by_id.values()
         return engine.is_committed() and not any(one.reading for one in followers)
 
     def say(self, stream_id: int, data: bytes, *, ends: bool = False) -> None:

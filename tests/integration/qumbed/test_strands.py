@@ -146,7 +146,7 @@ async def test_what_no_frame_can_carry_is_a_dead_letter(
         await one.expect_silence()
 
     assert 2 == core(broker).stats.dead_lettered
-    assert 2 == core(broker).deliverer.queues["dlq.t"].waiting()
+    assert 2 == core(broker).queues.by_name["dlq.t"].waiting()
 
 
 async def test_a_dead_letter_that_no_frame_can_carry_is_dropped(

@@ -227,7 +227,7 @@ def _is_unsure(broker: RunningBroker) -> bool:
     """Whether something is on its way of which nobody knows that it has arrived."""
     engine = broker.daemon.status.engine
     assert engine is not None
-    followers = engine.broker.deliverer.followers.values()
+    followers = engine.broker.followers.by_id.values()
     return any(one.sent_id() < one.cursor for one in followers)
 
 

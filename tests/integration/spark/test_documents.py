@@ -26,8 +26,8 @@ from tests.docs.test_snippets import (
     script_of,
     serving,
 )
+from tests.integration.cli.brokers import Broker
 from tests.integration.spark.terminals import Terminal
-from tests.unit.cli.brokers import Broker
 
 pytestmark = [
     pytest.mark.slow,

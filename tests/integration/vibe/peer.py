@@ -167,16 +167,13 @@ def is_quiet(running: RunningBroker) -> bool:
     """Say whether the broker waits for nothing of its own: no commit, and no read."""
     engine = running.daemon.status.engine
     assert engine is not None
-    deliverer = engine.broker.deliverer
-    read = list(deliverer.lanes.values())
-    for queue in deliverer.queues.values():
-        read += [consumer.subscription for consumer in queue.consumers]
-    return engine.is_committed() and not any(one.reading for one in read)
+    read = engine.broker.queues.all_channels()
+    return engine.is_committed() and not any(one.position.reading for one in read)
 
 
 async def until_subscribers(running: RunningBroker, queue: str, count: int) -> None:
     """Wait until the broker knows who has come and gone."""
-    found = core(running).deliverer.queues[queue]
+    found = core(running).queues.by_name[queue]
     await until(lambda: len(found.consumers) == count)
 
 

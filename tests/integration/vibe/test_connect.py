@@ -218,7 +218,7 @@ async def test_a_pattern_goes_no_further_than_it_says(dialect: str) -> None:
         assert NOT_ALLOWED == (await writer.ask(PUBLISH, "others", b"1")).error
         assert NOT_ALLOWED == (await reader.ask(SUBSCRIBE, "others")).error
         assert NOT_ALLOWED == (await reader.ask(QUEUE_INFO, "others")).error
-        assert {} == core(broker).deliverer.queues
+        assert {} == core(broker).queues.by_name
 
 
 async def test_auto_create_needs_only_publish_or_subscribe(dialect: str) -> None:
@@ -231,7 +231,7 @@ async def test_auto_create_needs_only_publish_or_subscribe(dialect: str) -> None
         assert PUBLISH_ACK == (await writer.ask(PUBLISH, "orders.a", b"1")).kind
         assert SUBSCRIBE_ACK == (await reader.ask(SUBSCRIBE, "orders.b")).kind
 
-        assert {"orders.a", "orders.b"} == set(core(broker).deliverer.queues)
+        assert {"orders.a", "orders.b"} == set(core(broker).queues.by_name)
 
 
 async def test_connect_again_re_authenticates(dialect: str) -> None:

@@ -43,7 +43,7 @@ async def fill(peer: Peer, strategy: str, size: int = 2) -> None:
 
 
 def is_blocked(running: RunningBroker) -> bool:
-    return bool(core(running).deliverer.queues["q"].blocked)
+    return bool(core(running).queues.by_name["q"].blocked)
 
 
 async def test_drop_oldest_makes_room(broker: RunningBroker, dialect: str) -> None:
@@ -196,8 +196,8 @@ async def test_unsubscribe_goes_on_behind_a_blocked_publish(
         await peer.subscribe("work")
         await fill(peer, "BlockPublisher")
         peer.send(peer.frame(PUBLISH, "m2", "q", b"2"), peer.frame(UNSUBSCRIBE, "u", "work"))
-        deliverer = core(broker).deliverer
-        await until(lambda: not deliverer.queues["work"].consumers)
+        queues = core(broker).queues
+        await until(lambda: not queues.by_name["work"].consumers)
         assert is_blocked(broker)
         assert b"" == peer.unread
         await other.subscribe("q")

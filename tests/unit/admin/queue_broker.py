@@ -39,7 +39,7 @@ async def publish(broker: RunningBroker, queue: str, *payloads: bytes, **options
     """Publish as a strand does, and wait for the commit."""
     engine = engine_of(broker)
     put(engine, queue, *payloads, **options)
-    await engine.waiters.committed(engine.broker.fence())
+    await engine.waiters.committed(engine.broker.barrier())
 
 
 async def bury(
@@ -48,7 +48,7 @@ async def bury(
     """Make dead letters of messages of *queue*, and wait for the commit."""
     engine = engine_of(broker)
     put_letters(engine, queue, *payloads, letters=letters, priority=priority)
-    await engine.waiters.committed(engine.broker.fence())
+    await engine.waiters.committed(engine.broker.barrier())
 
 
 def put(engine: Engine, queue: str, *payloads: bytes, **options: int) -> None:
@@ -64,7 +64,7 @@ def put_letters(
     topic = engine.broker.topics.get(letters or f"dlq.{queue}")
     assert topic is not None
     if topic.queue is None:
-        engine.broker.deliverer.declare_letters(topic, engine.now_us())
+        engine.broker.queues.declare_letters(topic, engine.now_us())
     for payload in payloads:
         message = _message(engine, queue, payload, priority=priority)
         message.headers = encode({MESSAGE_ID: f"id-{payload[:20].decode()}", "trace": "t"})

@@ -16,7 +16,7 @@ def test_queues_letters_and_subscriptions_count(world: World) -> None:
     broker = world.engine.broker
 
     assert Backlog(3, 1) == walk(broker)
-    assert {"dlq.q"} == set(letter_queues(broker.deliverer.queues))
+    assert {"dlq.q"} == set(letter_queues(broker.queues.by_name))
 
 
 @pytest.mark.asyncio
@@ -29,9 +29,9 @@ async def test_the_lag_of_a_subscription_that_is_behind_is_an_upper_bound() -> N
         await peer.subscribe("t")
         await peer.publish("t", *5 * [b"x"])
         engine = engine_of(broker)
-        (subscription,) = engine.broker.subscriptions.values()
+        (subscription,) = engine.broker.subscriptions.by_id.values()
 
-        assert subscription.behind
+        assert subscription.position.behind
         assert 5 == lag_of(subscription)
         assert 5 == walk(engine.broker).waiting
 

@@ -8,7 +8,7 @@ from tests.unit.admin.world import ADMIN, ADMIN_KEY, ORDERS, World, names_by_pag
 
 
 def queues(world: World) -> list[str]:
-    return list(world.engine.broker.deliverer.queues)
+    return list(world.engine.broker.queues.by_name)
 
 
 def test_a_queue_is_shown_with_the_options_that_declare_it(
@@ -208,7 +208,7 @@ def test_an_option_that_only_the_broker_can_judge_is_400_too(client: TestClient)
 
 def test_a_broker_that_cannot_commit_is_503(client: TestClient, world: World) -> None:
     """With the reason in one line."""
-    world.engine.broker.refusal = "no space left on the log's disk"
+    world.engine.broker.admission.log_refuses("no space left on the log's disk")
     answer = client.post("/api/queues", headers=ADMIN, json={"name": "a"})
 
     assert (503, {"error": "no space left on the log's disk"}) == (

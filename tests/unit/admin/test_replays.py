@@ -163,10 +163,10 @@ async def test_a_log_that_refuses_is_told() -> None:
     """Before anything is sent back; and the letters stay."""
     world = World()
     world.bury("orders", b"1")
-    world.engine.broker.refusal = "no space left on the log's disk"
+    world.engine.broker.admission.log_refuses("no space left on the log's disk")
     with pytest.raises(UnavailableError, match="no space left"):
         await world.status.replays.replay("dlq.orders", None)
-    world.engine.broker.refusal = ""
+    world.engine.broker.admission.log_accepts()
 
     assert ["id-1"] == await ids(world, "dlq.orders")
 
@@ -219,7 +219,7 @@ async def test_any_letter_is_sent_back_however_many_wait_before_it() -> None:
         await status.replays.replay_one("dlq.orders", offsets[number])
         with pytest.raises(UnknownThingError, match="no such letter"):
             await status.replays.replay_one("dlq.orders", offsets[number])
-    assert [] == list(world.engine.broker.deliverer.queues["dlq.orders"].lanes[0].ready)
+    assert [] == list(world.engine.broker.queues.by_name["dlq.orders"].lanes[0].ready)
     world = World(world.disk, **SMALL_WINDOW)
     status = world.status
     left = named([*payloads[1:10], *payloads[11:19]])

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from braidmq.admin.http.app import build_app
 from braidmq.admin.status import Status
 from braidmq.base.errors import BraidError
-from braidmq.broker.backlog import ReadRequest
+from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.server.access.keys import KeyRing, hash_key
 from braidmq.server.config.config import Config
 from braidmq.server.engine.engine import Engine
@@ -153,13 +153,13 @@ class World:
 
     def declare(self, *names: str, **options: object) -> None:
         """Declare queues, committed."""
-        deliverer = self.engine.broker.deliverer
+        queues = self.engine.broker.queues
         for name in names:
             topic = self.engine.broker.topics.get(name)
             assert topic is not None
             given = QueueOptions(**options)  # type: ignore[arg-type]  # as the test gives them
-            policy = declared_policy(name, given, deliverer.new_policy(name))
-            deliverer.declare(topic, policy, self.engine.now_us())
+            policy = declared_policy(name, given, queues.new_policy(name))
+            queues.declare(topic, policy, self.engine.now_us())
         self.settle()
 
 

@@ -8,7 +8,8 @@ import setup
 from braidmq.base import build
 
 HOT = [
-    "braidmq.broker.retry",
+    "braidmq.base.strict_json",
+    "braidmq.broker.delivery.retry",
     "braidmq.server.strands.blip",
     "braidmq.server.engine.connection",
     "braidmq.server.strands.qumbed.stream",
@@ -19,6 +20,7 @@ HOT = [
     "braidmq.wire.blip.messages",
     "braidmq.wire.qumbed.messages",
     "braidmq.wire.qumbed.session",
+    "braidmq.wire.vibe.json_payload",
     "braidmq.wire.vibe.messages",
 ]
 COLD = [
@@ -29,7 +31,7 @@ COLD = [
     "braidmq.wal.disk",
     "braidmq.wire.errors",
     "braidmq.wire.frames",
-    "braidmq.wire.vibe.json_payload",
+    "braidmq.wire.vibe.compression",
 ]
 
 

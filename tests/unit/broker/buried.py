@@ -1,8 +1,8 @@
 """What tests of replays share: a queue of dead letters, and how many of them are sent back."""
 
 from braidmq.broker import dead_letters, headers
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.policy import Policy
-from braidmq.broker.queues import Queue
 from tests.unit.broker.drive import Drive
 
 
@@ -24,13 +24,13 @@ def buried(
     consumer = drive.join(queue)
     while entries := drive.taken(consumer):
         for entry in entries:
-            drive.broker.deliverer.reject(entry, dead_letters.REJECTED, drive.now_us)
+            drive.broker.queues.reject(entry, dead_letters.REJECTED, drive.now_us)
     drive.leave(consumer)
     drive.commit()
     return drive.queue(policy.dead_letter_name or "dlq.q")
 
 
 def replay(drive: Drive, letters: Queue, count: int) -> None:
-    drive.broker.deliverer.replay(letters, count, drive.now_us)
+    drive.broker.queues.replay(letters, count, drive.now_us)
     drive.serve_reads()
     drive.commit()

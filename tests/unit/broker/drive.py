@@ -7,13 +7,14 @@ from typing import Final
 
 from braidmq.broker import headers, records, state
 from braidmq.broker.authorize import Principal
-from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import DELIVERED, WAIT, Broker
 from braidmq.broker.dedup import HEADER, NEW
+from braidmq.broker.delivery.backlog import ReadRequest
+from braidmq.broker.delivery.channels import Channel, Delivery, Entry, Holder, Peer
+from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.policy import Policy
-from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Consumer, Delivery, Entry, Peer, Subscription
 from braidmq.broker.topics import PRIORITY_NORMAL, Message, Pending, Topic
 
 MS: Final = 1_000
@@ -119,40 +120,39 @@ class Drive:
 
     def declare(self, name: str, policy: Policy | None = None) -> Queue:
         """Make a queue, committed."""
-        declared = policy or self.broker.deliverer.new_policy(name)
-        queue = self.broker.deliverer.declare(self.topic(name), declared, self.now_us)
+        declared = policy or self.broker.queues.new_policy(name)
+        queue = self.broker.queues.declare(self.topic(name), declared, self.now_us)
         self.commit()
         return queue
 
     def queue(self, name: str) -> Queue:
-        return self.broker.deliverer.queues[name]
+        return self.broker.queues.by_name[name]
 
     def join(
         self, queue: Queue, prefetch: int = 100, *, name: str = "ada", peer: Peer | None = None
-    ) -> Consumer:
+    ) -> QueueConsumer:
         """Consume a queue, and have its backlog read."""
-        deliverer = self.broker.deliverer
-        consumer = deliverer.join(peer or peer_of(name), queue, prefetch)
-        deliverer.pump_queue(queue, self.now_us)
+        queues = self.broker.queues
+        consumer = queues.join(peer or peer_of(name), queue, prefetch)
+        queues.pump(queue, self.now_us)
         self.serve_reads()
         return consumer
 
-    def leave(self, consumer: Consumer, *, counted: bool = False) -> None:
-        assert consumer.queue is not None
-        consumer.peer.consumers.pop(consumer.queue.id, None)
-        self.broker.deliverer.leave_queue(consumer, self.now_us, counted=counted)
+    def leave(self, consumer: QueueConsumer, *, counted: bool = False) -> None:
+        consumer.peer.queue_consumers.pop(consumer.queue.id, None)
+        self.broker.queues.leave(consumer, self.now_us, counted=counted)
 
-    def taken(self, consumer: Consumer) -> list[Entry]:
+    def taken(self, consumer: QueueConsumer) -> list[Entry]:
         """Take what was pushed to a queue's consumer, and is to be acknowledged."""
         return [d.entry for d in self.pushed(consumer) if d.entry is not None]
 
-    def ack_all(self, consumer: Consumer) -> list[int]:
+    def ack_all(self, consumer: QueueConsumer) -> list[int]:
         """Acknowledge what was pushed until nothing more comes; return the ids."""
         ids: list[int] = []
         while entries := self.taken(consumer):
             for entry in entries:
                 ids.append(entry.id)
-                self.broker.deliverer.acknowledge(entry, self.now_us)
+                self.broker.queues.acknowledge(entry, self.now_us)
             self.serve_reads()
         return ids
 
@@ -196,13 +196,13 @@ class Drive:
         self.broker.credit(consumer, count, CORRELATION_ID, self.now_us)
         return self.pushed_ids(consumer)
 
-    def pushed(self, consumer: Consumer) -> list[Delivery]:
+    def pushed(self, consumer: Holder) -> list[Delivery]:
         """Take what was pushed to the consumer's peer, as if it were sent at once."""
         taken = consumer.peer.deliveries
         consumer.peer.deliveries = []
         return taken
 
-    def pushed_ids(self, consumer: Consumer) -> list[int]:
+    def pushed_ids(self, consumer: Holder) -> list[int]:
         return [delivery.message.id for delivery in self.pushed(consumer)]
 
     def ack(self, consumer: Consumer, tag: int) -> int:
@@ -214,7 +214,7 @@ class Drive:
     def ack_once(self, consumer: Consumer, tag: int) -> int:
         return self.broker.acknowledge(consumer, tag, self.now_us)
 
-    def disconnect(self, consumer: Consumer) -> None:
+    def disconnect(self, consumer: Holder) -> None:
         self.broker.detach(consumer.peer, self.now_us)
 
     # The log.
@@ -227,7 +227,7 @@ class Drive:
 
     def commit(self) -> None:
         """Commit all that was accepted, and read back what is wanted."""
-        self.broker.fence()
+        self.broker.barrier()
         while self.batch is not None or self.broker.wants_commit():
             self.commit_batch()
         self.serve_reads()
@@ -298,7 +298,7 @@ class Drive:
     # What is there.
 
     def subscription(self, subscription_id: int) -> Subscription:
-        return self.broker.subscriptions[subscription_id]
+        return self.broker.subscriptions.by_id[subscription_id]
 
     def dead_letters(self, topic: str) -> list[records.StoredMessage]:
         """Return the committed dead letters of *topic*, in order."""
@@ -308,6 +308,6 @@ class Drive:
         return [letter for letter in found if letter.topic == topic]
 
 
-def entries_of(subscription: Subscription) -> int:
+def entries_of(subscription: Channel) -> int:
     """Return how many messages the subscription holds in memory."""
     return len(subscription.ready) + len(subscription.in_flight) + len(subscription.volatile)

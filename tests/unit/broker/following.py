@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from braidmq.broker.followers import Follower, mark
+from braidmq.broker.delivery.channels import Peer
+from braidmq.broker.delivery.followers import Follower
+from braidmq.broker.marks import mark
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Peer
 from braidmq.broker.topics import Message
 from tests.unit.broker.drive import Drive, S, peer_of
 

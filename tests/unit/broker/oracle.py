@@ -6,8 +6,8 @@ as long as nothing has ended it.
 
 from dataclasses import dataclass, field
 
+from braidmq.broker.delivery.channels import Delivery, Peer
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Delivery, Peer
 
 
 @dataclass

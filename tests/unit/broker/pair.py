@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from braidmq.broker import dead_letters, headers, records
 from braidmq.broker.broker import MAINTENANCE_US
+from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Consumer, Subscription
 from tests.unit.broker.drive import Drive, peer_of
 from tests.unit.broker.oracle import Checkpoint, Known, Oracle, Sub
 
@@ -99,7 +99,7 @@ class Pair(RuleBasedStateMachine):
     def absorb_one(self, consumer: Consumer) -> bool:
         peer = consumer.peer
         sub = self.sub_of(consumer)
-        loaded_id = consumer.subscription.cursor
+        loaded_id = consumer.subscription.position.cursor
         if not peer.deliveries or not self.oracle.allows(
             sub, peer, peer.deliveries[0], loaded_id
         ):
@@ -135,7 +135,7 @@ class Pair(RuleBasedStateMachine):
         now_us = self.drive.now_us
         for sub in self.started():
             lease_us = self.limits.lease_us if sub.qos else self.limits.lease_qos0_us
-            if sub.id in self.drive.broker.subscriptions:
+            if sub.id in self.drive.broker.subscriptions.by_id:
                 last_us = max(sub.used_at_most_us + lease_us, self.refusing_us)
                 assert now_us <= last_us + 2 * MAINTENANCE_US
             else:
@@ -164,13 +164,13 @@ class Pair(RuleBasedStateMachine):
                     # Nothing wakes the broker at the moment at which a message expires.
                     self.drive.broker.resume(consumer.peer, self.drive.now_us)
                     self.absorb()
-                if consumer.credit and not consumer.subscription.reading:
+                if consumer.credit and not consumer.subscription.position.reading:
                     self.check_is_empty(consumer)
 
     def the_broker_holds_what_it_says(self) -> None:
         broker = self.drive.broker
         held_bytes = 0
-        for subscription in broker.subscriptions.values():
+        for subscription in broker.subscriptions.by_id.values():
             assert len(subscription.ready) <= self.limits.window
             assert len(subscription.volatile) <= self.limits.window
             assert subscription.in_flight.count <= self.limits.window
@@ -179,14 +179,14 @@ class Pair(RuleBasedStateMachine):
             assert len(subscription.in_flight) <= self.limits.window + parked
             assert bytes_of(subscription) == subscription.held_bytes
             held_bytes += subscription.held_bytes
-        assert held_bytes == broker.deliverer.windows.held_bytes
-        assert {s.id for s in self.started()} == set(broker.subscriptions)
+        assert held_bytes == broker.dispatch.windows.held_bytes
+        assert {s.id for s in self.started()} == set(broker.subscriptions.by_id)
 
     def counters_agree(self) -> None:
         oracle = self.oracle
         broker = self.drive.broker
         held = {s.id: len(s.held) for s in oracle.subs.values() if s.held}
-        flying = {s.id: s.in_flight.count for s in broker.subscriptions.values()}
+        flying = {s.id: s.in_flight.count for s in broker.subscriptions.by_id.values()}
         assert held == {i: count for i, count in flying.items() if count}
         assert sum(held.values()) == broker.in_flight_count()
         stats = broker.stats
@@ -203,8 +203,8 @@ class Pair(RuleBasedStateMachine):
             if sub.qos == 1:
                 assert [] == self.oracle.alive(sub)
                 assert [] == self.oracle.doomed(sub)
-                assert 0 == bytes_of(broker.subscriptions[sub.id]) - volatile_bytes(
-                    broker.subscriptions[sub.id]
+                assert 0 == bytes_of(broker.subscriptions.by_id[sub.id]) - volatile_bytes(
+                    broker.subscriptions.by_id[sub.id]
                 )
         for name in TOPICS:
             ids = [i for i, m in self.oracle.messages.items() if m.topic == name]

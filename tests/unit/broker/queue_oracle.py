@@ -7,6 +7,7 @@ ended it. Competing consumers share one `View`; each subscriber of a fan-out has
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from braidmq.broker.delivery.queues import QueueConsumer
 from braidmq.broker.policy import (
     DROP_OLDEST,
     FAN_OUT_WITH_ACK,
@@ -15,7 +16,6 @@ from braidmq.broker.policy import (
     Policy,
 )
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Consumer
 
 Cause = tuple[str, int]
 """How a message ended, and which letter or which subscriber's word it was."""
@@ -38,14 +38,14 @@ class View:
     open: set[int] = field(default_factory=set)
     ever: set[int] = field(default_factory=set)  # all that was its business
     attempts: dict[int, int] = field(default_factory=dict)  # of what was handed out
-    held: dict[int, tuple[Consumer, int]] = field(default_factory=dict)  # and until when
+    held: dict[int, tuple[QueueConsumer, int]] = field(default_factory=dict)  # and until when
     aside: dict[int, int] = field(default_factory=dict)  # with nobody, until when
     is_exact: bool = True  # the broker can count it without having read it
 
     def waiting(self) -> int:
         return len(self.open) - len(self.held)
 
-    def held_by(self, consumer: Consumer) -> list[int]:
+    def held_by(self, consumer: QueueConsumer) -> list[int]:
         return [i for i, (holder, _) in self.held.items() if holder is consumer]
 
 
@@ -73,7 +73,7 @@ class QueueOracle:
         self.letters: dict[int, tuple[View, int]] = {}  # of pending dead letters, by their ids
         self.peak: dict[int, int] = {}  # how often one consumer was given it at most
         self.volatile: dict[int, list[bytes]] = {lane: [] for lane in (3, 2, 1, 0)}
-        self.views: dict[Consumer, View] = {}
+        self.views: dict[QueueConsumer, View] = {}
         self.numbers = 0
         self.shared = self.new_view()
         self.durable = Picture(0, {}, {})
@@ -87,7 +87,7 @@ class QueueOracle:
         self.numbers += 1
         return View(self.numbers)
 
-    def view_of(self, consumer: Consumer) -> View:
+    def view_of(self, consumer: QueueConsumer) -> View:
         return self.views[consumer] if self.is_fan_out else self.shared
 
     def all_views(self) -> list[View]:
@@ -127,7 +127,7 @@ class QueueOracle:
     def is_spent(self, view: View, message_id: int) -> bool:
         return view.attempts.get(message_id, 0) >= self.policy.max_attempts
 
-    def is_isolated(self, view: View, consumer: Consumer) -> bool:
+    def is_isolated(self, view: View, consumer: QueueConsumer) -> bool:
         return any(self.is_spent(view, i) for i in view.held_by(consumer))
 
     def lane_of(self, message_id: int) -> int:
@@ -138,7 +138,7 @@ class QueueOracle:
 
     # What may happen.
 
-    def next_for(self, consumer: Consumer, loaded: dict[int, int] | None) -> int:
+    def next_for(self, consumer: QueueConsumer, loaded: dict[int, int] | None) -> int:
         """Return what the consumer must get next of what is *loaded* (None: all), or 0."""
         view = self.view_of(consumer)
         if self.is_isolated(view, consumer):
@@ -198,7 +198,7 @@ class QueueOracle:
             view.open.add(message_id)
             view.ever.add(message_id)
 
-    def deliver(self, consumer: Consumer, message_id: int) -> None:
+    def deliver(self, consumer: QueueConsumer, message_id: int) -> None:
         view = self.view_of(consumer)
         tried = view.attempts[message_id] = view.attempts.get(message_id, 0) + 1
         self.peak[message_id] = max(self.peak.get(message_id, 0), tried)
@@ -225,7 +225,7 @@ class QueueOracle:
             self.give_back(view, [i for i, (_, due) in view.held.items() if due <= self.now_us])
             self.give_back(view, [i for i, due in view.aside.items() if due <= self.now_us])
 
-    def join(self, consumer: Consumer) -> None:
+    def join(self, consumer: QueueConsumer) -> None:
         """A new subscriber has all that nobody has acknowledged and nobody else has to."""
         if not self.is_fan_out:
             self.views[consumer] = self.shared
@@ -238,7 +238,7 @@ class QueueOracle:
         view.is_exact = not self.views
         self.views[consumer] = view
 
-    def leave(self, consumer: Consumer, *, counted: bool) -> None:
+    def leave(self, consumer: QueueConsumer, *, counted: bool) -> None:
         view = self.view_of(consumer)
         held = view.held_by(consumer)
         if not counted:

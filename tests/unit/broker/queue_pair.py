@@ -8,11 +8,13 @@ from typing import Final
 from hypothesis.stateful import RuleBasedStateMachine
 
 from braidmq.broker import dead_letters, headers, records
+from braidmq.broker.delivery.channels import SETTLED, Channel, Delivery, Entry
+from braidmq.broker.delivery.lanes import Lane, Ledger
+from braidmq.broker.delivery.lanes import View as BrokersView
+from braidmq.broker.delivery.queues import Queue, QueueConsumer
 from braidmq.broker.outgoing import Buried
 from braidmq.broker.policy import DROP_OLDEST, FAN_OUT_WITHOUT_ACK, Policy
-from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import SETTLED, Consumer, Delivery, Entry, Subscription
 from tests.unit.broker.drive import Drive
 from tests.unit.broker.queue_oracle import Picture, QueueOracle, View
 
@@ -31,7 +33,7 @@ class QueuePair(RuleBasedStateMachine):
         self.given: list[Entry] = []
         self.taken: Picture | None = None
         self.pictured: Picture | None = None
-        self.heard: dict[Consumer, list[bytes]] = {}
+        self.heard: dict[QueueConsumer, list[bytes]] = {}
         self.declare(policy)
 
     def declare(self, policy: Policy) -> None:
@@ -48,7 +50,7 @@ class QueuePair(RuleBasedStateMachine):
         return self.drive.queue(NAME)
 
     @property
-    def consumers(self) -> list[Consumer]:
+    def consumers(self) -> list[QueueConsumer]:
         return list(self.oracle.views)
 
     def ended_without_letter(self) -> int:
@@ -72,12 +74,10 @@ class QueuePair(RuleBasedStateMachine):
     def loaded(self, view: View) -> dict[int, int]:
         """Return up to which id each lane is in memory."""
         if self.oracle.is_fan_out:
-            (subscription,) = [
-                c.subscription for c, one in self.oracle.views.items() if one is view
-            ]
-            return dict.fromkeys(range(4), subscription.cursor)
+            subscription = self.subscription_of(view)
+            return dict.fromkeys(range(4), subscription.position.cursor)
         lanes = self.queue.lanes
-        return {n: lanes[n if len(lanes) > 1 else 0].cursor for n in range(4)}
+        return {n: lanes[n if len(lanes) > 1 else 0].position.cursor for n in range(4)}
 
     def learn_of_letters(self) -> int:
         """Each new dead letter says why, and is right; return how many there are."""
@@ -135,10 +135,10 @@ class QueuePair(RuleBasedStateMachine):
             del oracle.volatile[oracle.volatile_lane(highest=False)][0]
             dropped -= 1
         for view in oracle.all_views():
-            subscriptions = self.queue.lanes
+            subscriptions: list[Lane | Ledger | BrokersView] = [*self.queue.lanes]
             if oracle.is_fan_out:
                 subscriptions = [self.subscription_of(view)]
-                view.is_exact = view.is_exact or not subscriptions[0].behind
+                view.is_exact = view.is_exact or not subscriptions[0].position.behind
             if view.is_exact:
                 left = sum(waiting_in(s) for s in subscriptions) + self.unabsorbed(view)
                 dropped -= self.drop(view, view.waiting() - left, letters)
@@ -163,16 +163,20 @@ class QueuePair(RuleBasedStateMachine):
         ]
         return sum(delivery.entry is not None for delivery in deliveries)
 
-    def subscription_of(self, view: View) -> Subscription:
-        (found,) = [c.subscription for c, one in self.oracle.views.items() if one is view]
-        return found
+    def subscription_of(self, view: View) -> BrokersView | Ledger:
+        (found,) = [c for c, one in self.oracle.views.items() if one is view]
+        return self.channel_of(found)
+
+    def channel_of(self, consumer: QueueConsumer) -> BrokersView | Ledger:
+        """Return where what a fan-out's consumer is to get waits, if anything waits."""
+        channel = consumer.view or self.queue.ledger
+        assert channel is not None
+        return channel
 
     def view_of(self, entry: Entry) -> View:
         if not self.oracle.is_fan_out:
             return self.oracle.shared
-        return next(
-            v for c, v in self.oracle.views.items() if c.subscription is entry.subscription
-        )
+        return next(v for c, v in self.oracle.views.items() if c.view is entry.channel)
 
     def absorb(self) -> None:
         """Tell the oracle of every delivery that it can agree to, until it can to none."""
@@ -182,7 +186,7 @@ class QueuePair(RuleBasedStateMachine):
             for consumer in self.consumers:
                 agreed = self.absorb_one(consumer) or agreed
 
-    def absorb_one(self, consumer: Consumer) -> bool:
+    def absorb_one(self, consumer: QueueConsumer) -> bool:
         peer = consumer.peer
         if not peer.deliveries or not self.allows(consumer, peer.deliveries[0]):
             return False
@@ -201,7 +205,7 @@ class QueuePair(RuleBasedStateMachine):
             self.given.append(entry)
         return True
 
-    def allows(self, consumer: Consumer, delivery: Delivery) -> bool:
+    def allows(self, consumer: QueueConsumer, delivery: Delivery) -> bool:
         oracle = self.oracle
         if self.policy.mode == FAN_OUT_WITHOUT_ACK:
             return [delivery.message.payload] == self.heard[consumer][:1]
@@ -219,7 +223,7 @@ class QueuePair(RuleBasedStateMachine):
         due = {oracle.next_for(consumer, loaded) for loaded in (self.loaded(view), None)}
         return delivery.message.id in due
 
-    def may_take(self, consumer: Consumer) -> bool:
+    def may_take(self, consumer: QueueConsumer) -> bool:
         view = self.oracle.view_of(consumer)
         return (
             len(view.held_by(consumer)) < consumer.prefetch
@@ -239,9 +243,7 @@ class QueuePair(RuleBasedStateMachine):
     def ackable(self) -> list[Entry]:
         """Return the deliveries that somebody may still end."""
         self.given = [
-            entry
-            for entry in self.given
-            if entry.state != SETTLED and not entry.subscription.ended
+            entry for entry in self.given if entry.state != SETTLED and not entry.channel.ended
         ]
         return self.given
 
@@ -257,7 +259,7 @@ class QueuePair(RuleBasedStateMachine):
     def the_counts_agree(self) -> None:
         oracle = self.oracle
         for view in oracle.all_views():
-            if oracle.is_fan_out and not self.subscription_of(view).behind:
+            if oracle.is_fan_out and not self.subscription_of(view).position.behind:
                 view.is_exact = True
         if all(view.is_exact for view in oracle.all_views()):
             assert oracle.waiting() == self.queue.waiting()
@@ -265,8 +267,8 @@ class QueuePair(RuleBasedStateMachine):
         assert oracle.in_flight() == self.drive.broker.in_flight_count()
         assert len(oracle.pending) == self.queue.pending
         unsettled = len(oracle.unsettled())
-        assert unsettled == sum(lane.unsettled for lane in self.queue.lanes)
-        letters = self.drive.broker.deliverer.queues.get(LETTERS)
+        assert unsettled == self.queue.unsettled()
+        letters = self.drive.broker.queues.by_name.get(LETTERS)
         committed = self.committed_letters()
         assert committed == (0 if letters is None else letters.waiting())
 
@@ -275,14 +277,14 @@ class QueuePair(RuleBasedStateMachine):
         return sum(raw == records.describe(record).topic for record in self.drive.log.records)
 
     def the_broker_holds_what_it_says(self) -> None:
-        deliverer = self.drive.broker.deliverer
+        broker = self.drive.broker
         total = 0
-        for subscription in deliverer.lanes_and_views():
+        for subscription in broker.queues.all_channels():
             assert bytes_of(subscription) == subscription.held_bytes
             # A read that was asked for before a purge brings one message more than has room.
             assert len(subscription.ready) <= self.limits.window + 1
             total += subscription.held_bytes
-        assert total == deliverer.windows.held_bytes
+        assert total == broker.dispatch.windows.held_bytes
 
     def the_log_keeps_what_is_needed(self) -> None:
         """Retention never deletes what is not settled."""
@@ -295,10 +297,10 @@ class QueuePair(RuleBasedStateMachine):
         """Whoever may take a message has it, unless the log is being read."""
         oracle = self.oracle
         for consumer in self.consumers:
-            subscriptions = self.queue.lanes
+            channels: list[Channel] = [*self.queue.lanes]
             if oracle.is_fan_out:
-                subscriptions = [consumer.subscription]
-            if self.may_take(consumer) and not any(s.reading for s in subscriptions):
+                channels = [self.channel_of(consumer)]
+            if self.may_take(consumer) and not any(c.position.reading for c in channels):
                 assert -1 == oracle.volatile_lane(highest=True)
                 view = oracle.view_of(consumer)
                 expired = any(oracle.is_expired(i) for i in view.open)
@@ -313,15 +315,15 @@ class QueuePair(RuleBasedStateMachine):
         if not size or self.policy.overflow != DROP_OLDEST or self.policy.mode:
             return
         lane = self.queue.lanes[0]
-        if not lane.behind and not lane.in_flight.open:
+        if not lane.position.behind and not lane.in_flight.open:
             assert self.queue.waiting() <= size
 
 
-def waiting_in(subscription: Subscription) -> int:
+def waiting_in(subscription: Lane | Ledger | BrokersView) -> int:
     return subscription.unsettled - subscription.in_flight.count
 
 
-def bytes_of(subscription: Subscription) -> int:
+def bytes_of(subscription: Channel) -> int:
     entries = [*subscription.ready, *subscription.in_flight.all()]
     waiting = sum(len(message.body) for message in subscription.volatile)
     return sum(len(entry.message.body) for entry in entries) + waiting

@@ -2,9 +2,9 @@
 
 from braidmq.broker import headers, records
 from braidmq.broker.broker import DELIVERED, EMPTY, MAINTENANCE_US, UNKNOWN, WAIT
+from braidmq.broker.delivery.channels import Peer
+from braidmq.broker.delivery.effects import PROGRESS_DELAY_US
 from braidmq.broker.settings import Settings
-from braidmq.broker.settling import PROGRESS_DELAY_US
-from braidmq.broker.subscriptions import Peer
 from braidmq.broker.topics import Message
 from tests.unit.broker.drive import CORRELATION_ID, FULL, Drive, S, peer_of
 
@@ -191,10 +191,10 @@ def test_unsubscribing_ends_it_for_everyone() -> None:
 
     assert [consumer.peer] == drive.broker.take_touched()
     assert consumer.subscription.ended
-    assert (0, 0) == (other.credit, drive.broker.deliverer.windows.held_bytes)
+    assert (0, 0) == (other.credit, drive.broker.dispatch.windows.held_bytes)
     drive.commit()
     assert records.UNSUBSCRIBE == drive.log.records[given - 1][0]
-    assert {} == drive.broker.subscriptions
+    assert {} == drive.broker.subscriptions.by_id
     drive.publish_many("a", 1)
     drive.disconnect(consumer)
     assert 0 == drive.broker.in_flight_count()
@@ -212,7 +212,7 @@ def test_a_subscription_that_ends_while_it_is_read_for_takes_nothing_in() -> Non
     drive.broker.unsubscribe(consumer)
     drive.serve_reads()
 
-    assert 0 == drive.broker.deliverer.windows.held_bytes
+    assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
 def test_voided_credit_can_be_given_anew() -> None:
@@ -290,7 +290,7 @@ def test_reading_on_does_not_push_with_a_clock_that_stands_at_zero() -> None:
     drive.disconnect(consumer)
     other.peer.room_bytes = 1
     drive.credit(other, 0)
-    drive.broker.deliverer.read_ahead(other.subscription)
+    drive.broker.dispatch.effects.read_ahead(other.subscription)
     drive.serve_reads()
 
     assert all(
@@ -325,10 +325,10 @@ def test_an_acknowledgement_becomes_a_record_when_a_fence_asks_for_it() -> None:
     drive.poll(consumer)
 
     assert not drive.broker.wants_commit()
-    assert drive.broker.committed_id == drive.broker.fence()
+    assert drive.broker.committed_id == drive.broker.barrier()
     drive.ack(consumer, ids[0])
     assert not drive.broker.wants_commit()
-    fence = drive.broker.fence()
+    fence = drive.broker.barrier()
     assert drive.broker.wants_commit()
     drive.commit()
     assert fence == drive.broker.committed_id
@@ -398,7 +398,7 @@ def test_what_the_log_refuses_is_taken_back() -> None:
     drive.broker.accept_again()
     assert ("", kept + 1) == (drive.broker.refusal, drive.publish("a"))
     drive.commit()
-    assert {} == drive.broker.subscriptions
+    assert {} == drive.broker.subscriptions.by_id
 
 
 def test_refused_progress_is_merged_and_written_again() -> None:
@@ -441,7 +441,7 @@ def test_refused_progress_of_an_ended_subscription_is_dropped() -> None:
     ids = drive.publish_many("a", 1)
     drive.poll(consumer)
     drive.ack(consumer, ids[0])
-    drive.broker.fence()
+    drive.broker.barrier()
     drive.broker.unsubscribe(consumer)
     drive.refuse()
 
@@ -457,13 +457,13 @@ def test_a_subscription_can_end_while_the_log_is_full() -> None:
     given = drive.broker.unsubscribe(consumer)
     drive.publish_many("a", 0)
 
-    assert {} == drive.broker.subscriptions
+    assert {} == drive.broker.subscriptions.by_id
     drive.broker.unsubscribe(drive.subscribe("b"))
     drive.refuse()
     drive.commit()
     drive.restart()
     assert given < drive.broker.outgoing.next_id
-    assert {} == drive.broker.subscriptions
+    assert {} == drive.broker.subscriptions.by_id
 
 
 # What an operator sees.

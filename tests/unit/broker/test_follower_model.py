@@ -13,10 +13,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from braidmq.broker.followers import Follower, mark
-from braidmq.broker.outgoing import Started
+from braidmq.broker.delivery.channels import Peer
+from braidmq.broker.marks import mark
+from braidmq.broker.outgoing import Followed
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Peer
 from braidmq.broker.topics import Message
 from tests.unit.broker.drive import MS, ROOM_BYTES, Drive, S, peer_of
 from tests.unit.broker.following import KEY, OTHER_KEY
@@ -141,10 +141,10 @@ class Followers(RuleBasedStateMachine):
 
     def look_at_beginners(self, owed: dict[int, list[int]]) -> None:
         """Whose key is there already takes over what has not arrived there."""
-        followers = self.drive.broker.deliverer.followers
+        followers = self.drive.broker.followers.by_id
         for follower_id, place in self.places.items():
             follower = followers[follower_id]
-            if follower_id in self.begun or not follower.started or not follower.recorded:
+            if follower_id in self.begun or not follower.started or follower_id < 0:
                 continue
             self.begun.add(follower_id)
             for other_id, other in self.places.items():
@@ -179,7 +179,7 @@ class Followers(RuleBasedStateMachine):
         assert place.is_of(wanted)
         assert (given > 0) == (not follower.started)
         for follower_id, other in list(self.places.items()):
-            if follower_id not in drive.broker.deliverer.followers:
+            if follower_id not in drive.broker.followers.by_id:
                 # Another that was away with this key has ended: it had missed no more.
                 assert other.is_of(place)
                 assert all(missed > follower.cursor for missed in self.missing(other))
@@ -196,7 +196,7 @@ class Followers(RuleBasedStateMachine):
         self.take(slot, len(peer.deliveries))
         follower = peer.following.get(topic)
         given = self.drive.broker.unfollow(peer, self.drive.topic(topic))
-        assert (given > 0) == (follower is not None and follower.recorded)
+        assert (given > 0) == (follower is not None and follower.id > 0)
         if follower is not None:
             self.end(follower.id)
 
@@ -239,15 +239,15 @@ class Followers(RuleBasedStateMachine):
         assert ([], {}, []) == (peer.deliveries, peer.following, peer.laggards)
         for follower in following:
             place = self.places[follower.id]
-            if follower.ended:
-                assert not follower.recorded or self.is_taken_over(place)
+            if follower.id not in self.drive.broker.followers.by_id:
+                assert follower.id < 0 or self.is_taken_over(place)
                 self.end(follower.id)
             else:
-                assert follower.recorded
+                assert follower.id > 0
 
     def is_taken_over(self, place: Place) -> bool:
         """Say whether all that a place misses is another's, also after a crash."""
-        followers = self.drive.broker.deliverer.followers
+        followers = self.drive.broker.followers.by_id
         twins = [
             (other_id, other)
             for other_id, other in self.places.items()
@@ -285,9 +285,8 @@ class Followers(RuleBasedStateMachine):
     def let_time_pass(self, delay_us: int) -> None:
         self.drive.advance(delay_us)
         for over in self.drive.broker.take_leases_over():
-            assert isinstance(over, Follower)
-            assert over.peer is None
-            self.end(over.id)
+            assert over.subscription_id not in self.drive.broker.followers.by_id
+            self.end(over.subscription_id)
 
     @rule(really=SELDOM, has_room_again=MOSTLY)
     def fill_the_disk(self, really: bool, has_room_again: bool) -> None:
@@ -298,8 +297,8 @@ class Followers(RuleBasedStateMachine):
             if isinstance(item, Message):
                 del self.messages[item.id]
             else:
-                assert isinstance(item, Started)
-                self.places.pop(item.subscription.id, None)
+                assert isinstance(item, Followed)
+                self.places.pop(item.follower.id, None)
         if has_room_again:
             self.make_room()
 
@@ -318,7 +317,7 @@ class Followers(RuleBasedStateMachine):
         self.messages = {i: known for i, known in self.messages.items() if i <= committed_id}
         committed = {i: place for i, place in self.places.items() if 0 < i <= committed_id}
         self.places = {}
-        for follower_id, follower in self.drive.broker.deliverer.followers.items():
+        for follower_id, follower in self.drive.broker.followers.by_id.items():
             place = committed.pop(follower_id, None) or self.ended[follower_id]
             self.places[follower_id] = place
             self.begun.add(follower_id)
@@ -375,7 +374,7 @@ class Followers(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_bounded_by_the_room(self) -> None:
-        assert 0 == self.drive.broker.deliverer.windows.held_bytes
+        assert 0 == self.drive.broker.dispatch.windows.held_bytes
         for peer in self.peers.values():
             assert peer.room_bytes > -(2 * PAYLOAD_BYTES_MAX + 8)
 
@@ -388,8 +387,7 @@ class Followers(RuleBasedStateMachine):
 
     @invariant()
     def all_places_are_known_and_no_others(self) -> None:
-        deliverer = self.drive.broker.deliverer
-        assert set(self.places) == set(deliverer.followers)
+        assert set(self.places) == set(self.drive.broker.followers.by_id)
         listed = [f.id for name in TOPICS for f in self.drive.topic(name).followers]
         assert sorted(self.places) == sorted(listed)
         pending = sum(len(peer.deliveries) for peer in self.peers.values())
@@ -399,9 +397,9 @@ class Followers(RuleBasedStateMachine):
         """Whoever is there, or comes back, misses nothing in the end."""
         self.make_room()
         self.work_on_the_log(commits=True, batch_only=False)
-        away = [f for f in self.drive.broker.deliverer.followers.values() if f.peer is None]
+        away = [f for f in self.drive.broker.followers.by_id.values() if f.peer is None]
         for number, follower in enumerate(away):
-            if follower.ended:
+            if follower.id not in self.drive.broker.followers.by_id:
                 continue  # another with its key has been taken up
             slot = SLOTS + number
             self.peers[slot] = peer_of(follower.principal)

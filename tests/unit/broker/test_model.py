@@ -12,8 +12,8 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from braidmq.broker import records
 from braidmq.broker.broker import DELIVERED, EMPTY, MAINTENANCE_US, UNKNOWN, WAIT
+from braidmq.broker.delivery.subscriptions import Consumer
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Consumer
 from tests.unit.broker.drive import MS, ROOM_BYTES, S, peer_of
 from tests.unit.broker.oracle import Known, Sub
 from tests.unit.broker.pair import TOPICS, Pair

@@ -1,11 +1,12 @@
 """Records on their way to the log."""
 
 from braidmq.broker import records
-from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.delivery.acknowledgements import Progress
+from braidmq.broker.delivery.channels import Entry
+from braidmq.broker.delivery.rules import of_settings
+from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.outgoing import Advanced, Buried, Ended, Outgoing, Started
-from braidmq.broker.rules import of_settings
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Entry, Subscription
 from braidmq.broker.topics import Message, Topic
 from tests.unit.broker.drive import Drive
 
@@ -91,7 +92,7 @@ def test_much_progress_becomes_several_records() -> None:
         for message_id in ids[::2]:
             drive.ack(consumer, message_id)
     before = drive.broker.outgoing.last_id
-    fence = drive.broker.fence()
+    fence = drive.broker.barrier()
     drive.commit()
 
     assert before + 2 == fence == drive.broker.committed_id

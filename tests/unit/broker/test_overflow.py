@@ -3,6 +3,8 @@
 import pytest
 
 from braidmq.broker import overflow
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.rules import of_policy
 from braidmq.broker.policy import (
     BLOCK_PUBLISHER,
     DROP_NEWEST,
@@ -10,8 +12,6 @@ from braidmq.broker.policy import (
     REDIRECT_TO_DLQ,
     Policy,
 )
-from braidmq.broker.queues import Queue
-from braidmq.broker.rules import of_policy
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Topic
 

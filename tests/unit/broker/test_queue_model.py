@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from braidmq.broker import dead_letters, overflow
+from braidmq.broker.delivery.channels import Entry
+from braidmq.broker.delivery.queues import QueueConsumer
 from braidmq.broker.policy import (
     BLOCK_PUBLISHER,
     DROP_NEWEST,
@@ -24,7 +26,6 @@ from braidmq.broker.policy import (
     of_values,
 )
 from braidmq.broker.settings import Settings
-from braidmq.broker.subscriptions import Consumer, Entry
 from tests.unit.broker.drive import MS, ROOM_BYTES, S, peer_of
 from tests.unit.broker.queue_oracle import Known, Picture
 from tests.unit.broker.queue_pair import NAME, QueuePair
@@ -93,7 +94,7 @@ class QueueModel(QueuePair):
         message = drive.message(NAME, payload)
         message.priority = priority
         if decision == overflow.REDIRECT:
-            letter = drive.broker.deliverer.redirect(message, self.queue, drive.now_us)
+            letter = drive.broker.queues.redirect(message, self.queue, drive.now_us)
             assert (letter is None) == self.refuses()
             if letter is not None:
                 drive.broker.publish(letter, drive.now_us)
@@ -138,18 +139,18 @@ class QueueModel(QueuePair):
             return
         if not exact and self.policy.overflow == DROP_OLDEST:
             return  # of two, it would not show whose oldest was dropped
-        consumer = self.drive.broker.deliverer.join(peer_of("ada"), self.queue, prefetch)
+        consumer = self.drive.broker.queues.join(peer_of("ada"), self.queue, prefetch)
         self.heard[consumer] = []
         self.oracle.join(consumer)
         if self.oracle.is_fan_out:
             self.learn_attempts(consumer)
-        self.drive.broker.deliverer.pump_queue(self.queue, self.drive.now_us)
+        self.drive.broker.queues.pump(self.queue, self.drive.now_us)
         self.sync()
 
-    def learn_attempts(self, consumer: Consumer) -> None:
+    def learn_attempts(self, consumer: QueueConsumer) -> None:
         """What earlier subscribers tried counts on, and never for more than it was."""
         view = self.oracle.view_of(consumer)
-        for message_id, attempts in consumer.subscription.known_attempts.items():
+        for message_id, attempts in self.channel_of(consumer).position.known_attempts.items():
             if message_id in view.open and attempts:
                 assert attempts <= self.oracle.peak[message_id]
                 view.attempts[message_id] = attempts
@@ -158,8 +159,8 @@ class QueueModel(QueuePair):
     def change_prefetch(self, data: st.DataObject, prefetch: int) -> None:
         consumer = self.choose(data)
         if consumer is not None:
-            self.drive.broker.deliverer.join(consumer.peer, self.queue, prefetch)
-            self.drive.broker.deliverer.pump_queue(self.queue, self.drive.now_us)
+            self.drive.broker.queues.join(consumer.peer, self.queue, prefetch)
+            self.drive.broker.queues.pump(self.queue, self.drive.now_us)
             self.sync()
 
     @rule(data=st.data(), counted=st.booleans())
@@ -168,7 +169,7 @@ class QueueModel(QueuePair):
         if consumer is not None:
             self.leave_with(consumer, counted=counted)
 
-    def leave_with(self, consumer: Consumer, *, counted: bool) -> None:
+    def leave_with(self, consumer: QueueConsumer, *, counted: bool) -> None:
         self.oracle.leave(consumer, counted=counted)
         if counted:
             self.drive.disconnect(consumer)
@@ -176,7 +177,7 @@ class QueueModel(QueuePair):
             self.drive.leave(consumer)
         self.sync()
 
-    def choose(self, data: st.DataObject) -> Consumer | None:
+    def choose(self, data: st.DataObject) -> QueueConsumer | None:
         if not self.consumers:
             return None
         number = data.draw(st.integers(0, len(self.consumers) - 1), label="consumer")
@@ -205,7 +206,7 @@ class QueueModel(QueuePair):
 
     def ack_one(self, entry: Entry) -> None:
         self.oracle.end(self.view_of(entry), entry.id, "ack")
-        self.drive.broker.deliverer.acknowledge(entry, self.drive.now_us)
+        self.drive.broker.queues.acknowledge(entry, self.drive.now_us)
         self.sync()
 
     @rule(data=st.data())
@@ -219,7 +220,7 @@ class QueueModel(QueuePair):
         if not self.policy.dead_letters:
             self.oracle.end(view, entry.id, "drop")
             self.ended_seen += 1
-        self.drive.broker.deliverer.reject(entry, dead_letters.REJECTED, self.drive.now_us)
+        self.drive.broker.queues.reject(entry, dead_letters.REJECTED, self.drive.now_us)
         if entry.due_us:  # the log has no room for its letter
             assert self.refuses()
             view.aside[entry.id] = entry.due_us
@@ -239,7 +240,7 @@ class QueueModel(QueuePair):
             self.oracle.give_back(view, [entry.id])
         elif not spent:
             view.aside[entry.id] = now_us + delay_us
-        self.drive.broker.deliverer.requeue(entry, delay_us, now_us)
+        self.drive.broker.queues.requeue(entry, delay_us, now_us)
         if delay_us and not spent:
             assert now_us + delay_us <= entry.due_us <= now_us + delay_us * 17 // 16
             view.aside[entry.id] = entry.due_us
@@ -253,7 +254,7 @@ class QueueModel(QueuePair):
             return
         waiting = self.oracle.waiting()
         self.oracle.purge()
-        assert waiting == self.drive.broker.deliverer.purge(self.queue, self.drive.now_us)
+        assert waiting == self.drive.broker.queues.purge(self.queue, self.drive.now_us)
         self.sync()
 
     @rule(policy=policies(), really=SELDOM)
@@ -263,7 +264,7 @@ class QueueModel(QueuePair):
         self.room_is_made()
         while self.drive.batch is not None:
             self.commit()
-        self.drive.broker.deliverer.delete(self.queue)
+        self.drive.broker.queues.delete(self.queue)
         self.drive.commit()
         self.declare(of_values(policy))
         self.taken = self.pictured = None
@@ -412,7 +413,7 @@ class QueueModel(QueuePair):
     def commit_all(self) -> None:
         while self.drive.batch is not None or self.drive.broker.wants_commit():
             self.commit()
-        self.drive.broker.full_fence()
+        self.drive.broker.full_barrier()
         self.commit()
         self.serve_all()
 

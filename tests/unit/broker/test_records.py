@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from braidmq.base.errors import UnknownRecordError
 from braidmq.broker import headers, records
-from braidmq.broker.acknowledgements import Progress
+from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.policy import Policy, of_values
 from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic
 from tests.unit.broker.drive import body_of

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from braidmq.base.strict_json import is_json
 from braidmq.broker.schemas import (
     OPAQUE,
     PLAIN,
@@ -15,7 +16,6 @@ from braidmq.broker.schemas import (
     SEALED,
     SchemaError,
     Schemas,
-    is_json,
 )
 
 TEMPERATURE, HUMIDITY, COMMAND = "sensor.Temperature", "sensor.Humidity", "control.Command"

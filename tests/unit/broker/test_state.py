@@ -5,8 +5,8 @@ import pytest
 
 from braidmq.base.errors import UnknownRecordError
 from braidmq.broker import headers, records, state
-from braidmq.broker.acknowledgements import Progress
 from braidmq.broker.broker import DELIVERED, MAINTENANCE_US, UNKNOWN, WAIT, Broker
+from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import START_US, Drive, S, body_of, peer_of
 
@@ -52,7 +52,7 @@ def test_a_replayed_subscription_is_there_again() -> None:
         records.encode_subscribe(1, 8, "ada", "a"), records.encode_subscribe(0, 9, "ada", "a")
     )
 
-    assert [1] == list(broker.subscriptions)
+    assert [1] == list(broker.subscriptions.by_id)
     assert broker.attach(peer_of("ada"), 1) is not None
     assert broker.attach(peer_of("bob"), 1) is None
     assert 9 == broker.latest_us
@@ -67,7 +67,7 @@ def test_a_replayed_end_ends_the_subscription() -> None:
         message("a"),
     )
 
-    assert {} == broker.subscriptions
+    assert {} == broker.subscriptions.by_id
     assert [0] == [row.subscriptions for row in broker.topic_rows("")]
 
 
@@ -80,11 +80,11 @@ def test_replayed_progress_is_settled_and_counted() -> None:
         *(3 * [message("a")]),
         records.encode_progress({1: made, 77: made}),
     )
-    subscription = broker.subscriptions[1]
+    subscription = broker.subscriptions.by_id[1]
 
-    assert (2, 4) == (subscription.cursor, subscription.handed_id)
-    assert {3: 4} == subscription.known_attempts
-    assert subscription.behind
+    assert (2, 4) == (subscription.position.cursor, subscription.position.handed_id)
+    assert {3: 4} == subscription.position.known_attempts
+    assert subscription.position.behind
 
 
 def test_a_replayed_dead_letter_settles_its_message() -> None:
@@ -103,7 +103,7 @@ def test_a_replayed_dead_letter_settles_its_message() -> None:
     )
     rows = [(row.name, row.message_count, row.last_id) for row in broker.topic_rows("")]
 
-    assert not broker.subscriptions[1].behind
+    assert not broker.subscriptions.by_id[1].position.behind
     assert [("a", 1, 2), ("dlq.a", 2, 4)] == rows
 
 
@@ -128,7 +128,7 @@ def story(drive: Drive) -> dict[int, list[int]]:
     drive.restart()
     return {
         s.id: drive.poll_ids(drive.attach(s.id, peer=peer_of(s.principal)), 8)
-        for s in drive.broker.subscriptions.values()
+        for s in drive.broker.subscriptions.by_id.values()
     }
 
 
@@ -172,7 +172,7 @@ def test_a_snapshot_covers_what_is_on_its_way() -> None:
 
     assert after + 1 == drive.log.snapshots[0][0]  # and the hand-out of what was buried
     assert [("a", 3, after), ("dlq.a", 1, 4)] == rows
-    assert [1, pending] == list(drive.broker.subscriptions)
+    assert [1, pending] == list(drive.broker.subscriptions.by_id)
     assert [late, after, 0] == drive.poll_ids(drive.attach(1), 3)
     assert [after, 0] == drive.poll_ids(drive.attach(pending, peer=peer_of("bob")), 2)
 
@@ -221,11 +221,11 @@ def test_the_lease_is_counted_without_downtime() -> None:
     drive.restart()
     drive.advance(9 * S)
 
-    assert [1] == list(drive.broker.subscriptions)
+    assert [1] == list(drive.broker.subscriptions.by_id)
 
     drive.advance(1 * S + MAINTENANCE_US)
 
-    assert {} == drive.broker.subscriptions
+    assert {} == drive.broker.subscriptions.by_id
 
 
 def test_use_after_the_snapshot_renews_the_lease() -> None:
@@ -241,7 +241,7 @@ def test_use_after_the_snapshot_renews_the_lease() -> None:
     drive.restart()
     drive.advance(50 * S)
 
-    assert [1] == list(drive.broker.subscriptions)
+    assert [1] == list(drive.broker.subscriptions.by_id)
 
 
 # What a restart brings back.
@@ -331,7 +331,7 @@ def test_everything_settled_up_to_the_end_needs_no_read() -> None:
     drive.log.reads.clear()
     assert 0 == drive.poll_id(consumer)
     assert [] == drive.log.reads
-    assert consumer.subscription.settled is None
+    assert consumer.subscription.position.settled is None
 
 
 def test_dedup_ids_survive_a_restart() -> None:
@@ -380,7 +380,7 @@ def test_attempts_of_settled_messages_are_forgotten_at_the_start() -> None:
     drive.commit()
     drive.restart()
 
-    assert {ids[1]: 2} == drive.attach(1).subscription.known_attempts
+    assert {ids[1]: 2} == drive.attach(1).subscription.position.known_attempts
 
 
 NEWER = {2: ["followers", "cursors", "intent", "done"], 3: ["cursors", "intent", "done"], 4: []}

@@ -3,8 +3,9 @@
 import pytest
 
 from braidmq.broker import dead_letters, records, state
-from braidmq.broker.acknowledgements import Progress
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.acknowledgements import Progress
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.policy import (
     DROP_OLDEST,
     FAN_OUT_WITH_ACK,
@@ -12,7 +13,6 @@ from braidmq.broker.policy import (
     ROUND_ROBIN,
     Policy,
 )
-from braidmq.broker.queues import Queue
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import START_US, Drive, S, body_of
 
@@ -44,7 +44,7 @@ def declare(mode: int = ROUND_ROBIN) -> bytes:
 def test_a_replayed_declaration_is_the_queue_again() -> None:
     """With its policy and its time; messages before it are not its own."""
     broker = replayed(message(), declare(), message(), message())
-    queue = broker.deliverer.queues["q"]
+    queue = broker.queues.by_name["q"]
 
     assert (2, 99, 2) == (queue.id, queue.created_us, queue.waiting())
     assert policy_of(max_size=9).values() == queue.policy.values()
@@ -62,8 +62,8 @@ def test_a_replayed_end_ends_that_queue_and_no_other() -> None:
         records.encode_delete(1),
     )
 
-    assert 1 == broker.deliverer.queues["q"].waiting()
-    assert {4} == set(broker.deliverer.lanes)
+    assert 1 == broker.queues.by_name["q"].waiting()
+    assert {4} == set(broker.queues.channels)
 
 
 def test_replayed_progress_of_a_lane_is_counted() -> None:
@@ -78,10 +78,10 @@ def test_replayed_progress_of_a_lane_is_counted() -> None:
         message(3),
         records.encode_progress({lane_id: made}),
     )
-    queue = broker.deliverer.queues["q"]
+    queue = broker.queues.by_name["q"]
 
     assert [1, 0, 0, 1] == [lane.unsettled for lane in queue.lanes]
-    assert [3, 0, 0, 0] == [lane.handed_id for lane in queue.lanes]
+    assert [3, 0, 0, 0] == [lane.position.handed_id for lane in queue.lanes]
 
 
 def test_a_dead_letter_is_counted_once_though_progress_says_it_too() -> None:
@@ -99,7 +99,7 @@ def test_a_dead_letter_is_counted_once_though_progress_says_it_too() -> None:
         records.encode_dead_letter(letter),
     )
 
-    assert 1 == broker.deliverer.queues["q"].waiting()
+    assert 1 == broker.queues.by_name["q"].waiting()
 
 
 def test_an_acknowledgement_and_a_later_letter_are_counted_once() -> None:
@@ -110,8 +110,8 @@ def test_an_acknowledgement_and_a_later_letter_are_counted_once() -> None:
     drive.publish_many("q", 3)
     first = drive.taken(ada)[0]
     other = drive.taken(bob)[0]
-    drive.broker.deliverer.acknowledge(first, drive.now_us)
-    drive.broker.deliverer.reject(other, dead_letters.REJECTED, drive.now_us)
+    drive.broker.queues.acknowledge(first, drive.now_us)
+    drive.broker.queues.reject(other, dead_letters.REJECTED, drive.now_us)
     drive.commit()
     drive.restart()
 
@@ -131,10 +131,10 @@ def busy(mode: int) -> Drive:
     consumer = drive.join(queue, 5)
     entries = drive.taken(consumer)
     for entry in entries[1:3]:
-        drive.broker.deliverer.acknowledge(entry, drive.now_us)
+        drive.broker.queues.acknowledge(entry, drive.now_us)
     drive.serve_reads()
-    drive.broker.deliverer.requeue(entries[3], 0, drive.now_us)
-    drive.broker.deliverer.reject(entries[4], dead_letters.REJECTED, drive.now_us)
+    drive.broker.queues.requeue(entries[3], 0, drive.now_us)
+    drive.broker.queues.reject(entries[4], dead_letters.REJECTED, drive.now_us)
     drive.serve_reads()
     return drive
 
@@ -154,7 +154,7 @@ def test_a_snapshot_is_the_same_as_the_records(mode: int, moment: str) -> None:
     for drive in (plain, pictured):
         if drive is pictured and moment == "before":
             drive.snapshot()
-        drive.broker.full_fence()
+        drive.broker.full_barrier()
         drive.publish("q", priority=2)
         if drive is pictured and moment == "between":
             drive.snapshot()
@@ -191,7 +191,7 @@ def test_what_one_subscriber_has_ended_is_no_attempt_of_another() -> None:
     drive.commit()
     drive.restart()
 
-    assert {} == drive.queue("q").lanes[0].known_attempts
+    assert {} == drive.queue("q").durable_channels()[0].position.known_attempts
     assert 0 == drive.queue("q").waiting()
 
 
@@ -205,7 +205,7 @@ def test_drops_are_counted_once(*, with_snapshot: bool) -> None:
     drive.commit_batch()
     if with_snapshot:
         drive.snapshot()
-    drive.broker.full_fence()
+    drive.broker.full_barrier()
     drive.commit()
     drive.restart()
 
@@ -218,8 +218,8 @@ def test_a_deletion_that_is_on_its_way_is_in_the_snapshot() -> None:
     drive = Drive()
     queue = drive.declare("q")
     drive.publish_many("q", 2)
-    drive.broker.deliverer.delete(queue)
-    drive.broker.deliverer.declare(drive.topic("q"), Policy(), drive.now_us)
+    drive.broker.queues.delete(queue)
+    drive.broker.queues.declare(drive.topic("q"), Policy(), drive.now_us)
     drive.publish("q")
     drive.snapshot()
     drive.commit()
@@ -270,4 +270,4 @@ def test_the_attempts_of_what_is_settled_are_forgotten() -> None:
         drive.leave(stayer)
         drive.advance(1 * S)
 
-    assert {} == queue.lanes[0].known_attempts
+    assert {} == queue.durable_channels()[0].position.known_attempts

@@ -1,7 +1,5 @@
-"""The demo's broker: what a command says when it fails, and that it comes back."""
+"""A broker of a command's own: what a command says when it fails."""
 
-import asyncio
-import socket
 import sys
 from pathlib import Path
 
@@ -21,22 +19,3 @@ async def test_a_command_that_fails_ends_the_demo_with_its_words(
 
     with pytest.raises(demo_broker.DemoError, match=r"^braidmq dlq list: error: no luck$"):
         await BrokerProcess(tmp_path).command("dlq", "list")
-
-
-@pytest.mark.asyncio
-async def test_it_comes_back_to_a_port_that_somebody_had_for_a_moment(tmp_path: Path) -> None:
-    """A client that looks for it may have been given the port itself."""
-    broker = BrokerProcess(tmp_path, listeners=["qumbed"])
-    await broker.start()
-    host, port = broker.addresses["qumbed"].split(":")
-    await broker.kill()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        taken.bind((host, int(port)))
-        starting = asyncio.ensure_future(broker.start())
-        log = tmp_path / "broker.log"
-        while "already in use" not in log.read_text():  # noqa: ASYNC110 - a process writes it
-            await asyncio.sleep(demo_broker.LOOK_S)
-    await starting
-
-    assert f"{host}:{port}" == broker.addresses["qumbed"]
-    assert 0 == await broker.stop()

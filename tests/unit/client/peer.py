@@ -87,6 +87,7 @@ class ScriptedPeer(ABC, Generic[L, F]):
     greeting: int
     ping: int
     subscribe: int
+    unsubscribe: int
     confirming: int
     """Types of frames: the last one's answer confirms a publish."""
     large = 900_000

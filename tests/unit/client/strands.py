@@ -11,11 +11,10 @@ import pytest
 
 from braidmq.client.blip import connection as blip
 from braidmq.client.connection import Connection
-from braidmq.client.consumer import Consumer
 from braidmq.client.options import Options
 from braidmq.client.qumbed import connection as qumbed
-from braidmq.client.strand import StrandClient
-from braidmq.client.surface import Client, Subscription
+from braidmq.client.subscription import Consumer, Subscription
+from braidmq.client.surface import Client
 from braidmq.client.url import parse
 from braidmq.client.vibe import connection as vibe
 from tests.unit.client.blip.peer import Peer as BlipPeer
@@ -40,10 +39,10 @@ async def dialled(
     """Return a connection to the peer, in its strand."""
     endpoint, options = parse(peer.url), options or Options()
     if isinstance(peer, BlipPeer):
-        return await blip.open_connection(endpoint, options, blip.Tenant(), on_lost)
+        return await blip.open_connection(endpoint, options, blip.Receiver(), on_lost)
     if isinstance(peer, QumbedPeer):
-        return await qumbed.open_connection(endpoint, options, qumbed.Tenant(), on_lost)
-    return await vibe.open_connection(endpoint, options, vibe.Tenant(), on_lost)
+        return await qumbed.open_connection(endpoint, options, qumbed.Receiver(), on_lost)
+    return await vibe.open_connection(endpoint, options, vibe.Receiver(), on_lost)
 
 
 @asynccontextmanager
@@ -61,7 +60,7 @@ async def connected(
 
 async def offline(one: Client | Subscription) -> None:
     """Wait until it knows that its connection is gone."""
-    assert isinstance(one, StrandClient | Consumer)
+    assert isinstance(one, Client | Consumer)
     async with asyncio.timeout(10):
         while one.is_connected:  # noqa: ASYNC110 - each turn lets the loss arrive
             await asyncio.sleep(0)
@@ -69,7 +68,7 @@ async def offline(one: Client | Subscription) -> None:
 
 async def online(one: Client | Subscription) -> None:
     """Wait until it has a connection again."""
-    assert isinstance(one, StrandClient | Consumer)
+    assert isinstance(one, Client | Consumer)
     async with asyncio.timeout(10):
         while not one.is_connected:  # noqa: ASYNC110 - each turn lets it come
             await asyncio.sleep(0)

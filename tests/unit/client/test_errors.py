@@ -44,8 +44,14 @@ def test_every_error_is_exported() -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (errors.NotSupported("blip", "headers"), "blip does not support headers; vibe does"),
-        (errors.NotSupported("vibe", "ttl"), "vibe does not support ttl"),
+        (
+            errors.NotSupported("blip", "headers", supported_by="vibe"),
+            "blip does not support headers; vibe does",
+        ),
+        (
+            errors.NotSupported("vibe", "ttl", reason="declare the queue with a ttl"),
+            "vibe does not support ttl: declare the queue with a ttl",
+        ),
         (errors.ConnectionFailed("h:1", "refused"), "cannot connect to h:1: refused"),
         (errors.ConnectionLost("h:1", "reset"), "lost the connection to h:1: reset"),
         (errors.StaleDelivery(7, "why"), "delivery 7 cannot be acknowledged: why"),

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from braidmq.client.deliveries import Message
 from braidmq.client.inbox import Inbox
-from braidmq.client.messages import Message
 
 pytestmark = pytest.mark.asyncio
 
@@ -18,11 +18,7 @@ class Plain(Message):
     def __init__(self, delivery_id: int | None) -> None:
         self.topic, self.payload, self.id, self.qos = "t", b"", delivery_id, 1
 
-    async def ack(self, *, confirmed: bool = False) -> None: ...
-
-    async def nack(self, *, delay: float | None = None, dead_letter: bool = False) -> None: ...
-
-    async def failed(self) -> None: ...
+    async def _ack(self, *, confirmed: bool) -> None: ...
 
 
 def inbox_of(*ids: int | None) -> Inbox[Plain]:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from braidmq.client.blip.connection import BlipConnection, Tenant, open_connection
+from braidmq.client.blip.connection import BlipConnection, Receiver, open_connection
 from braidmq.client.errors import (
     AuthenticationFailed,
     ClientError,
@@ -15,7 +15,7 @@ from braidmq.client.errors import (
     ConnectionFailed,
     ConnectionLost,
 )
-from braidmq.client.link import Dial, Health, Link, Resident
+from braidmq.client.link import Dialer, Health, Link, Owner
 from braidmq.client.options import Callback, Options
 from braidmq.client.url import parse
 from braidmq.wire.blip import frames
@@ -25,8 +25,8 @@ from tests.unit.client.peer import die, quick
 pytestmark = pytest.mark.asyncio
 
 
-class Noting(Resident[BlipConnection]):
-    """A resident that notes what it is told."""
+class Noting(Owner[BlipConnection]):
+    """A owner that notes what it is told."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -46,22 +46,15 @@ class Noting(Resident[BlipConnection]):
         self.notes.append(f"end: {type(error).__name__}")
 
 
-def linking(
-    peer: Peer, options: Options, health: Health, resident: Resident[BlipConnection]
-) -> Link[BlipConnection]:
-    endpoint = parse(peer.url)
-    dial: Dial[BlipConnection] = lambda on_lost: open_connection(  # noqa: E731 - one line says it
-        endpoint, options, Tenant(), on_lost
-    )
-    return Link(endpoint, options, health, resident, dial)
+def dialer(peer: Peer, options: Options) -> Dialer[BlipConnection, Receiver]:
+    return Dialer(parse(peer.url), options, open_connection)
 
 
 @asynccontextmanager
 async def linked(
-    peer: Peer, resident: Resident[BlipConnection], options: Options | None = None
+    peer: Peer, owner: Owner[BlipConnection], options: Options | None = None
 ) -> AsyncIterator[Link[BlipConnection]]:
-    options = options or Options(**quick())
-    link = linking(peer, options, Health(options), resident)
+    link = Link(dialer(peer, options or Options(**quick())), owner, Receiver())
     await link.open()
     try:
         yield link
@@ -70,7 +63,7 @@ async def linked(
 
 
 async def test_a_broken_connection_is_made_again_and_prepared() -> None:
-    """Nobody but the resident sees a connection before it is prepared."""
+    """Only the owner sees a connection before it is prepared."""
     noting = Noting()
     async with Peer() as peer, linked(peer, noting) as link:
         first = await link.ready()
@@ -85,7 +78,7 @@ async def test_a_broken_connection_is_made_again_and_prepared() -> None:
 
 async def test_while_there_is_no_broker_it_is_tried_again_and_again() -> None:
     """A broker that comes back after a while is found."""
-    async with Peer() as peer, linked(peer, Resident()) as link:
+    async with Peer() as peer, linked(peer, Owner()) as link:
         await peer.stop()
         waiting = asyncio.create_task(link.ready())
         await peer.start()
@@ -110,7 +103,7 @@ async def test_a_connection_that_breaks_while_it_is_prepared_is_made_again() -> 
 async def test_who_waits_too_long_learns_that_there_is_no_broker() -> None:
     """A call takes at most `offline_timeout` when nothing can be sent."""
     options = Options(**quick(offline_timeout=0.02))
-    async with Peer() as peer, linked(peer, Resident(), options) as link:
+    async with Peer() as peer, linked(peer, Owner(), options) as link:
         await peer.stop()
         while link.current is not None:  # noqa: ASYNC110 - each turn lets the loss arrive
             await asyncio.sleep(0)
@@ -158,7 +151,7 @@ async def test_reconnecting_can_be_switched_off() -> None:
 
 async def test_a_closed_link_stays_closed() -> None:
     """Also while it was about to connect again."""
-    async with Peer() as peer, linked(peer, Resident()) as link:
+    async with Peer() as peer, linked(peer, Owner()) as link:
         await peer.stop()
         waiting = asyncio.create_task(link.ready())
         await asyncio.sleep(0)
@@ -194,9 +187,9 @@ async def test_callbacks_come_with_the_first_loss_and_the_last_return() -> None:
         back.set()
 
     options = Options(**quick(on_disconnect=broken, on_reconnect=whole))
-    health = Health(options)
     async with Peer() as peer:
-        links = [linking(peer, options, health, Resident()) for _ in range(2)]
+        shared = dialer(peer, options)
+        links = [Link(shared, Owner(), Receiver()) for _ in range(2)]
         for link in links:
             await link.open()
         for line in peer.open_lines():
@@ -218,7 +211,7 @@ async def test_a_loss_of_all_connections_is_logged_as_one_warning(
             health.broke(ConnectionLost("h:1", "reset"))
 
     assert [logging.WARNING, logging.INFO] == [record.levelno for record in caplog.records]
-    assert {"lost the connection to h:1: reset; connecting again"} == set(caplog.messages)
+    assert {"lost the connection to h:1: reset; reconnecting"} == set(caplog.messages)
 
 
 async def test_a_callback_that_raises_is_logged_and_harms_nothing(
@@ -230,7 +223,7 @@ async def test_a_callback_that_raises_is_logged_and_harms_nothing(
         raise ZeroDivisionError
 
     options = Options(**quick(on_disconnect=careless))
-    async with Peer() as peer, linked(peer, Resident(), options) as link:
+    async with Peer() as peer, linked(peer, Owner(), options) as link:
         with caplog.at_level(logging.ERROR, "braidmq.client"):
             peer.lines[0].die()
             await peer.until(lambda: len(peer.lines) == 2)
@@ -252,7 +245,7 @@ async def test_a_link_that_ends_broken_is_not_called_back() -> None:
 
 
 async def test_a_connection_that_breaks_between_preparation_and_use_is_lost() -> None:
-    """The resident is told, and it is tried again."""
+    """The owner is told, and it is tried again."""
 
     class Unlucky(Noting):
         async def prepare(self, connection: BlipConnection) -> None:

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from braidmq.client.errors import InvalidArgument
-from braidmq.client.options import QUMBED_OPTIONS, Choices, Options
+from braidmq.client.options import Choices, Options, Priority
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,9 @@ from braidmq.client.options import QUMBED_OPTIONS, Choices, Options
 @pytest.mark.parametrize("value", [0, -1.0])
 def test_times_are_above_zero(name: str, value: float) -> None:
     """No time means nothing when it is 0, so 0 is a mistake."""
-    with pytest.raises(InvalidArgument, match=f"{name} is seconds above 0, not {value}"):
+    with pytest.raises(
+        InvalidArgument, match=f"{name} must be more than 0 seconds, not {value}"
+    ):
         Options(**{name: value})  # type: ignore[arg-type] # the name is a parameter of this test
 
 
@@ -37,12 +39,16 @@ def test_a_private_key_is_not_shown() -> None:
     assert "secret" not in repr(Options(private_key="secret"))
 
 
-def test_options_of_one_strand_are_options() -> None:
-    """And by default they say nothing."""
-    assert set(QUMBED_OPTIONS) <= {option.name for option in fields(Options)}
-    assert not any(getattr(Options(), name) for name in QUMBED_OPTIONS)
-
-
 def test_the_choices_are_the_options() -> None:
     """What can be passed on and what is understood have the same names."""
     assert {option.name for option in fields(Options)} == set(Choices.__annotations__)
+
+
+def test_priorities_are_numbers_in_order() -> None:
+    """A priority may be given by its name or as what it is."""
+    assert [0, 1, 2, 3] == [
+        Priority.LOW,
+        Priority.NORMAL,
+        Priority.HIGH,
+        Priority.CRITICAL,
+    ]

@@ -58,6 +58,8 @@ def test_a_message_that_cannot_be_sent_keeps_its_place() -> None:
 
 
 def test_a_server_error_leaves_the_outcome_open() -> None:
-    """All other codes say that the message is not stored."""
+    """All other codes say that the message is not stored; Blip's are numbers."""
+    assert PublishFailed is type(refused(Refusal(500, "disk"), "t"))
+    assert PublishRefused is type(refused(Refusal(403, "forbidden"), "t"))
     assert PublishFailed is type(refused(Refusal("SERVER_ERROR", "disk"), "t"))
     assert PublishRefused is type(refused(Refusal("AUTH_FAILED", "not allowed"), "t"))

@@ -1,59 +1,142 @@
 """The surface that all strands share."""
 
 import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
-from braidmq.client import surface, sync
-from braidmq.client.blip.client import BlipClient
-from braidmq.client.blip.subscription import BlipSubscription
-from braidmq.client.qumbed.client import QumbedClient
-from braidmq.client.qumbed.subscription import QumbedSubscription
-from braidmq.client.vibe.client import VibeClient
-from braidmq.client.vibe.subscription import VibeSubscription
+import braidmq
+from braidmq.client import capabilities, deliveries, subscription, surface, sync
+from braidmq.client.blip.strand import BlipStrand
+from braidmq.client.options import Options, PublishOptions, QueueOptions, SubscribeOptions
+from braidmq.client.qumbed.strand import QumbedStrand
+from braidmq.client.strand import AnyStrand
+from braidmq.client.url import parse
+from braidmq.client.vibe.strand import VibeStrand
+from tests.unit.client.strands import AnyPeer, every_strand
 
-PAIRS = [
-    (surface.Client, BlipClient),
-    (surface.Subscription, BlipSubscription),
-    (surface.Client, VibeClient),
-    (surface.Subscription, VibeSubscription),
-    (surface.Client, QumbedClient),
-    (surface.Subscription, QumbedSubscription),
+FACADES = [
+    (surface.Client, sync.Client, set()),
+    # `take` is how the facade itself iterates.
+    (subscription.Subscription, sync.Subscription, {"take"}),
+    (deliveries.Message, sync.Message, {"failed"}),
 ]
 
 
-def public(kind: type) -> dict[str, inspect.Signature]:
+def public(kind: type) -> dict[str, Callable[..., Any]]:
     return {
-        name: inspect.signature(value)
+        name: value
         for name, value in inspect.getmembers(kind, inspect.isfunction)
         if not name.startswith("_")
     }
 
 
-@pytest.mark.parametrize(("common", "strand"), PAIRS)
-def test_a_strand_takes_what_the_surface_promises(common: type, strand: type) -> None:
-    """Each method has the same parameters, with the same defaults, on every strand."""
-    for name, signature in public(common).items():
-        assert signature.parameters == public(strand)[name].parameters, name
+@pytest.mark.parametrize(("common", "blocking", "inside"), FACADES)
+def test_the_blocking_facade_has_the_same_methods(
+    common: type, blocking: type, inside: set[str]
+) -> None:
+    """Learning one is learning both, parameter by parameter."""
+    ours, theirs = public(common), public(blocking)
+
+    assert set(ours) - inside == set(theirs)
+    for name, method in theirs.items():
+        expected = inspect.signature(ours[name]).parameters
+        actual = inspect.signature(method).parameters
+        assert list(expected) == list(actual), name
+        for parameter in expected.values():
+            assert parameter == actual[parameter.name], name
+        assert method.__doc__, name
+        assert not inspect.iscoroutinefunction(method), name
 
 
-@pytest.mark.parametrize(
-    ("common", "blocking"),
-    [(surface.Client, sync.Client), (surface.Subscription, sync.Subscription)],
-)
-def test_the_blocking_facade_has_the_same_names(common: type, blocking: type) -> None:
-    """Learning one is learning both; `take` is how the facade itself iterates."""
-    for name, signature in public(common).items():
-        if name != "take":
-            assert signature.parameters == public(blocking)[name].parameters, name
+@pytest.mark.parametrize(("common", "blocking", "inside"), FACADES)
+def test_the_blocking_facade_has_the_same_attributes(
+    common: type, blocking: type, inside: set[str]
+) -> None:
+    """Each with a docstring."""
+    del inside
+    names = {
+        name
+        for kind in common.__mro__
+        for name, value in {**inspect.get_annotations(kind), **vars(kind)}.items()
+        if not name.startswith("_") and not inspect.isfunction(value)
+    } - {"strand"}
+    readings = {
+        name: value for name, value in vars(blocking).items() if isinstance(value, sync.Reading)
+    }
+
+    assert names == set(readings)
+    assert [] == [name for name, value in readings.items() if not value.__doc__]
 
 
-@pytest.mark.parametrize(("common", "strand"), PAIRS)
-def test_options_are_keyword_only_and_seconds_are_floats(common: type, strand: type) -> None:
+def test_the_blocking_connect_takes_what_the_other_takes() -> None:
+    """And says so."""
+    assert (
+        inspect.signature(braidmq.connect).parameters
+        == inspect.signature(braidmq.sync.connect).parameters
+    )
+    assert braidmq.connect.__doc__
+    assert braidmq.connect.__doc__ in (braidmq.sync.connect.__doc__ or "")
+
+
+@pytest.mark.parametrize("common", [surface.Client, subscription.Subscription])
+def test_options_are_keyword_only_and_seconds_are_floats(common: type) -> None:
     """At most two parameters have a place; the rest are named."""
-    for signature in public(common).values():
-        parameters = list(signature.parameters.values())[1:]
+    for method in public(common).values():
+        parameters = list(inspect.signature(method).parameters.values())[1:]
         placed = [one for one in parameters if one.kind is not one.KEYWORD_ONLY]
 
         assert len(placed) <= 2
         assert all(one.default is one.empty for one in placed)
+
+
+@pytest.mark.parametrize(
+    ("method", "record", "lacking"),
+    [
+        (surface.Client.publish, PublishOptions, set()),
+        (surface.Client.publish_many, PublishOptions, {"headers", "priority", "ttl"}),
+        (surface.Client.subscribe, SubscribeOptions, set()),
+        (surface.Client.declare_queue, QueueOptions, set()),
+    ],
+)
+def test_a_signature_has_the_options_of_its_record(
+    method: Callable[..., Any], record: type[NamedTuple], lacking: set[str]
+) -> None:
+    """With the same defaults, so that leaving one out and giving its default are the same."""
+    parameters = inspect.signature(method).parameters.values()
+    options = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+
+    assert set(record._fields) - lacking == set(options)
+    assert options == {name: record._field_defaults[name] for name in options}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", [BlipStrand, VibeStrand, QumbedStrand])
+async def test_a_strand_does_what_the_table_says(
+    kind: Callable[[Any, Options], AnyStrand],
+) -> None:
+    """What the surface lets through is there."""
+    strand = kind(parse(f"{kind.name}://key@127.0.0.1"), Options())  # type: ignore[attr-defined] # each has one
+
+    assert capabilities.has(strand.name, "queues") == (strand.queues is not None)
+    overrides_stats = "stats" in vars(type(strand))
+    assert capabilities.has(strand.name, "stats") == overrides_stats
+
+
+@pytest.mark.asyncio
+@every_strand
+async def test_qos_is_0_or_1_on_every_strand(strand: type[AnyPeer]) -> None:
+    """Another is a mistake; 0 is one that most strands lack."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        for qos in (-1, 2):
+            for attempt in (
+                client.publish("orders", b"1", qos=qos),
+                client.publish_many("orders", [b"1"], qos=qos),
+            ):
+                with pytest.raises(braidmq.InvalidArgument, match=f"qos is 0 or 1, not {qos}"):
+                    await attempt
+            with pytest.raises(braidmq.InvalidArgument, match="qos is 0 or 1"):
+                client.subscribe("orders", qos=qos)
+
+        assert [] == peer.payloads()

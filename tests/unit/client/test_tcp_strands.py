@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import braidmq
-from braidmq.client.consumer import Consumer
 from braidmq.client.options import Options
+from braidmq.client.subscription import Consumer
 from tests.unit.client.peer import ignore, quick
 from tests.unit.client.strands import AnyPeer, connected, dialled, offline, over_tcp
 

@@ -74,7 +74,7 @@ def read_rows(path: Path, pattern: str | None = None) -> list[dict[str, Any]]:
 def test_every_column_of_every_message_is_what_the_log_holds(tmp_path: Path) -> None:
     """Row for row equality with a plain reading: all columns, all kinds, many segments."""
     with log_of(tmp_path, mixed(500)) as wal:
-        assert wal.stats.rotations > 10
+        assert len(wal.segments()) > 11
         expected = plain_rows(tmp_path)
 
         assert expected == read_rows(tmp_path)
@@ -344,7 +344,7 @@ def test_a_gap_record_is_loss(tmp_path: Path, state: str) -> None:
     else:
         wal = open_log(tmp_path, segment_bytes=4096 if state == "sealed" else 2**20)
         write(wal, [message("t", b"x" * 9000)])
-        assert (state == "sealed") == (wal.stats.rotations == 1)
+        assert (state == "sealed") == (len(wal.segments()) == 2)
         wal.close()
     last = columnar.offsets(tmp_path).latest
 

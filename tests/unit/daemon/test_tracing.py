@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import SpanKind, StatusCode
 
 import braidmq
-from braidmq.broker.subscriptions import Delivery
+from braidmq.broker.delivery.channels import Delivery
 from braidmq.broker.topics import Message
 from braidmq.daemon import tracing
 from braidmq.daemon.telemetry import topic_of

@@ -2,8 +2,8 @@
 
 from braidmq.base.errors import BraidError
 from braidmq.broker.authorize import Principal
-from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.broker.settings import Settings
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.engine import Engine

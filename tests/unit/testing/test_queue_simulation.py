@@ -71,7 +71,7 @@ def test_numbers_that_do_not_match_the_log_are_seen() -> None:
     world.settle()
     world.restart(world.disk.kill())
     assert [] == world.miscounts
-    lanes = world.engine.broker.deliverer.queues[URGENT.name].lanes
+    lanes = world.engine.broker.queues.by_name[URGENT.name].lanes
     next(lane for lane in lanes if lane.unsettled).unsettled += 1
     world.count()
 

@@ -14,7 +14,8 @@ from braidmq.base.records import Description
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.disk import Disk
 from braidmq.wal.format import SEGMENT_MAGIC, encode_header, encode_record
-from braidmq.wal.wal import Wal, WalOptions
+from braidmq.wal.options import WalOptions
+from braidmq.wal.wal import Wal
 
 MESSAGE: Final = 1
 NOTE: Final = 2

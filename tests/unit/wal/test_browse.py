@@ -10,7 +10,8 @@ from braidmq.base.records import Description
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.browse import Bounds
 from braidmq.wal.disk import Disk
-from braidmq.wal.wal import Wal, WalOptions
+from braidmq.wal.options import WalOptions
+from braidmq.wal.wal import Wal
 
 EVERYTHING = Bounds(count_max=10**6, bytes_max=10**9, rows_max=10**9)
 

@@ -1,9 +1,9 @@
 """Endpoints: one declaration each, which yields both the route and its description.
 
 A path is matched as it was sent, before percent-decoding: a name is one segment of the path,
-and encoded characters in it, slashes included, belong to the name. Browsers and proxies remove the
-segments `.` and `..`, encoded or not, so these names are sent as `%FF.` and `%FF..`. Handlers
-answer with typed structures, and the description is generated from them.
+and encoded characters in it, slashes included, belong to the name. Browsers and proxies remove
+the segments `.` and `..`, encoded or not, so these names are sent as `%FF.` and `%FF..`.
+Handlers answer with typed structures, and the description is generated from them.
 """
 
 from collections.abc import Awaitable, Callable

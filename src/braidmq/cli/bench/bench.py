@@ -4,7 +4,6 @@ It measures broker and client library together, as a Python program meets them, 
 process. What the broker alone can do is measured by `make bench`, with frames made by hand.
 """
 
-import asyncio
 import os
 import secrets
 import shutil
@@ -23,6 +22,7 @@ from braidmq.base.limits import MESSAGE_BYTES_MAX
 from braidmq.cli.bench.load import MESSAGES_MAX, SIZE_MIN
 from braidmq.cli.bench.report import PERCENTILES
 from braidmq.cli.broker.config import AsJson
+from braidmq.cli.signals import run_until_ended
 from braidmq.cli.strand_address import is_http, strand_address
 from braidmq.cli.tables import print_json, print_rows, printable
 
@@ -144,11 +144,11 @@ def _run(load: "Load", url: str | None) -> "Measured":
         async with _broker(load.strand, url) as address:
             return await Run(load, tell).go(address)
 
-    with (
-        progress(f"{load.strand}, {load.size} bytes") as advance,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        return runner.run(go(lambda done: advance(int(done * _STEPS), _STEPS)))
+    # A signal must not leave behind our broker's process, nor subscriptions and a queue at
+    # another's.
+    with progress(f"{load.strand}, {load.size} bytes") as advance:
+        work = go(lambda done: advance(int(done * _STEPS), _STEPS))
+        return run_until_ended(work, uvloop.new_event_loop)
 
 
 @asynccontextmanager

@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import signal
 import sys
-from collections.abc import Coroutine
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,11 +14,12 @@ from braidmq.base.limits import MESSAGE_BYTES_MAX
 from braidmq.cli.broker.config import AsJson
 from braidmq.cli.completion import topic_names
 from braidmq.cli.exact_json import payload_as_json
+from braidmq.cli.signals import run_until_ended
 from braidmq.cli.strand_address import strand_address
 from braidmq.cli.tables import print_json, printable
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
-    from braidmq.client.messages import Message
+    from braidmq.client.deliveries import Message
     from braidmq.client.options import Choices
 
 DEFAULT_URL: Final = "blip://dev-key@127.0.0.1:5555"
@@ -48,8 +47,6 @@ CaFile = Annotated[
 Insecure = Annotated[bool, typer.Option("--insecure", help="Take any certificate (Qumbed).")]
 
 _NO_PAYLOAD: Final = "is left out; give a text, '' for an empty one, or pipe it in"
-_ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP)
-"""What ends a subscriber as Ctrl-C does: a subscription that nobody removes stays, and lags."""
 
 
 def publish(
@@ -132,7 +129,7 @@ def subscribe(
     What was published before does not come, but for what waits in a queue (Vibe). Either end
     removes the subscription.
     """
-    _run_until_ended(
+    run_until_ended(
         _subscribe(
             _url(url),
             topic,
@@ -229,23 +226,6 @@ async def _publish(
                 envelope=envelope,
                 schema=schema,
             )
-
-
-def _run_until_ended(work: Coroutine[object, object, None]) -> None:
-    """Run *work*; a signal that asks us to end is taken as Ctrl-C is, a second one at once."""
-
-    async def watched() -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        for ending in _ENDINGS:
-            if signal.getsignal(ending) is signal.SIG_DFL:  # `nohup` wants to be left alone
-                loop.add_signal_handler(ending, task.cancel)
-        await work
-
-    try:
-        asyncio.run(watched())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
 
 
 async def _subscribe(

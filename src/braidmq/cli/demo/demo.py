@@ -35,6 +35,7 @@ from braidmq.cli.demo.count import Account, Line, summarize
 from braidmq.cli.demo.meters import ALARMS, Meters
 from braidmq.cli.demo.tables import Tables, can_run
 from braidmq.cli.own_broker import LOOK_S, BrokerProcess, DemoError
+from braidmq.cli.signals import cancel_on_signals
 from braidmq.cli.tables import styled
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
@@ -346,10 +347,7 @@ class Story:
 
 async def _run(directory: Path, readings: int, tables: Path) -> list[Line]:
     print("Three strands exchange messages, and the broker is killed on the way.\n")
-    task = asyncio.current_task()
-    assert task is not None
-    # Whoever ends the demo ends its broker: Ctrl-C does already, a SIGTERM by this.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    cancel_on_signals()  # so that the broker's process is ended too, whatever ends ours
     broker = BrokerProcess(directory)
     try:
         await broker.start()

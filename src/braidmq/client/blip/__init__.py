@@ -1,1 +1,1 @@
-"""The client over the Blip strand. It knows no other strand; what they share lies above it."""
+"""The client over the Blip strand. It knows no other strand; what they share is in `client`."""

@@ -1,20 +1,19 @@
 """One connection that speaks Blip as a client: its frames in and out, and its requests.
 
-It knows no publisher and no subscription.
+It knows neither publishers nor subscriptions.
 
-Correlation ids that we choose have the top bit set. Delivery tags are ids of the broker's log
-and do not, so a NACK's id says whether it is about an acknowledgement.
+Correlation ids that the client chooses have the top bit set. Delivery tags are ids of the
+broker's log and do not, so the id of a NACK says whether it is about an acknowledgement.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.client.connection import Connection, Fence, dial
-from braidmq.client.errors import AuthenticationFailed, ConnectionFailed
 from braidmq.client.options import Options
+from braidmq.client.replies import Refusal
 from braidmq.client.url import Endpoint
 from braidmq.wire.blip import frames, messages
 from braidmq.wire.errors import MalformedFrameError
@@ -23,26 +22,17 @@ OWN_IDS_FROM: Final = 1 << 63
 """Correlation ids that the client chooses are above this, delivery tags below."""
 
 UNCONFIRMED_ID: Final = 0
-"""The correlation id of publishes that nobody waits for."""
+"""The correlation id of QoS 0 publishes, which are not confirmed."""
 
 _UNAUTHORIZED: Final = 401
+
+Answer = int | messages.Stats | Refusal
 
 log = logging.getLogger("braidmq.client")
 
 
-class Refusal(NamedTuple):
-    """A NACK."""
-
-    code: int
-    text: str
-
-
-Answer = int | messages.Stats | Refusal | None
-"""What a request's future gets; None when the connection broke first."""
-
-
-class Tenant:
-    """Whom a connection is for; this one wants nothing to do with deliveries."""
+class Receiver:
+    """What gets a connection's deliveries; this one, for publishing, ignores them."""
 
     def deliver(
         self, correlation_id: int, qos: int, topic: str, payload: bytes, now: float
@@ -50,7 +40,7 @@ class Tenant:
         """Take a message that the broker sent; *now* is the loop's time at its arrival."""
 
     def delivered(self) -> None:
-        """Learn that for now no more messages are at hand."""
+        """Note that all messages of one read have been delivered."""
 
     def take_refusal(self, correlation_id: int, refusal: Refusal) -> bool:
         """Take a NACK that answers no request; return False to leave it to the fences."""
@@ -58,21 +48,20 @@ class Tenant:
         return False
 
 
-class BlipConnection(Connection[Refusal]):
+class BlipConnection(Connection[Answer]):
     """An authenticated connection, after :meth:`handshake`."""
 
     def __init__(
         self,
         endpoint: Endpoint,
         options: Options,
-        tenant: Tenant,
+        receiver: Receiver,
         on_lost: Callable[["BlipConnection"], None],
     ) -> None:
         super().__init__(endpoint, options, on_lost, OWN_IDS_FROM)
-        self._tenant = tenant
-        # A dead letter of the largest message is longer than it: its topic's name has grown.
+        self._receiver = receiver
+        # A dead letter can exceed the largest message: its topic's name is longer.
         self._decoder = frames.FrameDecoder(frames.LENGTH_MAX + TOPIC_BYTES_MAX)
-        self._requests: dict[int, asyncio.Future[Answer]] = {}
         self._topic_raw = b""
         self._topic = ""
 
@@ -83,38 +72,22 @@ class BlipConnection(Connection[Refusal]):
         self.send(messages.delivery_header(correlation_id, qos, size), prefix, payload)
         return correlation_id
 
-    def ask(self, frame: Callable[[int], bytes]) -> asyncio.Future[Answer]:
-        """Send the request that *frame* makes of a correlation id; return its answer."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        if self.is_lost:
-            future.set_result(None)
-            return future
-        correlation_id = self.next_id()
-        self._asking()
-        self._requests[correlation_id] = future
-        self.send(frame(correlation_id))
-        return future
-
     async def handshake(self) -> None:
-        """Greet and authenticate, in one segment.
-
-        Raises:
-            AuthenticationFailed: The broker does not know the key.
-            ConnectionFailed: It does not speak our version.
-            ConnectionLost: It hung up.
-        """
+        """Greet and authenticate, in one segment; raises as the base says."""
         key = self._endpoint.key
-        hello = self.ask(messages.encode_hello)
-        auth = self.ask(lambda correlation_id: messages.encode_auth(correlation_id, key))
+        hello = self.request(messages.encode_hello)
+        auth = self.request(lambda number: messages.encode_auth(number, key))
         self.flush()
-        for request in (hello, auth):
-            answer = await request
-            if answer is None:
-                raise self.lost()
-            if isinstance(answer, Refusal):
-                refused = request is auth and answer.code == _UNAUTHORIZED
-                kind = AuthenticationFailed if refused else ConnectionFailed
-                raise kind(self._endpoint.address, f"{answer.code} {answer.text}")
+        for replies in (hello, auth):
+            refusal = self.refusal_of(await self.answer(replies))
+            if refusal is not None:
+                unauthorized = replies is auth and refusal.code == _UNAUTHORIZED
+                raise self._turned_away(refusal, unauthorized=unauthorized)
+
+    @staticmethod
+    def refusal_of(answer: Answer) -> Refusal | None:
+        """Return the refusal that *answer* is, or None if it is not one."""
+        return answer if isinstance(answer, Refusal) else None
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -131,21 +104,13 @@ class BlipConnection(Connection[Refusal]):
                     self._answer(kind)
         finally:
             if deliveries:
-                self._tenant.delivered()
+                self._receiver.delivered()
 
     def _ping(self, number: int) -> bytes:
         return frames.encode(frames.PING, number)
 
-    def _has_requests(self) -> bool:
-        return bool(self._requests)
-
-    def _drop_requests(self) -> None:
-        for request in self._requests.values():
-            if not request.done():
-                request.set_result(None)
-
     def _deliver(self) -> None:
-        # Inline, as a message a time is what a consumer's speed is made of:
+        # Decoded inline, since this runs once per message and bounds a consumer's throughput:
         # u8 qos | u16 length | topic | payload
         decoder = self._decoder
         data, start = decoder.data, decoder.start
@@ -159,7 +124,7 @@ class BlipConnection(Connection[Refusal]):
         if raw != self._topic_raw:
             self._topic_raw, self._topic = raw, raw.decode(errors="replace")
         payload = data[payload_at : decoder.end]
-        self._tenant.deliver(
+        self._receiver.deliver(
             decoder.correlation_id, data[start], self._topic, payload, self._heard_at
         )
 
@@ -175,44 +140,31 @@ class BlipConnection(Connection[Refusal]):
         elif kind == frames.STATS:
             self._reply(correlation_id, messages.read_stats(payload))
         else:
-            raise MalformedFrameError(f"frame type {kind:#04x} is not a broker's to send")
-
-    def _reply(self, correlation_id: int, answer: Answer) -> bool:
-        request = self._requests.pop(correlation_id, None)
-        if request is None:
-            return False
-        if not request.done():
-            request.set_result(answer)
-        return True
+            raise MalformedFrameError(f"a broker does not send frames of type {kind:#04x}")
 
     def _refuse(self, correlation_id: int, refusal: Refusal) -> None:
-        if self._reply(correlation_id, refusal) or self._tenant.take_refusal(
+        if self._reply(correlation_id, refusal) or self._receiver.take_refusal(
             correlation_id, refusal
         ):
             return
-        # Ids grow, so a fence in flight covers exactly the ids below its own.
+        # Ids increase, so a fence in flight covers exactly the ids below its own.
         if self._fence is not None and correlation_id < self._fence.number:
-            fence: Fence[Refusal] | None = self._fence
+            fence: Fence | None = self._fence
         else:
             fence = self._next_fence
         if fence is not None and correlation_id >= OWN_IDS_FROM:
             fence.refusals[correlation_id] = refusal
         else:
-            log.warning("refused by the broker: %d %s", refusal.code, refusal.text)
+            log.warning("refused by the broker: %s %s", refusal.code, refusal.text)
 
 
 async def open_connection(
     endpoint: Endpoint,
     options: Options,
-    tenant: Tenant,
+    receiver: Receiver,
     on_lost: Callable[[BlipConnection], None],
 ) -> BlipConnection:
-    """Return a connection that is authenticated.
-
-    Raises:
-        AuthenticationFailed: The broker does not know the key.
-        ConnectionFailed: There is no broker, or it does not speak Blip.
-    """
+    """Return an authenticated connection; raises as :func:`~braidmq.client.connection.dial`."""
     return await dial(
-        endpoint, options, lambda: BlipConnection(endpoint, options, tenant, on_lost)
+        endpoint, options, lambda: BlipConnection(endpoint, options, receiver, on_lost)
     )

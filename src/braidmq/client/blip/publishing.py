@@ -1,30 +1,22 @@
-"""What a Blip publisher sends: a message checked and laid out, and many of them in flight."""
+"""What a Blip publisher sends: messages checked and laid out, and chunks of them in flight."""
 
 import asyncio
 from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
-from braidmq.client.blip.connection import BlipConnection, Refusal
+from braidmq.client.answers import Receipt
+from braidmq.client.blip.connection import BlipConnection
 from braidmq.client.connection import Fence
-from braidmq.client.errors import (
-    InvalidArgument,
-    OutcomeUnknown,
-    PublishError,
-    PublishFailed,
-    PublishRefused,
-)
-from braidmq.client.messages import Payload, Receipt
-from braidmq.client.publishing import Chunk, Flight, payload_bytes
+from braidmq.client.errors import InvalidArgument, OutcomeUnknown, PublishError
+from braidmq.client.options import Payload
+from braidmq.client.publishing import Chunk, Flight, Posting, payload_bytes, refused
 from braidmq.wire.blip import frames, messages
-
-SERVER_ERROR: Final = 500
-"""The code that says: the outcome is unknown, repeat it."""
 
 _LENGTH_WITHOUT_BODY: Final = frames.LENGTH_MIN + 1  # and the qos
 
 
-class Envelope:
-    """A topic and a qos, checked and laid out once for any number of messages.
+class BlipPosting(Posting[BlipConnection, bytes]):
+    """A topic and a QoS, checked and laid out once for any number of messages.
 
     Raises:
         InvalidArgument: The broker would refuse every message to it.
@@ -33,14 +25,13 @@ class Envelope:
     __slots__ = ("payload_max", "prefix", "qos", "topic")
 
     def __init__(self, topic: str, qos: int) -> None:
-        check_qos(qos)
         check_topic(topic)
         self.topic = topic
         self.qos = qos
         self.prefix = messages.topic_and_message(topic, b"")
         self.payload_max = frames.LENGTH_MAX - _LENGTH_WITHOUT_BODY - len(self.prefix)
 
-    def payload(self, payload: Payload) -> bytes:
+    def lay_out(self, payload: Payload) -> bytes:
         """Return *payload* as bytes that fit into a frame, or raise InvalidArgument."""
         raw = payload_bytes(payload)
         if len(raw) > self.payload_max:
@@ -48,8 +39,12 @@ class Envelope:
             raise InvalidArgument(f"the payload does not fit into a frame: {size}")
         return raw
 
+    def fly(self, chunk: Chunk[bytes], connection: BlipConnection) -> "BlipFlight":
+        """Hand *chunk* over to *connection*."""
+        return BlipFlight(self, chunk, connection)
+
     def receipt(self, *, repeated: bool = False) -> Receipt:
-        """Return the receipt of a message that went well."""
+        """Return the receipt of a message that was published."""
         return Receipt(self.topic, self.qos, durable=self.qos > 0, repeated=repeated)
 
 
@@ -63,46 +58,31 @@ def check_topic(topic: str) -> None:
         raise InvalidArgument(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes of UTF-8, not {size}")
 
 
-def check_qos(qos: int) -> None:
-    """Raise InvalidArgument unless *qos* is one that Blip has."""
-    if qos not in {0, 1}:
-        raise InvalidArgument(f"qos is 0 or 1, not {qos}")
-
-
-def refused(refusal: Refusal, topic: str) -> PublishRefused:
-    """Return the error that a NACK to a PUBLISH to *topic* means."""
-    kind = PublishFailed if refusal.code >= SERVER_ERROR else PublishRefused
-    return kind(refusal.code, refusal.text, topic=topic)
-
-
 class BlipFlight(Flight[bytes]):
     """A chunk that was handed over to a connection, and the fence behind it."""
 
-    __slots__ = ("_envelope", "_fence", "_ids", "_waiter", "chunk", "connection")
+    __slots__ = ("_fence", "_ids", "_posting", "_waiter", "chunk", "connection")
 
     def __init__(
-        self, envelope: Envelope, chunk: Chunk[bytes], connection: BlipConnection
+        self, posting: BlipPosting, chunk: Chunk[bytes], connection: BlipConnection
     ) -> None:
-        self._envelope = envelope
+        self._posting = posting
         self.chunk = chunk
         self.connection = connection
         self._ids = [
-            connection.publish(envelope.prefix, payload, qos=envelope.qos)
+            connection.publish(posting.prefix, payload, qos=posting.qos)
             for payload in chunk
             if isinstance(payload, bytes)
         ]
-        self._fence: Fence[Refusal] | None = None
+        self._fence: Fence | None = None
         self._waiter: asyncio.Future[bool] | None = None
-        if envelope.qos:
+        if posting.qos:
             self._fence, self._waiter = connection.fence()
 
-    async def landed(self) -> bool:
-        """Wait for the fence; return False when the connection broke first."""
-        return self._waiter is None or await self._waiter
-
-    def results(self, *, reached: bool, repeated: bool = False) -> list[Receipt | PublishError]:
-        """Return what came of each message."""
-        receipt = self._envelope.receipt(repeated=repeated)
+    async def land(self, *, repeated: bool = False) -> list[Receipt | PublishError]:
+        """Wait for the fence; a message that no NACK was for by then is stored."""
+        reached = self._waiter is None or await self._waiter
+        receipt = self._posting.receipt(repeated=repeated)
         refusals = self._fence.refusals if self._fence is not None else {}
         ids = iter(self._ids)
         results: list[Receipt | PublishError] = []
@@ -112,7 +92,7 @@ class BlipFlight(Flight[bytes]):
                 continue
             refusal = refusals.get(next(ids))
             if refusal is not None:
-                results.append(refused(refusal, self._envelope.topic))
+                results.append(refused(refusal, self._posting.topic))
             elif reached:
                 results.append(receipt)
             else:

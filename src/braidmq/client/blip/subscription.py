@@ -1,57 +1,41 @@
 """A subscription over the Blip strand, on a connection of its own.
 
-Messages come by CREDIT: the broker pushes as many as it was given credit for. A broker that
-knows only the frames of the specification hangs up at the first CREDIT; then messages are asked
-for with POLL and a fence, which tells "nothing there" from "not yet answered".
+Messages are requested with CREDIT: the broker pushes as many as it was given credit for. A
+broker that knows only the frames of the specification hangs up at the first CREDIT; the client
+then requests messages with POLL and a fence, which tells "nothing there" from "not yet
+answered".
 
-The subscription outlives its connection: on the next one it is resumed by its id, and what the
-broker had sent and nobody has seen comes again.
+The subscription outlives its connection: on the next one it is resumed by its id, and the
+broker redelivers what was not acknowledged.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from braidmq.client.backoff import Backoff
-from braidmq.client.blip.connection import (
-    OWN_IDS_FROM,
-    BlipConnection,
-    Refusal,
-    Tenant,
-    open_connection,
-)
-from braidmq.client.consumer import Consumer
+from braidmq.client.blip.connection import OWN_IDS_FROM, BlipConnection, Receiver
 from braidmq.client.credit import CreditWindow
-from braidmq.client.errors import (
-    Closed,
-    ConnectionLost,
-    InvalidArgument,
-    NotSupported,
-    StaleDelivery,
-    SubscriptionGone,
-    SubscriptionRefused,
-)
+from braidmq.client.deliveries import Message
+from braidmq.client.errors import Closed, ConnectionLost, StaleDelivery, SubscriptionGone
 from braidmq.client.inbox import Inbox
-from braidmq.client.link import Health
-from braidmq.client.messages import Message
-from braidmq.client.options import Options
-from braidmq.client.surface import OnGap, Subscription
-from braidmq.client.url import Endpoint
+from braidmq.client.link import Dialer
+from braidmq.client.options import SubscribeOptions
+from braidmq.client.replies import Refusal
+from braidmq.client.subscription import FETCH_GRACE_S, Consumer, Subscription
 from braidmq.wire.blip import messages
 
 CREDIT_STRIKES_MAX: Final = 2
-"""Connections that end at the first CREDIT, before we take the broker for one without it."""
+"""Connections that end at the first CREDIT before the client concludes that the broker does not
+know it. One alone may be a coincidence, such as a restart."""
 
 POLL_DELAY_S: Final = 0.002
 POLL_DELAY_MAX_S: Final = 0.25
-"""Between questions to a broker without CREDIT that has nothing for us."""
+"""Between polls of a broker without CREDIT that has no messages."""
 
 POLLS_PER_FENCE_MAX: Final = 256
-"""Questions that `fetch` asks at once."""
-
-FETCH_GRACE_S: Final = 1.0
-"""What one answer may take although the caller's timeout is shorter, 0 for example."""
+"""Polls that `fetch` sends at once."""
 
 _NOT_FOUND: Final = 404
 
@@ -59,7 +43,7 @@ log = logging.getLogger("braidmq.client")
 
 
 class Traits:
-    """What a client has found out about its broker, for all of its subscriptions."""
+    """What a client has found out about its broker, shared by all of its subscriptions."""
 
     def __init__(self) -> None:
         self.credit = True
@@ -72,11 +56,11 @@ class Traits:
         return self._proven or not self.credit
 
     def answered(self) -> None:
-        """Learn that the broker has answered after a CREDIT frame."""
+        """Note that the broker answered after a CREDIT frame."""
         self._proven = self.credit
 
     def hung_up(self) -> bool:
-        """Learn that it hung up on one instead; return whether that may be why."""
+        """Note that it hung up instead; return whether CREDIT may be the reason."""
         if self.known:
             return False
         self._strikes += 1
@@ -87,8 +71,9 @@ class Traits:
 class BlipMessage(Message):
     """A message of a Blip subscription."""
 
-    __slots__ = ("_settled", "_subscription", "received_at", "subscription_id")
+    __slots__ = ("_subscription", "received_at", "subscription_id")
 
+    strand = "blip"
     id: int | None
 
     def __init__(
@@ -106,62 +91,40 @@ class BlipMessage(Message):
         self.subscription_id = subscription.subscription_id
         self.received_at = received_at
         self._subscription = subscription
-        self._settled = False
+        self._settled = delivery_id is None  # QoS 0 is not acknowledged
 
-    async def ack(self, *, confirmed: bool = False) -> None:
-        """Tell the broker that the message is done."""
-        if self._settled or self.id is None:
-            return
-        self._settled = True
-        try:
-            await self._subscription.acknowledge(self, self.id, confirmed=confirmed)
-        except BaseException:
-            self._settled = False  # it may be tried again
-            raise
-
-    async def nack(self, *, delay: float | None = None, dead_letter: bool = False) -> None:
-        """Raise NotSupported: the broker's timer is what brings a message back on Blip."""
-        del delay, dead_letter
-        raise NotSupported("blip", "nack")
-
-    async def failed(self) -> None:
-        """Do nothing: unacknowledged, it comes again."""
+    def _ack(self, *, confirmed: bool) -> Awaitable[None]:
+        return self._subscription.acknowledge(self, confirmed=confirmed)
 
 
-class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
-    """A subscription of a :class:`~braidmq.client.blip.client.BlipClient`."""
+class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
+    """A subscription of a :class:`~braidmq.client.blip.strand.BlipStrand`."""
 
     def __init__(
         self,
         topic: str,
+        options: SubscribeOptions,
         *,
-        qos: int,
-        prefetch: int,
-        subscription_id: int,
-        keep: bool,
-        on_gap: OnGap | None,
-        endpoint: Endpoint,
-        options: Options,
-        health: Health,
+        dialer: Dialer[BlipConnection, Receiver],
         traits: Traits,
         on_closed: Callable[[Subscription], None],
     ) -> None:
         super().__init__(
             topic,
-            qos=qos,
+            qos=options.qos,
             inbox=Inbox(),
-            endpoint=endpoint,
-            options=options,
-            health=health,
+            dialer=dialer,
+            receiver=self,
             on_closed=on_closed,
         )
-        self.subscription_id = subscription_id
-        self._keep = keep
-        self._on_gap = on_gap
+        self.subscription_id = options.subscription_id or 0
+        self._ours = not self.subscription_id  # created here, so to be replaced when it is gone
+        self._keep = not self._ours if options.keep is None else options.keep
+        self._on_gap = options.on_gap
         self._traits = traits
-        self._ours = subscription_id == 0  # made here, so to be replaced when it is gone
+        self._pushing = False  # until the first iteration: `fetch` alone asks for what it takes
         self._hung_up = False  # the broker, perhaps because of a CREDIT
-        self._window = CreditWindow(prefetch)
+        self._window = CreditWindow(options.prefetch)
         self._under_way = 0  # credit that was given and not yet used
         self._asking = asyncio.Lock()
         self._confirming: dict[int, Refusal | None] = {}
@@ -169,35 +132,12 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
         self._probe_id = 0
         self._probe_refusal: Refusal | None = None
 
-    async def _dial(self, on_lost: Callable[[BlipConnection], None]) -> BlipConnection:
-        return await open_connection(self._endpoint, self._options, self, on_lost)
+    # --- called by messages, the connection and the link -----------------------------------
 
-    # --- what users call --------------------------------------------------------------------
-
-    async def fetch(self, *, max: int = 100, timeout: float = 1.0) -> list[Message]:  # noqa: A002 - the name users know it by
-        """Return up to *max* messages, perhaps none."""
-        if max < 1:
-            raise InvalidArgument(f"max is at least 1, not {max}")
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout
-        backoff = Backoff(POLL_DELAY_S, POLL_DELAY_MAX_S)
-        while True:
-            self._check_open()
-            await self._collect(max, deadline)
-            left = deadline - clock()
-            if self._inbox or left <= 0:
-                return [self._next() for _ in range(min(max, len(self._inbox)))]
-            if self._traits.credit or self._connection is None:
-                if not self._under_way:
-                    self._give(1)  # so that the first message comes by itself
-                await self._inbox.arrival(left)
-            else:
-                await self._inbox.arrival(min(left, backoff.next_delay()))
-
-    async def acknowledge(
-        self, message: BlipMessage, delivery_id: int, *, confirmed: bool
-    ) -> None:
-        """Send an acknowledgement; called by the message."""
+    async def acknowledge(self, message: BlipMessage, *, confirmed: bool) -> None:
+        """Send an acknowledgement, or keep it until there is a connection."""
+        delivery_id = message.id
+        assert delivery_id is not None
         connection = self._connection
         if connection is None:
             if self._end is not None:
@@ -215,8 +155,6 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
         else:
             await connection.writable()
 
-    # --- what the connection and the link call ----------------------------------------------
-
     def deliver(
         self, correlation_id: int, qos: int, topic: str, payload: bytes, now: float
     ) -> None:
@@ -228,7 +166,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
             self._inbox.put(BlipMessage(self, delivery_id, topic, payload, now))
 
     def delivered(self) -> None:
-        """Wake as many as there are messages for."""
+        """Wake one waiter for each message."""
         self._inbox.wake()
         if self._pushing:
             self._top_up()
@@ -242,10 +180,10 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
         elif correlation_id == self._probe_id:
             self._probe_refusal = refusal
         elif refusal.code == _NOT_FOUND and self._connection is not None:
-            # One way leads to a new subscription: that of a connection being prepared.
+            # Only preparing a connection creates a subscription, so force a new connection.
             self._connection.abort("the subscription is gone")
         else:
-            log.warning("refused by the broker: %d %s", refusal.code, refusal.text)
+            log.warning("refused by the broker: %s %s", refusal.code, refusal.text)
         return True
 
     async def prepare(self, connection: BlipConnection) -> None:
@@ -267,10 +205,10 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
         self._connection = connection
         if self._pushing:
             self._top_up()
-        self._inbox.wake_all()  # there is a connection to ask, or another way to
+        self._inbox.wake_all()  # waiters can poll now, or must: CREDIT may have been ruled out
 
     def went_down(self) -> None:
-        """Forget what will come again."""
+        """Drop what the broker will redeliver."""
         self._connection = None
         self._inbox.forget_deliveries()
 
@@ -289,6 +227,23 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
     @property
     def _is_pushed_to(self) -> bool:
         return self._pushing and self._traits.credit
+
+    async def _gather(self, count: int, deadline: float) -> None:
+        """Ask for *count* messages, and wait for the first until *deadline*."""
+        clock = asyncio.get_running_loop().time
+        backoff = Backoff(POLL_DELAY_S, POLL_DELAY_MAX_S)
+        while True:
+            self._check_open()
+            await self._collect(count, deadline)
+            left = deadline - clock()
+            if self._inbox or left <= 0:
+                return
+            if self._traits.credit or self._connection is None:
+                if not self._under_way:
+                    self._give(1)  # so that the first message is pushed
+                await self._inbox.arrival(left)
+            else:
+                await self._inbox.arrival(min(left, backoff.next_delay()))
 
     async def _wait(self) -> None:
         """Wait until a message is here; ask for it in the way that the broker knows."""
@@ -340,7 +295,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
                     if len(self._inbox) < before + missing or missing <= 0:
                         return
         except TimeoutError:
-            return  # the answers are not lost: they will be in the inbox
+            return  # nothing is lost: late answers go to the inbox
 
     async def _ask(self, connection: BlipConnection, count: int) -> None:
         """Ask for *count* messages; return when they are here, or there are no more."""
@@ -350,12 +305,11 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
 
     async def _create(self, connection: BlipConnection) -> None:
         answer = await connection.ask(
-            lambda cid: messages.encode_subscribe(cid, self.topic, self.qos)
+            lambda number: messages.encode_subscribe(number, self.topic, self.qos)
         )
-        if answer is None:
-            raise connection.lost()
-        if isinstance(answer, Refusal):
-            raise SubscriptionRefused(self.topic, answer.code, answer.text)
+        refusal = connection.refusal_of(answer)
+        if refusal is not None:
+            raise self._refused(refusal)
         assert isinstance(answer, int)
         self.subscription_id = answer
 
@@ -363,7 +317,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
         gone = self.subscription_id
         await self._create(connection)
         if not self._opened:
-            return  # nobody has seen it
+            return  # the caller has not seen the old one
         log.warning(
             "subscription %d to %r is gone; %d takes its place, with a gap in between",
             gone,
@@ -405,14 +359,13 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Tenant):
         log.warning("delivery %d cannot be acknowledged: %s", delivery_id, text)
 
     async def _leave(self, connection: BlipConnection) -> None:
-        if self._keep or not self._traits.credit:
+        if self._keep or not self._traits.credit:  # UNSUBSCRIBE is an extension, as CREDIT is
             await connection.settle()
             return
-        answer = await connection.ask(
-            lambda cid: messages.encode_unsubscribe(cid, self.subscription_id)
+        await self._unsubscribe(
+            connection,
+            lambda number: messages.encode_unsubscribe(number, self.subscription_id),
         )
-        if isinstance(answer, Refusal):
-            log.warning("unsubscribing was refused: %d %s", answer.code, answer.text)
 
     def _left_behind(self) -> None:
         if not self._keep:

@@ -1,25 +1,25 @@
 """One connection that speaks Qumbed as a client: a QUIC connection with one stream on it.
 
-It knows no publisher and no subscription, and opens no box. On a stream the broker answers in
-the order in which it was asked, so the oldest question is the one that an answer is for.
+It knows neither publishers nor subscriptions, and opens no box. On a stream the broker answers
+in the order in which it was asked, so an answer belongs to the oldest request.
 
-Qumbed has no PING. A Discovery is what is asked first, with the API key, and again as a fence:
-it is answered behind everything before it. That the broker is there, QUIC finds out by itself.
+Qumbed has no PING. The client sends a Discovery first, with the API key, and again as a fence:
+the broker answers it after everything before it. QUIC itself checks that the broker is alive.
 """
 
 import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from braidmq.base.errors import ConfigError
 from braidmq.client.connection import Connection, greeted
-from braidmq.client.errors import AuthenticationFailed, ConnectionFailed, InvalidArgument
+from braidmq.client.errors import ConnectionFailed, InvalidArgument
 from braidmq.client.options import Options
 from braidmq.client.replies import Refusal, Replies
 from braidmq.client.url import Endpoint
@@ -39,10 +39,10 @@ from braidmq.wire.qumbed.messages import Ack, Discovery, Error, Message
 from braidmq.wire.qumbed.session import UNAUTHORIZED
 
 PROBES_PER_TIMEOUT: Final = 3
-"""QUIC asks so often whether the broker is there before it is taken for dead."""
+"""QUIC pings that go unanswered before the broker is considered dead."""
 
 HOW_TO_TRUST: Final = (
-    "add ?fingerprint=... as the broker tells it at its start, or name a ca_file"
+    "add ?fingerprint=... as the broker prints it at its start, or pass ca_file"
 )
 
 Answer = Ack | Error | Discovery
@@ -50,26 +50,14 @@ Answer = Ack | Error | Discovery
 log = logging.getLogger("braidmq.client")
 
 
-def refusal_of(answer: Answer) -> Refusal | None:
-    """Return the refusal that *answer* is, if it is one."""
-    return Refusal(answer.code, answer.message) if isinstance(answer, Error) else None
-
-
-class Post(Protocol):
-    """A message laid out: its Publish frame, and the id in it."""
-
-    id: str
-    frame: bytes
-
-
-class Tenant:
-    """Whom a connection is for; this one wants nothing to do with messages."""
+class Receiver:
+    """What gets a connection's messages; this one, for publishing, ignores them."""
 
     def deliver(self, connection: "QumbedConnection", frame: Message) -> None:
         """Take a message that the broker sent."""
 
     def delivered(self) -> None:
-        """Learn that for now no more messages are at hand."""
+        """Note that all messages of one read have been delivered."""
 
 
 class _Question(NamedTuple):
@@ -81,7 +69,7 @@ class _Question(NamedTuple):
 
 
 class _Stream:
-    """A stream as a connection's transport, and the connection as what the stream carries."""
+    """Joins a QUIC stream and a connection: each is what the other one calls."""
 
     def __init__(self, client: QuicClient, connection: "QumbedConnection") -> None:
         self._loop = asyncio.get_running_loop()
@@ -90,30 +78,30 @@ class _Stream:
         self._is_finished = False
         self.wire: StreamWire = client.open_stream(lambda _: self)
 
-    # What the stream calls.
+    # Called by the stream.
 
     def receive(self, data: bytes) -> None:
-        """Hand on what came."""
+        """Pass on received bytes."""
         self._connection.data_received(data)
 
     def finish_input(self) -> None:
-        """Leave: a broker that says no more will answer nothing."""
+        """End the connection: a broker that sends no more will answer nothing."""
         self.wire.close_connection()
 
     def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - a state, not an option
-        """Hand on whether there is room."""
+        """Pass on whether there is room."""
         if writable:
             self._connection.resume_writing()
         else:
             self._connection.pause_writing()
 
     def lost(self) -> None:
-        """Hand on the end; the rest of the QUIC connection goes with it."""
+        """Pass on the end, and close the QUIC connection with its only stream."""
         reason = self._client.carrier.end_reason
         self._connection.connection_lost(ConnectionError(reason) if reason else None)
         self._loop.call_soon(self.finish)
 
-    # What the connection calls.
+    # Called by the connection.
 
     def write(self, data: bytes) -> None:
         """Send *data*, now or when there is room."""
@@ -129,7 +117,7 @@ class _Stream:
         self._loop.call_soon(self.finish)
 
     def finish(self) -> None:
-        """Close the socket, with a last word to the broker if there was none."""
+        """Tell the broker that the connection ends, if it was not told; close the socket."""
         if not self._is_finished:
             self._is_finished = True
             self._client.carrier.close()
@@ -137,7 +125,7 @@ class _Stream:
             self._client.carrier.end(0, "")
 
 
-class QumbedConnection(Connection[Refusal]):
+class QumbedConnection(Connection[Answer]):
     """An authenticated connection, after :meth:`handshake`."""
 
     def __init__(
@@ -145,11 +133,11 @@ class QumbedConnection(Connection[Refusal]):
         client: QuicClient,
         endpoint: Endpoint,
         options: Options,
-        tenant: Tenant,
+        receiver: Receiver,
         on_lost: Callable[["QumbedConnection"], None],
     ) -> None:
-        super().__init__(endpoint, options, on_lost, 0)
-        self._tenant = tenant
+        super().__init__(endpoint, options, on_lost)
+        self._receiver = receiver
         self._decoder = frames.FrameDecoder()
         self._questions: deque[_Question] = deque()
         self._stream = _Stream(client, self)
@@ -157,74 +145,26 @@ class QumbedConnection(Connection[Refusal]):
         self.is_paused = False
         self.begin(self._stream)
 
-    # --- sending ----------------------------------------------------------------------------
-
-    def publish(self, posts: Sequence[Post]) -> Replies[Answer]:
-        """Hand messages over; return what will come of each."""
-        replies: Replies[Answer] = Replies(len(posts))
-        if self.is_lost:
-            replies.lose()
-        elif posts:
-            self._asking()
-            for at, post in enumerate(posts):
-                self._questions.append(_Question(post.id, replies, at, is_publish=True))
-                self.send(post.frame)
-        return replies
-
-    def request(self, write: Callable[[str], bytes]) -> Replies[Answer]:
-        """Send the frame that *write* makes for an id; return what will come of it."""
-        replies: Replies[Answer] = Replies(1)
-        if self.is_lost:
-            replies.lose()
-            return replies
-        number = str(self.next_id())
-        self._asking()
-        self._questions.append(_Question(number, replies))
-        self.send(write(number))
-        return replies
-
-    async def ask(self, write: Callable[[str], bytes]) -> Answer:
-        """Send the frame that *write* makes for an id; return the answer, perhaps an Error.
-
-        Raises:
-            ConnectionLost: The connection broke first, or was dropped since the broker is
-                there and yet has not answered within `answer_timeout`.
-        """
-        replies = self.request(write)
-        try:
-            async with asyncio.timeout(self._options.answer_timeout):
-                await replies.done
-        except TimeoutError:
-            self.abort(f"no answer within {self._options.answer_timeout:g} s")
-        (answer,) = replies.answers
-        if answer is None:
-            raise self.lost()
-        return answer
-
     async def handshake(self) -> None:
-        """Say who we are, and learn the gateway's key.
-
-        Raises:
-            AuthenticationFailed: The broker does not know the key.
-            ConnectionFailed: It refused for another reason, or answers as no broker does.
-            ConnectionLost: It hung up.
-        """
+        """Authenticate, and learn the gateway's key; raises as the base says."""
         replies = self.request(
             lambda number: messages.discovery(
-                "", (), b"", "", frame_id=number, key=self._endpoint.key
+                "", (), b"", "", frame_id=str(number), key=self._endpoint.key
             )
         )
         self.flush()
-        await replies.done
-        (answer,) = replies.answers
-        if answer is None:
-            raise self.lost()
-        if (refusal := refusal_of(answer)) is not None:
-            kind = AuthenticationFailed if refusal.code == UNAUTHORIZED else ConnectionFailed
-            raise kind(self._endpoint.address, f"{refusal.code} {refusal.text}")
+        answer = await self.answer(replies)
+        refusal = self.refusal_of(answer)
+        if refusal is not None:
+            raise self._turned_away(refusal, unauthorized=refusal.code == UNAUTHORIZED)
         if not isinstance(answer, Discovery):
             raise ConnectionFailed(self._endpoint.address, "it did not answer as a broker does")
         self.gateway_key = answer.public_key
+
+    @staticmethod
+    def refusal_of(answer: Answer) -> Refusal | None:
+        """Return the refusal that *answer* is, or None if it is not one."""
+        return Refusal(answer.code, answer.message) if isinstance(answer, Error) else None
 
     async def settle(self) -> bool:
         """Wait until everything handed over is answered; False when the connection breaks."""
@@ -235,12 +175,12 @@ class QumbedConnection(Connection[Refusal]):
     # --- receiving --------------------------------------------------------------------------
 
     def pause_reading(self) -> None:
-        """Hand on no more messages, nor answers, for a while; the broker then waits."""
+        """Stop handling messages and answers for a while; the broker then stops sending."""
         self.is_paused = True
         self._stream.wire.pause_reading()
 
     def resume_reading(self) -> None:
-        """Hand them on again: first, soon, what is here."""
+        """Handle them again, starting with what was received meanwhile."""
         if self.is_paused:
             self.is_paused = False
             self._stream.wire.resume_reading()
@@ -249,9 +189,9 @@ class QumbedConnection(Connection[Refusal]):
     # --- ending -----------------------------------------------------------------------------
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell everyone who waits; what has come until now is still handed on."""
+        """Tell every waiter, after handling what was received before the end."""
         self.is_paused = False
-        if not self._reason:  # it was not we who gave up
+        if not self._reason:  # otherwise the client gave up, and wants no more
             with suppress(WireError):
                 self._read(b"")
         super().connection_lost(error)
@@ -276,22 +216,22 @@ class QumbedConnection(Connection[Refusal]):
                 frame = messages.read_frame(payload)
                 if isinstance(frame, Message):
                     deliveries = True
-                    self._tenant.deliver(self, frame)
+                    self._receiver.deliver(self, frame)
                 elif isinstance(frame, Ack | Error | Discovery):
                     self._answer(frame)
                 else:
                     raise MalformedPayloadError("a broker does not send frames of this type")
         finally:
             if deliveries:
-                self._tenant.delivered()
+                self._receiver.delivered()
 
     def _answer(self, answer: Answer) -> None:
         question = self._questions[0] if self._questions else None
         if isinstance(answer, Error) and (question is None or answer.id != question.id):
-            log.warning("the broker says: %s %s", answer.code, answer.message)
+            log.warning("refused by the broker: %s %s", answer.code, answer.message)
             return
         if question is None:
-            raise MalformedPayloadError("an answer to nothing")
+            raise MalformedPayloadError("an answer without a request")
         if question.is_publish and isinstance(answer, Ack) and answer.message_id != question.id:
             raise MalformedPayloadError("an Ack for another message than the oldest")
         self._questions.popleft()
@@ -305,6 +245,11 @@ class QumbedConnection(Connection[Refusal]):
         self._questions.append(_Question(name, None))
         return messages.discovery("", (), b"", "", frame_id=name)
 
+    def _expect(self, request_id: int | str, replies: Replies[Answer], at: int) -> None:
+        # Only publishes have ids of text: see `_answer`, which checks theirs.
+        is_publish = isinstance(request_id, str)
+        self._questions.append(_Question(str(request_id), replies, at, is_publish))
+
     def _has_requests(self) -> bool:
         return bool(self._questions)
 
@@ -315,36 +260,36 @@ class QumbedConnection(Connection[Refusal]):
                 question.replies.lose()
 
     def _probe_after_s(self) -> float | None:
-        return None  # QUIC's own pings cost the broker next to nothing
+        return None  # QUIC's own pings are cheaper for the broker
 
     def _silent_s(self, now: float) -> float:
         silent_s = super()._silent_s(now)
         if self._questions and self._questions[0].is_publish:
-            # A publisher may be made to wait for room in its queue for any time, and the broker
-            # is not dead meanwhile: it answers QUIC's pings.
+            # A broker may make a publisher wait for room in a full queue for any length of
+            # time. It is not dead meanwhile: it answers QUIC's pings.
             return min(silent_s, time.monotonic() - self._stream.wire.heard_at)
         return silent_s
 
 
 def trust_of(endpoint: Endpoint, options: Options) -> Trust:
-    """Return whom we take for the broker.
+    """Return how to verify the broker's certificate.
 
     Raises:
-        InvalidArgument: More than one way to tell was chosen, or the file is not there.
+        InvalidArgument: More than one way was chosen, or the file does not exist.
     """
     ca_file = None if options.ca_file is None else Path(options.ca_file)
     if (ca_file is not None) + bool(endpoint.fingerprint) + options.insecure > 1:
-        raise InvalidArgument("a broker is known by a fingerprint, by ca_file, or insecure")
+        raise InvalidArgument("use only one of a fingerprint, ca_file and insecure")
     if ca_file is not None and not ca_file.is_file():
         raise InvalidArgument(f"ca_file: {ca_file} is not a file")
     return Trust(ca_file=ca_file, fingerprint=endpoint.fingerprint, insecure=options.insecure)
 
 
 def identity_of(options: Options) -> CertificateFiles | None:
-    """Return the certificate that we show when we are asked.
+    """Return the certificate to show to a broker that asks for one.
 
     Raises:
-        InvalidArgument: It cannot be used.
+        InvalidArgument: It is invalid, or its files cannot be read.
     """
     if options.certificate is None:
         return None
@@ -358,14 +303,15 @@ def identity_of(options: Options) -> CertificateFiles | None:
 async def open_connection(
     endpoint: Endpoint,
     options: Options,
-    tenant: Tenant,
+    receiver: Receiver,
     on_lost: Callable[[QumbedConnection], None],
 ) -> QumbedConnection:
-    """Return a connection to the broker that we trust, authenticated.
+    """Return an authenticated connection to a broker whose certificate was verified.
 
     Raises:
-        AuthenticationFailed: The broker does not know us.
-        ConnectionFailed: There is no broker, it does not speak Qumbed, or is another.
+        AuthenticationFailed: The broker does not accept the credentials.
+        ConnectionFailed: There is no broker, it does not speak Qumbed, or its certificate is
+            not trusted.
     """
     limits = replace(
         CLIENT_LIMITS,
@@ -389,6 +335,6 @@ async def open_connection(
                 raise
             reason = f"its certificate is not trusted ({error.reason}): {HOW_TO_TRUST}"
             raise ConnectionFailed(endpoint.address, reason) from None
-        return QumbedConnection(client, endpoint, options, tenant, on_lost)
+        return QumbedConnection(client, endpoint, options, receiver, on_lost)
 
     return await greeted(endpoint, options, connect)

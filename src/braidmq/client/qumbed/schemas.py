@@ -5,21 +5,18 @@ three that every broker knows are built in; others are given by the program. A s
 the broker knows is left to the broker.
 """
 
-import json
 from collections.abc import Mapping
-from typing import Final, NoReturn
+from typing import Final
 
 import jsonschema_rs
-import msgspec
 
 from braidmq.base.schemas import BUILT_IN, SCHEMA_ID_BYTES_MAX
+from braidmq.base.strict_json import read_value
 from braidmq.client.errors import InvalidArgument
 from braidmq.client.options import Schema
 
 PROBLEM_CHARS_MAX: Final = 160
 """A path can be as long as a payload's keys are."""
-
-_values: Final = msgspec.json.Decoder()
 
 
 class Schemas:
@@ -55,7 +52,7 @@ class Schemas:
         if validator is None:
             return ""
         try:
-            value = _value(payload)
+            value = read_value(payload)
         except (ValueError, RecursionError):
             return "the payload is not JSON"
         try:
@@ -78,16 +75,6 @@ def check_schema_id(schema_id: str) -> None:
         raise InvalidArgument(f"a schema id has at most {SCHEMA_ID_BYTES_MAX} bytes")
 
 
-def _value(payload: bytes) -> object:
-    try:
-        if not payload.isascii():
-            payload.decode()
-        return _values.decode(payload)
-    except ValueError:
-        # The fast decoder also refuses lone surrogates, which are JSON; never too little.
-        return _exact_values.decode(payload.decode())
-
-
 def _where(error: jsonschema_rs.ValidationError) -> str:
     path = "$" + "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path
@@ -98,10 +85,3 @@ def _where(error: jsonschema_rs.ValidationError) -> str:
     else:
         text = f"{path} breaks {kind.name!r}"
     return text if len(text) <= PROBLEM_CHARS_MAX else text[: PROBLEM_CHARS_MAX - 1] + "…"
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-_exact_values: Final = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -1,59 +1,43 @@
 """A subscription over the Qumbed strand, on a connection of its own.
 
-The broker pushes, and what it has handed to QUIC is settled: nothing is acknowledged, and
-nothing comes again. So what is here is kept when the connection breaks, and given out when the
-subscription drains. When enough messages wait, nothing more is read, and the broker keeps the
-place.
+The broker pushes, and a message that it has handed to QUIC is settled: there are no
+acknowledgements and no redelivery. Messages that are here are therefore kept when the
+connection breaks, and still handed out when the subscription drains. When enough messages wait,
+the client stops reading, and the broker keeps the rest.
 
-Each message is opened as it comes. What cannot be opened, comes from somebody who is not
-trusted, comes back to its sender, was meant for another topic, was shown before or breaks its
-schema is refused: counted by reason, and never given out.
+Each message is opened as it arrives. One that cannot be opened, comes from a sender that is not
+trusted, returns to its sender, was meant for another topic, was seen before, or violates its
+schema is refused: counted by reason, and never handed out.
 """
 
-import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from braidmq.client.consumer import Consumer
+from braidmq.client.deliveries import Message
 from braidmq.client.errors import (
     ClientError,
     Closed,
-    ConnectionLost,
-    InvalidArgument,
     MessageRefused,
     NotOpened,
-    NotSupported,
     Replayed,
     Retargeted,
     SenderRefused,
-    SubscriptionRefused,
 )
 from braidmq.client.inbox import Inbox
-from braidmq.client.link import Health
-from braidmq.client.messages import Message
-from braidmq.client.options import Options
-from braidmq.client.qumbed.connection import (
-    QumbedConnection,
-    Tenant,
-    open_connection,
-    refusal_of,
-)
+from braidmq.client.link import Dialer
+from braidmq.client.options import SubscribeOptions
+from braidmq.client.qumbed.connection import QumbedConnection, Receiver
 from braidmq.client.qumbed.envelope import Opened, Opener
-from braidmq.client.qumbed.publishing import STRAND
 from braidmq.client.qumbed.schemas import Schemas
-from braidmq.client.surface import Subscription
-from braidmq.client.url import Endpoint
+from braidmq.client.subscription import Consumer, Subscription
 from braidmq.wire.qumbed import messages
 from braidmq.wire.qumbed.session import RATE_LIMIT, SERVER_ERROR
 
-FETCH_GRACE_S: Final = 1.0
-"""What one answer may take although the caller's timeout is shorter, 0 for example."""
-
 QUARANTINE_MAX: Final = 64
-"""Messages that broke their schema and are kept to be looked at: the newest."""
+"""How many of the newest messages that violated their schema are kept for inspection."""
 
 NOT_OPENED: Final = "not_opened"
 UNTRUSTED: Final = "untrusted"
@@ -61,13 +45,11 @@ REFLECTED: Final = "reflected"
 RETARGETED: Final = "retargeted"
 REPLAYED: Final = "replayed"
 ENVELOPE: Final = "envelope"
-"""There is none although they are required, or it is broken."""
+"""It is missing although the subscription requires one, or it is malformed."""
 SCHEMA: Final = "schema"
 
 ID_DIGITS_MAX: Final = 20
 """Of the largest id of a record."""
-
-_TRANSIENT: Final = frozenset({RATE_LIMIT, SERVER_ERROR})
 
 log = logging.getLogger("braidmq.client")
 
@@ -77,6 +59,8 @@ class QumbedMessage(Message):
 
     __slots__ = ("_gateway", "_schema", "_sender", "sealed_at_ms", "sequence", "timestamp_ms")
 
+    strand = "qumbed"
+
     def __init__(self, frame: messages.Message, opened: Opened, gateway_key: bytes) -> None:
         is_number = frame.id.isdecimal() and frame.id.isascii()
         self.id = int(frame.id) if is_number and len(frame.id) <= ID_DIGITS_MAX else None
@@ -84,18 +68,19 @@ class QumbedMessage(Message):
         self.payload = opened.payload
         self.qos = 1
         self.timestamp_ms = frame.timestamp_ms
-        """When the broker took it."""
+        """When the broker accepted it."""
         self.sequence = opened.sequence
-        """Its number among its sender's, sealed in with it; None without an envelope."""
+        """Its sender's sequence number, sealed in with it; None without an envelope."""
         self.sealed_at_ms = opened.timestamp_ms
         """When its sender sealed it, by the sender's clock; None without an envelope."""
         self._schema = frame.schema_id
         self._sender = opened.sender
         self._gateway = opened.sender == gateway_key
+        self._settled = True  # the broker settled it by handing it to QUIC
 
     @property
     def sender(self) -> bytes:
-        """The public key of who sealed it."""
+        """The public key that sealed it."""
         return self._sender
 
     @property
@@ -108,94 +93,65 @@ class QumbedMessage(Message):
         """The id of the schema that it was published with; empty without one."""
         return self._schema
 
-    async def ack(self, *, confirmed: bool = False) -> None:
-        """Do nothing: handing it over has settled it."""
-
-    async def nack(self, *, delay: float | None = None, dead_letter: bool = False) -> None:
-        """Raise NotSupported: it cannot be given back."""
-        del delay, dead_letter
-        raise NotSupported(STRAND, "nack: a message is settled when it is handed over")
-
-    async def failed(self) -> None:
-        """Do nothing: it cannot be given back."""
+    def _ack(self, *, confirmed: bool) -> Awaitable[None]:
+        raise NotImplementedError  # never called: it is settled from the start
 
 
-class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Tenant):
-    """A subscription of a :class:`~braidmq.client.qumbed.client.QumbedClient`."""
+class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Receiver):
+    """A subscription of a :class:`~braidmq.client.qumbed.strand.QumbedStrand`."""
+
+    transient_codes = frozenset({RATE_LIMIT, SERVER_ERROR})
 
     def __init__(
         self,
         topic: str,
+        options: SubscribeOptions,
         *,
         public_key: bytes,
         opener: Opener,
-        schema: str,
         schemas: Schemas,
-        prefetch: int,
-        keep: bool,
-        endpoint: Endpoint,
-        options: Options,
-        health: Health,
+        dialer: Dialer[QumbedConnection, Receiver],
         on_closed: Callable[[Subscription], None],
     ) -> None:
         super().__init__(
             topic,
             qos=1,
-            inbox=Inbox(once=False),  # the original's messages have no id
-            endpoint=endpoint,
-            options=options,
-            health=health,
+            inbox=Inbox(once=False),  # brokers of the specification send messages without ids
+            dialer=dialer,
+            receiver=self,
             on_closed=on_closed,
         )
-        self._pushing = True
         self._public_key = public_key
         self._opener = opener
-        self._schema = schema
+        self._schema = options.schema
         self._schemas = schemas
-        self._prefetch = prefetch
-        self._keep = keep
-        self._refused: dict[str, int] = {}
+        self._prefetch = options.prefetch
+        # Leaving then does not unsubscribe: a broker with `qumbed.offline_s` keeps the place
+        # for this key.
+        self._keep = bool(options.keep)
+        self._refusals: dict[str, int] = {}
         self.quarantine: deque[QumbedMessage] = deque(maxlen=QUARANTINE_MAX)
-        """The last messages that were opened and broke their schema."""
+        """The newest messages that were opened and violated their schema."""
 
-    async def _dial(self, on_lost: Callable[[QumbedConnection], None]) -> QumbedConnection:
-        return await open_connection(self._endpoint, self._options, self, on_lost)
-
-    # --- what users call --------------------------------------------------------------------
+    # --- called by users --------------------------------------------------------------------
 
     @property
     def refused(self) -> Mapping[str, int]:
         """How many messages were refused, by reason."""
-        return MappingProxyType(self._refused)
-
-    async def fetch(self, *, max: int = 100, timeout: float = 1.0) -> list[Message]:  # noqa: A002 - the name users know it by
-        """Return up to *max* messages, perhaps none."""
-        if max < 1:
-            raise InvalidArgument(f"max is at least 1, not {max}")
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout
-        if not self._inbox:
-            self._check_open()
-            if timeout <= 0:
-                await self._round_trip()
-        while not self._inbox and (left := deadline - clock()) > 0:
-            await self._inbox.arrival(left)
-            if not self._inbox:
-                self._check_open()
-        return [self._next() for _ in range(min(max, len(self._inbox)))]
+        return MappingProxyType(self._refusals)
 
     async def drain(self) -> None:
-        """Take no further messages from the broker; those that are here are still given out."""
+        """Take no further messages from the broker; hand out those that are here."""
         self._stop(Closed("the subscription is draining"))
         connection = self._connection
         if connection is not None:
             connection.resume_reading()
-            await self._unsubscribe(connection)
+            await self._quit(connection)
 
-    # --- what the connection and the link call ----------------------------------------------
+    # --- called by the connection and the link ----------------------------------------------
 
     def deliver(self, connection: QumbedConnection, frame: messages.Message) -> None:
-        """Open a message that the broker sent, and take it or not."""
+        """Open a message that the broker sent; keep it or refuse it."""
         if self._leaving:
             return
         try:
@@ -209,12 +165,12 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Tenant):
             self._refuse(SCHEMA, problem)
             return
         self._inbox.put(message)
-        # While it drains, all that is under way must come: the broker's last word is behind it.
+        # While draining, read on: the answer to Unsubscribe is behind all messages in flight.
         if len(self._inbox) >= self._prefetch and self._end is None:
             connection.pause_reading()
 
     def delivered(self) -> None:
-        """Wake as many as there are messages for."""
+        """Wake one waiter for each message."""
         self._inbox.wake()
 
     async def prepare(self, connection: QumbedConnection) -> None:
@@ -222,19 +178,16 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Tenant):
         if self._end is None:
             answer = await connection.ask(
                 lambda number: messages.subscribe(
-                    self.topic, self._schema, self._public_key, frame_id=number
+                    self.topic, self._schema, self._public_key, frame_id=str(number)
                 )
             )
-            refusal = refusal_of(answer)
+            refusal = connection.refusal_of(answer)
             if refusal is not None:
-                if self._opened and refusal.code in _TRANSIENT:
-                    reason = f"subscribing again was refused: {refusal.code} {refusal.text}"
-                    raise ConnectionLost(self._endpoint.address, reason)
-                raise SubscriptionRefused(self.topic, refusal.code, refusal.text)
+                raise self._refused(refusal)
         self._connection = connection
 
     def went_down(self) -> None:
-        """Keep what is here: it will not come again."""
+        """Keep the messages that are here: the broker will not redeliver them."""
         self._connection = None
 
     # --- inside -----------------------------------------------------------------------------
@@ -243,7 +196,7 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Tenant):
         self, connection: QumbedConnection, frame: messages.Message
     ) -> QumbedMessage:
         if frame.topic != self.topic:
-            raise Retargeted("the message is of another topic than was subscribed to")
+            raise Retargeted("the message belongs to another topic than the subscription")
         opened = self._opener.open(
             frame.encrypted_payload,
             frame.sender_public_key,
@@ -253,14 +206,14 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Tenant):
         return QumbedMessage(frame, opened, connection.gateway_key)
 
     def _refuse(self, reason: str, text: str) -> None:
-        count = self._refused[reason] = self._refused.get(reason, 0) + 1
+        count = self._refusals[reason] = self._refusals.get(reason, 0) + 1
         if count == 1:
-            log.warning("a message on %r is refused (%s): %s", self.topic, reason, text)
+            log.warning("refused a message on %r (%s): %s", self.topic, reason, text)
 
-    async def _wait(self) -> None:
-        while not self._inbox:
-            self._check_open()
-            await self._inbox.arrival(None)
+    def _check_open(self) -> None:
+        # Messages that are here are handed out even while it drains, or after its link ended.
+        if not self._inbox:
+            super()._check_open()
 
     def _next(self) -> QumbedMessage:
         message = self._inbox.pop()
@@ -275,31 +228,15 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Tenant):
             self._inbox.clear()
         self._inbox.wake_all()
 
-    async def _round_trip(self) -> None:
-        """Wait until what the broker had for us is here."""
-        connection = self._connection
-        if connection is not None:
-            try:
-                async with asyncio.timeout(FETCH_GRACE_S):
-                    await connection.fence()[1]
-            except TimeoutError:
-                return  # the answer is not lost: it will be in the inbox
-
     async def _leave(self, connection: QumbedConnection) -> None:
         connection.resume_reading()
         if not self._keep:
-            await self._unsubscribe(connection)
+            await self._quit(connection)
 
-    async def _unsubscribe(self, connection: QumbedConnection) -> None:
-        try:
-            answer = await connection.ask(
-                lambda number: messages.unsubscribe(self.topic, frame_id=number)
-            )
-        except ConnectionLost:
-            return  # which ends it as well
-        refusal = refusal_of(answer)
-        if refusal is not None:
-            log.warning("unsubscribing was refused: %s %s", refusal.code, refusal.text)
+    async def _quit(self, connection: QumbedConnection) -> None:
+        await self._unsubscribe(
+            connection, lambda number: messages.unsubscribe(self.topic, frame_id=str(number))
+        )
 
 
 def _reason(error: MessageRefused) -> str:

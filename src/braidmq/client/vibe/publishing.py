@@ -1,56 +1,32 @@
-"""What a Vibe publisher sends: a message checked and laid out, and many of them in flight."""
+"""What a Vibe publisher sends: messages checked and laid out as Publish bodies."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from braidmq.client.errors import (
-    InvalidArgument,
-    OutcomeUnknown,
-    PublishError,
-)
-from braidmq.client.messages import Payload, Priority, Receipt
-from braidmq.client.publishing import (
-    AnsweredFlight,
-    Chunk,
-    check_confirmed,
-    payload_bytes,
-    refused,
-)
-from braidmq.client.vibe.connection import VibeConnection, refusal_of
+from braidmq.client.answers import Receipt
+from braidmq.client.connection import Post
+from braidmq.client.errors import InvalidArgument, OutcomeUnknown, PublishError
+from braidmq.client.options import Payload, Priority
+from braidmq.client.publishing import AnsweredFlight, Chunk, Posting, payload_bytes, refused
+from braidmq.client.vibe.connection import VibeConnection
 from braidmq.wire.vibe import frames, messages
 from braidmq.wire.vibe.json_payload import is_json
 from braidmq.wire.vibe.messages import Body
 from braidmq.wire.vibe.session import PUBLISH_SPARE_BYTES
 
-STRAND: Final = "vibe"
-
 BODY_BYTES_MAX: Final = frames.BODY_MAX - PUBLISH_SPARE_BYTES
-"""A broker as it is configured by default hangs up on a longer Publish."""
+"""A broker with the default configuration hangs up on a longer Publish."""
 
 PRIORITY_HEADER: Final = "priority"
 
 _PRIORITIES: Final = {one.value: one.name.capitalize() for one in Priority}
 
 
-class Sealed:
-    """A message laid out; sent again it has the same id, so that consumers can tell."""
-
-    __slots__ = ("body", "id")
-
-    def __init__(self, message_id: str, body: bytes) -> None:
-        self.id = message_id
-        self.body = body
-
-    def __len__(self) -> int:
-        return len(self.body)
-
-
-class Envelope:
+class VibePosting(Posting[VibeConnection, Post]):
     """A queue's name and headers, checked once for any number of messages.
 
     Raises:
         InvalidArgument: The broker would refuse every message to it.
-        NotSupported: The qos is one that Vibe lacks.
     """
 
     __slots__ = ("_headers", "_next_id", "queue")
@@ -60,12 +36,10 @@ class Envelope:
         queue: str,
         next_id: Callable[[], str],
         *,
-        qos: int = 1,
         headers: Mapping[str, str] | None = None,
         priority: int | None = None,
     ) -> None:
         check_queue(queue)
-        check_confirmed(STRAND, qos)
         self.queue = queue
         self._next_id = next_id
         self._headers = dict(headers or {})
@@ -73,8 +47,8 @@ class Envelope:
             self._headers[PRIORITY_HEADER] = _priority(priority)
         _check_headers(self._headers)
 
-    def seal(self, payload: Payload) -> Sealed:
-        """Lay out a message, or raise InvalidArgument."""
+    def lay_out(self, payload: Payload) -> Post:
+        """Return *payload* as a Publish, or raise InvalidArgument."""
         raw = payload_bytes(payload)
         if raw and not is_json(raw):
             raise InvalidArgument("a payload on Vibe is JSON (UTF-8, RFC 8259) or empty")
@@ -85,40 +59,27 @@ class Envelope:
         if len(body) > BODY_BYTES_MAX:
             size = f"{len(body)} bytes with its headers, at most {BODY_BYTES_MAX}"
             raise InvalidArgument(f"the message does not fit into a frame: {size}")
-        return Sealed(message_id, body)
+        return Post(message_id, body)
 
-    def receipt(self, message_id: str, *, repeated: bool) -> Receipt:
-        """Return the receipt of a message that went well."""
-        return Receipt(self.queue, 1, durable=True, id=message_id, repeated=repeated)
+    def fly(self, chunk: Chunk[Post], connection: VibeConnection) -> AnsweredFlight[Body]:
+        """Hand *chunk* over to *connection*."""
+        return AnsweredFlight(chunk, connection, self.outcome)
+
+    def outcome(self, one: Post, answer: Body, repeated: bool) -> Receipt | PublishError:  # noqa: FBT001 - as a flight calls it
+        """Return what an answer means for its message."""
+        if (refusal := VibeConnection.refusal_of(answer)) is not None:
+            return refused(refusal, self.queue)
+        if answer.type == messages.PUBLISH_ACK:
+            return Receipt(self.queue, 1, durable=True, id=one.id, repeated=repeated)
+        return OutcomeUnknown(f"the broker answered with message type {answer.type}")
 
 
 def check_queue(name: str) -> None:
-    """Raise InvalidArgument unless *name* is a queue's."""
+    """Raise InvalidArgument unless *name* is a valid queue name."""
     if not messages.is_queue_name(name):
         limit = messages.QUEUE_NAME_CHARS_MAX
         form = f"1 to {limit} letters, digits, hyphens, underscores and dots"
-        raise InvalidArgument(f"a queue's name on Vibe has {form}")
-
-
-class VibeFlight(AnsweredFlight[Sealed, Body]):
-    """A chunk that was handed over to a connection, and the answers to it."""
-
-    __slots__ = ("_envelope",)
-
-    def __init__(
-        self, envelope: Envelope, chunk: Chunk[Sealed], connection: VibeConnection
-    ) -> None:
-        sealed = [one for one in chunk if isinstance(one, Sealed)]
-        super().__init__(chunk, connection.publish(sealed), connection.lost)
-        self._envelope = envelope
-
-    def judged(self, one: Sealed, answer: Body, *, repeated: bool) -> Receipt | PublishError:
-        """Return what an answer means for its message."""
-        if (refusal := refusal_of(answer)) is not None:
-            return refused(refusal, self._envelope.queue)
-        if answer.type == messages.PUBLISH_ACK:
-            return self._envelope.receipt(one.id, repeated=repeated)
-        return OutcomeUnknown(f"answered with message type {answer.type}")
+        raise InvalidArgument(f"a queue name on Vibe has {form}")
 
 
 def _priority(priority: int) -> str:
@@ -135,14 +96,14 @@ def _check_headers(headers: Mapping[Any, Any]) -> None:
         raise InvalidArgument(f"too many headers: {count}")
     for key, value in headers.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidArgument("headers are texts with texts as names")
+            raise InvalidArgument("header names and values are strings")
         if not key:
-            raise InvalidArgument("a header has a name")
+            raise InvalidArgument("a header name must not be empty")
         for text in (key, value):
             try:
                 size = len(text.encode())
             except UnicodeEncodeError:
-                raise InvalidArgument("headers are texts without lone surrogates") from None
+                raise InvalidArgument("headers are text without lone surrogates") from None
             if size > messages.TEXT_BYTES_MAX:
                 limit = messages.TEXT_BYTES_MAX
                 raise InvalidArgument(f"a header has at most {limit} bytes, not {size}")

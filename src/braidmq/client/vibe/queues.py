@@ -1,7 +1,4 @@
-"""Queues as the client declares and reads them: options into headers, answers into values.
-
-It sends nothing.
-"""
+"""Queues: requests to declare, inspect, list and delete them, and the answers as values."""
 
 import json
 import re
@@ -9,48 +6,85 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from braidmq.client.errors import ClientError, InvalidArgument
-from braidmq.client.messages import QueueInfo
+from braidmq.client.answers import QueueInfo
+from braidmq.client.errors import ClientError, InvalidArgument, QueueRefused
+from braidmq.client.link import Link
+from braidmq.client.options import QueueOptions
+from braidmq.client.vibe.connection import VibeConnection, asking
 from braidmq.client.vibe.publishing import check_queue
+from braidmq.wire.vibe import messages
 from braidmq.wire.vibe.queue_options import MODES, STRATEGIES, parse_timespan
+from braidmq.wire.vibe.session import QUEUE_NOT_FOUND
 
 _MS_PER_S: Final = 1000
 
 
-def declaration(
-    *,
-    mode: str | None,
-    max_size: int | None,
-    ttl: float | None,
-    dead_letters: bool | None,
-    dead_letter_name: str | None,
-    overflow: str | None,
-    max_attempts: int | None,
-    durable: bool | None,
-) -> dict[str, str]:
-    """Return the headers of a CreateQueue that asks for what is given.
+class VibeQueues:
+    """The queues of the broker that *link* leads to."""
+
+    def __init__(self, link: Link[VibeConnection]) -> None:
+        self._link = link
+
+    async def declare(self, name: str, options: QueueOptions) -> QueueInfo:
+        """Create a queue unless it exists; return it as it is now."""
+        await self._manage(messages.CREATE_QUEUE, name, declaration(options))
+        info = await self.info(name)
+        if info is None:
+            raise QueueRefused(name, QUEUE_NOT_FOUND, "it was deleted meanwhile")
+        return info
+
+    async def info(self, name: str) -> QueueInfo | None:
+        """Return what the broker says about a queue; None if there is none of that name."""
+        payload = await self._manage(messages.QUEUE_INFO, name)
+        return read_info(payload) if payload else None
+
+    async def names(self) -> list[str]:
+        """Return the names of the queues that these credentials may see."""
+        return read_names(await self._ask(messages.LIST_QUEUES, ""))
+
+    async def delete(self, name: str) -> None:
+        """Delete a queue and all messages in it; its dead letters stay."""
+        await self._manage(messages.DELETE_QUEUE, name)
+
+    async def _manage(
+        self, kind: int, name: str, headers: dict[str, str] | None = None
+    ) -> bytes:
+        check_queue(name)
+        return await self._ask(kind, name, headers)
+
+    async def _ask(self, kind: int, name: str, headers: dict[str, str] | None = None) -> bytes:
+        connection = await self._link.ready()
+        answer = await connection.ask(asking(kind, name, headers))
+        refusal = connection.refusal_of(answer)
+        if refusal is not None:
+            raise QueueRefused(name, str(refusal.code), refusal.text)
+        return answer.payload
+
+
+def declaration(options: QueueOptions) -> dict[str, str]:
+    """Return the headers of a CreateQueue that asks for *options*.
 
     Raises:
-        InvalidArgument: An option cannot be used.
+        InvalidArgument: An option is invalid.
     """
     headers: dict[str, str] = {}
-    if mode is not None:
-        headers["deliveryMode"] = _name("mode", mode, MODES)
-    if max_size is not None:
-        headers["maxQueueSize"] = _count("max_size", max_size)
-    if ttl is not None:
-        headers["messageTtl"] = _milliseconds(ttl)
-    if dead_letters is not None:
-        headers["enableDeadLetterQueue"] = str(dead_letters).lower()
-    if dead_letter_name is not None:
-        check_queue(dead_letter_name)
-        headers["deadLetterQueueName"] = dead_letter_name
-    if overflow is not None:
-        headers["overflowStrategy"] = _name("overflow", overflow, STRATEGIES)
-    if max_attempts is not None:
-        headers["maxRetryAttempts"] = _count("max_attempts", max_attempts)
-    if durable is not None:
-        headers["durable"] = str(durable).lower()
+    if options.mode is not None:
+        headers["deliveryMode"] = _name("mode", options.mode, MODES)
+    if options.max_size is not None:
+        headers["maxQueueSize"] = _count("max_size", options.max_size)
+    if options.ttl is not None:
+        headers["messageTtl"] = _milliseconds(options.ttl)
+    if options.dead_letters is not None:
+        headers["enableDeadLetterQueue"] = str(options.dead_letters).lower()
+    if options.dead_letter_name is not None:
+        check_queue(options.dead_letter_name)
+        headers["deadLetterQueueName"] = options.dead_letter_name
+    if options.overflow is not None:
+        headers["overflowStrategy"] = _name("overflow", options.overflow, STRATEGIES)
+    if options.max_attempts is not None:
+        headers["maxRetryAttempts"] = _count("max_attempts", options.max_attempts)
+    if options.durable is not None:
+        headers["durable"] = str(options.durable).lower()
     return headers
 
 
@@ -58,7 +92,7 @@ def read_info(payload: bytes) -> QueueInfo:
     """Return what the payload of a QueueInfo says.
 
     Raises:
-        ClientError: It is not what a broker says about a queue.
+        ClientError: It is not a description of a queue.
     """
     try:
         said: dict[str, Any] = json.loads(payload)
@@ -106,14 +140,14 @@ def _name(option: str, given: str, names: Sequence[str]) -> str:
 
 def _count(option: str, given: int) -> str:
     if given < 1:
-        raise InvalidArgument(f"{option} is at least 1, not {given}")
+        raise InvalidArgument(f"{option} must be at least 1, not {given}")
     return str(given)
 
 
 def _milliseconds(ttl: float) -> str:
     ms = round(ttl * _MS_PER_S)
     if ms < 1:
-        raise InvalidArgument(f"ttl is seconds above 0, not {ttl}")
+        raise InvalidArgument(f"ttl must be more than 0 seconds, not {ttl}")
     return str(ms)
 
 

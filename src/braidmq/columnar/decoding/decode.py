@@ -9,12 +9,13 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from braidmq.base import strict_json
 from braidmq.base.errors import ConfigError
 from braidmq.columnar.decoding.columns import TYPES
 from braidmq.columnar.decoding.schemas import Field, TypedSchema
@@ -222,7 +223,7 @@ def _second_look(
     JSON Schema calls 1.0 an integer, and what no column shows may hold lone surrogates.
     """
     try:
-        values = _exact.decode(payload.decode())
+        values = strict_json.read_value_exactly(payload)
         if not isinstance(values, dict):
             return None, ""
         for field in schema.fields:
@@ -251,11 +252,6 @@ def _finite_text(values: dict[str, Any]) -> str | None:
         return None
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-_exact: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 _plain: Final = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
 )

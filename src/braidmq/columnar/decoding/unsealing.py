@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Final
 
 from braidmq.base.errors import BraidError, ConfigError
-from braidmq.broker.schemas import SEALED_BYTES_MIN, is_json
+from braidmq.base.strict_json import is_json
+from braidmq.broker.schemas import SEALED_BYTES_MIN
 from braidmq.wal.disk import Disk
 from braidmq.wal.files import read_all
 from braidmq.wire.qumbed.boxes import BoxError, Boxes, UnusableKeyError, parse_key

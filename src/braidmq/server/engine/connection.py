@@ -11,8 +11,10 @@ What the bytes mean is not here: each strand has a subclass in a module of its o
 from collections import deque
 from typing import Final
 
+from braidmq.broker.admission import PublishAdmission
 from braidmq.broker.broker import Broker
-from braidmq.broker.subscriptions import Peer
+from braidmq.broker.delivery.channels import Peer
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.topics import Message
 from braidmq.server.engine.host import Host, Limits, Wire
 from braidmq.wire.errors import WireError
@@ -43,6 +45,7 @@ class Connection(Peer):
         self.since_us: int = host.now_us()
         self._host: Host = host
         self._broker: Broker = host.broker
+        self._admission: PublishAdmission = host.broker.admission
         self._wire: Wire = wire
         self._limits: Limits = limits
         self._rate: int = limits.messages_per_s
@@ -50,6 +53,7 @@ class Connection(Peer):
         self._replies: deque[WaitingReply] = deque()
         self._last_id: int = 0  # the newest record that this connection caused
         self._starving: bool = False
+        self._waits_in: list[Peer] = []  # the list of a queue that has no room for us
         self._is_waiting: bool = False  # is in the host's list
         self._ending: bool = False  # close when everything is answered
         self._closed: bool = False
@@ -139,6 +143,7 @@ class Connection(Peer):
     def lost(self) -> None:
         """Give back what the peer was holding: it is gone."""
         self._closed = True
+        self._stop_parking()
         self._replies.clear()
         self._broker.detach(self, self._host.now_us())
         self._host.end_turn()
@@ -224,6 +229,17 @@ class Connection(Peer):
         if not self._starving:
             self._starving = True
             self._host.starved.append(self)
+
+    def _park(self, queue: Queue) -> None:
+        """Wait for room in a queue, listed once however often this connection is woken."""
+        if self._waits_in is not queue.blocked:
+            self._stop_parking()
+            queue.blocked.append(self)
+            self._waits_in = queue.blocked
+
+    def _stop_parking(self) -> None:
+        if self in self._waits_in:
+            self._waits_in.remove(self)
 
     # Output.
 

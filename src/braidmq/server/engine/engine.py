@@ -14,8 +14,8 @@ import structlog
 from braidmq.base.errors import BraidError, LogFullError
 from braidmq.broker import state
 from braidmq.broker.authorize import Principal
-from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.broker.topics import Message
 from braidmq.server.access.user_administration import Outcome, administer
 from braidmq.server.access.users import Users
@@ -149,12 +149,12 @@ class Engine(Host):
     def tick(self) -> None:
         """Do what has fallen due."""
         self.broker.tick(self._now_us())
-        for subscription in self.broker.take_leases_over():
+        for over in self.broker.take_leases_over():
             _log.info(
                 "subscription ended: its lease is over",
-                subscription=subscription.id,
-                topic=subscription.topic.name,
-                principal=subscription.principal,
+                subscription=over.subscription_id,
+                topic=over.topic,
+                principal=over.principal,
             )
         self.end_turn()
 
@@ -190,6 +190,9 @@ class Engine(Host):
             self._refuse_waiting(str(error))
             self.failed = error
             self._log = None
+            for peer in self.broker.take_touched():  # publishers that waited for room
+                assert isinstance(peer, Connection)
+                peer.wake()
             self._fail(error)
         self.end_turn()
 
@@ -212,8 +215,6 @@ class Engine(Host):
         self.log_is_full = False
         self._log_is_stuck = False
         self.broker.accept_again()
-        if self.draining:
-            self.broker.refusal = SHUTTING_DOWN
         self.end_turn()
 
     # What the daemon asks.
@@ -238,9 +239,10 @@ class Engine(Host):
     def drain(self) -> None:
         """Accept no more durable publishes, and hand nothing more out."""
         self.draining = True
-        self.broker.refusal = SHUTTING_DOWN
         self.broker.stop_delivering()
+        self.broker.admission.drain(SHUTTING_DOWN)
         self.waiters.drain()
+        self.end_turn()
 
     def next_number(self) -> int:
         """Return a number for a connection: the next one, over all strands."""
@@ -312,7 +314,7 @@ class Engine(Host):
         for item in self.broker.refused(from_id, reason, self._now_us()):
             if isinstance(item, Message) and isinstance(item.publisher, Connection):
                 refused.setdefault(item.publisher, []).append(item)
-        again_id = self.broker.fence()
+        again_id = self.broker.barrier()
         for connection in self.connections:
             connection.refuse(from_id, refused.get(connection, []), again_id, reason)
         if self.waiters.commits:

@@ -1,21 +1,17 @@
 """What is around a connection: its wire, its bounds, and the daemon that hosts it."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
-from braidmq.broker.subscriptions import Delivery
+from braidmq.broker.delivery.channels import Delivery
 from braidmq.broker.topics import Pending
 from braidmq.server.access.user_administration import Outcome
 from braidmq.wire.blip import messages
 
 if TYPE_CHECKING:
     from braidmq.server.engine.connection import Connection
-
-
-UNCOMMITTED_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Message bytes on their way to the log, of all connections; above it publishers wait."""
 
 
 class Wire(Protocol):
@@ -69,9 +65,7 @@ class Host:
 
     def __init__(self, broker: Broker) -> None:
         self.broker: Broker = broker
-        self.uncommitted_bytes_max: int = min(
-            UNCOMMITTED_BYTES_MAX, broker.settings.memory_bytes
-        )
+        self.uncommitted_bytes_max: int = broker.admission.uncommitted_bytes_max
         self.starved: list[Connection] = []  # publishers that wait for commits
         self.waiting: list[Connection] = []  # connections with replies that wait for commits
         self.tracing: Tracing | None = None

@@ -11,7 +11,8 @@ from braidmq.server.config.config import Config, VibeConfig, delivery_for
 from braidmq.wal import snapshots
 from braidmq.wal.files import Files
 from braidmq.wal.maintenance.watching import Watch, unwatched
-from braidmq.wal.wal import Wal, WalOptions
+from braidmq.wal.options import WalOptions
+from braidmq.wal.wal import Wal
 
 
 @dataclass(frozen=True, slots=True)

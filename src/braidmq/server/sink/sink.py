@@ -328,7 +328,7 @@ def room_for(broker: Broker, topic_name: str) -> Callable[[], bool]:
     It need not be taken then, but something that its verdict depends on has changed: its queue
     has room, the log refuses everything, or topics or queues have come or gone.
     """
-    topics, queues = broker.topics, broker.deliverer.queues
+    topics, queues = broker.topics, broker.queues.by_name
     before = (len(topics), len(queues))
 
     def holds() -> bool:

@@ -22,7 +22,7 @@ from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, TOPIC_BYTES_MAX
 from braidmq.broker import headers as blocks
 from braidmq.broker.authorize import PUBLISH
 from braidmq.broker.topics import PRIORITY_CRITICAL, PRIORITY_LOW, PRIORITY_NORMAL
-from braidmq.server.strands.vibe.deliveries import PRIORITIES, is_brokers
+from braidmq.server.strands.vibe.deliveries import PRIORITIES
 from braidmq.wire.vibe.messages import HEADERS_MAX
 
 ROW_BYTES_MAX: Final = MESSAGE_BYTES_MAX - KIB
@@ -163,7 +163,7 @@ class RowJudge:
                 raise self._refused(row, "a header has no key or no value")
             if name in kept:
                 raise self._refused(row, f"header {name!r:.64} is there twice")
-            if name != blocks.MESSAGE_ID and not is_brokers(name):
+            if name != blocks.MESSAGE_ID and not blocks.is_brokers(name):
                 kept[name] = self._text(row, "header", value)
         if key is not None:
             kept[KEY_HEADER] = self._text(row, "key", key)  # a header of that name gives way

@@ -9,11 +9,10 @@ from typing import Final, final
 
 from librt.strings import BytesWriter
 
+from braidmq.broker import admission
 from braidmq.broker import broker as verbs
-from braidmq.broker import overflow
 from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, authorize
-from braidmq.broker.queues import Queue
-from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX, Consumer, Peer
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX, Consumer
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.connection import WAITING_REPLIES_MAX, Connection, WaitingReply
 from braidmq.server.engine.host import Host, Limits, Wire
@@ -26,6 +25,11 @@ TOPICS_REMEMBERED_MAX: Final = 1024
 REFUSAL_TEXT_MAX: Final = 200
 """A reason in a NACK is one short line."""
 
+DURABLE_PUBLISH_FAILED: Final = "durable publish failed"
+PUBLISH_FAILED: Final = "publish failed"
+SUBSCRIBE_FAILED: Final = "subscribe failed"
+"""What a NACK 500 says before its reason."""
+
 
 @final
 class BlipConnection(Connection):
@@ -37,9 +41,8 @@ class BlipConnection(Connection):
         self._held: session.Command | None = None
         self._topics: dict[str, Topic] = {}
         self._subscribe_id: int = 0  # its newest subscription
-        self._acknowledged: bool = False  # since the last fence
+        self._acknowledged: bool = False  # since the last barrier
         self._paid: bool = False  # the held PUBLISH has its token
-        self._waits_in: list[Peer] = []  # the list of a queue that has no room for us
 
     @property
     def is_authenticated(self) -> bool:
@@ -51,8 +54,6 @@ class BlipConnection(Connection):
     def lost(self) -> None:
         """Give back what the peer was holding: it is gone."""
         self._held = None
-        if self in self._waits_in:
-            self._waits_in.remove(self)
         super().lost()
 
     def refuse(self, from_id: int, refused: list[Message], again_id: int, reason: str) -> None:
@@ -64,17 +65,17 @@ class BlipConnection(Connection):
         at = 0
         for reply in self._replies:
             while at < len(refused) and refused[at].id <= reply.after_id:
-                kept.append(WaitingReply(0, self._refusal(refused[at].correlation_id, reason)))
+                kept.append(self._late_refusal(refused[at], reason))
                 at += 1
             if reply.after_id < from_id:
                 kept.append(reply)
             elif reply.subscribe_correlation_id >= 0:
-                nack = self._refusal(reply.subscribe_correlation_id, reason)
+                nack = self._refusal(reply.subscribe_correlation_id, SUBSCRIBE_FAILED, reason)
                 kept.append(WaitingReply(0, nack))
             else:
                 kept.append(WaitingReply(again_id, reply.data))
         for message in refused[at:]:
-            kept.append(WaitingReply(0, self._refusal(message.correlation_id, reason)))
+            kept.append(self._late_refusal(message, reason))
         self._replies = kept
         if self._last_id >= from_id:
             self._last_id = again_id
@@ -185,51 +186,44 @@ class BlipConnection(Connection):
             if topic is None:
                 return True
         broker = self._broker
-        if topic.queue is not None:
-            decision = overflow.judge(topic.queue)
-            if decision != overflow.ACCEPT:
-                return self._publish_to_full(command, topic.queue, decision, now_us)
-        if command.qos == 0:
-            if self._subscribe_id > broker.committed_id:
-                return False  # it would miss the subscription before it
-            broker.publish(Message(topic, 0, command.body), now_us)
-            return True
-        if broker.refusal and (topic.queue is None or topic.queue.policy.durable):
-            broker.stats.refused += 1
-            self._reply(self._refusal(command.correlation_id, broker.refusal))
-            return True
-        if broker.outgoing.bytes >= self._host.uncommitted_bytes_max:
-            self._starve()
-            return False
-        message = Message(topic, 1, command.body)
-        message.publisher = self
-        message.correlation_id = command.correlation_id
+        qos = command.qos
+        message = Message(topic, qos, command.body)
+        if self._subscribe_id > broker.committed_id and not admission.needs_record(message):
+            return False  # it would miss the subscription before it
+        if qos != 0:
+            message.publisher = self
+            message.correlation_id = command.correlation_id
+        verdict = self._admission.judge(message, "", now_us)
+        if verdict != admission.GO:
+            return self._publish_otherwise(verdict, message, command.correlation_id, now_us)
         given = broker.publish(message, now_us)
         if given:
             self._last_id = given
         return True
 
-    def _publish_to_full(
-        self, command: session.Publish, queue: Queue, decision: int, now_us: int
+    def _publish_otherwise(
+        self, verdict: int, message: Message, correlation_id: int, now_us: int
     ) -> bool:
-        """Do as the queue's overflow strategy says; say whether the command is done with."""
-        if decision == overflow.WAIT:
-            if self._waits_in is not queue.blocked:  # woken for another reason: still in it
-                queue.blocked.append(self)
-                self._waits_in = queue.blocked
+        """Do as the admission says; say whether the command is done with."""
+        if verdict == admission.WAIT:
+            assert message.topic.queue is not None
+            self._park(message.topic.queue)
             return False
-        letter: Message | None = None
-        if decision == overflow.REDIRECT:
-            message = Message(queue.topic, 1, command.body)
-            letter = self._broker.deliverer.redirect(message, queue, now_us)
-        if letter is None:
-            self._broker.stats.refused += 1
-            self._nack(command.correlation_id, session.SERVER_ERROR, "queue full")
-            return True
-        letter.publisher = self
-        letter.correlation_id = command.correlation_id
-        self._broker.stats.dead_lettered += 1
-        self._last_id = self._broker.publish(letter, now_us)
+        if verdict == admission.STARVED:
+            self._starve()
+            return False
+        if verdict == admission.REDIRECT:
+            letter = self._broker.accept(verdict, message, "", now_us)
+            if letter.id:
+                letter.publisher = self
+                letter.correlation_id = correlation_id
+                self._last_id = letter.id
+        elif verdict == admission.FULL:
+            self._nack(correlation_id, session.SERVER_ERROR, admission.QUEUE_FULL)
+        else:
+            assert verdict == admission.REFUSED
+            reason = self._admission.reason
+            self._reply(self._refusal(correlation_id, DURABLE_PUBLISH_FAILED, reason))
         return True
 
     def _learn_topic(self, command: session.Publish) -> Topic | None:
@@ -239,7 +233,8 @@ class BlipConnection(Connection):
             return None
         topic = self._broker.topics.get(command.topic)
         if topic is None:
-            self._reply(self._refusal(command.correlation_id, "too many topics"))
+            refusal = self._refusal(command.correlation_id, PUBLISH_FAILED, "too many topics")
+            self._reply(refusal)
             return None
         if len(self._topics) >= TOPICS_REMEMBERED_MAX:
             self._topics.clear()
@@ -285,7 +280,7 @@ class BlipConnection(Connection):
         if self._broker.subscription_count() >= SUBSCRIPTIONS_MAX:
             refusal = "too many subscriptions"
         if topic is None or refusal:
-            self._reply(self._refusal(command.correlation_id, refusal))
+            self._reply(self._refusal(command.correlation_id, SUBSCRIBE_FAILED, refusal))
             return
         given = self._broker.subscribe(self, topic, command.qos, now_us)
         self._subscribe_id = given
@@ -304,7 +299,7 @@ class BlipConnection(Connection):
     def _ping(self, correlation_id: int) -> None:
         if self._acknowledged:
             self._acknowledged = False
-            self._last_id = self._broker.fence()
+            self._last_id = self._broker.barrier()
         pong = frames.encode(frames.PONG, correlation_id)
         self._reply_after(WaitingReply(self._last_id, pong))
 
@@ -330,8 +325,12 @@ class BlipConnection(Connection):
     def _nack(self, correlation_id: int, code: int, text: str) -> None:
         self._reply(messages.encode_nack(correlation_id, code, text))
 
-    def _refusal(self, correlation_id: int, reason: str) -> bytes:
-        text = f"durable publish failed: {reason}"[:REFUSAL_TEXT_MAX]
+    def _late_refusal(self, message: Message, reason: str) -> WaitingReply:
+        nack = self._refusal(message.correlation_id, DURABLE_PUBLISH_FAILED, reason)
+        return WaitingReply(0, nack)
+
+    def _refusal(self, correlation_id: int, what: str, reason: str) -> bytes:
+        text = f"{what}: {reason}"[:REFUSAL_TEXT_MAX]
         return messages.encode_nack(correlation_id, session.SERVER_ERROR, text)
 
     def _collect(self) -> None:

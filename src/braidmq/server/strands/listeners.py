@@ -199,7 +199,7 @@ class TcpListener:
                 peer=wire.peer,
                 principal=None if connection.principal is None else connection.principal.name,
                 since_us=connection.since_us,
-                subscriptions=len(connection.consumers),
+                subscriptions=len(connection.consumers) + len(connection.queue_consumers),
                 in_bytes=wire.in_bytes,
                 out_bytes=wire.out_bytes,
                 close=wire.abort,

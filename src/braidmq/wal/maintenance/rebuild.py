@@ -1,4 +1,9 @@
-"""Building an index from its segment, verifying every record on the way."""
+"""Building an index from its segment, verifying every record on the way.
+
+The new index is written under a temporary name and renamed, without a sync of its bytes. *After
+a power cut the name may belong to a file that is empty or torn: its checksums tell, and it is
+rebuilt again.* Readers that hold the old file keep reading it.
+"""
 
 from collections.abc import Callable
 
@@ -86,7 +91,7 @@ def _describe_only(describe: Describe, body: bytes) -> None:
 def build_index(
     walk: Walk, segment: ActiveSegment, describe: Describe, visit: Visit | None = None
 ) -> None:
-    """Append rows for every valid record that *walk* finds to *segment*'s index, and visit it.
+    """Append a row for each valid record of *walk* to *segment*'s index, and visit the record.
 
     Raises:
         DamagedLogError: A record's type is not known.
@@ -111,7 +116,7 @@ def start_index(files: Files, file: File, header: Header) -> ActiveSegment:
 
 
 def finish_index(files: Files, first_id: int) -> None:
-    """Give the temporary index its name, in the place of the old one."""
+    """Rename the temporary index into place."""
     path = index_path(first_id)
     files.rename(path + ".tmp", path)
     files.sync_dir(LOG_DIR)
@@ -120,7 +125,7 @@ def finish_index(files: Files, first_id: int) -> None:
 def rebuild_sealed(
     files: Files, first_id: int, next_first_id: int, describe: Describe
 ) -> SegmentInfo:
-    """Verify a sealed segment, write its index anew, and return what is known of it.
+    """Verify a sealed segment, write its index anew, and return the facts about the segment.
 
     Raises:
         DamagedLogError: The segment is damaged; nothing was changed.

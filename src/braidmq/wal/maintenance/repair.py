@@ -1,7 +1,13 @@
-"""Making a damaged log one that opens, with every loss written down: `braidmq wal repair`.
+"""Turning a damaged log into one that opens, with every loss recorded: `braidmq wal repair`.
 
-What is damaged is copied to quarantine before anything is changed, and what is missing becomes
-a gap record that names the ids. Nothing is repaired without being told to accept the loss.
+Nothing is changed unless the operator accepts the loss. For each damaged segment:
+
+1. The segment is copied to quarantine, durably. *A crash leaves one copy too many.*
+2. A new one is written under a temporary name and fsynced: the header, every intact record as
+   it is, and a gap record for each range of lost ids. *A crash leaves a file that is ignored.*
+3. The old index is removed, the new segment renamed into place, the directory fsynced. *Before
+   the rename the damaged segment is still there, and the repair can be run again; after it,
+   this segment is done. An index that comes back is stale, and is rebuilt.*
 """
 
 from itertools import pairwise
@@ -35,14 +41,14 @@ __all__ = ["DumpedRecord", "Report", "dump", "repair", "verify"]
 def repair(
     files: Files, describe: Describe, *, accept_loss: bool, watch: Watch = unwatched
 ) -> Report:
-    """Write gap records over all damage; return what was wrong and what was changed.
+    """Write gap records in the place of all damage; return what was wrong and what changed.
 
-    Without *accept_loss* nothing is changed. The caller holds the directory's lock. Stopped
-    half-way it can be started again. *watch* is told about the look at the log, and again,
-    from the beginning, about the segments that are written anew.
+    Without *accept_loss* nothing is changed. The caller holds the directory's lock. A repair
+    that was interrupted can be run again. *watch* is told the progress of the survey, and then,
+    from 0 again, of the rewriting.
 
     Raises:
-        OSError: The disk failed; what was not yet replaced is as it was.
+        OSError: The disk failed; segments that were not yet replaced are unchanged.
     """
     survey = Survey(files, describe, watch)
     report = survey.run()
@@ -69,7 +75,7 @@ def repair(
 
 
 def _date_undated(segments: list[SegmentSurvey]) -> None:
-    """Give segments whose header is gone the time of a neighbour: retention goes by it."""
+    """Give segments without a valid header a neighbour's time: retention depends on it."""
     for older, younger in pairwise(segments):
         younger.created_us = younger.created_us or older.created_us
     for younger, older in pairwise(reversed(segments)):
@@ -79,7 +85,7 @@ def _date_undated(segments: list[SegmentSurvey]) -> None:
 def _fill(
     files: Files, first_id: int, last_id: int, *, created_us: int, report: Report
 ) -> None:
-    """Make a segment that holds nothing but the gap record for first_id..last_id."""
+    """Make a segment that holds only the gap record for first_id..last_id."""
     files.make_dir(LOG_DIR)
     files.sync_dir("")
     temporary = _Rewriting(files, first_id, created_us)
@@ -95,12 +101,12 @@ def _rewrite(files: Files, segment: SegmentSurvey, report: Report) -> None:
     report.changed.append(f"{path}: original kept as {kept}")
     rewriting = _Rewriting(files, segment.first_id, segment.created_us)
     due = segment.first_id
-    for piece in segment.pieces:
-        if piece.first_id > due:
-            rewriting.gap(due, piece.first_id - 1)
-            report.changed.append(f"{path}: gap {due}..{piece.first_id - 1}")
-        rewriting.copy(original, piece.start, piece.end)
-        due = piece.next_id
+    for run in segment.runs:
+        if run.first_id > due:
+            rewriting.gap(due, run.first_id - 1)
+            report.changed.append(f"{path}: gap {due}..{run.first_id - 1}")
+        rewriting.copy(original, run.start, run.end)
+        due = run.next_id
     if segment.end_id > due:
         rewriting.gap(due, segment.end_id - 1)
         report.changed.append(f"{path}: gap {due}..{segment.end_id - 1}")
@@ -108,7 +114,7 @@ def _rewrite(files: Files, segment: SegmentSurvey, report: Report) -> None:
 
 
 class _Rewriting:
-    """A segment written under a temporary name and put in place by a rename."""
+    """A segment that is written under a temporary name and renamed into place."""
 
     def __init__(self, files: Files, first_id: int, created_us: int) -> None:
         self._files = files

@@ -1,16 +1,20 @@
-"""The slow background check of sealed segments, by the checksums of their blocks."""
+"""The background check of sealed segments, by the checksums of their blocks.
+
+Bytes can rot on the disk long after they were synced. The scrub finds that while a backup or a
+second copy may still exist, and not years later when a consumer asks for them.
+"""
 
 import threading
 
 from braidmq.wal.files import read_all
 from braidmq.wal.format import checksum
-from braidmq.wal.reading import Reader, View
+from braidmq.wal.reading import LogView, Reader
 from braidmq.wal.segment import SegmentInfo
 from braidmq.wal.tables import SEGMENT_BLOCK_BYTES
 
 
 class Scrubber:
-    """Goes round the sealed segments, a few blocks per call, and starts over at the end."""
+    """Verifies the sealed segments in an endless round, a few blocks per call."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -18,7 +22,7 @@ class Scrubber:
         self._first_id = 0
         self._block = 0
 
-    def scrub(self, view: View, bytes_max: int) -> int:
+    def scrub(self, view: LogView, bytes_max: int) -> int:
         """Verify about *bytes_max* bytes from where the last call ended; return how many.
 
         Raises:
@@ -35,8 +39,8 @@ class Scrubber:
                 visited += 1
             return verified
 
-    def verify(self, view: View, segment: SegmentInfo) -> None:
-        """Verify the whole of a sealed segment, wherever the slow check is.
+    def verify(self, view: LogView, segment: SegmentInfo) -> None:
+        """Verify all of a sealed segment, without moving the background check.
 
         Raises:
             DamagedLogError: It is damaged.
@@ -55,7 +59,7 @@ class Scrubber:
                 self._reader.settle_doubt(view, segment, again=doubts > 0)
                 doubts += 1
 
-    def _current(self, view: View) -> SegmentInfo | None:
+    def _current(self, view: LogView) -> SegmentInfo | None:
         for segment in view.sealed:
             if segment.first_id >= self._first_id:
                 if segment.first_id > self._first_id:
@@ -64,7 +68,7 @@ class Scrubber:
         self._first_id = self._block = 0
         return view.sealed[0] if view.sealed else None
 
-    def _verify(self, view: View, segment: SegmentInfo, bytes_max: int) -> int:
+    def _verify(self, view: LogView, segment: SegmentInfo, bytes_max: int) -> int:
         try:
             file, index = self._reader.opened(view, segment)
         except FileNotFoundError:  # deleted by retention since the view was taken

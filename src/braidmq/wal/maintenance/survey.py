@@ -1,8 +1,8 @@
-"""Looking at a whole log without changing it: `braidmq wal verify` and `braidmq wal dump`.
+"""Examining a whole log without changing it: `braidmq wal verify` and `braidmq wal dump`.
 
-A survey finds what `Wal.open` would refuse over, all of it and not only the first, and the
-pieces that are valid around it, from which `braidmq.wal.maintenance.repair` makes a log that
-can be opened.
+A survey finds everything that would keep `Wal.open` from starting, not only the first problem,
+and the runs of intact records around it. `braidmq.wal.maintenance.repair` makes a log that can
+be opened from those runs.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ from braidmq.wal.snapshots import list_ids, read, snapshot_path
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Accepted data that cannot be read: where, which ids, and why."""
+    """Committed data that cannot be read: where, which ids, and why."""
 
     segment: str
     offset: int
@@ -49,8 +49,8 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Valid records, the ids first_id up to next_id, at start..end of a segment file."""
+class IntactRun:
+    """Valid records, from first_id up to but not including next_id, at start..end of a file."""
 
     start: int
     end: int
@@ -60,21 +60,22 @@ class Piece:
 
 @dataclass(slots=True)
 class SegmentSurvey:
-    """One segment: its valid pieces in order, and the id that should follow the last."""
+    """One segment: its intact runs in order, and the id that must follow the segment."""
 
     first_id: int
     created_us: int = 0
-    pieces: list[Piece] = field(default_factory=list)
+    runs: list[IntactRun] = field(default_factory=list)
     end_id: int = 0
     damaged: bool = False
 
 
 @dataclass(slots=True)
 class Report:
-    """What is in a log, and what is wrong with it.
+    """What a log holds, and what is wrong with it.
 
-    `damages` keep the broker from starting. `notes` say what heals by itself at the next start:
-    indexes, torn tails, a bad snapshot beside a good one. `changed` names what a repair did.
+    `damages` keep the broker from starting. `notes` say what the next start heals by itself:
+    indexes, torn tails, an invalid snapshot beside a valid one. `changed` says what a repair
+    did.
     """
 
     segments: int = 0
@@ -90,12 +91,12 @@ class Report:
 
     @property
     def is_intact(self) -> bool:
-        """Whether the broker would start over this log."""
+        """Whether the broker would start with this log."""
         return not self.damages
 
 
 class Survey:
-    """One look at a log; `run` it once, then read `report` and `segments`."""
+    """One examination of a log; `run` it once, then read `report` and `segments`."""
 
     def __init__(self, files: Files, describe: Describe, watch: Watch = unwatched) -> None:
         self._files = files
@@ -105,10 +106,10 @@ class Survey:
         self.segments: list[SegmentSurvey] = []
         self.snapshot_id = 0
         self.known_id = 0
-        """The highest id that mark or snapshot say was durable."""
+        """The highest id that was durable, according to the mark or a snapshot."""
 
     def run(self) -> Report:
-        """Look at everything and return the report."""
+        """Examine everything and return the report."""
         report = self.report
         self._look_at_snapshots()
         mark = read_mark(self._files)
@@ -172,19 +173,19 @@ class Survey:
                 return survey
             self._damage(first_id, 0, first_id, first_id, problem)
         rows = _RowCheck(self._files, first_id, survey.created_us)
-        self._find_pieces(file, survey, successor, rows)
+        self._find_runs(file, survey, successor, rows)
         if not survey.damaged and header:
             self._check_index(survey, rows, size, sealed=bool(successor))
         return survey
 
-    def _find_pieces(
+    def _find_runs(
         self, file: File, survey: SegmentSurvey, successor: int, rows: "_RowCheck"
     ) -> None:
         source = self._watching.reader(reader_of(file))
         size = file.size()
         walk = Walk(source, size, survey.first_id)
         while True:
-            self._walk_piece(walk, survey, rows)
+            self._walk_run(walk, survey, rows)
             if successor:
                 verdict = judge_sealed(walk, successor, source)
             else:
@@ -199,6 +200,7 @@ class Survey:
                     )
                 return
             survey.damaged = True
+            # The next intact record starts another run; the ids between the two are lost.
             behind = find_record(source, walk.offset, size, walk.next_id - 1, fenced=False)
             if behind is None or (successor and behind[1] >= successor):
                 last_lost = (successor or max(self.known_id + 1, walk.next_id)) - 1
@@ -213,7 +215,7 @@ class Survey:
     ) -> None:
         self._damage(survey.first_id, walk.offset, walk.next_id, last_lost, reason)
 
-    def _walk_piece(self, walk: Walk, survey: SegmentSurvey, rows: "_RowCheck") -> None:
+    def _walk_run(self, walk: Walk, survey: SegmentSurvey, rows: "_RowCheck") -> None:
         start, first_id = walk.offset, walk.next_id
         for run_start, records in walk.runs():
             self.report.records += len(records)
@@ -224,10 +226,10 @@ class Survey:
                 except UnknownRecordError as error:
                     survey.damaged = True
                     self._damage(survey.first_id, at, record_id, record_id, str(error))
-                    survey.pieces.append(Piece(start, at, first_id, record_id))
+                    survey.runs.append(IntactRun(start, at, first_id, record_id))
                     start, first_id = at + RECORD_HEADER_BYTES + len(body), record_id + 1
                 at += RECORD_HEADER_BYTES + len(body)
-        survey.pieces.append(Piece(start, walk.offset, first_id, walk.next_id))
+        survey.runs.append(IntactRun(start, walk.offset, first_id, walk.next_id))
 
     def _look_at_record(self, record_id: int, body: bytes, at: int, rows: "_RowCheck") -> None:
         gap = decode_gap(body) if body[0] == GAP_KIND else None
@@ -250,7 +252,7 @@ class Survey:
 
 
 class _RowCheck:
-    """Compares an index's rows with those that its segment asks for, one after the other."""
+    """Compares the rows of an index with those that its segment requires, one by one."""
 
     def __init__(self, files: Files, first_id: int, created_us: int) -> None:
         path = index_path(first_id)
@@ -271,13 +273,13 @@ class _RowCheck:
 
 
 def verify(files: Files, describe: Describe, watch: Watch = unwatched) -> Report:
-    """Look at every byte of the log and say what is wrong; change nothing."""
+    """Verify every byte of the log and report what is wrong; change nothing."""
     return Survey(files, describe, watch).run()
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedRecord:
-    """One record as `braidmq wal dump` shows it; `what` is None for a type not known here."""
+    """One record as `braidmq wal dump` shows it; `what` is None if its type is unknown."""
 
     segment: str
     offset: int
@@ -290,9 +292,9 @@ class DumpedRecord:
 def dump(
     files: Files, describe: Describe, *, from_id: int, limit: int, watch: Watch = unwatched
 ) -> Iterator[DumpedRecord]:
-    """Yield the valid records from *from_id* on, at most *limit* of them, damage or not.
+    """Yield the valid records from *from_id* on, at most *limit* of them, despite any damage.
 
-    *watch* is told about the look at the whole log that comes first.
+    *watch* is told the progress of the survey of the whole log, which comes first.
     """
     survey = Survey(files, describe, watch)
     survey.run()
@@ -300,9 +302,9 @@ def dump(
     for segment in survey.segments:
         path = segment_path(segment.first_id)
         source = reader_of(files.open(path, write=False, create=False))
-        for piece in segment.pieces:
-            walk = Walk(source, piece.end, piece.first_id, offset=piece.start)
-            for start, records in walk.runs() if piece.next_id > from_id else ():
+        for run in segment.runs:
+            walk = Walk(source, run.end, run.first_id, offset=run.start)
+            for start, records in walk.runs() if run.next_id > from_id else ():
                 at = start
                 for record_id, body in records:
                     if record_id >= from_id:

@@ -1,4 +1,4 @@
-"""How far work on the whole log is, told by where it reads. It decides and reads nothing."""
+"""Progress of work on the whole log, measured by what it reads. It decides nothing."""
 
 from collections.abc import Callable
 
@@ -7,28 +7,28 @@ from braidmq.wal.recovery import Read
 from braidmq.wal.segment import list_segments, segment_path
 
 Watch = Callable[[int, int], None]
-"""Told how many bytes of the log have been passed, and of how many."""
+"""Called with how many bytes of the log are done, and how many there are."""
 
 
 def unwatched(_done: int, _total: int) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 class Watching:
-    """Segments one after the other; `total` is the size of all that are there now."""
+    """Progress over the segments, one after the other; `total` is the size of all of them."""
 
     def __init__(self, files: Files, watch: Watch) -> None:
         self._watch = watch
         self._passed = 0
         self.total = 0
-        if watch is not unwatched:  # nobody pays for what nobody looks at
+        if watch is not unwatched:  # opening every segment for its size is not free
             for first_id in list_segments(files):
                 file = files.open(segment_path(first_id), write=False, create=False)
                 self.total += file.size()
                 file.close()
 
     def reader(self, read: Read) -> Read:
-        """Return *read*, telling how far into the segment at hand it has come."""
+        """Return *read*, reporting how far into the current segment it has come."""
         if self._watch is unwatched:
             return read
         furthest = 0
@@ -43,7 +43,7 @@ class Watching:
         return watched
 
     def passed(self, size: int) -> None:
-        """Have a whole segment of *size* bytes behind us, however much of it was read."""
+        """Count a whole segment of *size* bytes as done, however much of it was read."""
         self._passed += size
         if self._watch is not unwatched:
             self._watch(min(self._passed, self.total), self.total)

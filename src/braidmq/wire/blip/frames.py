@@ -6,7 +6,7 @@
     +--------+------+----------------+-------------+
       u32      u8     u64              length - 9 bytes
 
-`length` counts the bytes after itself. What a payload means is not known here.
+`length` counts the bytes after itself. This module does not know what a payload means.
 Specification: docs/protocols/blip.md.
 """
 
@@ -34,19 +34,19 @@ _TYPE_MIN: Final = HELLO
 _TYPE_MAX: Final = CREDIT
 
 LENGTH_MIN: Final = 9
-"""Type and correlation id, which `length` counts."""
+"""Type and correlation id: `length` counts them."""
 
 LENGTH_MAX: Final = 16 * 1024 * 1024
-"""The largest legal `length`, itself legal."""
+"""The largest legal `length`, inclusive."""
 
 LENGTH_MAX_UNAUTHENTICATED: Final = 4096
-"""A stranger needs room for HELLO and AUTH only."""
+"""Before authentication a peer only needs to send HELLO and AUTH; hold no more for it."""
 
 HEADER_BYTES: Final = 13
 _LENGTH_BYTES: Final = 4
 _TYPE_AT: Final = 4
 _CORRELATION_AT: Final = 5
-_U32_MASK: Final = 2**32 - 1  # what is read as signed is not
+_U32_MASK: Final = 2**32 - 1  # librt reads signed integers; these fields are unsigned
 _U64_MASK: Final = 2**64 - 1
 
 assert LENGTH_MIN == HEADER_BYTES - _LENGTH_BYTES
@@ -66,10 +66,11 @@ def encode(frame_type: int, correlation_id: int, payload: bytes = b"") -> bytes:
 
 
 class FrameDecoder:
-    """Cut a byte stream into frames; the current one is described by plain attributes.
+    """Cut a byte stream into frames; plain attributes describe the current one.
 
-    `data[start:end]` is the payload of the frame that the last :meth:`advance` found.
-    Once it has raised, the framing is lost: close the connection.
+    `data[start:end]` is the payload of the frame that the last :meth:`advance` found. It is not
+    copied out: the session reads the few bytes it needs in place.
+    Once the decoder has raised, the framing is lost: close the connection.
     """
 
     def __init__(self, length_max: int = LENGTH_MAX) -> None:
@@ -78,13 +79,15 @@ class FrameDecoder:
         self.data: bytes = b""
         self.start: int = 0
         self.end: int = 0
-        self._chunks: list[bytes] = []  # what came after `data`, joined only when it suffices
+        self._chunks: list[
+            bytes
+        ] = []  # received after `data`, joined once they complete a frame
         self._held: int = 0  # bytes in data[end:] and in the chunks
-        self._needed: int = _LENGTH_BYTES  # held bytes that the next decision takes
+        self._needed: int = _LENGTH_BYTES  # held bytes that the next decision needs
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received and not yet part of a frame that was given out."""
+        """Bytes received that are not yet part of a returned frame."""
         return self._held
 
     def receive_data(self, data: bytes) -> None:
@@ -137,14 +140,16 @@ class FrameDecoder:
         return self.data[self.start : self.end]
 
     def _join(self) -> None:
-        # Not before the bytes suffice: a large frame in many reads is joined once.
+        # Only called once the bytes suffice. Joining at each read would copy a large frame that
+        # arrives in many reads over and over: quadratic work at a peer's command.
         rest = self.data[self.end :]
         self.data = b"".join([rest, *self._chunks])
         self.end = 0
         self._chunks = []
 
     def _judge_part(self, data: bytes, at: int) -> int:
-        # Judge the header as its bytes come in: waiting for the rest is the attack.
+        # Judge each header field as soon as its bytes are in. A peer that sends a bad length
+        # and then nothing must not keep the connection open while we wait for the rest.
         self._judge_length(int.from_bytes(data[at : at + _LENGTH_BYTES], "big"))
         if self._held > _TYPE_AT and not _TYPE_MIN <= data[at + _TYPE_AT] <= _TYPE_MAX:
             raise MalformedFrameError(f"unknown frame type {data[at + _TYPE_AT]:#04x}")

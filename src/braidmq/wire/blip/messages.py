@@ -12,7 +12,7 @@
     UNSUBSCRIBE  u64 subscription id
     CREDIT       u64 subscription id | u32 further messages
 
-All integers are big-endian, all texts UTF-8. Order and permission are not known here.
+All integers are big-endian, all texts UTF-8. This module knows neither order nor permission.
 """
 
 import struct
@@ -31,7 +31,7 @@ _TOPIC_AT: Final = 3  # in PUBLISH: behind qos and topic length
 _SUBSCRIPTION_ID_BYTES: Final = 8
 
 _I64_MAX: Final = 2**63 - 1
-_U64_SPAN: Final = 2**64  # what is written as signed is not
+_U64_SPAN: Final = 2**64  # librt writes signed integers; these fields are unsigned
 
 _U16: Final = struct.Struct(">H")
 _U64: Final = struct.Struct(">Q")
@@ -72,7 +72,7 @@ class Stats:
 
 
 def topic_and_message(topic: str, message: bytes) -> bytes:
-    """Return what follows the qos byte of a PUBLISH: the slice that is kept and sent."""
+    """Return what follows the qos byte of a PUBLISH: the broker stores and sends this slice."""
     name = topic.encode()
     return _U16.pack(len(name)) + name + message
 

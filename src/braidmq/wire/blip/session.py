@@ -1,10 +1,11 @@
 """A Blip connection as the server sees it: bytes in, commands out, in the only legal order.
 
-The session answers by itself what needs no broker (HELLO, refusals) with a :class:`Reply`,
-and hands on the rest as a command. It keeps no queue: whoever drives it takes one command at a
-time, so that a command that must wait holds up everything behind it.
+The session itself answers what needs no broker (HELLO, refusals) with a :class:`Reply`, and
+returns everything else as a command. It keeps no queue: the caller takes one command at a time,
+so a command that must wait holds up everything behind it.
 
-States and what may come (docs/protocols/blip.md draws the same table):
+The legal order is data: `NEXT_STATE` and `REFUSALS` below. docs/protocols/blip.md shows the
+same table, and a test compares every pair of state and frame type.
 
     NEW ----HELLO---> GREETED ----AUTH---> AUTHENTICATED
 """
@@ -27,25 +28,37 @@ NOT_FOUND: Final = 404
 UPGRADE_REQUIRED: Final = 426
 SERVER_ERROR: Final = 500
 
-_U64_SPAN: Final = 2**64  # what is read as signed is not
+_U64_SPAN: Final = 2**64  # librt reads signed integers; these fields are unsigned
 
 AUTH_FAILURES_MAX: Final = 5
-"""The refused AUTH that is answered and then closes the connection."""
+"""The fifth refused AUTH is answered, then the connection is closed."""
 
 KNOWN_TOPICS_MAX: Final = 1024
-"""Topic names whose UTF-8 was checked, remembered per connection to check each once."""
+"""Decoded topic names that each connection remembers, so that it decodes each only once."""
 
 KNOWN_TOPIC_BYTES_MAX: Final = 256
-"""Longer names are checked every time, so that remembering costs a bounded amount."""
+"""Longer names are decoded every time, which bounds the memory of a connection."""
 
-# (state, frame type): why that frame may not come now. Anything else before authentication is
-# `unauthenticated`.
-_OUT_OF_ORDER: Final[dict[tuple[int, int], str]] = {
-    (GREETED, frames.HELLO): "HELLO already performed",
-    (AUTHENTICATED, frames.HELLO): "HELLO already performed",
-    (NEW, frames.AUTH): "HELLO not performed",
-    (AUTHENTICATED, frames.AUTH): "already authenticated",
+_BEFORE_AUTHENTICATION: Final = frozenset({frames.HELLO, frames.AUTH})
+
+NEXT_STATE: Final[dict[tuple[int, int], int]] = {
+    (NEW, frames.HELLO): GREETED,
+    (GREETED, frames.AUTH): AUTHENTICATED,
 }
+"""(state, frame type) -> the state after that frame was accepted; others leave it unchanged."""
+
+REFUSALS: Final[dict[tuple[int, int], tuple[int, str]]] = {
+    (GREETED, frames.HELLO): (BAD_REQUEST, "HELLO already performed"),
+    (AUTHENTICATED, frames.HELLO): (BAD_REQUEST, "HELLO already performed"),
+    (NEW, frames.AUTH): (BAD_REQUEST, "HELLO not performed"),
+    (AUTHENTICATED, frames.AUTH): (BAD_REQUEST, "already authenticated"),
+} | {
+    (state, kind): (UNAUTHORIZED, "unauthenticated")
+    for state in (NEW, GREETED)
+    for kind in range(frames.HELLO, frames.CREDIT + 1)
+    if kind not in _BEFORE_AUTHENTICATION
+}
+"""(state, frame type) -> code and text of the NACK. A pair that is missing here is legal."""
 
 _NAMES: Final[dict[int, str]] = {
     frames.HELLO: "HELLO",
@@ -61,7 +74,7 @@ _NAMES: Final[dict[int, str]] = {
 
 
 class Command:
-    """What a peer asks for; `kind` is the frame type, or 0 for a :class:`Reply`."""
+    """A peer's request; `kind` is the frame type, or 0 for a :class:`Reply`."""
 
     def __init__(self, kind: int, correlation_id: int) -> None:
         self.kind: int = kind
@@ -69,7 +82,7 @@ class Command:
 
 
 class Reply(Command):
-    """Bytes that the session itself answers with, to be sent in their turn."""
+    """The session's own answer, to be sent in its turn: replies keep the order of requests."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(0, 0)
@@ -77,7 +90,7 @@ class Reply(Command):
 
 
 class Authenticate(Command):
-    """A key to be looked up; answer with `authenticated` or `authentication_refused`."""
+    """A key to look up; answer with `authenticated` or `authentication_refused`."""
 
     def __init__(self, correlation_id: int, key: str) -> None:
         super().__init__(frames.AUTH, correlation_id)
@@ -85,7 +98,7 @@ class Authenticate(Command):
 
 
 class Publish(Command):
-    """A message; `body` is the publisher's own slice behind the qos byte."""
+    """A message; `body` is what the publisher sent behind the qos byte, topic included."""
 
     def __init__(self) -> None:
         super().__init__(frames.PUBLISH, 0)
@@ -95,7 +108,7 @@ class Publish(Command):
 
 
 class Subscribe(Command):
-    """A wish for a new subscription."""
+    """A request for a new subscription."""
 
     def __init__(self, correlation_id: int, topic: str, qos: int) -> None:
         super().__init__(frames.SUBSCRIBE, correlation_id)
@@ -113,7 +126,7 @@ class OnSubscription(Command):
 
 
 class Session:
-    """One connection's protocol state; `publish` and `on_subscription` are used again."""
+    """One connection's protocol state; `publish` and `on_subscription` are reused."""
 
     def __init__(self) -> None:
         self.state: int = NEW
@@ -125,7 +138,7 @@ class Session:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received and not yet given out as a command."""
+        """Bytes received that were not yet returned as a command."""
         return self._decoder.held_bytes
 
     def receive_data(self, data: bytes) -> None:
@@ -135,8 +148,8 @@ class Session:
     def next_command(self) -> Command | None:
         """Return the next command, or None when more bytes are needed.
 
-        A command is good until the next call, which may use the same object again: on the hot
-        path a new one for each frame is a fifth of the work.
+        A command is valid until the next call, which may reuse the object: on the hot path, a
+        new object for each frame is a fifth of the work.
 
         Raises:
             WireError: The framing is lost; answer what came before, then close.
@@ -146,6 +159,8 @@ class Session:
             if kind == 0:
                 self.publish.body = b""  # an idle peer keeps no message in memory
                 return None
+            # The three frames of the hot path first, without a look at the table: it has no
+            # refusal for them in this state.
             if self.state == AUTHENTICATED:
                 if kind == frames.PUBLISH:
                     return self._publish()
@@ -156,13 +171,13 @@ class Session:
             return self._rare(kind)
 
     def authenticated(self, correlation_id: int) -> bytes:
-        """Let the peer in; return the reply to its AUTH."""
-        self.state = AUTHENTICATED
+        """Accept the key; return the reply to its AUTH."""
+        self.state = NEXT_STATE[GREETED, frames.AUTH]
         self._decoder.length_max = frames.LENGTH_MAX
         return messages.encode_ack(correlation_id, 0)
 
     def authentication_refused(self, correlation_id: int) -> tuple[bytes, bool]:
-        """Return the reply to a bad AUTH, and whether the connection ends with it."""
+        """Return the reply to a refused AUTH, and whether to close the connection after it."""
         self._auth_failures += 1
         reply = messages.encode_nack(correlation_id, UNAUTHORIZED, "invalid API key")
         return reply, self._auth_failures >= AUTH_FAILURES_MAX
@@ -213,11 +228,9 @@ class Session:
         return command
 
     def _rare(self, kind: int) -> Command:
-        text = _OUT_OF_ORDER.get((self.state, kind))
-        if text is not None:
-            return self._refuse(BAD_REQUEST, text)
-        if self.state != AUTHENTICATED and kind not in {frames.HELLO, frames.AUTH}:
-            return self._refuse(UNAUTHORIZED, "unauthenticated")
+        refusal = REFUSALS.get((self.state, kind))
+        if refusal is not None:
+            return self._refuse(refusal[0], refusal[1])
         try:
             return self._read(kind, self._decoder.payload())
         except MalformedPayloadError:
@@ -228,7 +241,7 @@ class Session:
         if kind == frames.HELLO:
             if messages.read_hello(payload) != messages.PROTOCOL_VERSION:
                 return self._refuse(UPGRADE_REQUIRED, "unsupported protocol version")
-            self.state = GREETED
+            self.state = NEXT_STATE[NEW, frames.HELLO]
             return Reply(messages.encode_ack(correlation_id, 0))
         if kind == frames.AUTH:
             return Authenticate(correlation_id, messages.read_auth(payload))
@@ -264,6 +277,8 @@ class Session:
         except UnicodeDecodeError:
             return None
         if 0 < len(raw) <= KNOWN_TOPIC_BYTES_MAX:
+            # Start over rather than track use: a connection with so many topics is rare, and
+            # forgetting a name only costs decoding it again.
             if len(self._known_topics) >= KNOWN_TOPICS_MAX:
                 self._known_topics.clear()
             self._known_topics[raw] = topic

@@ -1,13 +1,13 @@
-"""Sealed payloads: NaCl boxes between one private key and its peers. No dice, no disk.
+"""Sealed payloads: NaCl boxes between one private key and its peers. No randomness, no disk.
 
     0       24    40
     +-------+-----+----------------+
     | nonce | tag | ciphertext ... |   as PyNaCl's `Box.encrypt` returns it
     +-------+-----+----------------+
 
-Curve25519, XSalsa20 and Poly1305. A box is the same in both directions, and says nothing about
-topic, schema or time. Nonces come from the caller, who has dice; who may send what is for the
-caller to judge. Keys are 32 raw bytes, and 64 hexadecimal digits where people see them.
+Curve25519, XSalsa20 and Poly1305. A box is the same in both directions, and does not
+authenticate topic, schema or time. The caller provides random nonces and judges who may send
+what. Keys are 32 raw bytes, shown to people as 64 hexadecimal digits.
 """
 
 import re
@@ -21,7 +21,7 @@ from braidmq.base.errors import BraidError
 from braidmq.wire.qumbed.public_keys import KEY_ID_BYTES, PUBLIC_KEY_BYTES, fault
 
 KEY_BYTES: Final = PUBLIC_KEY_BYTES
-"""Private keys are as long as public ones."""
+"""Private keys and public keys have the same length."""
 
 NONCE_BYTES: Final = 24
 TAG_BYTES: Final = 16
@@ -33,19 +33,19 @@ _HEX_KEY: Final = re.compile(rf"[0-9A-Fa-f]{{{2 * KEY_BYTES}}}")
 
 
 class BoxError(BraidError):
-    """Something cannot be sealed or opened; the text repeats no key and no payload."""
+    """Sealing or opening failed; the text repeats no key and no payload."""
 
 
 class UnusableKeyError(BoxError):
-    """A key is not 32 bytes, is known to everybody, or is of low order."""
+    """A key is not 32 bytes, is all zeros, or is of low order."""
 
 
 class NotOpenedError(BoxError):
-    """A box is damaged, or was sealed by or for another key: which one cannot be told."""
+    """A box is damaged, or was sealed by or for another key; the two cannot be told apart."""
 
 
 def key_id(public_key: bytes) -> bytes:
-    """Return what a public key is recognised by: its first 8 bytes."""
+    """Return the id of a public key: its first 8 bytes."""
     assert len(public_key) == KEY_BYTES
     return public_key[:KEY_ID_BYTES]
 
@@ -54,7 +54,7 @@ def parse_key(text: str) -> bytes:
     """Return the key that *text* holds as hexadecimal digits.
 
     Raises:
-        UnusableKeyError: It holds something else.
+        UnusableKeyError: It does not hold a key.
     """
     if not _HEX_KEY.fullmatch(text):
         raise UnusableKeyError(f"must be {2 * KEY_BYTES} hexadecimal digits")
@@ -62,12 +62,12 @@ def parse_key(text: str) -> bytes:
 
 
 class Boxes:
-    """The boxes of one private key, of which the *boxes_max* last used are kept.
+    """The boxes of one private key; the *boxes_max* most recently used are cached.
 
-    To make a box takes ten times as long as to use it.
+    Making a box, a scalar multiplication, takes ten times as long as using it.
 
     Raises:
-        UnusableKeyError: The private key is not 32 bytes, or nothing but zeros.
+        UnusableKeyError: The private key is not 32 bytes, or all zeros.
     """
 
     __slots__ = ("_between", "public_key")
@@ -84,30 +84,30 @@ class Boxes:
 
     @property
     def held_boxes(self) -> int:
-        """How many boxes are kept."""
+        """How many boxes are cached."""
         return self._between.cache_info().currsize
 
     @property
     def made_boxes(self) -> int:
-        """How many were made so far; it goes on rising where too few are kept."""
+        """How many boxes were made so far; it keeps rising if the cache is too small."""
         return self._between.cache_info().misses
 
     def seal(self, payload: bytes, recipient: bytes, *, nonce: bytes) -> bytes:
-        """Return *payload* sealed for a public key; a nonce is used once for each pair of keys.
+        """Return *payload* sealed for a public key; never reuse a nonce for a pair of keys.
 
         Raises:
-            UnusableKeyError: Nothing can be sealed for that key.
+            UnusableKeyError: The key cannot be sealed for.
         """
         assert len(nonce) == NONCE_BYTES
-        # PyNaCl's result keeps its parts a second time; plain bytes do not.
+        # PyNaCl's result also holds nonce and ciphertext as copies; plain bytes do not.
         return bytes(self._between(recipient).encrypt(payload, nonce))
 
     def open(self, sealed: bytes, sender: bytes) -> bytes:
         """Return the payload of a box between this key and the public key *sender*.
 
         Raises:
-            UnusableKeyError: Nothing can have been sealed by that key.
-            NotOpenedError: It is no such box.
+            UnusableKeyError: The key is not one that can seal.
+            NotOpenedError: It is not a box between these two keys, or it is damaged.
         """
         box = self._between(sender)
         try:
@@ -120,5 +120,5 @@ def _box(private_key: PrivateKey, public_key: bytes) -> Box:
     try:
         return Box(private_key, PublicKey(public_key))
     except CryptoError:
-        # libsodium looks at the product, so that no point can be forgotten.
+        # libsodium rejects an all-zero product, so this also covers points not on our list.
         raise UnusableKeyError(f"the public key {fault(public_key)}") from None

@@ -6,7 +6,7 @@
     +--------+----------+
       u32      length bytes
 
-What a text holds, and whether it is JSON, is not known here.
+This module does not know whether the text is JSON, or what it says.
 Specification: docs/protocols/qumbed.md.
 """
 
@@ -18,10 +18,10 @@ from librt.strings import read_i32_be
 from braidmq.wire.errors import FrameTooLargeError, MalformedFrameError
 
 FRAME_MAX: Final = 1024 * 1024
-"""The longest JSON text of a frame, in bytes; its length is not counted."""
+"""The longest JSON text of a frame in bytes, without the length field."""
 
 _LENGTH_BYTES: Final = 4
-_U32_MASK: Final = 2**32 - 1  # what is read as signed is not
+_U32_MASK: Final = 2**32 - 1  # librt reads signed integers; lengths are unsigned
 
 _U32: Final = struct.Struct(">I")
 
@@ -35,21 +35,21 @@ def encode(payload: bytes) -> bytes:
 class FrameDecoder:
     """Cut a byte stream into JSON texts.
 
-    Once it has raised, the framing is lost: close the stream.
+    Once the decoder has raised, the framing is lost: close the stream.
     """
 
     def __init__(self, length_max: int = FRAME_MAX) -> None:
         self.length_max: int = length_max
         self._data: bytes = b""
         self._at: int = 0  # where in `_data` the next frame begins
-        # What came after `_data`, moved there only when it suffices. A list of chunks would
-        # cost forty times its bytes when a peer sends them one by one.
+        # Received after `_data`, and joined to it once it suffices. A list of chunks would cost
+        # forty times its bytes if a peer sends them one by one.
         self._later: bytearray = bytearray()
-        self._needed: int = _LENGTH_BYTES  # held bytes that the next decision takes
+        self._needed: int = _LENGTH_BYTES  # held bytes that the next decision needs
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received and not yet part of a payload that was given out."""
+        """Bytes received that are not yet part of a returned payload."""
         return len(self._data) - self._at + len(self._later)
 
     def receive_data(self, data: bytes) -> None:
@@ -69,7 +69,7 @@ class FrameDecoder:
         if self.held_bytes < self._needed:
             return None
         if self._later:
-            # Not before the bytes suffice: a large frame in many reads is joined once.
+            # Only once the bytes suffice, so a large frame in many reads is joined once.
             self._data = self._data[self._at :] + bytes(self._later)
             self._at = 0
             self._later = bytearray()

@@ -1,26 +1,26 @@
 """The JSON of Qumbed frames as typed structs: bytes in, a struct or a BadFrameError out.
 
-Every field may be absent or null, and none may be of another type than its own; unknown keys
-are passed over. Judged here is what JSON can say: syntax, depth, types, base64. What the fields
-mean, and which of them must be there, is judged in messages.
+Every field may be absent or null, but not of another type; unknown keys are ignored. This
+module checks syntax, depth, types and base64. `messages` checks which fields are required and
+what they mean.
 """
 
 from typing import Final
 
 import msgspec
 
+from braidmq.base.strict_json import is_deeper
 from braidmq.wire.errors import MalformedPayloadError
-from braidmq.wire.json_depth import is_deeper
 
 DEPTH_MAX: Final = 32
-"""Arrays and objects around the innermost value, the frame's own two among them."""
+"""Arrays and objects around the innermost value, including the frame's own two."""
 
 ID_BYTES_MAX: Final = 256
-"""What a client may call its frame: it is kept until the frame is answered."""
+"""The longest id of a frame; the server holds it until the frame is answered."""
 
 
 class BadFrameError(MalformedPayloadError):
-    """A frame's JSON is not what it should be; `id` is the frame's, when it could be read."""
+    """A frame's JSON is not valid; `id` is the frame's, if it could be read."""
 
     def __init__(self, problem: str, frame_id: str = "") -> None:
         super().__init__(problem)
@@ -28,7 +28,7 @@ class BadFrameError(MalformedPayloadError):
 
 
 class Named(msgspec.Struct, gc=False):
-    """What a frame's object may have, whatever its type: the name that its sender gave it."""
+    """The object of any frame type, as far as it may carry the sender's id of the frame."""
 
     id: str | None = None
 
@@ -95,7 +95,7 @@ class Discovery(Named):
 class Frame(msgspec.Struct):
     """A frame: its type, the object of that type, and `k`."""
 
-    t: int | float  # a float only to be told from an integer: 1.0 is no frame type
+    t: int | float  # float is accepted only to refuse 1.0 with a text of its own
     p: Publish | None = None
     s: Subscribe | None = None
     u: Unsubscribe | None = None
@@ -114,7 +114,7 @@ class _NamedFrame(msgspec.Struct):
 
 
 _decoder: Final = msgspec.json.Decoder(Frame)
-_any: Final = msgspec.json.Decoder(msgspec.Raw)  # judged, and no object made of it
+_any: Final = msgspec.json.Decoder(msgspec.Raw)  # checks the syntax, builds no object
 _names: Final = msgspec.json.Decoder(_NamedFrame)
 
 
@@ -126,16 +126,18 @@ def decode(payload: bytes) -> Frame:
             The text repeats nothing of the payload.
     """
     try:
-        # Texts behind unknown keys are passed over unread, and must be UTF-8 as well.
+        # msgspec skips the values of unknown keys unread; they must be UTF-8 all the same.
         if not payload.isascii():
             payload.decode()
+        # Counting brackets settles the depth of nearly every frame. Only for the others is the
+        # syntax checked first, which `is_deeper` relies on.
         if payload.count(b"[") + payload.count(b"{") > DEPTH_MAX:
             _any.decode(payload)
             if is_deeper(payload, DEPTH_MAX):
                 raise BadFrameError(f"the frame is more than {DEPTH_MAX} levels deep")
         return _decoder.decode(payload)
     except msgspec.ValidationError as error:
-        # It names the field and the two types, never the value.
+        # msgspec's text names the field and the two types, never the value.
         raise BadFrameError(str(error), name_of(payload)) from None
     except RecursionError:
         raise BadFrameError(f"the frame is more than {DEPTH_MAX} levels deep") from None
@@ -144,7 +146,7 @@ def decode(payload: bytes) -> Frame:
 
 
 def name_of(payload: bytes) -> str:
-    """Return the id of a frame that is wrong in another place, if it has one."""
+    """Return the id of a frame that is invalid elsewhere, or "" if it has none."""
     try:
         named = _names.decode(payload)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Frames' JSON on the Qumbed strand: one object per frame, read strictly, written compactly.
+"""The JSON of Qumbed frames: one object per frame, read strictly, written compactly.
 
     t  key  frame        fields, in the order in which they are written
     1  p    Publish      topic, payload*, schema_id, recipient_key_id*, sender_public_key*; id
@@ -10,10 +10,10 @@
     6  e    Error        code, message; id
     7  d    Discovery    node_id, topics, public_key*, addr; id
 
-`{"t":3,"u":{"topic":"a"}}` is a frame. A * is standard base64 with padding, null when absent;
-what stands behind a semicolon is written only when there is something to say. Beside `t` may
-stand `k`, an API key. Unknown keys are ignored, names are matched exactly. Which frame may come
-from whom, and what topics and schemas there are, is not known here.
+`{"t":3,"u":{"topic":"a"}}` is a frame. A * is standard base64 with padding, or null if absent.
+Fields behind a semicolon are written only if they have a value. A key `k` beside `t` holds an
+API key. Unknown keys are ignored, names are matched exactly. This module does not know who may
+send which frame, or what topics and schemas exist.
 """
 
 from binascii import b2a_base64
@@ -38,11 +38,11 @@ DISCOVERY: Final = 7
 ERROR_TEXT_CHARS_MAX: Final = 200
 
 DISCOVERY_TOPICS_MAX: Final = 1_000
-"""Topics that one Discovery frame tells of, or fewer when their names are long."""
+"""Topics in one Discovery frame, or fewer if their names are long."""
 
 
 class Frame:
-    """What every frame has: `id` is what the sender called it, `key` an API key, or nothing."""
+    """What every frame has: the sender's `id` for it and an API `key`; either may be empty."""
 
     def __init__(self, kind: int, frame_id: str, key: str) -> None:
         self.kind: int = kind
@@ -51,7 +51,7 @@ class Frame:
 
 
 class Publish(Frame):
-    """A payload for a topic; schema, recipient and sender are empty when they are absent."""
+    """A payload for a topic; schema, recipient and sender are empty if absent."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Publish(Frame):
         frame_id: str,
         key: str,
     ) -> None:
-        # Not by way of Frame: on the way of every message a second call shows.
+        # Not through Frame.__init__: on the hot path a second call is measurable.
         self.kind = PUBLISH
         self.id = frame_id
         self.key = key
@@ -76,7 +76,7 @@ class Publish(Frame):
 
 
 class Subscribe(Frame):
-    """A wish for a topic's messages, sealed for a public key."""
+    """A request for a topic's messages, sealed for a public key."""
 
     def __init__(
         self, topic: str, schema_id: str, public_key: bytes, *, frame_id: str, key: str
@@ -88,7 +88,7 @@ class Subscribe(Frame):
 
 
 class Unsubscribe(Frame):
-    """The end of such a wish."""
+    """The end of a subscription."""
 
     def __init__(self, topic: str, *, frame_id: str, key: str) -> None:
         super().__init__(UNSUBSCRIBE, frame_id, key)
@@ -96,7 +96,7 @@ class Unsubscribe(Frame):
 
 
 class Message(Frame):
-    """A message for a subscriber. Its keys are not judged: who opens the box does that."""
+    """A message for a subscriber. Its keys are not checked: opening the box does that."""
 
     def __init__(self, wire: layout.Message) -> None:
         self.kind = MESSAGE
@@ -111,7 +111,7 @@ class Message(Frame):
 
 
 class Ack(Frame):
-    """The answer to a frame that was accepted; `delivered` is None when it is not told."""
+    """The answer to a frame that was accepted; `delivered` is None if not given."""
 
     def __init__(self, wire: layout.Ack) -> None:
         super().__init__(ACK, "", "")
@@ -130,7 +130,7 @@ class Error(Frame):
 
 
 class Discovery(Frame):
-    """What a node says of itself: a client as a question, the broker as the answer."""
+    """A node's description of itself: from a client a question, from the broker the answer."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ def read_frame(payload: bytes) -> Frame:
 
     Raises:
         BadFrameError: It is not JSON, too deep, of an unknown type, has no object for its
-            type, or a field that cannot be. The text repeats nothing of the payload.
+            type, or an invalid field. The text repeats nothing of the payload.
     """
     wire = layout.decode(payload)
     kind = wire.t
@@ -249,7 +249,7 @@ def _check_public_key(field: str, public_key: bytes, frame_id: str) -> None:
 
 
 def quote(text: str) -> bytes:
-    """Return *text* as JSON; whoever sends it often does this once."""
+    """Return *text* as JSON; a caller that sends it often should keep the result."""
     return msgspec.json.encode(text)
 
 
@@ -264,7 +264,7 @@ def message(
 ) -> bytes:
     """Return a Message frame; *topic* and *schema_id* are what :func:`quote` made.
 
-    Without *message_id* it is the original's frame, which has neither of the last three.
+    Without *message_id* it is the frame of the original protocol, which lacks the last three.
     """
     parts = [
         b'{"t":4,"m":{"topic":',
@@ -289,13 +289,13 @@ def message(
 
 
 def message_bytes(topic: bytes, payload_bytes: int, schema_id: bytes = b'""') -> int:
-    """Return how long the JSON of a Message can be, at most, with a payload of that size."""
-    in_base64 = 4 * ((max(1, payload_bytes) + 2) // 3)  # nothing is null, no longer than "AA=="
+    """Return an upper bound of the JSON's length for a Message with such a payload."""
+    in_base64 = 4 * ((max(1, payload_bytes) + 2) // 3)  # empty: null, no longer than "AA=="
     return _MESSAGE_FIXED_BYTES + len(topic) + len(schema_id) + in_base64
 
 
 def ack(message_id: str = "", delivered: int | None = None) -> bytes:
-    """Return an Ack frame; *delivered* is told when it is given."""
+    """Return an Ack frame, with *delivered* if it is given."""
     told = b"" if delivered is None else b',"delivered":%d' % delivered
     return frames.encode(
         b'{"t":5,"a":{"message_id":' + quote(message_id) + b',"ok":true' + told + b"}}"
@@ -303,7 +303,7 @@ def ack(message_id: str = "", delivered: int | None = None) -> bytes:
 
 
 def error(code: str, text: str, frame_id: str = "") -> bytes:
-    """Return an Error frame that echoes the refused frame's id; a long text is cut."""
+    """Return an Error frame that echoes the refused frame's id; a long text is truncated."""
     text = text[:ERROR_TEXT_CHARS_MAX].encode(errors="replace").decode()
     return frames.encode(
         b'{"t":6,"e":{"code":' + quote(code) + b',"message":' + quote(text) + _closing(frame_id)
@@ -319,7 +319,7 @@ def discovery(
     frame_id: str = "",
     key: str = "",
 ) -> bytes:
-    """Return a Discovery frame with as many of *topics* as it may and can hold."""
+    """Return a Discovery frame with as many of *topics* as fit, up to DISCOVERY_TOPICS_MAX."""
     start = b'{"t":7,"d":{"node_id":' + quote(node_id) + b',"topics":['
     end = b'],"public_key":' + _base64(public_key) + b',"addr":' + quote(addr)
     end += _closing(frame_id, key)
@@ -384,7 +384,7 @@ def _base64(data: bytes) -> bytes:
     return b'"' + b2a_base64(data, newline=False) + b'"' if data else b"null"
 
 
-# The longest of everything that depends on neither topic, payload nor schema.
+# The longest possible Message without its topic, payload and schema.
 _MESSAGE_FIXED_BYTES: Final = (
     len(
         message(

@@ -1,9 +1,11 @@
-"""A Qumbed stream as the server sees it: bytes in, commands out, nothing wrong among them.
+"""A Qumbed stream as the server sees it: bytes in, valid commands out.
 
-The session answers by itself what needs no broker (refusals) with a :class:`Reply`, and hands
-on the frames that a client may send. It keeps no queue: whoever drives it takes one command at
-a time, so that a command that must wait holds up what is behind it. A stream has no states;
-who may do what, and what topics and schemas there are, is not known here.
+The session itself answers what needs no broker (refusals) with a :class:`Reply`, and returns
+the frames that a client may send. It keeps no queue: the caller takes one command at a time, so
+a command that must wait holds up everything behind it.
+
+A stream has no states: every client frame may come at any time, until the first bad one, after
+which the stream is closed. The session knows no permissions, topics or schemas.
 """
 
 from typing import Final
@@ -25,16 +27,17 @@ REPLY: Final = -1
 """The kind of a :class:`Reply`; no frame has it."""
 
 SEAL_BYTES: Final = 40
-"""Nonce and tag: what a payload gains when it is sealed."""
+"""Nonce and tag: how much longer a payload gets when it is sealed."""
 
-# A Message is longer than its Publish by no more than all that a Message can add.
+# A Message is longer than its Publish by at most what a Message can add, so shorter Publishes
+# need no closer look: on the hot path one comparison decides.
 _SURELY_FITS_BYTES: Final = frames.FRAME_MAX - messages.message_bytes(b"", SEAL_BYTES + 2)
 
 assert _SURELY_FITS_BYTES > 0
 
 
 class Reply:
-    """A frame that the session itself answers with; `closes`: send it, then close."""
+    """The session's own answer; with `closes`, send it and then close the stream."""
 
     def __init__(self, data: bytes, *, closes: bool) -> None:
         self.kind: int = REPLY
@@ -43,11 +46,11 @@ class Reply:
 
 
 Command = Publish | Subscribe | Unsubscribe | Discovery | Reply
-"""What :meth:`Session.next_command` gives out; each has a `kind`."""
+"""What :meth:`Session.next_command` returns; each has a `kind`."""
 
 
 class Session:
-    """One stream: its frames in their order, until one of them cannot be understood."""
+    """One stream: its frames in order, until one of them is malformed."""
 
     def __init__(self) -> None:
         self._decoder = frames.FrameDecoder(frames.FRAME_MAX)
@@ -55,7 +58,7 @@ class Session:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received and not yet given out as a command."""
+        """Bytes received that were not yet returned as a command."""
         return self._decoder.held_bytes
 
     def receive_data(self, data: bytes) -> None:
@@ -64,10 +67,10 @@ class Session:
             self._decoder.receive_data(data)
 
     def next_command(self) -> Command | None:
-        """Return the next command, or None when more bytes are needed; never raise.
+        """Return the next command, or None if more bytes are needed; never raise.
 
-        After a frame that is too large or bad the answer is a last Reply that closes, and None
-        ever after.
+        For a frame that is too large or malformed, the last command is a Reply that closes;
+        after it, only None.
         """
         if self._is_lost:
             return None
@@ -92,12 +95,12 @@ class Session:
 
     def _lose(self, code: str, text: str, frame_id: str) -> Reply:
         self._is_lost = True
-        self._decoder = frames.FrameDecoder(frames.FRAME_MAX)  # what follows is ignored
+        self._decoder = frames.FrameDecoder(frames.FRAME_MAX)  # frees what is held
         return Reply(messages.error(code, text, frame_id), closes=True)
 
 
 def _fits(publish: Publish) -> bool:
-    """Tell whether the Message fits a frame, sealed by us where the client has not."""
+    """Tell whether the Message will fit a frame, if need be sealed by the gateway."""
     topic = messages.quote(publish.topic)
     schema_id = messages.quote(publish.schema_id)
     size = len(publish.payload)
@@ -105,7 +108,8 @@ def _fits(publish: Publish) -> bool:
         return True
     if messages.message_bytes(topic, size, schema_id) > frames.FRAME_MAX:
         return False
-    # Of so many bytes a sealed payload is never UTF-8, and one that may be JSON always is.
+    # It fits only if the gateway does not seal it, that is, if the client has. A sealed payload
+    # of this size is random bytes and never UTF-8; anything that may be JSON always is.
     return bool(publish.sender_public_key) and size >= SEAL_BYTES and not _is_utf_8(publish)
 
 

@@ -1,12 +1,13 @@
-"""Compressed bodies of the Vibe strand: packed when that helps, unpacked within a bound.
+"""Compressed bodies of the Vibe strand: compressed if that helps, decompressed within a bound.
 
-The bound is kept while unpacking, for memory as well as for the result: what a peer packed
-is taken out in pieces, and no more than a quarter of a mebibyte of them is held before it is
-known that all of it is within the bound. Which frames are compressed is not known here.
+A small frame can decompress to gigabytes, so the bound holds for memory as well as for the
+result. The stream is decompressed chunk by chunk, and at most 256 KiB of chunks are kept until
+the whole body is known to be within the bound; a longer one is then decompressed once more.
+This module does not know which frames are compressed.
 
-A brotli stream begins with the size of the window that its decoder must keep, 16 MiB at
-most, and the decoder fills it before it gives out anything. A body within the bound cannot
-use more window than the bound, so a wider one is narrowed before the decoder sees it:
+A brotli stream begins with the size of its window, 16 MiB at most, and the decoder allocates it
+before it returns anything. A body within the bound cannot use more window than the bound, so a
+wider window is narrowed before the decoder sees it:
 
     bits 3-0 of the first byte    0011  0101  0111  1001  1011  1101  1111
     window of 2^n bytes, n =        18    19    20    21    22    23    24   (RFC 7932, 9.1)
@@ -19,103 +20,104 @@ import brotli
 
 from braidmq.wire.errors import FrameTooLargeError, MalformedFrameError
 
-PIECE_BYTES: Final = 64 * 1024
-"""What is asked of a decoder at a time; it may give some more."""
+CHUNK_BYTES: Final = 64 * 1024
+"""What a decoder is asked for at a time; it may return some more."""
 
 KEPT_BYTES_MAX: Final = 256 * 1024
-"""Pieces beyond this are counted and dropped; a body that passes is unpacked once again."""
+"""Chunks beyond this are counted and dropped; a legal body is then decompressed again."""
 
-_GZIP_WBITS: Final = 31  # zlib's word for a gzip header and the largest window
-_FASTEST: Final = 1  # of both: a broker's time is worth more than the last per cent
+_GZIP_WBITS: Final = 31  # zlib's code for a gzip header and the largest window
+_FASTEST: Final = 1  # of both libraries: the broker's CPU matters more than the last per cent
 
 _WINDOW_BITS_MIN: Final = 18  # the smallest that is written in four bits
 _WINDOW_BITS_MAX: Final = 24
-_WINDOW_BITS_OF_ZERO: Final = 17  # n of the four bits shifted right by one, were they zero
+_WINDOW_BITS_OF_ZERO: Final = 17  # n minus the four bits shifted right by one
 _UNREACHABLE_BYTES: Final = 16  # a window of 2^n bytes reaches back 2^n - 16
 _NIBBLE: Final = 0x0F
 _LONG_CODE: Final = 0b0001  # seven bits that say 17 or less
 
-assert PIECE_BYTES < KEPT_BYTES_MAX
+assert CHUNK_BYTES < KEPT_BYTES_MAX
 
 
 class _Gunzip:
-    """A gzip stream, given out piece by piece."""
+    """A gzip stream, decompressed chunk by chunk."""
 
     def __init__(self, packed: bytes) -> None:
         self._stream = zlib.decompressobj(_GZIP_WBITS)
         self._rest: bytes = packed
 
-    def piece(self) -> bytes:
-        """Return the next piece, or nothing at the end; raise when the stream is broken."""
+    def chunk(self) -> bytes:
+        """Return the next chunk, or b"" at the end; raise if the stream is broken."""
         stream = self._stream
-        piece = b""
+        chunk = b""
         if not stream.eof:
             try:
-                piece = stream.decompress(self._rest, PIECE_BYTES)
+                chunk = stream.decompress(self._rest, CHUNK_BYTES)
             except zlib.error:
                 raise MalformedFrameError("the body is not gzip") from None
             self._rest = stream.unconsumed_tail
-        if piece == b"" and not stream.eof:
+        if chunk == b"" and not stream.eof:
             raise MalformedFrameError("the gzip body is cut off")
         if stream.unused_data:
             raise MalformedFrameError("bytes follow the gzip body")
-        return piece
+        return chunk
 
 
 class _Unbrotli:
-    """A brotli stream, given out piece by piece."""
+    """A brotli stream, decompressed chunk by chunk."""
 
     def __init__(self, packed: bytes) -> None:
         self._stream = brotli.Decompressor()
         self._rest: bytes = packed
 
-    def piece(self) -> bytes:
-        """Return the next piece, or nothing at the end; raise when the stream is broken."""
+    def chunk(self) -> bytes:
+        """Return the next chunk, or b"" at the end; raise if the stream is broken."""
         if self._stream.is_finished():
             return b""
         try:
-            piece: bytes = self._stream.process(self._rest, output_buffer_limit=PIECE_BYTES)
+            chunk: bytes = self._stream.process(self._rest, output_buffer_limit=CHUNK_BYTES)
         except brotli.error:
             raise MalformedFrameError("the body is not brotli") from None
         self._rest = b""
-        if piece == b"" and not self._stream.is_finished():
+        if chunk == b"" and not self._stream.is_finished():
             raise MalformedFrameError("the brotli body is cut off")
-        return piece
+        return chunk
 
 
 def pack_gzip(body: bytes) -> bytes:
-    """Return *body* as a gzip stream."""
+    """Return *body* compressed as a gzip stream."""
     return zlib.compress(body, _FASTEST, _GZIP_WBITS)
 
 
 def pack_brotli(body: bytes) -> bytes:
-    """Return *body* as a brotli stream."""
+    """Return *body* compressed as a brotli stream."""
     packed: bytes = brotli.compress(body, quality=_FASTEST)
     return packed
 
 
 def unpack_gzip(packed: bytes, size_max: int) -> bytes:
-    """Return what a gzip stream holds.
+    """Return the content of a gzip stream.
 
     Raises:
-        MalformedFrameError: It is no gzip stream, or one that is cut off or followed by more.
+        MalformedFrameError: It is not a gzip stream, is cut off, or bytes follow it.
         FrameTooLargeError: It holds more than *size_max* bytes.
     """
-    size, pieces = _pieces(_Gunzip(packed), size_max, KEPT_BYTES_MAX)
+    size, chunks = _chunks(_Gunzip(packed), size_max, KEPT_BYTES_MAX)
     if size > KEPT_BYTES_MAX:
-        pieces = _pieces(_Gunzip(packed), size_max, size)[1]
-    return b"".join(pieces)
+        chunks = _chunks(_Gunzip(packed), size_max, size)[1]
+    return b"".join(chunks)
 
 
 def unpack_brotli(packed: bytes, size_max: int) -> bytes:
-    """Return what a brotli stream holds.
+    """Return the content of a brotli stream.
 
     Raises:
-        MalformedFrameError: It is no brotli stream, or one that is cut off or followed by more.
+        MalformedFrameError: It is not a brotli stream, is cut off, or bytes follow it.
         FrameTooLargeError: It holds more than *size_max* bytes.
     """
-    # The narrowest window that holds size_max bytes reaches all but the first 16 of them. That
-    # is enough for nearly every body, and half of what the next window may cost.
+    # The narrowest window that holds size_max bytes reaches back to all but the first 16. That
+    # is enough for nearly every body, and costs half the memory of the next wider one. A body
+    # that is longer than the reach may refer to those 16 bytes: decode it with the wider one.
     window_bits = max(_WINDOW_BITS_MIN, (size_max - 1).bit_length())
     reach = (1 << window_bits) - _UNREACHABLE_BYTES
     try:
@@ -130,31 +132,31 @@ def unpack_brotli(packed: bytes, size_max: int) -> bytes:
 
 
 def _unpack_brotli(packed: bytes, size_max: int) -> bytes:
-    size, pieces = _pieces(_Unbrotli(packed), size_max, KEPT_BYTES_MAX)
+    size, chunks = _chunks(_Unbrotli(packed), size_max, KEPT_BYTES_MAX)
     if size > KEPT_BYTES_MAX:
-        pieces = _pieces(_Unbrotli(packed), size_max, size)[1]
-    return b"".join(pieces)
+        chunks = _chunks(_Unbrotli(packed), size_max, size)[1]
+    return b"".join(chunks)
 
 
-def _pieces(
+def _chunks(
     stream: _Gunzip | _Unbrotli, size_max: int, kept_max: int
 ) -> tuple[int, list[bytes]]:
-    """Return the size of all pieces, and the pieces when that is *kept_max* at most."""
+    """Return the total size, and the chunks if that is at most *kept_max*."""
     size = 0
     kept: list[bytes] = []
-    while piece := stream.piece():
-        size += len(piece)
+    while chunk := stream.chunk():
+        size += len(chunk)
         if size > size_max:
             raise FrameTooLargeError(size, size_max)
         if size <= kept_max:
-            kept.append(piece)
+            kept.append(chunk)
         else:
             kept.clear()
     return size, kept
 
 
 def _narrowed(packed: bytes, window_bits: int) -> bytes:
-    """Return *packed* with a window of 2^*window_bits* bytes when it declares a wider one."""
+    """Return *packed* with a window of 2^*window_bits* bytes if it declares a wider one."""
     code = packed[0] & _NIBBLE
     declared = (code >> 1) + _WINDOW_BITS_OF_ZERO
     if not code & 1 or code == _LONG_CODE or declared <= window_bits:

@@ -8,8 +8,8 @@
       u32      length bytes              u32      u8      length bytes
 
 Flags are 0 raw, 1 gzip, 2 brotli. The fifth byte of the first frame tells which dialect a
-connection speaks: 0 and 2 are flags; 1 is the flag when a gzip stream (1f 8b) follows, else
-the version byte that begins a body. What a body means is not known here.
+connection speaks: 0 and 2 are flags; 1 is the gzip flag if a gzip stream (1f 8b) follows, else
+the version byte that starts a body. This module does not know what a body means.
 Specification: docs/protocols/vibe.md.
 """
 
@@ -30,19 +30,19 @@ GZIP: Final = 1
 BROTLI: Final = 2
 
 BODY_MAX: Final = 1024 * 1024
-"""The largest body, packed or not, unless the configuration says otherwise."""
+"""The largest body, compressed or not, unless the configuration says otherwise."""
 
 BODY_MAX_UNAUTHENTICATED: Final = 4096
-"""A stranger needs room for Connect and Ping only."""
+"""Before Connect a peer only needs to send Connect and Ping; hold no more for it."""
 
 COMPRESS_FROM_BYTES: Final = 1024
 """Shorter bodies are never compressed."""
 
 _LENGTH_BYTES: Final = 4
-_FIFTH_AT: Final = 4  # flags, or in dialect 1.0 the body's first byte
+_FIFTH_AT: Final = 4  # flags; in dialect 1.0, the body's first byte
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _VERSION: Final = 1  # the body's first byte, as far as it tells the dialects apart
-_U32_MASK: Final = 2**32 - 1  # what is read as signed is not
+_U32_MASK: Final = 2**32 - 1  # librt reads signed integers; lengths are unsigned
 
 _U32: Final = struct.Struct(">I")
 _HEADER_1_1: Final = struct.Struct(
@@ -51,13 +51,13 @@ _HEADER_1_1: Final = struct.Struct(
 )
 
 assert BODY_MAX_UNAUTHENTICATED < BODY_MAX
-assert GZIP == _VERSION  # the reason why a first frame needs a closer look
+assert GZIP == _VERSION  # why the fifth byte alone cannot tell the dialects apart
 
 
 def encode(dialect: int, body: bytes, compression: int = RAW) -> bytes:
-    """Return a frame; compressed when that is allowed, worth a try, and shorter.
+    """Return a frame, compressed if that is allowed, worth trying, and shorter.
 
-    To a peer whose dialect is unknown we speak 1.1.
+    A peer whose dialect is unknown is answered in 1.1.
     """
     if dialect == DIALECT_1_0:
         return _U32.pack(len(body)) + body
@@ -71,9 +71,9 @@ def encode(dialect: int, body: bytes, compression: int = RAW) -> bytes:
 
 
 class FrameDecoder:
-    """Cut a byte stream into bodies, and unpack those that came compressed.
+    """Cut a byte stream into bodies, and decompress those that need it.
 
-    Once it has raised, the framing is lost: close the connection.
+    Once the decoder has raised, the framing is lost: close the connection.
     """
 
     def __init__(self, body_max: int = BODY_MAX) -> None:
@@ -81,13 +81,13 @@ class FrameDecoder:
         self.dialect: int = DIALECT_UNKNOWN
         self._data: bytes = b""
         self._at: int = 0  # where in `_data` the next frame begins
-        self._chunks: list[bytes] = []  # what came after `_data`, joined only when it suffices
+        self._chunks: list[bytes] = []  # received after `_data`, joined once they suffice
         self._held: int = 0  # bytes in _data[_at:] and in the chunks
-        self._needed: int = _LENGTH_BYTES  # held bytes that the next decision takes
+        self._needed: int = _LENGTH_BYTES  # held bytes that the next decision needs
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received and not yet part of a body that was given out."""
+        """Bytes received that are not yet part of a returned body."""
         return self._held
 
     def receive_data(self, data: bytes) -> None:
@@ -100,12 +100,12 @@ class FrameDecoder:
             self._chunks.append(data)
 
     def next_body(self) -> bytes | None:
-        """Return the next whole body, unpacked, or None when more bytes are needed.
+        """Return the next whole body, decompressed, or None if more bytes are needed.
 
         Raises:
             MalformedFrameError: The length is 0, the flags are unknown, the first frame is of
                 no dialect, or a compressed body is broken.
-            FrameTooLargeError: The peer announced or packed more than we will hold.
+            FrameTooLargeError: The announced or decompressed body is longer than the limit.
         """
         held = self._held
         if held < self._needed:
@@ -142,7 +142,7 @@ class FrameDecoder:
         return body
 
     def _join(self) -> None:
-        # Not before the bytes suffice: a large frame in many reads is joined once.
+        # Only called once the bytes suffice, so a large frame in many reads is joined once.
         rest = self._data[self._at :]
         self._data = b"".join([rest, *self._chunks])
         self._at = 0
@@ -154,7 +154,7 @@ class FrameDecoder:
         raise FrameTooLargeError(length, self.body_max)
 
     def _decide(self, length: int) -> bool:
-        """Tell the dialect by the first frame; False when that takes one more byte."""
+        """Decide the dialect by the first frame; return False if that takes more bytes."""
         at = self._at + _FIFTH_AT
         first = self._data[at]
         if first in {RAW, BROTLI}:

@@ -6,10 +6,10 @@
       u8        u8     str16 str16  u32 n +   u16 n +   str16        str16
                                     n bytes   n pairs of str16
 
-A str16 is a u16 length and as many bytes of UTF-8; everything is big-endian, and a length of
-0 means that the field is absent. The two error fields are written always in dialect 1.0 and
-on Error messages only in 1.1; they are read on Error messages, and whatever else follows the
-headers is ignored. Order, permission and what payloads hold are not known here.
+A str16 is a u16 length and as many bytes of UTF-8. Everything is big-endian; a length of 0
+means that the field is absent. The two error fields are written on every message in dialect
+1.0, and on Error messages only in 1.1. They are read on Error messages; anything else behind
+the headers is ignored. This module knows neither order nor permission nor payloads.
 """
 
 import re
@@ -48,7 +48,7 @@ ERROR: Final = 99
 VERSION: Final = 1
 
 HEADERS_MAX: Final = 100
-"""Headers of one message, repeated keys counted each time."""
+"""Headers of one message; a repeated key counts each time."""
 
 QUEUE_NAME_CHARS_MAX: Final = 256
 
@@ -69,7 +69,7 @@ _NO_HEADERS: Final = bytes(2)
 _NO_ERROR: Final = bytes(4)
 
 QUEUE_NAME_PATTERN: Final = r"^[\p{L}\p{Nd}._-]*$"
-"""The characters of queue names in JSON Schema's words; `is_queue_name` judges faster."""
+"""The characters of queue names, as a pattern for JSON Schema; `is_queue_name` is faster."""
 
 _ASCII_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -77,7 +77,7 @@ _ASCII_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 class Body:
     """One message. Absent texts and payloads are empty.
 
-    `fault` says why the message must be refused although its layout is sound, or is empty.
+    `fault` says why the message must be refused although its layout is valid; else it is empty.
     """
 
     def __init__(self) -> None:
@@ -93,10 +93,10 @@ class Body:
 
 
 def read_body(data: bytes) -> Body:
-    """Return the message that *data* holds, in the form with or without error fields.
+    """Return the message that *data* holds, with or without error fields.
 
     Raises:
-        MalformedPayloadError: A field is longer than what is there, or a text is not UTF-8.
+        MalformedPayloadError: A field reaches beyond the end, or a text is not UTF-8.
     """
     size = len(data)
     if size < _SHORTEST:
@@ -129,10 +129,10 @@ def read_body(data: bytes) -> Body:
 def read_headers(data: bytes, at: int, headers: dict[str, str]) -> int:
     """Read the headers at *at* into *headers*, the last of a repeated key; return their end.
 
-    How many there may be, and that no key is empty, is for the caller to judge.
+    The caller judges how many there may be, and that no key is empty.
 
     Raises:
-        MalformedPayloadError: They are longer than what is there, or a text is not UTF-8.
+        MalformedPayloadError: They reach beyond the end, or a text is not UTF-8.
     """
     size = len(data)
     count = data[at] << 8 | data[at + 1]
@@ -157,7 +157,7 @@ def read_headers(data: bytes, at: int, headers: dict[str, str]) -> int:
 
 
 def read_id(data: bytes) -> str:
-    """Return the id of a body that may be broken behind it, or nothing."""
+    """Return the id of a body that may be malformed behind it, or "" if the id is, too."""
     id_end = _ID_AT + int.from_bytes(data[2:_ID_AT], "big")
     if len(data) < id_end:
         return ""
@@ -210,7 +210,7 @@ def encode_headers(headers: dict[str, str]) -> bytes:
 
 
 def is_queue_name(name: str) -> bool:
-    """Tell whether *name* is 1 to 256 letters, decimal digits, hyphens, underscores, dots."""
+    """Tell whether *name* has 1 to 256 letters, decimal digits, hyphens, underscores, dots."""
     if not 0 < len(name) <= QUEUE_NAME_CHARS_MAX:
         return False
     if name.isascii():

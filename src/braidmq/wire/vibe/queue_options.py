@@ -10,8 +10,8 @@
     maxRetryAttempts         maxRetryAttempts         deliveries, 1 or more
     durable                  durable                  true or false
 
-A header wins over the JSON payload; names are compared without regard to case. What the
-options do, and which value stands for one that was not given, is not known here.
+A header wins over the JSON payload; names of modes and strategies ignore case. This module
+knows neither what the options do nor their defaults.
 """
 
 import json
@@ -35,7 +35,7 @@ TTL_MS_MAX: Final = 922_337_203_685_477
 """The longest time span that released clients can hold."""
 
 VALUE_CHARS_MAX: Final = 64
-"""What an error text repeats of a bad value."""
+"""How much of a bad value an error text repeats."""
 
 _MS_PER_S: Final = 1000
 _MS_PER_DAY: Final = 86_400_000
@@ -46,7 +46,7 @@ _TIME_OF_DAY: Final = r"([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])(?:\.([0-9]{
 _TIMESPAN: Final = re.compile(rf"(?:([0-9]{{1,8}})\.)?{_TIME_OF_DAY}")
 
 TIMESPAN_PATTERN: Final = rf"^(?:[0-9]{{1,7}}\.)?{_TIME_OF_DAY}$"
-"""Time spans in JSON Schema's words, with so few days that none is above TTL_MS_MAX."""
+"""Time spans as a pattern for JSON Schema, with few enough days to stay below TTL_MS_MAX."""
 
 _SIXTY: Final = 60
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -66,7 +66,7 @@ class OptionError(BraidError):
 
 @dataclass(slots=True)
 class QueueOptions:
-    """What a client asks of a queue; None for what it does not say."""
+    """The options that a client gives for a queue; None for those it leaves out."""
 
     mode: int | None = None
     max_size: int | None = None
@@ -80,7 +80,7 @@ class QueueOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """What a QueueInfo reply says; None for no limit and no name, times since 1970."""
+    """The content of a QueueInfo reply; None is no limit or no name, times are since 1970."""
 
     name: str
     waiting: int
@@ -101,7 +101,7 @@ def read_options(headers: dict[str, str], payload: bytes) -> QueueOptions:
     """Return the options that a CreateQueue gives.
 
     Raises:
-        OptionError: A value cannot be used; its text names key and value.
+        OptionError: A value is not valid; the text names key and value.
     """
     given = _read_object(payload)
     mode = _choice("deliveryMode", MODES, headers, given)
@@ -121,7 +121,7 @@ def read_options(headers: dict[str, str], payload: bytes) -> QueueOptions:
 
 
 def write_info(facts: QueueFacts, dialect: int) -> bytes:
-    """Return a QueueInfo reply's payload: names and ms in 1.0, numbers and spans in 1.1."""
+    """Return a QueueInfo payload: names and ms in dialect 1.0, numbers and spans in 1.1."""
     in_words = dialect == DIALECT_1_0
     ttl: int | str | None = None
     if facts.ttl_ms:
@@ -146,7 +146,7 @@ def write_info(facts: QueueFacts, dialect: int) -> bytes:
 
 
 def format_timespan(ms: int) -> str:
-    """Return *ms* as hh:mm:ss, with days before and seven decimals behind where they are."""
+    """Return *ms* as [d.]hh:mm:ss[.fffffff]; days and fraction only if they are not 0."""
     assert 0 <= ms <= TTL_MS_MAX
     days, ms_of_day = divmod(ms, _MS_PER_DAY)
     seconds_of_day, fraction_ms = divmod(ms_of_day, _MS_PER_S)
@@ -161,10 +161,12 @@ def format_timespan(ms: int) -> str:
 
 
 def parse_timespan(text: str) -> int:
-    """Return the ms of `[d.]hh:mm:ss[.f]`, part of one counted as one, so never none for some.
+    """Return the ms of `[d.]hh:mm:ss[.f]`, rounded up.
+
+    Rounding down could turn a short TTL into 0, which means that messages never expire.
 
     Raises:
-        ValueError: It is not written so, or longer than TTL_MS_MAX.
+        ValueError: It has another form, or is longer than TTL_MS_MAX.
     """
     match = _TIMESPAN.fullmatch(text)
     if match is None:
@@ -183,7 +185,7 @@ def _read_object(payload: bytes) -> dict[str, Any]:
         return {}
     if not is_json(payload):
         raise OptionError("payload", "not JSON")
-    # Floats as text: none is a good value, and a text is shown as it was written.
+    # Floats stay text: no option takes one, and the error then shows it as the client wrote it.
     value = json.loads(payload.decode(), parse_float=str, parse_int=_read_integer)
     if value is None:
         return {}
@@ -193,7 +195,7 @@ def _read_object(payload: bytes) -> dict[str, Any]:
 
 
 def _read_integer(text: str) -> int | str:
-    # Long ones stay text: converting them takes quadratic time, and none is a good value.
+    # Long ones stay text: converting them takes quadratic time, and no option takes one.
     return int(text) if len(text) <= _DIGITS_MAX else text
 
 

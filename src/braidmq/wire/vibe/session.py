@@ -1,11 +1,12 @@
-"""A Vibe connection as the server sees it: bytes in, commands out, nothing wrong among them.
+"""A Vibe connection as the server sees it: bytes in, valid commands out.
 
-The session answers by itself what needs no broker (refusals) with a :class:`Reply`, and hands
-on the rest as a :class:`Request` whose fields were judged. It keeps no queue: whoever drives
-it takes one command at a time, so that a command that must wait holds up what is behind it.
-Who may do what, and what a queue is, is not known here.
+The session itself answers what needs no broker (refusals) with a :class:`Reply`, and returns
+everything else as a :class:`Request` whose fields were checked. It keeps no queue: the caller
+takes one command at a time, so a command that must wait holds up everything behind it. The
+session knows neither permissions nor queues.
 
-States and what may come (docs/protocols/vibe.md draws the same table):
+The legal order is two sets, `_BEFORE_CONNECT` and `_REQUESTS`: what may come in each state
+(docs/protocols/vibe.md shows the same table).
 
     NEW ----Connect---> CONNECTED      in NEW: Connect, Ping and Disconnect only
 """
@@ -35,29 +36,29 @@ USER_NOT_FOUND: Final = "USER_NOT_FOUND"
 FORBIDDEN: Final = "FORBIDDEN"
 
 AUTH_FAILURES_MAX: Final = 5
-"""The refused Connect that is answered and then closes the connection."""
+"""The fifth refused Connect is answered, then the connection is closed."""
 
 PREFETCH_MAX: Final = 10_000
-"""Unacknowledged deliveries that one consumer may ask to hold."""
+"""The highest prefetch: unacknowledged deliveries that one consumer may hold."""
 
 REQUEUE_DELAY_MS_MAX: Final = 86_400_000
-"""A day: how long a consumer may ask a message to wait before its next delivery."""
+"""A day: the longest delay that a consumer may ask for before a redelivery."""
 
 PUBLISH_SPARE_BYTES: Final = 256
-"""What a Publish leaves of the largest body for the headers that delivery adds."""
+"""A Publish must be this much shorter than the largest body: delivery adds headers."""
 
 ERROR_TEXT_CHARS_MAX: Final = 200
 
 KNOWN_QUEUES_MAX: Final = 1024
-"""Queue names that were judged good, remembered per connection to judge each once."""
+"""Valid queue names that each connection remembers, so that it checks each only once."""
 
 KNOWN_QUEUE_BYTES_MAX: Final = 256
-"""Longer names are judged every time, so that remembering costs a bounded amount."""
+"""Longer names are checked every time, which bounds the memory of a connection."""
 
 REPLY: Final = -1
 """The kind of a :class:`Reply`; no message has it."""
 
-_DIGITS_MAX: Final = 9  # of any number that a header holds; enough for the largest bound
+_DIGITS_MAX: Final = 9  # of any number in a header; enough for the largest bound
 
 assert 10**_DIGITS_MAX > REQUEUE_DELAY_MS_MAX > PREFETCH_MAX
 assert PUBLISH_SPARE_BYTES < frames.BODY_MAX_UNAUTHENTICATED
@@ -104,7 +105,7 @@ _NO_ERROR: Final = bytes(4)  # the two error fields that dialect 1.0 always has
 
 
 class Command:
-    """What a peer asks for; `kind` is the message type, or REPLY."""
+    """A peer's request; `kind` is the message type, or REPLY."""
 
     def __init__(self, kind: int, request_id: str, queue: str) -> None:
         self.kind: int = kind
@@ -113,7 +114,7 @@ class Command:
 
 
 class Reply(Command):
-    """A frame that the session itself answers with; `closes`: send it, then close."""
+    """The session's own answer; with `closes`, send it and then close."""
 
     def __init__(self, data: bytes, *, closes: bool) -> None:
         super().__init__(REPLY, "", "")
@@ -122,12 +123,12 @@ class Reply(Command):
 
 
 class Request(Command):
-    """Everything else: a message of a known type whose fields are as they should be."""
+    """Everything else: a message of a known type with valid fields."""
 
     def __init__(
         self, kind: int, request_id: str, queue: str, payload: bytes, headers: dict[str, str]
     ) -> None:
-        # Not by way of Command: on the way of every message a second call shows.
+        # Not through Command.__init__: on the hot path a second call is measurable.
         self.kind: int = kind
         self.id: str = request_id
         self.queue: str = queue
@@ -152,12 +153,12 @@ class Session:
 
     @property
     def dialect(self) -> int:
-        """The peer's dialect, unknown until its first frame has told."""
+        """The peer's dialect, which its first frame decides."""
         return self._decoder.dialect
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received and not yet given out as a command."""
+        """Bytes received that were not yet returned as a command."""
         return self._decoder.held_bytes
 
     def receive_data(self, data: bytes) -> None:
@@ -166,9 +167,9 @@ class Session:
             self._decoder.receive_data(data)
 
     def next_command(self) -> Command | None:
-        """Return the next command, or None when more bytes are needed; never raise.
+        """Return the next command, or None if more bytes are needed; never raise.
 
-        When the framing is lost the answer is a last Reply that closes, and None ever after.
+        If the framing is lost, the last command is a Reply that closes; after it, only None.
         """
         if self._is_lost:
             return None
@@ -186,9 +187,9 @@ class Session:
             return self._lose(data, str(error))
 
     def negotiate(self, headers: dict[str, str]) -> str:
-        """Choose a compression by a Connect's headers, for :meth:`connected` to agree to.
+        """Choose a compression from a Connect's headers, for :meth:`connected` to confirm.
 
-        It is the first that the client lists and we have; nothing in dialect 1.0.
+        It is the first one in the client's list that we support; none in dialect 1.0.
         """
         self._negotiated = frames.RAW
         if self.dialect != frames.DIALECT_1_1:
@@ -201,10 +202,10 @@ class Session:
         return ""
 
     def connected(self, request_id: str, headers: dict[str, str]) -> bytes:
-        """Let the peer in; return the ConnectAck with *headers* and what was negotiated."""
+        """Accept the peer; return the ConnectAck with *headers* and the chosen compression."""
         self.state = CONNECTED
         self._decoder.body_max = self._body_max
-        self.compression = frames.RAW  # of the ConnectAck itself, whatever was agreed earlier
+        self.compression = frames.RAW  # the ConnectAck itself is raw, on a reconnect as well
         answered = dict(headers)
         for name, compression in _COMPRESSIONS.items():
             if compression == self._negotiated:
@@ -214,7 +215,7 @@ class Session:
         return data
 
     def refused(self, request_id: str) -> tuple[bytes, bool]:
-        """Return the reply to a Connect without a right, and whether the connection ends."""
+        """Return the reply to a refused Connect, and whether to close after it."""
         self._auth_failures += 1
         data = self.error(request_id, AUTH_FAILED, "invalid credentials")
         return data, self._auth_failures >= AUTH_FAILURES_MAX
@@ -227,7 +228,7 @@ class Session:
         payload: bytes = b"",
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        """Return a frame for this peer: its dialect, and compressed when that was agreed."""
+        """Return a frame in this peer's dialect, compressed if that was negotiated."""
         dialect = self._decoder.dialect
         body = messages.write_body(
             kind, request_id, queue, payload, headers, with_errors=dialect == frames.DIALECT_1_0
@@ -235,7 +236,7 @@ class Session:
         return frames.encode(dialect, body, self.compression)
 
     def error(self, request_id: str, code: str, text: str, queue: str = "") -> bytes:
-        """Return an Error frame for this peer; a long text is cut."""
+        """Return an Error frame for this peer; a long text is truncated."""
         text = text[:ERROR_TEXT_CHARS_MAX].encode(errors="replace").decode()
         body = messages.write_body(
             messages.ERROR,
@@ -272,9 +273,10 @@ class Session:
         return b"".join([head, *rest])
 
     def _plain_publish(self, data: bytes) -> Request | None:
-        """Return a good Publish to a known queue; None for `_judge` to look at the rest.
+        """Return a valid Publish to a known queue, or None: `_judge` handles all other bodies.
 
-        What it reads is drawn in the docstring of messages.
+        This is the hot path. It reads the layout that `messages` draws in one pass, and never
+        refuses: anything unusual goes the long way, so each refusal is worded in one place.
         """
         size = len(data)
         if not 12 <= size <= self._publish_max or data[1] != messages.PUBLISH:  # noqa: PLR2004 - all fields absent
@@ -356,7 +358,7 @@ class Session:
 
 
 def _header_fault(kind: int, headers: dict[str, str]) -> str:
-    """Say what is wrong with the headers that a command's meaning hangs on, or nothing."""
+    """Say what is wrong with the headers that a command depends on, or ""."""
     if kind == messages.SUBSCRIBE:
         prefetch = headers.get("prefetch")
         if prefetch is not None and not 1 <= _integer(prefetch) <= PREFETCH_MAX:
@@ -372,7 +374,7 @@ def _header_fault(kind: int, headers: dict[str, str]) -> str:
 
 
 def _integer(text: str) -> int:
-    """Return the number that *text* writes in decimal digits, or -1."""
+    """Return the number that *text* holds in decimal digits, or -1 if it does not."""
     if len(text) > _DIGITS_MAX or not (text.isascii() and text.isdigit()):
         return -1
     return int(text)

@@ -72,7 +72,7 @@ def test_a_foreign_page_changes_nothing(
     answer = client.request(method, path, headers={**ADMIN, "Origin": origin})
 
     assert (403, {"error": "foreign Origin"}) == (answer.status_code, answer.json())
-    assert ["q"] == list(world.engine.broker.deliverer.queues)
+    assert ["q"] == list(world.engine.broker.queues.by_name)
 
 
 def test_one_good_origin_does_not_excuse_another(client: TestClient) -> None:

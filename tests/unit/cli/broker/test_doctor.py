@@ -13,7 +13,7 @@ from braidmq.base import build
 from braidmq.cli.broker import doctor
 from braidmq.cli.main import main
 from braidmq.spark.runtime import java
-from tests.unit.cli.brokers import Broker, running
+from tests.integration.cli.brokers import Broker, addresses_of
 
 MOUNTS = r"""
 24 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -125,35 +125,6 @@ def test_a_taken_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert "ok" == doctor.port("blip", "127.0.0.1", 0, socket.SOCK_STREAM).state
     assert "ok" == doctor.port("qumbed", "127.0.0.1", 0, socket.SOCK_DGRAM).state
-
-
-def addresses_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Configure doctor as the broker is."""
-    for strand in ("blip", "http"):
-        _, _, number = str(broker.addresses[strand]).rpartition(":")
-        monkeypatch.setenv(f"BRAIDMQ_{strand.upper()}__PORT", number)
-    for strand in ("vibe", "qumbed", "flight"):
-        monkeypatch.setenv(f"BRAIDMQ_{strand.upper()}__ENABLED", "false")
-
-
-@pytest.mark.slow
-def test_a_broker_that_runs_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its addresses are no warnings; when it is gone, they are free."""
-    with running(tmp_path) as broker:
-        addresses_of(broker, monkeypatch)
-        main(["doctor", "--data-dir", str(tmp_path)])
-        beside = capsys.readouterr().out
-        broker.stop()
-    main(["doctor", "--data-dir", str(tmp_path)])
-    alone = capsys.readouterr().out
-
-    places = f"blip {broker.addresses['blip']}, http {broker.addresses['http']}"
-    assert f"ok       broker: one is running here: {places}\n" in beside
-    assert " address: " not in beside
-    assert "broker: " not in alone
-    assert f"ok       blip address: {broker.addresses['blip']} is free\n" in alone
 
 
 def test_an_address_that_something_else_has_is_a_warning(

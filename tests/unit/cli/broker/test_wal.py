@@ -9,7 +9,8 @@ from braidmq.broker import records
 from braidmq.broker.records import describe, encode_message, encode_subscribe
 from braidmq.cli.main import main
 from braidmq.wal.disk import Disk
-from braidmq.wal.wal import Wal, WalOptions
+from braidmq.wal.options import WalOptions
+from braidmq.wal.wal import Wal
 
 TIMESTAMP_US = 1_700_000_000_000_000
 SEGMENT = "00000000000000000001.wal"

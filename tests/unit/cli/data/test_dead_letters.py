@@ -10,7 +10,6 @@ from braidmq.cli.data import dead_letters
 from braidmq.cli.main import main
 from tests.unit.admin.world import World
 from tests.unit.cli.serving import url
-from tests.unit.cli.terminals import on_terminal
 
 ODD = [b'"\\ud800"', b'{"a": 1e999}', 5_000 * b"1"]
 """JSON that has no value in Python, or none that UTF-8 can say; HTTP passes it on."""
@@ -205,18 +204,6 @@ def test_letters_are_sent_back_in_parts(
     wanted = int(flags[1]) if flags else 60
     assert {"queue": "dlq.a", "replayed": wanted - stuck} == json.loads(capsys.readouterr().out)
     assert [("dlq.a", count) for count in asked] == replays
-
-
-def test_a_person_sees_how_far_a_replay_is(
-    world: World, replays: list[tuple[str, int | None]], port: int
-) -> None:
-    """A bar, which is gone when the answer comes."""
-    world.bury("a", *(2 * dead_letters.LETTERS_AT_ONCE - 1) * [b"x"])
-    code, written = on_terminal(["dlq", "replay", "dlq.a", "--url", url(port)])
-
-    assert (0, True) == (code, "\u2501" in written)
-    assert "\u2501" not in written.rstrip().splitlines()[-1]
-    assert 2 == len(replays)
 
 
 def test_a_letter_is_wanted_by_count_or_by_offset(

@@ -12,7 +12,7 @@ from tests.unit.cli.serving import url
 
 
 def named(world: World) -> list[str]:
-    return list(world.engine.broker.deliverer.queues)
+    return list(world.engine.broker.queues.by_name)
 
 
 def test_a_queue_is_created_with_all_its_options(

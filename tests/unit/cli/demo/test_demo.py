@@ -1,15 +1,9 @@
-"""`braidmq demo`: what it counts, and the whole of it once, with a real kill."""
+"""`braidmq demo`: what it counts, and how it ends."""
 
-import json
-import os
-import re
-import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import psutil
 import pytest
 
 from braidmq.cli import own_broker as demo_broker
@@ -19,7 +13,6 @@ from braidmq.cli.demo.count import Account, Line
 from braidmq.cli.demo.demo import Story, count
 from braidmq.cli.main import main
 from braidmq.cli.own_broker import BrokerProcess
-from tests.unit.cli.brokers import BRAIDMQ
 
 READINGS = 8
 POISON = 3
@@ -231,68 +224,9 @@ def test_at_the_end_it_tells_what_can_be_typed_next(
     ] == lines[-4:]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
-    """Publish, kill, restart, resume, bury, tabulate, count: exit 0, plain text."""
-    temporary, tables = tmp_path / "temporary", tmp_path / "tables"
-    temporary.mkdir()
-    done = subprocess.run(
-        [*BRAIDMQ, "demo", "--readings", "600", "--tables", str(tables)],
-        capture_output=True,
-        check=False,
-        env=os.environ | {"TMPDIR": str(temporary), "BRAIDMQ_DELIVERY__MAX_RETRIES": "1"},
-        text=True,
-        timeout=350,
-    )
-
-    assert (0, "") == (done.returncode, done.stderr), done.stdout
-    assert "KILL -9" in done.stdout
-    assert "gave up on reading 225: it is a dead letter now\n" in done.stdout
-    assert "sent 1 letter back from dlq.demo.readings\n" in done.stdout
-    assert "handled reading 225 this time\n" in done.stdout
-    assert "the critical first: [3, 7, 11] ...\n" in done.stdout
-    assert "The counts agree: nothing that was confirmed is missing.\n" in done.stdout
-    assert "readings in Spark's tables" in done.stdout
-    assert re.search(r"^commands replayed, in order +60 +60  ok$", done.stdout, re.MULTILINE)
-    assert "\x1b" not in done.stdout
-    assert [] == list(temporary.iterdir())
-    assert (tables / "report" / "report.html").is_file()
-    assert f"a page about them                          {tables}/report/report.html" in [
-        line.strip() for line in done.stdout.splitlines()[-4:]
-    ]
-
-
 def test_tables_are_never_mixed_with_what_is_there(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A directory that exists is refused before anything runs."""
     assert 2 == main(["demo", "--tables", str(tmp_path)])
     assert "error: --tables: " in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_whoever_ends_the_demo_ends_its_broker(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    """In the middle of it: no traceback, no process, no directory is left."""
-    process = subprocess.Popen(
-        [*BRAIDMQ, "demo"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-        text=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "so far" in line:
-            break
-    (directory,) = tmp_path.iterdir()
-    pid = json.loads((directory / "ready.json").read_text("utf-8"))["pid"]
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-
-    assert (code, "") == (process.returncode, said)
-    assert not psutil.pid_exists(pid)
-    assert [] == list(tmp_path.iterdir())

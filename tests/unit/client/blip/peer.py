@@ -46,6 +46,7 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
     greeting = frames.HELLO
     ping = frames.PING
     subscribe = frames.SUBSCRIBE
+    unsubscribe = frames.UNSUBSCRIBE
     confirming = frames.PING
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:

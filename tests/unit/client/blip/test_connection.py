@@ -10,24 +10,24 @@ import pytest
 from braidmq.client.blip.connection import (
     OWN_IDS_FROM,
     BlipConnection,
-    Refusal,
-    Tenant,
+    Receiver,
     open_connection,
 )
-from braidmq.client.blip.publishing import Envelope
-from braidmq.client.errors import AuthenticationFailed, ConnectionFailed
+from braidmq.client.blip.publishing import BlipPosting
+from braidmq.client.errors import AuthenticationFailed, ConnectionFailed, ConnectionLost
 from braidmq.client.options import Options
+from braidmq.client.replies import Refusal
 from braidmq.client.url import parse
 from braidmq.wire.blip import frames, messages
 from tests.unit.client.blip.peer import KEY, Peer
 
 pytestmark = pytest.mark.asyncio
 
-ORDERS = Envelope("orders", 1)
+ORDERS = BlipPosting("orders", 1)
 
 
-class Receiver(Tenant):
-    """A tenant that keeps what it gets."""
+class Keeping(Receiver):
+    """A receiver that keeps what it gets."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[int, int, str, bytes]] = []
@@ -47,11 +47,11 @@ async def connected(
     peer: Peer,
     *,
     options: Options | None = None,
-    tenant: Tenant | None = None,
+    receiver: Receiver | None = None,
     on_lost: Callable[[BlipConnection], None] = lambda connection: None,
 ) -> AsyncIterator[BlipConnection]:
     connection = await open_connection(
-        parse(peer.url), options or Options(), tenant or Tenant(), on_lost
+        parse(peer.url), options or Options(), receiver or Receiver(), on_lost
     )
     try:
         yield connection
@@ -68,7 +68,7 @@ async def test_greeting_and_key_go_out_in_one_segment() -> None:
     async with Peer() as peer:
         peer.hold(frames.HELLO)
         opening = asyncio.create_task(
-            open_connection(parse(peer.url), Options(), Tenant(), lambda _: None)
+            open_connection(parse(peer.url), Options(), Receiver(), lambda _: None)
         )
         await peer.until(lambda: peer.lines and len(peer.lines[0].seen) == 2)
 
@@ -152,17 +152,18 @@ async def test_a_broken_connection_tells_everyone_who_waits() -> None:
         fences = [connection.fence()[1]]
         await peer.until(lambda: pings(peer) == 1)
         fences.append(connection.fence()[1])
-        request = connection.ask(lambda cid: frames.encode(frames.STATS, cid))
-        given_up = connection.ask(lambda cid: frames.encode(frames.STATS, cid))
-        given_up.cancel()
+        request = connection.request(lambda number: frames.encode(frames.STATS, number))
+        given_up = connection.request(lambda number: frames.encode(frames.STATS, number))
+        given_up.done.cancel()
         await peer.until(lambda: len(peer.held) == 3)
         peer.lines[0].hang_up()
 
         assert [False, False] == await asyncio.gather(*fences)
-        assert await request is None
+        assert not await request.done
         assert not await connection.fence()[1]
         assert not await connection.settle()
-        assert await connection.ask(lambda cid: frames.encode(frames.STATS, cid)) is None
+        with pytest.raises(ConnectionLost):
+            await connection.ask(lambda number: frames.encode(frames.STATS, number))
         connection.send(b"lost on the way")
         assert [connection] == lost
         assert connection.ended_by_peer
@@ -172,8 +173,8 @@ async def test_a_broken_connection_tells_everyone_who_waits() -> None:
 async def test_answers_to_requests_that_were_given_up_are_ignored() -> None:
     """A late answer harms nobody."""
     async with Peer() as peer, connected(peer) as connection:
-        request = connection.ask(lambda cid: frames.encode(frames.STATS, cid))
-        request.cancel()
+        request = connection.request(lambda number: frames.encode(frames.STATS, number))
+        request.done.cancel()
 
         assert await connection.settle()
 
@@ -210,7 +211,7 @@ async def test_a_stray_pong_confirms_nothing() -> None:
         _, reached = connection.fence()
         await peer.until(lambda: peer.held)
         peer.lines[0].send(frames.encode(frames.PONG, 1), messages.encode_ack(5, 5))
-        answer = await connection.ask(lambda cid: frames.encode(frames.STATS, cid))
+        answer = await connection.ask(lambda number: frames.encode(frames.STATS, number))
 
         assert isinstance(answer, messages.Stats)
         assert not reached.done()
@@ -220,10 +221,10 @@ async def test_a_stray_pong_confirms_nothing() -> None:
 
 async def test_deliveries_come_whole_whatever_the_segments() -> None:
     """Bytes that come one by one make the same messages."""
-    receiver = Receiver()
+    receiver = Keeping()
     async with Peer() as peer:
         peer.fragments = True
-        async with connected(peer, tenant=receiver) as connection:
+        async with connected(peer, receiver=receiver) as connection:
             peer.lines[0].send(
                 messages.encode_publish(7, 1, "orders", b"one"),
                 messages.encode_publish(OWN_IDS_FROM, 0, "température", b""),
@@ -240,8 +241,8 @@ async def test_deliveries_come_whole_whatever_the_segments() -> None:
 
 async def test_a_batch_of_deliveries_is_announced_once() -> None:
     """One wake-up for everything that came in one read."""
-    receiver = Receiver()
-    async with Peer() as peer, connected(peer, tenant=receiver):
+    receiver = Keeping()
+    async with Peer() as peer, connected(peer, receiver=receiver):
         peer.lines[0].send(*(messages.encode_publish(n, 1, "t", b"") for n in range(1, 4)))
 
         assert 3 == await receiver.batches.get()

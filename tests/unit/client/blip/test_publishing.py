@@ -2,18 +2,8 @@
 
 import pytest
 
-from braidmq.client.blip.connection import Refusal
-from braidmq.client.blip.publishing import (
-    Envelope,
-    check_qos,
-    check_topic,
-    refused,
-)
-from braidmq.client.errors import (
-    InvalidArgument,
-    PublishFailed,
-    PublishRefused,
-)
+from braidmq.client.blip.publishing import BlipPosting, check_topic
+from braidmq.client.errors import InvalidArgument
 from braidmq.wire.blip import frames, messages
 
 
@@ -30,31 +20,18 @@ def test_topics_up_to_the_limit_are_sent(topic: str) -> None:
     check_topic(topic)
 
 
-@pytest.mark.parametrize("qos", [-1, 2])
-def test_there_is_qos_0_and_1(qos: int) -> None:
-    """Blip has no other."""
-    with pytest.raises(InvalidArgument, match="qos is 0 or 1"):
-        check_qos(qos)
-
-
 def test_a_payload_may_fill_a_frame_to_the_last_byte() -> None:
     """One byte more would make the broker hang up, so it is refused here."""
-    envelope = Envelope("orders", 1)
-    largest = bytes(envelope.payload_max)
+    posting = BlipPosting("orders", 1)
+    largest = bytes(posting.payload_max)
 
     assert frames.LENGTH_MAX + 4 == len(messages.encode_publish(1, 1, "orders", largest))
-    assert largest == envelope.payload(largest)
+    assert largest == posting.lay_out(largest)
     with pytest.raises(InvalidArgument, match="does not fit"):
-        envelope.payload(largest + b"x")
+        posting.lay_out(largest + b"x")
 
 
 def test_a_receipt_says_whether_the_message_is_durable() -> None:
     """QoS 1 is confirmed by the broker's log, QoS 0 by nobody."""
-    assert Envelope("orders", 1).receipt().durable
-    assert not Envelope("orders", 0).receipt().durable
-
-
-def test_code_500_leaves_the_outcome_open() -> None:
-    """All other codes say that the message is not stored."""
-    assert PublishFailed is type(refused(Refusal(500, "disk"), "t"))
-    assert PublishRefused is type(refused(Refusal(403, "forbidden"), "t"))
+    assert BlipPosting("orders", 1).receipt().durable
+    assert not BlipPosting("orders", 0).receipt().durable

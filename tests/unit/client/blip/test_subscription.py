@@ -196,7 +196,7 @@ async def test_a_refused_subscription_says_why() -> None:
         refused = client.subscribe("secret")
         with pytest.raises(braidmq.SubscriptionRefused, match="403 forbidden"):
             await refused
-        with pytest.raises(braidmq.Closed, match="entered once"):
+        with pytest.raises(braidmq.Closed, match="entered only once"):
             await refused
 
 

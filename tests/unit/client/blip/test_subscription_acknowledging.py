@@ -146,7 +146,7 @@ async def test_fetch_of_nothing_is_an_empty_list() -> None:
     async with Peer() as peer, subscribed(peer) as subscription:
         assert [] == await subscription.fetch(timeout=0)
         assert [] == await subscription.fetch(timeout=0.01)
-        with pytest.raises(braidmq.InvalidArgument, match="max is at least 1"):
+        with pytest.raises(braidmq.InvalidArgument, match="max must be at least 1"):
             await subscription.fetch(max=0)
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-from braidmq.broker.schemas import is_json
+from braidmq.base.strict_json import is_json
 from braidmq.client.qumbed.boxes import KeyPair
 from braidmq.transport.certificates import CertificateFiles, load_or_make
 from braidmq.transport.quic import QuicLimits
@@ -99,6 +99,7 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
     greeting = GREETING
     ping = messages.DISCOVERY
     subscribe = messages.SUBSCRIBE
+    unsubscribe = messages.UNSUBSCRIBE
     confirming = messages.PUBLISH
     large = 700_000  # in base64 it has to fit into a frame
 

@@ -4,10 +4,11 @@ from itertools import count
 
 import pytest
 
-from braidmq.client.errors import InvalidArgument, NotSupported
+from braidmq.client.answers import Receipt
+from braidmq.client.connection import Post
+from braidmq.client.errors import InvalidArgument, OutcomeUnknown
 from braidmq.client.qumbed.publishing import (
-    Post,
-    Posting,
+    QumbedPosting,
     Sealing,
     check_topic,
 )
@@ -21,13 +22,12 @@ SCHEMAS = Schemas()
 
 
 def posting(
-    topic: str = "orders", schema: str = "", sealing: Sealing | None = None, *, qos: int = 1
-) -> Posting:
+    topic: str = "orders", schema: str = "", sealing: Sealing | None = None
+) -> QumbedPosting:
     numbers = count(1)
-    return Posting(
+    return QumbedPosting(
         topic,
         lambda: f"{64 * 'x'}"[:62] + f"{next(numbers):02}",
-        qos=qos,
         schema=schema,
         schemas=SCHEMAS,
         sealing=sealing,
@@ -43,7 +43,7 @@ def for_bob() -> Sealing:
 def read(post: Post) -> messages.Publish:
     """Read a frame as a broker does, which must not refuse it."""
     session = Session()
-    session.receive_data(post.frame)
+    session.receive_data(post.data)
     command = session.next_command()
     assert not isinstance(command, Reply), command.data
     assert isinstance(command, messages.Publish)
@@ -52,7 +52,7 @@ def read(post: Post) -> messages.Publish:
 
 def test_a_plain_message_names_no_sender() -> None:
     """With a sender's key the broker would take bytes for sealed."""
-    post = posting().post(b"\x00" * 100)
+    post = posting().lay_out(b"\x00" * 100)
     publish = read(post)
 
     assert ("orders", bytes(100), "", b"", b"") == (
@@ -63,12 +63,12 @@ def test_a_plain_message_names_no_sender() -> None:
         publish.sender_public_key,
     )
     assert post.id == publish.id
-    assert len(post.frame) == len(post)
+    assert len(post.data) == len(post)
 
 
 def test_a_sealed_message_names_both_ends() -> None:
     """And holds nothing that others can read."""
-    publish = read(posting(sealing=for_bob()).post(b"secret"))
+    publish = read(posting(sealing=for_bob()).lay_out(b"secret"))
 
     assert (BOB.key_id, ALICE.public_key) == (
         publish.recipient_key_id,
@@ -81,7 +81,7 @@ def test_each_message_has_an_id_of_its_own() -> None:
     """So that what is sent again is stored once, and nothing else."""
     one = posting()
 
-    assert one.post(b"1").id != one.post(b"1").id
+    assert one.lay_out(b"1").id != one.lay_out(b"1").id
 
 
 @pytest.mark.parametrize("sealing", [None, for_bob()], ids=["plain", "sealed"])
@@ -89,15 +89,15 @@ def test_a_schema_is_held_before_sealing(sealing: Sealing | None) -> None:
     """Nobody on the way could do it later; the text repeats no value."""
     commands = posting(schema="control.Command", sealing=sealing)
     with pytest.raises(InvalidArgument, match=r"schema 'control.Command': \$.action breaks"):
-        commands.post(b'{"action": ""}')
-    publish = read(commands.post(b'{"action": "on"}'))
+        commands.lay_out(b'{"action": ""}')
+    publish = read(commands.lay_out(b'{"action": "on"}'))
 
     assert "control.Command" == publish.schema_id
 
 
 def test_a_schema_that_only_the_broker_knows_is_left_to_it() -> None:
     """The client need not have every file that the broker has."""
-    assert "our.Own" == read(posting(schema="our.Own").post(b"\xff")).schema_id
+    assert "our.Own" == read(posting(schema="our.Own").lay_out(b"\xff")).schema_id
 
 
 @pytest.mark.parametrize("sealing", [None, for_bob()], ids=["plain", "sealed"])
@@ -111,28 +111,28 @@ def test_the_largest_message_is_one_that_the_broker_takes(
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            one.post(bytes(middle))
+            one.lay_out(bytes(middle))
             low = middle
         except InvalidArgument:
             high = middle
 
-    read(one.post(bytes(low)))
+    read(one.lay_out(bytes(low)))
     assert low > (700_000 if topic == "t" else 600_000)
     with pytest.raises(InvalidArgument, match=f"at most {frames.FRAME_MAX}"):
-        one.post(bytes(high))
+        one.lay_out(bytes(high))
 
 
 def test_what_is_sealed_to_be_longer_is_measured_again() -> None:
     """An envelope takes room too."""
     sealing = Sealing(BOB.public_key, ALICE.public_key, lambda payload: bytes(frames.FRAME_MAX))
     with pytest.raises(InvalidArgument, match="does not fit"):
-        posting(sealing=sealing).post(b"1")
+        posting(sealing=sealing).lay_out(b"1")
 
 
 @pytest.mark.parametrize("payload", [bytearray(b"1"), memoryview(b"1")])
 def test_anything_that_is_bytes_is_published(payload: bytearray | memoryview) -> None:
     """As it is."""
-    assert b"1" == read(posting().post(payload)).payload
+    assert b"1" == read(posting().lay_out(payload)).payload
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 65_536, "é" * 32_768, "\ud800"])
@@ -142,23 +142,18 @@ def test_what_is_no_topic_is_refused(topic: str) -> None:
         check_topic(topic)
 
 
-@pytest.mark.parametrize("qos", [0, 2])
-def test_every_publish_is_confirmed(qos: int) -> None:
-    """There is no other way on this strand."""
-    with pytest.raises(NotSupported, match=f"qos {qos}"):
-        posting(qos=qos)
-
-
 def test_a_receipt_says_what_the_ack_said() -> None:
     """The id that we chose, and how many it was passed on to."""
+    one = posting()
     answer = messages.Ack(Ack("ours-1", ok=True, delivered=3))
-    receipt = posting().receipt(answer, repeated=True)
+    receipt = one.outcome(one.lay_out(b"1"), answer, repeated=True)
 
-    assert ("orders", 1, True, "ours-1", True, 3) == (
-        receipt.topic,
-        receipt.qos,
-        receipt.durable,
-        receipt.id,
-        receipt.repeated,
-        receipt.delivered,
-    )
+    assert Receipt("orders", 1, True, "ours-1", True, 3) == receipt
+
+
+def test_an_ack_that_confirms_nothing_leaves_the_outcome_open() -> None:
+    """Only `ok` is a confirmation."""
+    one = posting()
+    answer = messages.Ack(Ack("ours-1", ok=False, delivered=0))
+
+    assert OutcomeUnknown is type(one.outcome(one.lay_out(b"1"), answer, repeated=False))

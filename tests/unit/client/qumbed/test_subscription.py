@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 import braidmq
-from braidmq.client.consumer import Consumer
-from braidmq.client.qumbed import subscription as module
+from braidmq.client import subscription as module
 from braidmq.client.qumbed.envelope import Sealer
 from braidmq.client.qumbed.subscription import QumbedMessage
+from braidmq.client.subscription import Consumer
 from braidmq.wire.qumbed import messages
 from tests.unit.client.peer import die, ignore
 from tests.unit.client.qumbed.peer import GATEWAY, Peer, refusing
@@ -175,7 +175,7 @@ async def test_fetching_waits_for_the_first_and_not_for_more() -> None:
             fetched += await subscription.fetch(max=1)
 
         assert [b"1", b"2", b"3"] == [message.payload for message in fetched]
-        with pytest.raises(braidmq.InvalidArgument, match="max is at least 1"):
+        with pytest.raises(braidmq.InvalidArgument, match="max must be at least 1"):
             await subscription.fetch(max=0)
 
 

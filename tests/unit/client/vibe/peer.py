@@ -83,6 +83,7 @@ class Peer(peer.ScriptedPeer[Line, Body]):
     greeting = messages.CONNECT
     ping = messages.PING
     subscribe = messages.SUBSCRIBE
+    unsubscribe = messages.UNSUBSCRIBE
     confirming = messages.PUBLISH
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:

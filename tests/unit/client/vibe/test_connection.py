@@ -7,17 +7,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from braidmq.client.connection import Post
 from braidmq.client.errors import AuthenticationFailed, ConnectionFailed, ConnectionLost
 from braidmq.client.options import Options
 from braidmq.client.url import parse
 from braidmq.client.vibe.connection import (
     BODY_BYTES_MAX,
-    Tenant,
+    Receiver,
     VibeConnection,
+    asking,
     open_connection,
-    refusal_of,
 )
-from braidmq.client.vibe.publishing import Sealed
 from braidmq.wire.vibe import frames, messages
 from braidmq.wire.vibe.messages import Body
 from tests.unit.client.peer import die, ignore
@@ -35,8 +35,8 @@ from tests.unit.client.vibe.peer import (
 pytestmark = pytest.mark.asyncio
 
 
-class Receiver(Tenant):
-    """A tenant that keeps what it gets."""
+class Keeping(Receiver):
+    """A receiver that keeps what it gets."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, str, bytes]] = []
@@ -53,11 +53,11 @@ class Receiver(Tenant):
 async def connected(
     peer: Peer,
     options: Options | None = None,
-    tenant: Tenant | None = None,
+    receiver: Receiver | None = None,
     url: str | None = None,
 ) -> AsyncIterator[VibeConnection]:
     connection = await open_connection(
-        parse(url or peer.url), options or Options(), tenant or Tenant(), lambda _: None
+        parse(url or peer.url), options or Options(), receiver or Receiver(), lambda _: None
     )
     try:
         yield connection
@@ -65,11 +65,11 @@ async def connected(
         await connection.close()
 
 
-def sealed(message_id: str, payload: bytes = b"1") -> Sealed:
+def sealed(message_id: str, payload: bytes = b"1") -> Post:
     body = messages.write_body(
         messages.PUBLISH, message_id, "orders", payload, with_errors=False
     )
-    return Sealed(message_id, body)
+    return Post(message_id, body)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ async def test_a_refused_connect_says_why(code: str, error: type[ConnectionFaile
 @pytest.mark.parametrize("offered", [True, False])
 async def test_bodies_are_compressed_when_both_sides_want_it(offered: bool) -> None:
     """From 1 KiB on, in both directions; without the option nothing is offered."""
-    receiver = Receiver()
+    receiver = Keeping()
     large = b'"' + b"x" * 100_000 + b'"'
     async with (
         Peer() as peer,
@@ -124,7 +124,7 @@ async def test_bodies_are_compressed_when_both_sides_want_it(offered: bool) -> N
             write(*parts)
 
         connection.send = noting  # type: ignore[method-assign] # to see what goes out
-        await connection.publish([sealed("m-1", large)]).done
+        await connection.post([sealed("m-1", large)]).done
 
         assert offered == ("supported-compression" in peer.lines[0].seen[0].headers)
         assert offered == (sent[0] < 10_000)
@@ -136,8 +136,8 @@ async def test_answers_find_their_requests_in_any_order() -> None:
     """An answer is told by its id."""
     async with Peer() as peer, connected(peer) as connection:
         peer.hold(messages.PUBLISH)
-        first = connection.publish([sealed("a"), sealed("b")])
-        second = connection.publish([sealed("c")])
+        first = connection.post([sealed("a"), sealed("b")])
+        second = connection.post([sealed("c")])
         await peer.until(lambda: len(peer.held) == 3)
         for message_id in ("c", "b"):
             peer.lines[0].send(frame(messages.PUBLISH_ACK, message_id))
@@ -149,16 +149,16 @@ async def test_answers_find_their_requests_in_any_order() -> None:
         refused, stored = first.answers
         assert refused is not None
         assert stored is not None
-        assert ("SERVER_ERROR", "queue full") == refusal_of(refused)
-        assert refusal_of(stored) is None
+        assert ("SERVER_ERROR", "queue full") == VibeConnection.refusal_of(refused)
+        assert VibeConnection.refusal_of(stored) is None
 
 
 async def test_a_broken_connection_loses_what_was_not_answered() -> None:
     """What was answered before stays answered; afterwards nothing is asked any more."""
     async with Peer() as peer, connected(peer) as connection:
         peer.hold(messages.PUBLISH)
-        replies = connection.publish([sealed("a"), sealed("b")])
-        given_up = connection.publish([sealed("c")])
+        replies = connection.post([sealed("a"), sealed("b")])
+        given_up = connection.post([sealed("c")])
         given_up.done.cancel()
         await peer.until(lambda: len(peer.held) == 3)
         peer.lines[0].send(frame(messages.PUBLISH_ACK, "a"))
@@ -166,10 +166,10 @@ async def test_a_broken_connection_loses_what_was_not_answered() -> None:
 
         assert not await replies.done
         assert [True, False] == [answer is not None for answer in replies.answers]
-        assert not await connection.publish([sealed("d")]).done
-        assert await connection.publish([]).done
+        assert not await connection.post([sealed("d")]).done
+        assert await connection.post([]).done
         with pytest.raises(ConnectionLost):
-            await connection.ask(messages.LIST_QUEUES)
+            await connection.ask(asking(messages.LIST_QUEUES))
 
 
 async def test_a_request_that_is_not_answered_ends_the_connection() -> None:
@@ -179,7 +179,7 @@ async def test_a_request_that_is_not_answered_ends_the_connection() -> None:
         async with connected(peer, options) as connection:
             peer.script(messages.LIST_QUEUES, ignore)
             with pytest.raises(ConnectionLost, match=r"no answer within 0.05 s"):
-                await connection.ask(messages.LIST_QUEUES)
+                await connection.ask(asking(messages.LIST_QUEUES))
             await peer.until(lambda: not peer.open_lines())
 
 
@@ -188,7 +188,7 @@ async def test_a_publish_may_wait_for_room_while_the_broker_answers_pings() -> N
     options = Options(answer_timeout=0.2, keepalive=60)
     async with Peer() as peer, connected(peer, options) as connection:
         peer.hold(messages.PUBLISH)
-        replies = connection.publish([sealed("a")])
+        replies = connection.post([sealed("a")])
         await peer.until(lambda: peer.count(messages.PING) >= 3)
 
         assert not connection.is_lost
@@ -205,7 +205,7 @@ async def test_new_questions_do_not_hide_that_old_ones_are_not_answered() -> Non
         async with asyncio.timeout(10):
             while not connection.is_lost:
                 number += 1
-                connection.publish([sealed(str(number))])
+                connection.post([sealed(str(number))])
                 await asyncio.sleep(0)
 
         assert "no answer within" in str(connection.lost())
@@ -228,7 +228,7 @@ async def test_a_broker_that_takes_leave_is_gone() -> None:
 
         assert not await connection.fence()[1]
         assert connection.ended_by_peer
-        assert "took leave" in str(connection.lost())
+        assert "the broker disconnected" in str(connection.lost())
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ async def test_a_stray_pong_confirms_nothing(stray: str) -> None:
         _, reached = connection.fence()
         await peer.until(lambda: peer.held)
         peer.lines[0].send(frame(messages.PONG, stray), frame(messages.PUBLISH_ACK, stray))
-        await connection.ask(messages.LIST_QUEUES)
+        await connection.ask(asking(messages.LIST_QUEUES))
 
         assert not reached.done()
         peer.release()
@@ -286,10 +286,10 @@ async def test_a_refusal_that_nobody_waits_for_is_logged(
 
 async def test_deliveries_come_whole_whatever_the_segments() -> None:
     """Bytes that come one by one make the same messages; one read announces them once."""
-    receiver = Receiver()
+    receiver = Keeping()
     async with Peer() as peer:
         peer.fragments = True
-        async with connected(peer, tenant=receiver) as connection:
+        async with connected(peer, receiver=receiver) as connection:
             peer.lines[0].send(
                 frame(messages.DELIVER, "a", "orders", b"1"),
                 frame(messages.DELIVER, "b", "température"),
@@ -301,8 +301,8 @@ async def test_deliveries_come_whole_whatever_the_segments() -> None:
 
 async def test_a_delivery_with_more_headers_than_a_publisher_may_send_is_taken() -> None:
     """The broker adds its own to the hundred that the publisher may have given."""
-    receiver = Receiver()
-    async with Peer() as peer, connected(peer, tenant=receiver):
+    receiver = Keeping()
+    async with Peer() as peer, connected(peer, receiver=receiver):
         headers = {f"h{number}": "" for number in range(102)}
         peer.lines[0].send(frame(messages.DELIVER, "a", "orders", b"1", **headers))
 

@@ -5,32 +5,22 @@ from typing import Any
 
 import pytest
 
+from braidmq.client.answers import QueueInfo
 from braidmq.client.errors import ClientError, InvalidArgument
-from braidmq.client.messages import QueueInfo
+from braidmq.client.options import QueueOptions
 from braidmq.client.vibe.queues import declaration, read_info, read_names
 from braidmq.wire.vibe.frames import DIALECT_1_0, DIALECT_1_1
 from braidmq.wire.vibe.queue_options import QueueFacts, read_options, write_info
 
-NOTHING: dict[str, Any] = {
-    "mode": None,
-    "max_size": None,
-    "ttl": None,
-    "dead_letters": None,
-    "dead_letter_name": None,
-    "overflow": None,
-    "max_attempts": None,
-    "durable": None,
-}
-
 
 def test_nothing_given_asks_for_nothing() -> None:
     """What is not said is the broker's choice."""
-    assert {} == declaration(**NOTHING)
+    assert {} == declaration(QueueOptions())
 
 
 def test_the_broker_reads_what_was_declared() -> None:
     """Each option arrives as what it is."""
-    headers = declaration(
+    declared = QueueOptions(
         mode="priority_based",
         max_size=10,
         ttl=1.5,
@@ -40,6 +30,7 @@ def test_the_broker_reads_what_was_declared() -> None:
         max_attempts=5,
         durable=True,
     )
+    headers = declaration(declared)
     options = read_options(headers, b"")
 
     assert (3, 10, 1500, False, "graves", 1, 5, True) == (
@@ -59,17 +50,17 @@ def test_the_broker_reads_what_was_declared() -> None:
     [
         ("mode", "random", "mode is one of RoundRobin, FanOutWithAck"),
         ("overflow", "", "overflow is one of DropOldest, DropNewest"),
-        ("max_size", 0, "max_size is at least 1, not 0"),
-        ("max_attempts", -1, "max_attempts is at least 1, not -1"),
-        ("ttl", 0, "ttl is seconds above 0"),
-        ("ttl", 0.0004, "ttl is seconds above 0"),
-        ("dead_letter_name", "a b", "a queue's name"),
+        ("max_size", 0, "max_size must be at least 1, not 0"),
+        ("max_attempts", -1, "max_attempts must be at least 1, not -1"),
+        ("ttl", 0, "ttl must be more than 0 seconds"),
+        ("ttl", 0.0004, "ttl must be more than 0 seconds"),
+        ("dead_letter_name", "a b", "a queue name"),
     ],
 )
-def test_what_no_queue_can_be_is_refused_here(option: str, value: object, text: str) -> None:
+def test_what_no_queue_can_be_is_refused_here(option: str, value: Any, text: str) -> None:  # noqa: ANN401 - each option has its own type
     """The text names the option as it was given."""
     with pytest.raises(InvalidArgument, match=text):
-        declaration(**{**NOTHING, option: value})
+        declaration(QueueOptions()._replace(**{option: value}))
 
 
 @pytest.mark.parametrize("dialect", [DIALECT_1_0, DIALECT_1_1])

@@ -10,7 +10,7 @@ import pytest
 
 import braidmq
 from braidmq.client import credit
-from braidmq.client.vibe import subscription as module
+from braidmq.client import subscription as module
 from braidmq.client.vibe.subscription import VibeSubscription, unpacked
 from braidmq.wire.vibe import messages
 from braidmq.wire.vibe.messages import Body
@@ -314,7 +314,7 @@ async def test_fetching_asks_for_as_many_as_are_wanted() -> None:
 
         assert [] == await subscription.fetch(timeout=0.001)
         assert 256 == wishes(peer.lines[SUBSCRIBED])[-1]
-        with pytest.raises(braidmq.InvalidArgument, match="max is at least 1"):
+        with pytest.raises(braidmq.InvalidArgument, match="max must be at least 1"):
             await subscription.fetch(max=0)
 
 

@@ -86,7 +86,7 @@ def test_a_view_stays_what_it_was_while_the_log_grows(tmp_path: Path) -> None:
     with log_of(tmp_path, BODIES[:10]) as wal:
         found = columnar.batches(tmp_path)
         write(wal, BODIES)
-        assert wal.stats.rotations > 2
+        assert len(wal.segments()) > 3
 
         assert list(range(1, 11)) == [o for b in found for o in b["offset"].to_pylist()]
 

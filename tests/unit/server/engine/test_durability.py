@@ -9,13 +9,14 @@ import pytest
 
 from braidmq.base.errors import BraidError, LogFullError, LogPoisonedError
 from braidmq.broker import records
-from braidmq.broker.backlog import ReadRequest
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.backlog import ChannelRead, ReadRequest
 from braidmq.broker.settings import Settings
 from braidmq.server.engine.durability import Durability
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal import snapshots
-from braidmq.wal.wal import Wal, WalOptions
+from braidmq.wal.options import WalOptions
+from braidmq.wal.wal import Wal
 from tests.integration.blip.peer import until
 
 pytestmark = pytest.mark.asyncio
@@ -138,8 +139,8 @@ async def test_nothing_is_read_once_the_log_is_closing() -> None:
     assert topic is not None
     async with durability_on(FakeDisk()) as (durability, reports):
         durability.stop_reading()
-        unread = broker.new_subscription(topic, 1, "somebody")
-        durability.read(ReadRequest(unread, broker.settings, 0))
+        unread = broker.subscriptions.new(topic, 1, "somebody")
+        durability.read(ChannelRead(unread, broker.settings, 0))
         durability.scrub()
 
     assert [] == reports.found
@@ -150,13 +151,13 @@ async def test_backlog_is_read_back() -> None:
     broker = Broker(Settings())
     topic = broker.topics.get("t")
     assert topic is not None
-    subscription = broker.new_subscription(topic, 1, "somebody")
+    subscription = broker.subscriptions.new(topic, 1, "somebody")
     async with durability_on(FakeDisk()) as (durability, reports):
         bodies = [message(b"1"), message(b"no", b"u"), message(b"2")]
         durability.append(bodies, urgent=False)
         await until(lambda: reports.committed_ids)
         topic.last_id = 3
-        durability.read(ReadRequest(subscription, broker.settings, 0))
+        durability.read(ChannelRead(subscription, broker.settings, 0))
         await until(lambda: reports.found)
 
         assert [([(1, bodies[0]), (3, bodies[2])], 3, 0)] == reports.found

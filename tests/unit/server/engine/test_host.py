@@ -2,9 +2,10 @@
 
 import pytest
 
+from braidmq.broker.admission import UNCOMMITTED_BYTES_MAX
 from braidmq.broker.broker import Broker
 from braidmq.broker.settings import Settings
-from braidmq.server.engine.host import UNCOMMITTED_BYTES_MAX, Host
+from braidmq.server.engine.host import Host
 
 
 @pytest.mark.parametrize("memory_bytes", [1, UNCOMMITTED_BYTES_MAX, 10 * UNCOMMITTED_BYTES_MAX])

@@ -8,7 +8,7 @@ from braidmq.base.errors import DamagedLogError
 from braidmq.broker import records, state
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
-from braidmq.broker.subscriptions import Peer
+from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.topics import Message
 from braidmq.server.config.config import Config
 from braidmq.server.engine.recovery import Recovered, recover, settings_of
@@ -46,7 +46,12 @@ def subscribe(broker: Broker, topic: str) -> int:
 
 def facts(broker: Broker) -> tuple[object, ...]:
     rows = [(row.name, row.message_count, row.last_id) for row in broker.topic_rows("")]
-    return rows, sorted(broker.subscriptions), broker.committed_id, broker.outgoing.next_id
+    return (
+        rows,
+        sorted(broker.subscriptions.by_id),
+        broker.committed_id,
+        broker.outgoing.next_id,
+    )
 
 
 def test_settings_come_in_the_brokers_units(tmp_path: Path) -> None:

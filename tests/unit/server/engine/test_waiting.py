@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from braidmq.base.errors import LogFullError, LogPoisonedError
-from braidmq.broker.backlog import ReadRequest
+from braidmq.broker.delivery.backlog import ChannelRead
+from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.policy import Policy
-from braidmq.broker.queues import Queue
 from braidmq.server.engine.refusals import LogRefusedError, ShuttingDownError
 from tests.integration.blip.peer import ack, ping, poll, publish, subscribe
 from tests.unit.server.by_hand import Hand
@@ -50,7 +50,7 @@ def declared(hand: Hand, name: str = "q") -> Queue:
     broker = hand.engine.broker
     topic = broker.topics.get(name)
     assert topic is not None
-    return broker.deliverer.declare(topic, Policy(), hand.now_us)
+    return broker.queues.declare(topic, Policy(), hand.now_us)
 
 
 async def left(hand: Hand) -> int:
@@ -112,7 +112,7 @@ async def test_a_record_that_is_queued_again_is_waited_for_under_its_new_id() ->
     hand.engine.end_turn()
     hand.commit()
     engine = hand.engine
-    ended_id = engine.broker.deliverer.delete(queue)
+    ended_id = engine.broker.queues.delete(queue)
     task = await begun(engine.waiters.committed(ended_id, lasts=True))
     hand.fail(LogFullError())
     assert ("waits", True) == (await outcome(task), hand.log.urgent[-1])
@@ -127,7 +127,7 @@ async def test_a_log_whose_reserve_is_used_up_refuses_lasting_records_too() -> N
     queue = declared(hand)
     hand.engine.end_turn()
     hand.commit()
-    ended_id = hand.engine.broker.deliverer.delete(queue)
+    ended_id = hand.engine.broker.queues.delete(queue)
     task = await begun(hand.engine.waiters.committed(ended_id, lasts=True))
     hand.fail(LogFullError())
     hand.fail(LogFullError())
@@ -207,7 +207,7 @@ async def test_a_read_that_comes_back_wakes() -> None:
     hand.commit()
     task = await begun(engine.waiters.until(lambda: engine.reads_done > 0))
     assert "waits" == await outcome(task)
-    request = ReadRequest(queue.lanes[0], engine.broker.settings, 0)
+    request = ChannelRead(queue.lanes[0], engine.broker.settings, 0)
     engine.backlog_read(request, [], reached_id=1, lost_count=0)
 
     assert "True" == await outcome(task)

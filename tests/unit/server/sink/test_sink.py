@@ -176,9 +176,9 @@ async def test_a_batch_waits_for_room_in_a_queue() -> None:
     broker = world.engine.broker
     topic = broker.topics.get("t")
     assert topic is not None
-    policy = broker.deliverer.new_policy("t")
+    policy = broker.queues.new_policy("t")
     policy.max_size, policy.overflow = 2, BLOCK_PUBLISHER
-    queue = broker.deliverer.declare(topic, policy, world.clock.now_us())
+    queue = broker.queues.declare(topic, policy, world.clock.now_us())
     first = asyncio.ensure_future(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
     second = asyncio.ensure_future(
         world.sink.commit(ADA, SinkKey("r", "", 1), [world.stage(b"else", topic="u")])
@@ -190,7 +190,7 @@ async def test_a_batch_waits_for_room_in_a_queue() -> None:
 
     def take() -> bool:
         if queue.waiting() == 2:
-            broker.deliverer.purge(queue, world.clock.now_us())
+            broker.queues.purge(queue, world.clock.now_us())
             world.engine.end_turn()
         return first.done() and second.done()
 

@@ -1,7 +1,9 @@
 """What Blip answers while the log hesitates or refuses; the rest is seen over sockets."""
 
-from braidmq.base.errors import LogFullError
-from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX
+from braidmq.base.errors import LogFullError, LogPoisonedError
+from braidmq.broker.admission import UNCOMMITTED_BYTES_MAX
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
+from braidmq.broker.topics import TOPIC_NAMES_BYTES_MAX
 from tests.integration.blip.peer import (
     ack,
     credit,
@@ -14,6 +16,7 @@ from tests.integration.blip.peer import (
     subscribe,
 )
 from tests.integration.vibe_peer import create
+from tests.integration.vibe_peer import publish as vibe_publish
 from tests.unit.server.by_hand import Hand
 from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand
 
@@ -76,7 +79,7 @@ def test_a_subscribe_is_refused_with_its_batch() -> None:
     connection, wire = hand.connect()
     connection.receive(subscribe(1, "t") + publish(2, "t", b"memory only", 0) + ping(3))
     hand.fail(full())
-    assert wire.take() == frames(nack(1, 500, FULL), pong(3))
+    assert wire.take() == frames(nack(1, 500, "subscribe failed: the disk is full"), pong(3))
     hand.engine.room_made()
     connection.receive(subscribe(4, "t"))
     hand.commit()
@@ -150,11 +153,11 @@ def test_subscriptions_have_a_bound() -> None:
     connection.receive(subscribe(1, "t"))
     hand.commit()
     wire.take()
-    subscriptions = hand.engine.broker.subscriptions
+    subscriptions = hand.engine.broker.subscriptions.by_id
     subscriptions.update(dict.fromkeys(range(2, SUBSCRIPTIONS_MAX + 1), subscriptions[1]))
     connection.receive(subscribe(2, "t"))
 
-    text = "durable publish failed: too many subscriptions"
+    text = "subscribe failed: too many subscriptions"
     assert wire.take() == frames(nack(2, 500, text))
 
 
@@ -171,7 +174,7 @@ def test_a_queue_in_memory_takes_durable_publishes_while_the_log_is_full() -> No
     connection.receive(publish(2, "q", b"b") + publish(3, "t", b"c"))
 
     assert wire.take() == frames(nack(3, 500, FULL))
-    assert 1 == hand.engine.broker.deliverer.queues["q"].waiting()
+    assert 1 == hand.engine.broker.queues.by_name["q"].waiting()
 
 
 def test_a_publisher_that_waits_for_room_is_listed_once() -> None:
@@ -184,10 +187,105 @@ def test_a_publisher_that_waits_for_room_is_listed_once() -> None:
     connection.receive(publish(1, "q", b"a") + publish(2, "q", b"b") + ping(3))
     for _ in range(3):
         connection.wake()
-    queue = hand.engine.broker.deliverer.queues["q"]
+    queue = hand.engine.broker.queues.by_name["q"]
     assert [connection] == queue.blocked
     hand.settle()
     assert [] == wire.take()
     connection.lost()
 
     assert [] == queue.blocked
+
+
+# A publish that is not simply stored.
+
+
+def full_queue(hand: VibeHand, **options: str) -> None:
+    """Declare `q` with room for one message, and publish that one."""
+    declaring, _ = hand.vibe()
+    declaring.receive(create("1", "q", maxQueueSize="1", **options))
+    hand.settle()
+    declaring.receive(vibe_publish("2", "q"))
+    hand.settle()
+
+
+def test_a_letter_in_memory_does_not_let_a_ping_overtake() -> None:
+    """The PONG waits for the durable publish before it, though the letter has no id."""
+    hand = VibeHand()
+    declaring, _ = hand.vibe()
+    declaring.receive(create("0", "grave", durable="false"))
+    full_queue(hand, deadLetterQueueName="grave")
+    connection, wire = hand.connect()
+    connection.receive(publish(1, "t", b"durable") + publish(2, "q", b"b") + ping(3))
+    before = wire.take()
+    hand.settle()
+
+    assert ([], frames(pong(3))) == (before, wire.take())
+    assert 1 == hand.engine.broker.queues.by_name["grave"].waiting()
+
+
+def test_redirected_publishes_wait_for_the_log_too() -> None:
+    """A full queue is no way around the bound on what is not committed."""
+    hand = VibeHand()
+    full_queue(hand)
+    connection, _ = hand.connect()
+    body = bytes(300_000)
+    connection.receive(b"".join(publish(number, "q", body) for number in range(12)))
+    waiting = hand.engine.broker.outgoing.bytes
+    hand.settle()
+
+    assert UNCOMMITTED_BYTES_MAX <= waiting < UNCOMMITTED_BYTES_MAX + 2 * len(body)
+    assert 12 == hand.engine.broker.queues.by_name["dlq.q"].waiting()
+
+
+def test_a_letter_that_the_log_refuses_is_told() -> None:
+    """Whoever published it gets a NACK, and it is no dead letter."""
+    hand = VibeHand()
+    full_queue(hand)
+    connection, wire = hand.connect()
+    connection.receive(publish(1, "q", b"a") + publish(2, "q", b"b", 0))
+    hand.fail(full())
+
+    assert frames(nack(1, 500, FULL), nack(2, 500, FULL)) == wire.take()
+    assert 0 == hand.engine.broker.stats.dead_lettered
+
+
+def test_a_parked_publisher_is_told_when_the_log_fails_for_good() -> None:
+    """The broker ends, and does not leave it without a word."""
+    hand = VibeHand()
+    full_queue(hand, overflowStrategy="BlockPublisher")
+    connection, wire = hand.connect()
+    connection.receive(publish(1, "q", b"a"))
+    hand.fail(LogPoisonedError("fdatasync", "Input/output error"))
+
+    text = "durable publish failed: log poisoned: fdatasync failed: Input/output error"
+    assert frames(nack(1, 500, text)) == wire.take()
+
+
+def test_a_publish_to_a_queue_in_memory_does_not_overtake_a_subscribe() -> None:
+    """QoS 1 or not, it has no record that would come behind the subscription's."""
+    hand = VibeHand()
+    declaring, _ = hand.vibe()
+    declaring.receive(create("1", "q", durable="false"))
+    hand.settle()
+    connection, wire = hand.connect()
+    connection.receive(subscribe(1, "q") + publish(2, "q", b"a"))
+    hand.settle()
+    (answer,) = wire.take()
+    subscription = int.from_bytes(answer.payload, "big")
+    connection.receive(poll(3, subscription))
+
+    assert frames(publish(3, "q", b"a", 0)) == wire.take()
+
+
+def test_too_many_topics_refuse_any_publish() -> None:
+    """Durable or not, and the text does not say that it was."""
+    hand = Hand()
+    connection, wire = hand.connect()
+    hand.engine.broker.topics._names_bytes = TOPIC_NAMES_BYTES_MAX  # noqa: SLF001 - to be there soon
+    connection.receive(publish(1, "t", b"a", 0) + publish(2, "t", b"a") + subscribe(3, "t"))
+
+    text = "publish failed: too many topics"
+    subscribe_text = "subscribe failed: too many topics"
+    assert wire.take() == frames(
+        nack(1, 500, text), nack(2, 500, text), nack(3, 500, subscribe_text)
+    )

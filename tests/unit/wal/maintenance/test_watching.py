@@ -3,8 +3,9 @@
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.maintenance.repair import dump, repair, verify
 from braidmq.wal.maintenance.watching import Watching, unwatched
+from braidmq.wal.options import WalOptions
 from braidmq.wal.segment import list_segments, segment_path
-from braidmq.wal.wal import Wal, WalOptions
+from braidmq.wal.wal import Wal
 from tests.unit.wal.bodies import describe
 from tests.unit.wal.maintenance.test_repair import MIDDLE, flip, make_log
 

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -93,6 +94,34 @@ def meets(peer: Session, kind: int, payload: bytes, correlation_id: int = 9) -> 
 def test_every_frame_in_every_state(state: int, kind: int) -> None:
     """The table decides for each pair of state and frame type."""
     assert EXPECTED[state, kind] == meets(session_in(state), kind, GOOD_PAYLOADS[kind])
+
+
+def drawn(kind: int) -> str:
+    """Draw what the tables of the session say of a frame type, state by state."""
+    cells: list[str] = []
+    for state in (NEW, GREETED, AUTHENTICATED):
+        refusal = session.REFUSALS.get((state, kind))
+        accepted = "ignored" if kind in {frames.PONG, frames.NACK} else "ok"
+        cells.append(accepted if refusal is None else f"`{refusal[1]}`")
+    return " | ".join(cells)
+
+
+@pytest.mark.parametrize("kind", ALL_TYPES)
+def test_the_page_on_the_protocol_shows_the_tables(kind: int) -> None:
+    """docs/protocols/blip.md has the row that the session's own tables draw."""
+    rows = {frames.HELLO: "HELLO", frames.AUTH: "AUTH"}
+    rows |= {frames.PONG: "PONG, NACK", frames.NACK: "PONG, NACK"}
+    page = (Path(__file__).parents[4] / "docs/protocols/blip.md").read_text("utf-8")
+
+    assert f"| {rows.get(kind, 'any other')} | {drawn(kind)} |" in page.splitlines()
+
+
+def test_states_change_as_the_table_says() -> None:
+    """HELLO and AUTH lead on, in that order; no other frame changes the state."""
+    assert {(NEW, frames.HELLO): GREETED, (GREETED, frames.AUTH): AUTHENTICATED} == (
+        session.NEXT_STATE
+    )
+    assert session.NEXT_STATE.keys().isdisjoint(session.REFUSALS)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def bomb(name: str, mebibytes: int) -> bytes:
         b"\x01",
         b"ab" * 1000,
         random.Random(1).randbytes(3000),
-        b"x" * compression.PIECE_BYTES,
+        b"x" * compression.CHUNK_BYTES,
         b"y" * compression.KEPT_BYTES_MAX,
         b"z" * (compression.KEPT_BYTES_MAX + 1),
         random.Random(2).randbytes(900_000),

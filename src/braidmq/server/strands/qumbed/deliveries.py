@@ -6,7 +6,7 @@ from typing import Final, final
 from braidmq.broker import headers
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.expiry import expires_us
-from braidmq.broker.followers import Marks, mark, marks_of
+from braidmq.broker.marks import Marks, mark, marks_of
 from braidmq.broker.topics import Message, Topic, body_of
 from braidmq.server.strands.qumbed.gateway import GatewayKey
 from braidmq.server.strands.qumbed.link import QumbedOptions

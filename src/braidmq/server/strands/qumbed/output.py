@@ -7,7 +7,7 @@ its first Message. What the frames mean that come in is not here (qumbed.py).
 from collections import deque
 from typing import Final, final
 
-from braidmq.broker.followers import Follower
+from braidmq.broker.delivery.followers import Follower
 from braidmq.broker.topics import Message
 from braidmq.server.engine.connection import Connection, WaitingReply
 from braidmq.server.engine.host import Host, Limits
@@ -172,7 +172,7 @@ class QumbedOutput(Connection):
                 room -= len(frame)
                 self._collected_bytes += len(frame)
                 self._out.append(frame)
-                if follower is not None and follower.recorded and message.id:
+                if follower is not None and follower.id > 0 and message.id:
                     follower.unreceived.append(message.id)
                     self._collected.append(Sent(0, follower, message.id))
         self.deliveries = deliveries[taken:]

@@ -6,13 +6,11 @@ peer share is in qumbed_link.py, what leaves a stream in qumbed_output.py.
 
 from typing import Final, final
 
-from braidmq.broker import overflow
+from braidmq.broker import admission
 from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, SUBSCRIBE, authorize
-from braidmq.broker.dedup import NEW
-from braidmq.broker.queues import Queue
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.broker.schemas import SCHEMA_INVALID, SCHEMA_UNKNOWN, SEALED
-from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX, Peer
-from braidmq.broker.topics import Message, Topic
+from braidmq.broker.topics import Topic
 from braidmq.server.engine.connection import WAITING_REPLIES_MAX, WaitingReply
 from braidmq.server.engine.host import Host, Limits
 from braidmq.server.strands.qumbed.deliveries import dedup_id_of, message_of
@@ -35,7 +33,6 @@ UNAUTHORIZED_CODE: Final = 1
 DISCOVERY_LOOKED_AT_MAX: Final = 10_000
 """Topics of which a Discovery finds out whether the asker may see them."""
 
-QUEUE_FULL: Final = "queue full"
 NOT_ALLOWED: Final = "not allowed"
 
 
@@ -53,7 +50,6 @@ class QumbedConnection(QumbedOutput):
         self._sealed: int = -1  # the payload at hand: -1 is not judged yet
         self._topics: dict[str, Topic] = {}
         self._unfinished_bytes: int = 0
-        self._waits_in: list[Peer] = []  # the list of a queue that has no room for us
         if not options.asks_for_key and link.principal is not None:
             self._let_in(link)
 
@@ -72,8 +68,6 @@ class QumbedConnection(QumbedOutput):
     def lost(self) -> None:
         """End what the peer had: it is gone."""
         self._held = None
-        if self in self._waits_in:
-            self._waits_in.remove(self)
         self._forget_unfinished()
         super().lost()
         self._link.left(self)
@@ -201,20 +195,6 @@ class QumbedConnection(QumbedOutput):
             return True
         assert self.principal is not None
         dedup_id = dedup_id_of(publish, self.principal.name, self._link.token)
-        if dedup_id and self._is_repeat(publish, dedup_id, now_us):
-            return True
-        broker = self._broker
-        if broker.outgoing.bytes >= self._host.uncommitted_bytes_max:
-            self._starve()
-            return False
-        queue = topic.queue
-        is_durable = self._options.is_durable and (queue is None or queue.policy.durable)
-        if is_durable and broker.refusal:
-            broker.stats.refused += 1
-            self._error(publish, session.SERVER_ERROR, broker.refusal)
-            return True
-        if not is_durable and self._follow_id > broker.committed_id:
-            return False  # it would miss the subscription before it
         message = message_of(
             publish,
             topic,
@@ -223,19 +203,27 @@ class QumbedConnection(QumbedOutput):
             sealed=self._sealed == 1,
             dedup_id=dedup_id,
         )
-        if queue is not None:
-            decision = overflow.judge(queue)
-            if decision == overflow.WAIT:
-                self._wait_for_room(queue)
-                return False
-            if decision != overflow.ACCEPT:
-                letter = self._redirected(message, queue, decision, now_us)
-                if letter is None:
-                    broker.stats.refused += 1
-                    self._error(publish, session.SERVER_ERROR, QUEUE_FULL)
-                    return True
-                message = letter
-        self._store(publish, message, dedup_id, now_us)
+        if self._follow_id > self._broker.committed_id and not admission.needs_record(message):
+            return False  # it would miss the subscription before it
+        verdict = self._admission.judge(message, dedup_id, now_us)
+        if verdict == admission.WAIT:
+            assert topic.queue is not None
+            self._park(topic.queue)
+            return False
+        if verdict == admission.STARVED:
+            self._starve()
+            return False
+        if verdict == admission.DUPLICATE:
+            self._repeated(publish, self._admission.known_id)
+        elif verdict == admission.FULL:
+            self._error(publish, session.SERVER_ERROR, admission.QUEUE_FULL)
+        elif verdict == admission.REFUSED:
+            self._error(publish, session.SERVER_ERROR, self._admission.reason)
+        else:
+            stored = self._broker.accept(verdict, message, dedup_id, now_us)
+            if stored.id:
+                self._last_id = stored.id
+            self._answer(Published(stored, publish.id))
         return True
 
     def _learn_topic(self, publish: messages.Publish) -> Topic | None:
@@ -267,43 +255,10 @@ class QumbedConnection(QumbedOutput):
         self._sealed = 1 if kind == SEALED else 0
         return True
 
-    def _is_repeat(self, publish: messages.Publish, dedup_id: str, now_us: int) -> bool:
-        """Acknowledge what is stored already: it needs no room, in a queue or in the log."""
-        broker = self._broker
-        known = broker.dedup.find(publish.topic, dedup_id, now_us)
-        if known == NEW:
-            return False
-        broker.stats.duplicates += 1
-        self._last_id = max(self._last_id, known)
-        self._answer(Answer(known, messages.ack(publish.id, 0), publish.id))
-        return True
-
-    def _wait_for_room(self, queue: Queue) -> None:
-        if self._waits_in is not queue.blocked:  # woken for another reason: still in it
-            queue.blocked.append(self)
-            self._waits_in = queue.blocked
-
-    def _redirected(
-        self, message: Message, queue: Queue, decision: int, now_us: int
-    ) -> Message | None:
-        """Return the dead letter that a full queue makes of a message, if it makes one."""
-        if decision != overflow.REDIRECT:
-            return None
-        letter = self._broker.deliverer.redirect(message, queue, now_us)
-        if letter is not None:
-            self._broker.stats.dead_lettered += 1
-        return letter
-
-    def _store(
-        self, publish: messages.Publish, message: Message, dedup_id: str, now_us: int
-    ) -> None:
-        broker = self._broker
-        given = broker.publish(message, now_us)
-        if dedup_id:
-            broker.dedup.remember(publish.topic, dedup_id, given, now_us)
-        if given:
-            self._last_id = given
-        self._answer(Published(message, publish.id))
+    def _repeated(self, publish: messages.Publish, known_id: int) -> None:
+        """Acknowledge what is stored already."""
+        self._last_id = max(self._last_id, known_id)
+        self._answer(Answer(known_id, messages.ack(publish.id, 0), publish.id))
 
     # Subscribing.
 

@@ -7,14 +7,12 @@ publishers go on (Ack, Ping, Unsubscribe), and their replies keep their place be
 from collections import deque
 from typing import Final, final
 
+from braidmq.broker import admission, dead_letters
 from braidmq.broker import authorize as permissions
-from braidmq.broker import dead_letters, overflow
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.broker.dedup import NEW
-from braidmq.broker.queues import PREFETCH_DEFAULT, Queue
+from braidmq.broker.delivery.queues import PREFETCH_DEFAULT
 from braidmq.broker.settings import US_PER_MS
-from braidmq.broker.subscriptions import Peer
-from braidmq.broker.topics import Message
+from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.connection import WAITING_REPLIES_MAX, WaitingReply
 from braidmq.server.engine.host import Host, Limits, Wire
 from braidmq.server.strands.vibe.deliveries import Delivering, give_up, message_of
@@ -29,8 +27,6 @@ BLOCKED_MAX: Final = 1024
 
 BLOCKED_BYTES_MAX: Final = 1024 * 1024
 """Payload bytes of those commands."""
-
-QUEUE_FULL: Final = "queue full"
 
 _FREE: Final = frozenset({messages.ACK, messages.PING, messages.DISCONNECT, messages.CONNECT})
 _ADMINISTRATION: Final = frozenset(
@@ -51,9 +47,8 @@ class VibeConnection(VibeManagement):
         self._blocked: deque[session.Command] = deque()
         self._blocked_bytes: int = 0
         self._given = Given(self)
-        self._acknowledged: bool = False  # since the last fence
+        self._acknowledged: bool = False  # since the last barrier
         self._paid: bool = False  # the command at hand has its token
-        self._waits_in: list[Peer] = []  # the list of a queue that has no room for us
 
     # What the base asks for.
 
@@ -83,8 +78,6 @@ class VibeConnection(VibeManagement):
         self._held = None
         self._blocked.clear()
         self._given = Given(self)
-        if self in self._waits_in:
-            self._waits_in.remove(self)
         super().lost()
 
     def say_goodbye(self) -> None:
@@ -268,63 +261,41 @@ class VibeConnection(VibeManagement):
             if len(self._may_publish) >= session.KNOWN_QUEUES_MAX:
                 self._may_publish.clear()
             self._may_publish[request.queue] = principal.version
-        broker = self._broker
-        if request.headers and self._is_repeat(request, now_us):
+        queue = self._broker.queues.by_name.get(request.queue)
+        topic = self._topic_without_queue(request) if queue is None else queue.topic
+        if topic is None:
             return True
-        if broker.outgoing.bytes >= self._host.uncommitted_bytes_max:
+        dedup_id = request.headers.get(DEDUP_HEADER, "") if request.headers else ""
+        message = message_of(request, topic)
+        verdict = self._admission.judge(message, dedup_id, now_us)
+        if verdict == admission.STARVED:
             self._starve()
             return False
-        queue = broker.deliverer.queues.get(request.queue)
-        if queue is None:
-            queue = self._auto_create(request, now_us)
-            if queue is None:
-                return True
-        if broker.refusal and queue.policy.durable:
-            broker.stats.refused += 1
-            self._error(request, session.SERVER_ERROR, broker.refusal)
-            return True
-        decision = overflow.judge(queue) if queue.policy.max_size else overflow.ACCEPT
-        if decision == overflow.REFUSE:
-            broker.stats.refused += 1
-            self._error(request, session.SERVER_ERROR, QUEUE_FULL)
-        elif decision == overflow.WAIT:
-            if self._waits_in is not queue.blocked:  # woken for another reason: still in it
-                queue.blocked.append(self)
-                self._waits_in = queue.blocked
+        if verdict == admission.WAIT:
+            assert queue is not None
+            self._park(queue)
             self._blocked.append(request)
             self._blocked_bytes += len(request.payload)
-        else:
-            self._store(request, queue, now_us, redirect=decision == overflow.REDIRECT)
+        elif verdict == admission.DUPLICATE:
+            self._published(request, self._admission.known_id)
+        elif verdict == admission.FULL:
+            self._error(request, session.SERVER_ERROR, admission.QUEUE_FULL)
+        elif verdict == admission.REFUSED:
+            self._error(request, session.SERVER_ERROR, self._admission.reason)
+        elif queue is not None or self._auto_create(request, now_us) is not None:
+            stored = self._broker.accept(verdict, message, dedup_id, now_us)
+            self._published(request, stored.id)
         return True
 
-    def _is_repeat(self, request: session.Request, now_us: int) -> bool:
-        """Acknowledge what is stored already: it needs no room, in the queue or in the log."""
-        dedup_id = request.headers.get(DEDUP_HEADER, "")
-        known = self._broker.dedup.find(request.queue, dedup_id, now_us) if dedup_id else NEW
-        if known == NEW:
-            return False
-        self._broker.stats.duplicates += 1
-        self._published(request, known)
-        return True
-
-    def _store(
-        self, request: session.Request, queue: Queue, now_us: int, *, redirect: bool
-    ) -> None:
-        broker = self._broker
-        message = message_of(request, queue.topic)
-        dedup_id = request.headers.get(DEDUP_HEADER, "") if request.headers else ""
-        if redirect:
-            letter = broker.deliverer.redirect(message, queue, now_us)
-            if letter is None:
-                broker.stats.refused += 1
-                self._error(request, session.SERVER_ERROR, QUEUE_FULL)
-                return
-            broker.stats.dead_lettered += 1
-            message = letter
-        given = broker.publish(message, now_us)
-        if dedup_id:
-            broker.dedup.remember(request.queue, dedup_id, given, now_us)
-        self._published(request, given)
+    def _topic_without_queue(self, request: session.Request) -> Topic | None:
+        """Return the topic that a Publish will make a queue of, or refuse the Publish."""
+        if not self._options.auto_create:
+            self._error(request, session.QUEUE_NOT_FOUND, "no such queue")
+            return None
+        topic = self._broker.topics.get(request.queue)
+        if topic is None:
+            self._error(request, session.SERVER_ERROR, "too many queues")
+        return topic
 
     def _published(self, request: session.Request, given: int) -> None:
         self._last_id = max(self._last_id, given)
@@ -342,8 +313,8 @@ class VibeConnection(VibeManagement):
         """Make the peer a consumer; say whether that could be done yet."""
         if not self._is_allowed(permissions.SUBSCRIBE, request):
             return True
-        deliverer = self._broker.deliverer
-        queue = deliverer.queues.get(request.queue)
+        queues = self._broker.queues
+        queue = queues.by_name.get(request.queue)
         if queue is None:
             queue = self._auto_create(request, now_us)
             if queue is None:
@@ -355,7 +326,7 @@ class VibeConnection(VibeManagement):
                 self._host.waiting.append(self)
             return False
         prefetch = int(request.headers.get("prefetch", str(PREFETCH_DEFAULT)))
-        deliverer.join(self, queue, 0 if self._input_finished else prefetch)
+        queues.join(self, queue, 0 if self._input_finished else prefetch)
         ack = self._session.reply(
             messages.SUBSCRIBE_ACK,
             request.id,
@@ -363,15 +334,15 @@ class VibeConnection(VibeManagement):
             headers={"queueName": request.queue, "subscriptionId": request.id},
         )
         self._reply(ack)
-        deliverer.pump_queue(queue, now_us)
+        queues.pump(queue, now_us)
         return True
 
     def _leave(self, name: str, now_us: int) -> None:
-        queue = self._broker.deliverer.queues.get(name)
-        consumer = self.consumers.pop(queue.id, None) if queue is not None else None
+        queue = self._broker.queues.by_name.get(name)
+        consumer = self.queue_consumers.pop(queue.id, None) if queue is not None else None
         if consumer is not None:
             self._collect()  # what it was given before this is its own to acknowledge
-            self._broker.deliverer.leave_queue(consumer, now_us, counted=False)
+            self._broker.queues.leave(consumer, now_us, counted=False)
 
     def _unsubscribed(self, command: session.Command) -> bytes:
         queue = command.queue
@@ -380,9 +351,9 @@ class VibeConnection(VibeManagement):
 
     def _return_everything(self, now_us: int) -> None:
         self._collect()
-        for consumer in list(self.consumers.values()):
-            self._broker.deliverer.leave_queue(consumer, now_us, counted=False)
-        self.consumers = {}
+        for consumer in list(self.queue_consumers.values()):
+            self._broker.queues.leave(consumer, now_us, counted=False)
+        self.queue_consumers = {}
 
     def _acknowledge(self, request: session.Request, now_us: int) -> None:
         message_id = request.headers.get("messageId") or request.id
@@ -392,18 +363,18 @@ class VibeConnection(VibeManagement):
             return
         self._acknowledged = True
         result = request.headers.get("result")
-        deliverer = self._broker.deliverer
+        queues = self._broker.queues
         if result is None:
-            deliverer.acknowledge(entry, now_us)
+            queues.acknowledge(entry, now_us)
         elif result == "reject":
-            deliverer.reject(entry, dead_letters.REJECTED, now_us)
+            queues.reject(entry, dead_letters.REJECTED, now_us)
         else:
             delay_us = int(request.headers.get("delayMs", "0")) * US_PER_MS
-            deliverer.requeue(entry, delay_us, now_us)
+            queues.requeue(entry, delay_us, now_us)
 
     def _ping(self, command: session.Command) -> None:
         if self._acknowledged:
             self._acknowledged = False
-            self._last_id = self._broker.fence()
+            self._last_id = self._broker.barrier()
         pong = self._session.reply(messages.PONG, command.id, command.queue)
         self._reply_after(WaitingReply(self._last_id, pong))

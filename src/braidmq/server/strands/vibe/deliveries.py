@@ -6,12 +6,10 @@ from typing import Final, final
 
 from braidmq.broker import dead_letters, headers
 from braidmq.broker.broker import Broker
-from braidmq.broker.subscriptions import Delivery, Entry
+from braidmq.broker.delivery.channels import Delivery, Entry
 from braidmq.broker.topics import ORIGIN_VIBE, PRIORITY_NORMAL, Message, Topic, body_of
 from braidmq.wire.vibe import frames, messages, session
 from braidmq.wire.vibe.json_payload import as_json
-
-CONTENT_ENCODING: Final = "contentEncoding"
 
 PAUSE_US: Final = 24 * 3600 * 1_000_000
 """How long a dead letter that no frame can carry is passed over; other strands may have it."""
@@ -32,7 +30,7 @@ def message_of(request: session.Request, topic: Topic) -> Message:
     given = request.headers
     if given:
         message.priority = PRIORITIES.get(given.get("priority", "").lower(), PRIORITY_NORMAL)
-        kept = {key: value for key, value in given.items() if not is_brokers(key)}
+        kept = {key: value for key, value in given.items() if not headers.is_brokers(key)}
         message.headers = headers.encode({headers.MESSAGE_ID: request.id, **kept})
     else:
         message.headers = headers.encode({headers.MESSAGE_ID: request.id})
@@ -43,10 +41,10 @@ def give_up(broker: Broker, entry: Entry | None, now_us: int) -> None:
     """End a delivery that no frame can carry; a dead letter stays where it is."""
     if entry is None:
         broker.stats.drop(dead_letters.TOO_LARGE)
-    elif entry.subscription.rules.attempts_max == 0:
-        broker.deliverer.requeue(entry, PAUSE_US, now_us)
+    elif entry.channel.rules.attempts_max == 0:
+        broker.queues.requeue(entry, PAUSE_US, now_us)
     else:
-        broker.deliverer.reject(entry, dead_letters.TOO_LARGE, now_us)
+        broker.queues.reject(entry, dead_letters.TOO_LARGE, now_us)
 
 
 @final
@@ -79,7 +77,7 @@ class Delivering:
             kept = headers.decode(block)
             self.message_id = kept.pop(headers.MESSAGE_ID, "")
             if encoded:
-                kept[CONTENT_ENCODING] = "base64"
+                kept[headers.CONTENT_ENCODING] = "base64"
             kept["deliveryAttempts"] = str(attempts)
             kept.setdefault("timestamp", _iso(timestamp_us))
             added = messages.encode_headers(kept)
@@ -102,11 +100,6 @@ class Delivering:
                 {"deliveryAttempts": str(attempts), "timestamp": _iso(timestamp_us)}
             )
         return self._plain
-
-
-def is_brokers(key: str) -> bool:
-    """Say whether a header is not the publisher's to set."""
-    return key in {"deliveryAttempts", CONTENT_ENCODING} or key.startswith("death")
 
 
 def _u16(block: bytes, at: int) -> int:

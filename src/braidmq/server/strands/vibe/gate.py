@@ -74,7 +74,7 @@ class VibeGate(Connection):
             return
         if self.principal is not found:
             self._may_publish = {}
-            for consumer in self.consumers.values():
+            for consumer in self.queue_consumers.values():
                 consumer.allowed = consumer.barred = -1  # whoever it is now is judged anew
         self.principal = found
         self._wire.greeted()

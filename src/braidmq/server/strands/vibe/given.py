@@ -6,7 +6,7 @@ it back, and after an Unsubscribe.
 
 from typing import Final, final
 
-from braidmq.broker.subscriptions import LEFT, SETTLED, Entry, Peer
+from braidmq.broker.delivery.channels import LEFT, SETTLED, Entry, Peer
 
 SWEEP_MIN: Final = 2048
 """Deliveries that are remembered before those that are over are swept out."""
@@ -44,7 +44,7 @@ class Given:
         if entries is None:
             return None
         for entry in entries:
-            if queue and entry.subscription.topic.name != queue:
+            if queue and entry.channel.topic.name != queue:
                 continue
             if self._may_end(entry):
                 entries.remove(entry)
@@ -55,10 +55,9 @@ class Given:
         return None
 
     def _may_end(self, entry: Entry) -> bool:
-        subscription = entry.subscription
         if entry.state == LEFT:
-            return subscription.lane is not None and not subscription.lane.ended
-        if entry.state == SETTLED or subscription.ended:
+            return not entry.channel.journal().ended
+        if entry.state == SETTLED or entry.channel.ended:
             return False
         return entry.consumer is None or entry.consumer.peer is self._peer
 

@@ -3,7 +3,7 @@
 import pytest
 
 from braidmq.broker import headers
-from braidmq.broker.followers import marks_of
+from braidmq.broker.marks import marks_of
 from braidmq.broker.topics import ORIGIN_QUMBED, Message, Topic, body_of
 from braidmq.server.strands.qumbed.deliveries import (
     Delivering,

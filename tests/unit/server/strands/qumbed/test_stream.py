@@ -4,8 +4,8 @@ import tracemalloc
 
 import pytest
 
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.broker.settings import US_PER_S, Settings
-from braidmq.broker.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.server.strands.qumbed.link import UNFINISHED_BYTES_MAX
 from tests.integration.qumbed.peer import (
     ALICE,
@@ -42,7 +42,7 @@ def test_while_the_log_is_full_new_publishes_are_refused_at_once() -> None:
     """And recorded subscriptions, but not those that live in memory."""
     for offline_us, kinds in ((0, [6, 5]), (US_PER_S, [6, 6])):
         hand = QumbedHand(Settings(offline_us=offline_us))
-        hand.engine.broker.refusal = "full"
+        hand.engine.broker.admission.log_refuses("full")
         stream, wire = hand.stream()
         stream.receive(publish("t", b"1") + subscribe("t", public(ALICE)))
 
@@ -187,7 +187,7 @@ def test_too_many_subscriptions_are_refused() -> None:
     """SERVER_ERROR: those of all strands count together."""
     hand = QumbedHand()
     stream, wire = hand.stream()
-    subscriptions = hand.engine.broker.subscriptions
+    subscriptions = hand.engine.broker.subscriptions.by_id
     blip, _ = hand.connect()
     topic = hand.engine.broker.topics.get("t")
     assert topic is not None

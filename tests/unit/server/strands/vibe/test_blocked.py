@@ -84,7 +84,7 @@ def test_behind_a_blocked_publish_acks_pings_and_unsubscribes_are_handled() -> N
     hand.settle()
     assert [] == kinds(wire)
     assert 1 == hand.engine.broker.stats.acknowledged
-    assert [] == hand.engine.broker.deliverer.queues["mine"].consumers
+    assert [] == hand.engine.broker.queues.by_name["mine"].consumers
     full_queue.make_room()
 
     assert [(PUBLISH_ACK, "c"), (PONG, "2"), (UNSUBSCRIBE_ACK, "3")] == kinds(wire)
@@ -144,7 +144,7 @@ def test_a_publisher_that_waits_is_listed_once() -> None:
     """However often it is woken meanwhile, and not at all once it is gone."""
     full_queue = a_full_queue()
     publisher = full_queue.publisher
-    queue = full_queue.hand.engine.broker.deliverer.queues["q"]
+    queue = full_queue.hand.engine.broker.queues.by_name["q"]
     publisher.receive(publish("c", "q"))
     for _ in range(10):
         publisher.receive(ack("nothing"))
@@ -186,7 +186,7 @@ def test_a_disconnect_does_not_wait_for_blocked_publishes() -> None:
     assert full_queue.wire.is_closed
     assert [] == taken(full_queue.wire)
     full_queue.make_room()
-    assert 0 == full_queue.hand.engine.broker.deliverer.queues["q"].waiting()
+    assert 0 == full_queue.hand.engine.broker.queues.by_name["q"].waiting()
 
 
 def test_a_disconnect_waits_for_the_publishes_that_were_accepted() -> None:
@@ -220,4 +220,4 @@ def test_a_queue_that_is_deleted_lets_its_publishers_go_on() -> None:
     full_queue.hand.settle()
 
     assert [(PUBLISH_ACK, "c")] == kinds(full_queue.wire)
-    assert 0 == full_queue.hand.engine.broker.deliverer.queues["q"].policy.max_size
+    assert 0 == full_queue.hand.engine.broker.queues.by_name["q"].policy.max_size

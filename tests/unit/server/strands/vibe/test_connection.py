@@ -74,10 +74,10 @@ def test_what_changes_a_queue_waits_for_the_publishes_before_it() -> None:
     taken(wire)
     connection.receive(publish("2", "q") + request(DELETE_QUEUE, "3", "q"))
 
-    assert "q" in hand.engine.broker.deliverer.queues
+    assert "q" in hand.engine.broker.queues.by_name
     hand.settle()
     assert [(PUBLISH_ACK, "2"), (DELETE_QUEUE, "3")] == kinds(wire)
-    assert {} == hand.engine.broker.deliverer.queues
+    assert {} == hand.engine.broker.queues.by_name
 
 
 def test_a_command_that_waits_is_paid_for_once() -> None:
@@ -146,7 +146,7 @@ def test_a_repeat_is_refused_with_its_first_and_forgotten() -> None:
     hand.settle()
 
     assert [(PUBLISH_ACK, "4")] == kinds(wire)
-    assert 1 == hand.engine.broker.deliverer.queues["q"].waiting()
+    assert 1 == hand.engine.broker.queues.by_name["q"].waiting()
 
 
 def test_while_the_log_is_full_only_durable_requests_are_refused() -> None:
@@ -168,7 +168,8 @@ def test_while_the_log_is_full_only_durable_requests_are_refused() -> None:
     assert [(ERROR, "5"), (ERROR, "6"), (PUBLISH_ACK, "7"), (ERROR, "8")] == kinds(wire)
     hand.settle()
     assert [(PONG, "9")] == kinds(wire)
-    assert 1 == hand.engine.broker.stats.acknowledged
+    stats = hand.engine.broker.stats
+    assert (1, 3) == (stats.acknowledged, stats.refused)
 
 
 def test_a_repeat_of_what_is_stored_is_acknowledged_although_there_is_no_room() -> None:
@@ -183,7 +184,7 @@ def test_a_repeat_of_what_is_stored_is_acknowledged_although_there_is_no_room() 
     connection.receive(publish("3", "q", dedupId="d"))
     hand.settle()
     assert [(PUBLISH_ACK, "3")] == kinds(wire)
-    assert ["q"] == list(hand.engine.broker.deliverer.queues)
+    assert ["q"] == list(hand.engine.broker.queues.by_name)
     connection.receive(publish("4", "q2"))
     hand.fail(full())
     taken(wire)
@@ -207,7 +208,7 @@ def test_a_redirected_message_has_its_dedup_id_too() -> None:
     hand.settle()
 
     assert [(PUBLISH_ACK, "3"), (PUBLISH_ACK, "4"), (PUBLISH_ACK, "5")] == kinds(wire)
-    assert 1 == hand.engine.broker.deliverer.queues["dlq.q"].waiting()
+    assert 1 == hand.engine.broker.queues.by_name["dlq.q"].waiting()
 
 
 # The end of the broker.
@@ -230,7 +231,7 @@ def test_goodbye_is_a_disconnect_that_says_why() -> None:
     assert DISCONNECT == goodbye.kind
     assert {"reason": "server_shutdown"} == goodbye.headers
     assert [] == taken(unknown_wire)
-    queue = hand.engine.broker.deliverer.queues["q"]
+    queue = hand.engine.broker.queues.by_name["q"]
     assert (1, 0) == (queue.waiting(), queue.in_flight_count())
     assert [0] == [entry.attempts for entry in queue.lanes[0].in_flight.all()]
 
@@ -247,7 +248,7 @@ def test_an_acknowledgement_after_the_goodbye_still_counts() -> None:
     hand.engine.say_goodbye()
     connection.receive(ack("m"))
 
-    assert 0 == hand.engine.broker.deliverer.queues["q"].waiting()
+    assert 0 == hand.engine.broker.queues.by_name["q"].waiting()
 
 
 def test_a_broken_connection_counts_as_an_attempt() -> None:
@@ -259,7 +260,7 @@ def test_a_broken_connection_counts_as_an_attempt() -> None:
     connection.receive(publish("m", "q"))
     hand.settle()
     connection.lost()
-    lane = hand.engine.broker.deliverer.queues["q"].lanes[0]
+    lane = hand.engine.broker.queues.by_name["q"].lanes[0]
 
     assert [1] == [entry.attempts for entry in lane.in_flight.all()]
 

@@ -81,7 +81,7 @@ def test_facts_are_what_is_there_now() -> None:
     hand.settle()
     connection.receive(publish("3", "q") + publish("4", "q") + publish("5", "q"))
     hand.settle()
-    facts = facts_of(hand.engine.broker.deliverer.queues["q"])
+    facts = facts_of(hand.engine.broker.queues.by_name["q"])
 
     assert ("q", 2, 1, 1) == (facts.name, facts.waiting, facts.in_flight, facts.subscribers)
     assert (10, 2000, "dlq.q") == (facts.max_size, facts.ttl_ms, facts.dead_letter_name)
@@ -102,7 +102,7 @@ def test_a_list_has_the_names_that_the_principal_may_see_in_order() -> None:
     for name in ("b", "a", "B", "ä", "dlq.a", "a.b"):
         connection.receive(subscribe(name, name))
         hand.settle()
-    queues = hand.engine.broker.deliverer.queues
+    queues = hand.engine.broker.queues.by_name
     everybody = Principal("all", publish=["*"], subscribe=[])
     user = Principal("u", publish=[], subscribe=[], grants=[Grant("a*", {"subscribe"})])
     nobody = Principal("none", publish=[], subscribe=[])

@@ -5,7 +5,8 @@ import base64
 import pytest
 
 from braidmq.broker import headers as blocks
-from braidmq.broker.subscriptions import Delivery, Entry, Subscription
+from braidmq.broker.delivery.channels import Delivery, Entry
+from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.topics import ORIGIN_BLIP, ORIGIN_VIBE, Message, Topic, body_of
 from braidmq.server.strands.vibe.deliveries import Delivering, message_of
 from braidmq.wire.vibe.session import Request, Session
@@ -55,9 +56,7 @@ def delivered(of: Message, attempts: int = 1, dialect: str = V1_1) -> vibe.Messa
 
 RULES = (
     VibeHand()
-    .engine.broker.deliverer.new_queue(
-        Topic("q"), VibeHand().engine.broker.deliverer.new_policy("q"), 0
-    )
+    .engine.broker.queues.new(Topic("q"), VibeHand().engine.broker.queues.new_policy("q"), 0)
     .rules
 )
 
@@ -233,7 +232,7 @@ def test_a_message_that_no_frame_can_carry_becomes_a_dead_letter() -> None:
     hand.settle()
 
     assert [b"2"] == [frame.payload for frame in taken(wire) if frame.kind == DELIVER]
-    queues = hand.engine.broker.deliverer.queues
+    queues = hand.engine.broker.queues.by_name
     assert [0, 1] == [queues[name].waiting() for name in ("q", "dlq.q")]
     assert 1 == hand.engine.broker.stats.dead_lettered
 
@@ -249,7 +248,7 @@ def test_a_dead_letter_that_no_frame_can_carry_stays() -> None:
     hand.settle()
 
     assert [b"2"] == [frame.payload for frame in taken(wire) if frame.kind == DELIVER]
-    queue = hand.engine.broker.deliverer.queues["dlq.q"]
+    queue = hand.engine.broker.queues.by_name["dlq.q"]
     assert (1, 1) == (queue.waiting(), queue.in_flight_count())
     assert {} == hand.engine.broker.stats.dropped
 

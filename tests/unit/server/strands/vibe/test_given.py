@@ -19,9 +19,9 @@ def test_what_was_acknowledged_is_swept_out() -> None:
         other.receive(b"".join(publish(name, "q") for name in names))
         hand.settle()
         # Taken back by the broker, acknowledged by nobody here: only a sweep forgets them.
-        for lane in hand.engine.broker.deliverer.queues["q"].lanes:
+        for lane in hand.engine.broker.queues.by_name["q"].lanes:
             for entry in lane.in_flight.all():
-                hand.engine.broker.deliverer.acknowledge(entry, hand.now_us)
+                hand.engine.broker.queues.acknowledge(entry, hand.now_us)
         hand.settle()
         taken(wire)
 
@@ -56,7 +56,7 @@ def test_two_messages_of_one_id_are_acknowledged_oldest_first() -> None:
     connection.receive(publish("m", "one") + publish("m", "two") + publish("m", "one"))
     hand.settle()
     taken(wire)
-    queues = hand.engine.broker.deliverer.queues
+    queues = hand.engine.broker.queues.by_name
     connection.receive(ack("m", "two"))
     assert [2, 0] == [queues[name].in_flight_count() for name in ("one", "two")]
     connection.receive(ack("m", "two") + ack("x", messageId="m"))
@@ -79,7 +79,7 @@ def test_a_message_that_is_with_another_is_not_ours_to_settle() -> None:
     one.receive(request(UNSUBSCRIBE, "3", "q"))
     assert (DELIVER, "m") in kinds(two_wire)
     one.receive(ack("m"))
-    queue = hand.engine.broker.deliverer.queues["q"]
+    queue = hand.engine.broker.queues.by_name["q"]
 
     assert (1, 1) == (queue.in_flight_count(), hand.engine.broker.stats.unknown_acks)
     two.receive(ack("m"))
@@ -97,5 +97,5 @@ def test_what_was_held_stays_ackable_after_unsubscribe() -> None:
     connection.receive(request(UNSUBSCRIBE, "2", "q") + ack("m"))
     hand.settle()
 
-    assert 0 == hand.engine.broker.deliverer.queues["q"].waiting()
+    assert 0 == hand.engine.broker.queues.by_name["q"].waiting()
     assert 1 == hand.engine.broker.stats.acknowledged

@@ -47,7 +47,7 @@ def test_a_queue_whose_record_is_refused_is_an_error_and_not_there() -> None:
     hand.fail(full())
 
     assert [("1", *FULL)] == errors(wire)
-    assert {} == hand.engine.broker.deliverer.queues
+    assert {} == hand.engine.broker.queues.by_name
 
 
 def test_a_queue_is_described_and_listed() -> None:
@@ -91,7 +91,7 @@ def test_a_subscribe_to_a_queue_whose_declaration_was_refused_is_refused() -> No
     assert [("1", *FULL)] == errors(one_wire)
     assert [(ERROR, "2"), (PONG, "3")] == kinds(two_wire)
     assert {} == one.consumers
-    assert {} == hand.engine.broker.deliverer.queues
+    assert {} == hand.engine.broker.queues.by_name
     hand.engine.room_made()
     two.receive(subscribe("4", "q") + publish("5", "q"))
     hand.settle()

@@ -1,0 +1,1 @@
+"""What moves messages: windows, hand-outs, queues, followers, and how each delivery ends."""

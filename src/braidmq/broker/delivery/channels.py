@@ -1,0 +1,296 @@
+"""Channels: one topic's messages on their way to consumers, each of them an entry.
+
+    log ...... | cursor ......... ready ......... open (handed out) ......... settled
+               the backlog        the window      in flight, or returned
+
+A durable message enters the window when it is committed, while the window has room. A channel
+without room is *behind*: it keeps only its position in the log, and reads forward from there
+when its consumers have made room. Messages of QoS 0 wait in memory beside the window.
+
+There are four kinds, and each is made in one place only:
+
+    Subscription    a Blip subscription (`subscriptions`)
+    Lane            the messages of a queue, or those of one priority (`lanes`)
+    Ledger          what is settled of a fan-out queue; no message waits in it (`lanes`)
+    View            what one subscriber of a fan-out still has to get, in memory (`lanes`)
+
+The methods of `Channel` that a kind overrides are the whole difference between the kinds.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+from braidmq.broker import dead_letters
+from braidmq.broker.authorize import Principal
+from braidmq.broker.delivery.acknowledgements import Progress, Settled
+from braidmq.broker.delivery.in_flight import InFlight
+from braidmq.broker.delivery.rules import Rules
+from braidmq.broker.delivery.schedule import Deadline
+from braidmq.broker.topics import Message, Topic
+
+if TYPE_CHECKING:
+    from braidmq.broker.delivery.followers import Follower
+    from braidmq.broker.delivery.queues import Queue, QueueConsumer
+    from braidmq.broker.delivery.subscriptions import Consumer
+
+READY: Final = 0
+IN_FLIGHT: Final = 1
+RETURNED: Final = 2
+SETTLED: Final = 3
+LEFT: Final = 4
+"""In a fan-out: its subscriber has unsubscribed, and may still acknowledge it."""
+
+NEVER: Final = -1
+"""In place of a number of attempts: the message was not handed out before."""
+
+_NO_MESSAGE: Final = Message(Topic(""), 0, b"")
+
+
+@final
+class Delivery:
+    """One message on its way to one peer; `entry` is None when no ACK is expected."""
+
+    def __init__(
+        self, message: Message, correlation_id: int, qos: int, entry: "Entry | None" = None
+    ) -> None:
+        self.message: Message = message
+        self.correlation_id: int = correlation_id
+        self.qos: int = qos
+        self.entry: Entry | None = entry
+
+
+class Peer:
+    """A connection as the broker sees it: its principal, what waits to be sent, its room."""
+
+    def __init__(self) -> None:
+        self.principal: Principal | None = None
+        self.deliveries: list[Delivery] = []
+        self.room_bytes: int = 0
+        self.delivered: int = 0  # messages, until the connection has counted them
+        self.consumers: dict[int, Consumer] = {}  # by the id of the subscription
+        self.queue_consumers: dict[int, QueueConsumer] = {}  # by the id of the queue
+        self.touched: bool = False  # is in the broker's list of peers to look after
+        self.following: dict[str, Follower] = {}  # by topic
+        self.laggards: list[Follower] = []  # those of them that are behind, in turn
+
+    def note_received(self) -> None:
+        """Bring the followers' `unreceived` up to date, where the transport can tell."""
+
+
+class Holder:
+    """A consumer of any kind, as the deliveries that it holds see it."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer: Peer = peer
+        self.held: int = 0  # deliveries in flight to this consumer
+        self.isolated: bool = False  # holds a message's last allowed delivery, and gets no more
+
+
+@final
+class Entry(Deadline):
+    """A durable message in one channel."""
+
+    attempts: int = 0
+    state: int = READY
+    is_last_chance: bool = False  # while no consumer holds it: its next delivery is its last
+    consumer: Holder | None = None
+
+    def __init__(self, channel: "Channel", message: Message, previous: int) -> None:
+        self.channel: Channel = channel
+        self.message: Message = message
+        self.id: int = message.id
+        self.previous: int = previous  # the message before it in this channel
+
+    def finish(self) -> None:
+        """Mark it settled and release the message, wherever this entry is still listed."""
+        self.state = SETTLED
+        self.due_us = 0
+        self.consumer = None
+        self.message = _NO_MESSAGE
+
+
+@final
+class Position:
+    """Where a channel is in the log, and what it knows of the messages behind that point."""
+
+    def __init__(self) -> None:
+        self.cursor: int = 0  # everything up to it was taken in, or is settled
+        self.tail: int = 0  # the last message that was taken in
+        self.behind: bool = False  # the log holds more than was taken in
+        self.reading: bool = False  # a piece of the backlog was asked for and has not come
+        self.waiters: list[Peer] = []  # whose answers need that piece
+        self.handed_id: int = 0  # the newest message ever handed out
+        # What is known of messages that are not taken in yet: from before a restart, or because
+        # they went ahead of the others.
+        self.settled: Settled | None = None
+        self.known_attempts: dict[int, int] = {}
+
+    def begin(self, first_id: int) -> None:
+        """Start behind *first_id*: messages above it belong to the channel."""
+        self.cursor = first_id
+        self.tail = first_id
+
+    def skip_to(self, last_id: int) -> None:
+        """Leave the backlog out, up to *last_id*."""
+        last_id = max(self.cursor, last_id)
+        self.cursor = last_id
+        self.tail = last_id
+        self.behind = False
+        self.known_attempts = {}
+
+    def forget_settled(self) -> None:
+        """Drop what is known of the backlog: there is none."""
+        self.settled = None
+        self.known_attempts = {}
+
+    def is_known_open(self, tag: int) -> bool:
+        """Say whether *tag* was handed out before a restart and is not taken in yet."""
+        settled = self.settled
+        if settled is None or not self.cursor < tag <= self.handed_id:
+            return False
+        return not settled.contains(tag)
+
+
+class Channel:
+    """One topic's messages for the consumers of one subscription or queue."""
+
+    def __init__(self, topic: Topic, rules: Rules) -> None:
+        self.id: int = 0
+        self.topic: Topic = topic
+        self.rules: Rules = rules
+        self.ended: bool = False
+        self.position: Position = Position()
+        self.ready: deque[Entry] = deque()  # durable messages in the window
+        self.volatile: deque[Message] = deque()  # messages that live in memory only
+        self.held_bytes: int = 0  # of both, and of those in flight
+        self.in_flight: InFlight = InFlight()
+        self.progress: Progress | None = None  # since the last progress record
+
+    def begin(self, channel_id: int) -> None:
+        """Take the record's id as its own: messages above it belong to the channel."""
+        self.id = channel_id
+        self.position.begin(channel_id)
+
+    # Where the kinds differ.
+
+    def queue_of(self) -> "Queue | None":
+        """Return the queue that this is a part of, if it is."""
+        return None
+
+    def journal(self) -> "Channel":
+        """Return the channel under whose id progress is recorded."""
+        return self
+
+    def settle(self, entry: Entry) -> bool:
+        """Note the end of an entry; say whether this is the first progress to be recorded."""
+        progress = self.progress
+        if progress is None:
+            self.made_progress().settle(entry.previous, entry.id)
+            return True
+        progress.settle(entry.previous, entry.id)
+        return False
+
+    def settle_by_letter(self, entry: Entry) -> bool:  # noqa: ARG002 - only queues count
+        """Note the end of an entry whose dead letter's record settles it.
+
+        True when the log's refusal of that record must be undone in a fan-out's ledger.
+        """
+        return False
+
+    def unsettle(self) -> None:
+        """Take back that one entry is settled: the log refused its dead letter."""
+
+    def attempts_before(self, message_id: int) -> int:
+        """Return how often a message up to `handed_id` was handed out, NEVER if it was not."""
+        return self.position.known_attempts.pop(message_id, 1)
+
+    def letters_name(self) -> str:
+        """Return the name of the topic that takes this channel's dead letters."""
+        return self.rules.dead_letter_topic or dead_letters.topic_for(self.topic.name)
+
+    def newest_id(self) -> int:
+        """Return the last message that the log may hold for this channel."""
+        return self.topic.last_id
+
+    def caught_up(self) -> None:
+        """Note that nothing waits in the log any more."""
+        self.position.forget_settled()
+
+    # What is recorded, and what a restart finds.
+
+    def made_progress(self) -> Progress:
+        """Return the progress to note something in."""
+        progress = self.progress
+        if progress is None:
+            progress = Progress()
+            self.progress = progress
+        return progress
+
+    def take_progress(self) -> Progress:
+        """Take what is to be recorded."""
+        progress = self.progress
+        assert progress is not None
+        self.progress = None
+        return progress
+
+    def settled_ranges(self, committed_id: int) -> list[tuple[int, int]]:
+        """Return the ranges (after, last] of all that is settled, for a snapshot.
+
+        They reach as far as they can, up to *committed_id* when nothing more waits in the log:
+        retention must not keep the whole log for a subscription of a quiet topic.
+        """
+        position = self.position
+        unsettled = sorted([*self.in_flight.all(), *self.ready], key=_entry_id)
+        ranges: list[tuple[int, int]] = []
+        at = 0
+        for entry in unsettled:
+            if entry.id - 1 > at:
+                ranges.append((at, entry.id - 1))
+            at = entry.id
+        cursor = position.cursor
+        end = cursor if position.behind else max(cursor, committed_id)
+        if end > at:
+            ranges.append((at, end))
+        if position.settled is not None:
+            ranges.extend(
+                (max(after, cursor), last)
+                for after, last in position.settled.ranges()
+                if last > cursor
+            )
+        return ranges
+
+    def replay_letter(self, after_id: int, message_id: int) -> None:
+        """Do again what a dead letter's record says of the message that it was made of."""
+        settled = self.position.settled
+        assert settled is not None
+        settled.add(after_id, message_id)
+
+    def replay_progress(self, made: Progress) -> None:
+        """Do again what a progress record says."""
+        position = self.position
+        assert position.settled is not None
+        for after, last in made.ranges:
+            position.settled.add(after, last)
+        position.handed_id = max(position.handed_id, made.handed_id)
+        position.known_attempts.update(made.attempts)
+
+    def recover(self, now_us: int) -> None:  # noqa: ARG002 - subscriptions have leases
+        """Begin to work after a restart: all that is not settled waits in the log."""
+        position = self.position
+        settled = position.settled
+        assert settled is not None
+        position.begin(settled.floor)
+        position.behind = position.cursor < self.topic.last_id
+        if position.behind:
+            position.known_attempts = open_attempts(position.known_attempts, settled)
+        else:
+            self.caught_up()
+
+
+def open_attempts(known: dict[int, int], settled: Settled) -> dict[int, int]:
+    """Return those of the *known* attempts whose messages are not settled."""
+    return {i: attempts for i, attempts in known.items() if not settled.contains(i)}
+
+
+def _entry_id(entry: Entry) -> int:
+    return entry.id

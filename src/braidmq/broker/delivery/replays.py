@@ -1,0 +1,213 @@
+"""Replays: dead letters on their way back to where they came from.
+
+A replay sends as many at once as may be on their way to the log; the rest follows when those
+are committed. A letter that waits in the log only, behind the window, can be sent *ahead* of
+those before it: its lane notes that it is settled, as a restart does, and reading skips it.
+"""
+
+from typing import TYPE_CHECKING, Final, final
+
+from braidmq.broker import dead_letters, headers
+from braidmq.broker.delivery.acknowledgements import Settled
+from braidmq.broker.delivery.channels import RETURNED, Entry
+from braidmq.broker.delivery.effects import Effects
+from braidmq.broker.delivery.lanes import Lane
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.settling import Settling
+from braidmq.broker.expiry import expires_us
+from braidmq.broker.outgoing import Outgoing
+from braidmq.broker.topics import Message, Topic, Topics
+
+if TYPE_CHECKING:
+    from braidmq.broker.delivery.sharing import Sharing
+
+REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Dead letters on their way back that are not committed; the rest waits for the log."""
+
+AHEAD_RANGES_MAX: Final = 10_000
+"""Ranges of letters that one lane has sent ahead: each costs memory, and a read on the way."""
+
+SENT: Final = 1
+READING: Final = 2
+"""More letters are being read from the log, and it may be one of them: ask again."""
+HELD: Final = 3
+"""A consumer holds it, or a timer keeps it back."""
+UNSENDABLE: Final = 4
+"""It does not say where it came from, or cannot have come from there."""
+FAR: Final = 5
+"""It may wait in the log only: read it there, and give it to `replay_ahead`."""
+CROWDED: Final = 6
+"""Too many letters were sent ahead of those before them."""
+GONE: Final = 7
+"""It does not wait in this queue, or not any more."""
+
+
+@final
+class Replays:
+    """Sends dead letters back."""
+
+    sharing: "Sharing"  # set by `Dispatch`, as sharing needs this in turn
+
+    def __init__(self, settling: Settling) -> None:
+        self.running: list[Queue] = []
+        self.settling: Settling = settling
+        self.effects: Effects = settling.effects
+        self.topics: Topics = settling.topics
+        self.outgoing: Outgoing = settling.outgoing
+
+    # Many at once.
+
+    def replay(self, queue: Queue, count: int, now_us: int) -> None:
+        """Send the *count* oldest waiting dead letters back to where they came from."""
+        if queue.ledger is not None:
+            return  # each letter waits for the subscribers of the fan-out, and nowhere else
+        if not queue.replaying:
+            self.running.append(queue)
+        queue.replaying = max(queue.replaying, count)
+        self.sharing.pump(queue, now_us)
+
+    def go_on(self, now_us: int) -> None:
+        """Send more dead letters back: the log has taken those before them."""
+        for queue in self.running:
+            self.sharing.pump(queue, now_us)
+        self.running = [queue for queue in self.running if queue.replaying]
+
+    def end(self, queue: Queue) -> None:
+        """Send nothing more back; what could not be sent waits for consumers again."""
+        queue.replaying = 0
+        unsendable = queue.unsendable
+        queue.unsendable = []
+        for entry in unsendable:
+            if entry.channel.in_flight.open.get(entry.id) is entry:
+                entry.channel.in_flight.give_back(entry, last_chance=False)
+
+    def send_back(self, queue: Queue, now_us: int) -> None:
+        """Send back the letters in memory, as long as the log takes them."""
+        while queue.replaying and not self.settling.log_refuses:
+            if self.outgoing.bytes >= REPLAY_BYTES_MAX:
+                return  # until the log has taken them
+            entry = self._next_letter(queue)
+            if entry is None:
+                if _is_behind(queue):
+                    return  # until they are read
+                break
+            self._send_back_one(queue, entry, now_us)
+            queue.replaying -= 1
+        self.end(queue)
+
+    def _next_letter(self, queue: Queue) -> Entry | None:
+        """Take the oldest letter in memory, or have more of them read."""
+        for number in range(len(queue.lanes) - 1, -1, -1):
+            lane = queue.lanes[number]
+            entry = lane.in_flight.take_returned(consumer_is_idle=True)
+            if entry is not None:
+                lane.in_flight.remove(entry.id)
+                return entry
+            if lane.ready:
+                return lane.ready.popleft()
+            if lane.position.behind:
+                self.effects.read_ahead(lane)
+                return None
+        return None
+
+    # One by its id.
+
+    def replay_one(self, queue: Queue, letter_id: int, now_us: int) -> int:
+        """Send one waiting dead letter back; return the outcome, from SENT to GONE."""
+        for lane in queue.lanes:
+            entry = lane.in_flight.open.get(letter_id)
+            if entry is not None:
+                if entry.consumer is not None or entry.due_us != 0 or entry in queue.unsendable:
+                    return HELD
+                if self._home_of(queue, entry) is None:
+                    return UNSENDABLE
+                lane.in_flight.remove(letter_id)
+                self._send_back_one(queue, entry, now_us)
+                self._catch_up(lane)
+                return SENT
+            for entry in lane.ready:
+                if entry.id == letter_id:
+                    if self._home_of(queue, entry) is None:
+                        return UNSENDABLE
+                    lane.ready.remove(entry)
+                    self._send_back_one(queue, entry, now_us)
+                    self._catch_up(lane)
+                    return SENT
+        for lane in queue.lanes:
+            if _may_be_in_the_log(lane, letter_id):
+                return READING if lane.position.reading else FAR
+        return GONE
+
+    def replay_ahead(self, queue: Queue, letter: Message, previous: int, now_us: int) -> int:
+        """Send one dead letter back that was read from the log: SENT, or why it stays.
+
+        *previous* is the message before it, or any id between the two.
+        """
+        if queue.ledger is not None:
+            return GONE
+        lane = queue.lane_of(letter.priority)
+        if not _may_be_in_the_log(lane, letter.id):
+            return GONE
+        position = lane.position
+        if position.reading:
+            return READING  # that read was asked for first, and may bring this letter
+        entry = Entry(lane, letter, previous)
+        if self._home_of(queue, entry) is None:
+            return UNSENDABLE
+        if position.settled is None:
+            position.settled = Settled(position.cursor)
+        elif position.settled.range_count >= AHEAD_RANGES_MAX:
+            return CROWDED
+        position.settled.add(previous, letter.id)
+        self.settling.windows.hold(lane, len(letter.body))  # `move` releases it, as any other
+        self._send_back_one(queue, entry, now_us)
+        self._catch_up(lane)
+        return SENT
+
+    def _catch_up(self, lane: Lane) -> None:
+        """Have a lane read to the log's end if none of its letters waits there.
+
+        Until it is there, retention keeps the log for it.
+        """
+        if lane.unsettled <= len(lane.ready) + len(lane.in_flight.open):
+            self.effects.read_ahead(lane)
+
+    # Where a letter goes.
+
+    def _home_of(self, queue: Queue, entry: Entry) -> Topic | None:
+        """Return where a letter of *queue* came from, None if nothing believable says so."""
+        name = headers.decode(entry.message.headers).get(dead_letters.QUEUE_HEADER, "")
+        known = self.topics.find(name)
+        queue_there = None if known is None else known.queue
+        declared = "" if queue_there is None else queue_there.policy.dead_letter_name
+        if not name or not dead_letters.may_come_from(queue.topic.name, name, declared):
+            return None
+        return self.topics.get(name)
+
+    def _send_back_one(self, queue: Queue, entry: Entry, now_us: int) -> None:
+        topic = self._home_of(queue, entry)
+        if topic is None:
+            # It stays where it is; `unsendable` keeps this replay from meeting it again.
+            entry.state = RETURNED
+            entry.channel.in_flight.open[entry.id] = entry
+            queue.unsendable.append(entry)
+            return
+        block = dead_letters.headers_sent_back(entry.message.headers)
+        letter = dead_letters.moved(entry.message, topic, block, now_us)
+        if topic.queue is not None:
+            letter.expires_us = expires_us(now_us, topic.queue.policy.ttl_us)
+        self.settling.move(entry, letter, is_letter=False)
+
+
+def _may_be_in_the_log(lane: Lane, letter_id: int) -> bool:
+    """Say whether a lane has yet to read a letter, if it is one of its priority."""
+    position = lane.position
+    if lane.ended or not (
+        position.behind and position.cursor < letter_id <= lane.topic.last_id
+    ):
+        return False
+    return position.settled is None or not position.settled.contains(letter_id)
+
+
+def _is_behind(queue: Queue) -> bool:
+    return any(lane.position.behind for lane in queue.lanes)

@@ -1,0 +1,264 @@
+"""Settling: how a delivery ends: acknowledged, returned, expired, or as a dead letter.
+
+Each verb acts on one entry and leaves its effects as data: progress to be recorded, dead
+letters in `outgoing`. None of them hands anything out; the caller pumps when it is done.
+"""
+
+from typing import TYPE_CHECKING, final
+
+from braidmq.broker import dead_letters
+from braidmq.broker.delivery.channels import IN_FLIGHT, RETURNED, Channel, Entry
+from braidmq.broker.delivery.effects import Effects
+from braidmq.broker.delivery.lanes import View
+from braidmq.broker.delivery.schedule import Schedule
+from braidmq.broker.delivery.windows import Windows
+from braidmq.broker.expiry import is_expired
+from braidmq.broker.outgoing import Buried, Outgoing
+from braidmq.broker.settings import Settings
+from braidmq.broker.stats import Stats
+from braidmq.broker.topics import Message, Topic, Topics
+
+if TYPE_CHECKING:
+    from braidmq.broker.delivery.queues import Queues
+
+
+@final
+class Settling:
+    """Ends deliveries; `channels` draws the states."""
+
+    queues: "Queues"  # set by `Dispatch`, as queues need this in turn
+
+    def __init__(  # noqa: PLR0917 - what all parts of delivery share
+        self,
+        settings: Settings,
+        topics: Topics,
+        outgoing: Outgoing,
+        stats: Stats,
+        effects: Effects,
+        windows: Windows,
+    ) -> None:
+        self.settings: Settings = settings
+        self.topics: Topics = topics
+        self.outgoing: Outgoing = outgoing
+        self.stats: Stats = stats
+        self.effects: Effects = effects
+        self.windows: Windows = windows
+        self.retries: Schedule = Schedule()
+        self.in_flight: int = 0  # deliveries that consumers hold, of all channels
+        self.log_refuses: bool = False
+
+    # By the consumer's word.
+
+    def settle(self, entry: Entry, now_us: int) -> None:
+        """End a delivery that is acknowledged."""
+        if entry.state == IN_FLIGHT:
+            self.uncount(entry)
+        del entry.channel.in_flight.open[entry.id]
+        self.end_entry(entry, now_us)
+        self.effects.acknowledged = True
+        self.stats.acknowledged += 1
+
+    def release(self, entry: Entry) -> None:
+        """Take an entry from its consumer and close its tag."""
+        if entry.state == IN_FLIGHT:
+            self.uncount(entry)
+        entry.channel.in_flight.remove(entry.id)
+
+    def uncount(self, entry: Entry) -> None:
+        """Take an entry from its consumer; its tag stays open."""
+        entry.channel.in_flight.uncount(entry)
+        self.in_flight -= 1
+        consumer = entry.consumer
+        assert consumer is not None
+        consumer.held -= 1
+        consumer.isolated = False
+        entry.consumer = None
+
+    def end_entry(self, entry: Entry, now_us: int) -> None:
+        """Settle an entry that is listed nowhere any more."""
+        channel = entry.channel
+        if channel.settle(entry):
+            self.effects.note_progress(channel.journal(), now_us)
+        size = len(entry.message.body)
+        channel.held_bytes -= size
+        self.windows.held_bytes -= size
+        entry.finish()
+
+    def give_back(self, entry: Entry, now_us: int) -> None:
+        """Return a message that no consumer holds for another delivery, unless it is over."""
+        entry.state = RETURNED
+        entry.due_us = 0
+        channel = entry.channel
+        if is_expired(entry.message.expires_us, now_us):
+            self.expire(entry, now_us)
+            return
+        rules = channel.rules
+        if rules.is_exhausted(entry.attempts):
+            self.bury(entry, dead_letters.MAX_RETRIES, now_us)
+            return
+        last_chance = rules.is_last(entry.attempts)
+        channel.in_flight.give_back(entry, last_chance=last_chance)
+
+    # By time.
+
+    def drop_expired(self, channel: Channel, now_us: int) -> None:
+        """End what has expired at the front of the window."""
+        ready = channel.ready
+        while ready and is_expired(ready[0].message.expires_us, now_us):
+            self.expire(ready.popleft(), now_us)
+        volatile = channel.volatile
+        while volatile and is_expired(volatile[0].expires_us, now_us):
+            self.windows.hold(channel, -len(volatile.popleft().body))
+            self.stats.expired += 1
+
+    def drop_expired_returned(self, channel: Channel, now_us: int) -> None:
+        """End what has expired of the messages that came back and wait for a consumer."""
+        in_flight = channel.in_flight
+        if len(in_flight.open) > in_flight.count:
+            for entry in in_flight.all():
+                is_waiting = entry.consumer is None and entry.due_us == 0
+                if is_waiting and is_expired(entry.message.expires_us, now_us):
+                    self.expire_open(entry, now_us)
+
+    def expire_open(self, entry: Entry, now_us: int) -> None:
+        """End a message that was handed out and has expired."""
+        self.release(entry)
+        self.expire(entry, now_us)
+
+    def expire(self, entry: Entry, now_us: int) -> None:
+        """End a message that has expired and that no consumer holds."""
+        rules = entry.channel.rules
+        if not (rules.expired_are_letters and rules.dead_letters):
+            self.stats.expired += 1
+            self.end_entry(entry, now_us)
+        elif self.bury(entry, dead_letters.EXPIRED, now_us):
+            self.stats.expired += 1
+
+    # As a dead letter.
+
+    def bury(self, entry: Entry, reason: str, now_us: int) -> bool:
+        """Make a dead letter of a message that no consumer holds; False when it has to wait."""
+        channel = entry.channel
+        rules = channel.rules
+        if not rules.dead_letters:
+            self.stats.drop(reason)
+            self.end_entry(entry, now_us)
+            return True
+        topic = self.letters_topic(channel.letters_name(), now_us)
+        if topic is None:
+            # Neither drop it nor hand it out again: it stays open without a consumer, and is
+            # tried again when its timer ends.
+            entry.state = RETURNED
+            channel.in_flight.add(entry)
+            channel.in_flight.uncount(entry)
+            self.retries.set(entry, now_us, self.settings.retry_backoff_us)
+            return False
+        letter = dead_letters.letter_of(
+            entry.message,
+            topic,
+            reason=reason,
+            attempts=entry.attempts,
+            keep_id=rules.letters_keep_ids,
+            now_us=now_us,
+        )
+        self.move(entry, letter, is_letter=True)
+        self.stats.dead_lettered += 1
+        return True
+
+    def letters_topic(self, name: str, now_us: int) -> Topic | None:
+        """Return the topic for dead letters of that name, or None when it takes none now."""
+        if self.log_refuses:
+            return None
+        topic = self.topics.get(name)
+        if topic is not None and topic.queue is None:
+            self.queues.declare_letters(topic, now_us)
+        return topic
+
+    def move(self, entry: Entry, letter: Message, *, is_letter: bool) -> None:
+        """Replace an entry by *letter*, in one record: no crash leaves both, or neither."""
+        channel = entry.channel
+        record = dead_letters.record_of(
+            letter,
+            subscription_id=channel.journal().id,
+            after_id=entry.previous,
+            message_id=entry.id,
+        )
+        message = entry.message
+        buried = Buried(letter, entry, message, is_letter)
+        letter.id = self.outgoing.add(buried, record)
+        self.outgoing.bytes += len(letter.body)
+        if letter.topic.queue is not None:
+            letter.topic.queue.pending += 1
+        self.windows.hold(channel, -len(message.body))
+        buried.settles_ledger = channel.settle_by_letter(entry)
+        entry.finish()
+
+    def buried(self, buried: Buried) -> None:
+        """Note that a dead letter is committed."""
+        if buried.settles_ledger:
+            view_of(buried.entry).ledger.burying.discard(buried.entry.id)
+
+    def unbury(self, buried: Buried, now_us: int) -> None:
+        """Take back a dead letter that the log refused."""
+        entry = buried.entry
+        if buried.is_letter:
+            self.stats.dead_lettered -= 1
+        if buried.letter.topic.queue is not None:
+            buried.letter.topic.queue.pending -= 1
+        if buried.settles_ledger:
+            self._reopen_in_ledger(entry, now_us)
+        channel = entry.channel
+        if channel.ended:
+            return
+        channel.unsettle()
+        if entry.id > channel.position.cursor:
+            # It was replayed ahead of those before it, and waits in the log again. If it were
+            # taken in now, everything that the log has before it would count as settled.
+            assert channel.position.settled is not None
+            channel.position.settled.reopen(entry.id)
+            return
+        entry.message = buried.message
+        self.windows.hold(channel, len(entry.message.body))
+        self.give_back(entry, now_us)
+
+    def _reopen_in_ledger(self, entry: Entry, now_us: int) -> None:
+        """Take back that a view's message is settled, even when the view is gone."""
+        view = view_of(entry)
+        ledger = view.ledger
+        if ledger.ended:
+            return
+        if entry.id in ledger.burying:
+            ledger.burying.discard(entry.id)
+            ledger.settled().reopen(entry.id)
+            ledger.unsettled += 1
+            if view.ended:
+                ledger.position.known_attempts[entry.id] = entry.attempts
+            return
+        # Another subscriber has acknowledged it since; that acknowledgement counts now, and no
+        # record says so yet.
+        self.effects.progress_of(ledger, now_us).settle(entry.previous, entry.id)
+        self.effects.acknowledged = True
+
+    # With its channel.
+
+    def forget(self, channel: Channel) -> None:
+        """Release everything that a channel that ended was holding."""
+        channel.ended = True
+        for entry in channel.in_flight.all():
+            self.release(entry)
+            entry.finish()
+        channel.ready.clear()
+        channel.volatile.clear()
+        self.windows.hold(channel, -channel.held_bytes)
+        channel.progress = None
+        self.effects.dirty.pop(channel.id, None)
+        for peer in channel.position.waiters:
+            self.effects.touch(peer)
+        channel.position.waiters = []
+
+
+def view_of(entry: Entry) -> View:
+    """Return the view that an entry of a fan-out is in."""
+    view = entry.channel
+    assert isinstance(view, View)
+    return view

@@ -1,0 +1,76 @@
+"""Marks: what the publisher of a Qumbed message said of it, kept as headers.
+
+    schemaId | recipientKeyId | senderPublicKey     in this order, each only when it is there
+
+Keys are base64. Headers of these names on a message of another strand mean nothing.
+"""
+
+import base64
+from typing import Final, final
+
+from braidmq.base.strict_json import is_json
+from braidmq.broker import headers
+from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
+from braidmq.broker.topics import ORIGIN_QUMBED, Message
+
+SCHEMA_ID: Final = "schemaId"
+RECIPIENT_KEY_ID: Final = "recipientKeyId"
+SENDER_PUBLIC_KEY: Final = "senderPublicKey"
+
+_RECIPIENT: Final = RECIPIENT_KEY_ID.encode()
+
+
+@final
+class Marks:
+    """What a Qumbed publisher said of a message, besides whom it is for."""
+
+    def __init__(self, schema_id: str, sender_public_key: bytes, *, sealed: bool) -> None:
+        self.schema_id: str = schema_id
+        self.sender_public_key: bytes = sender_public_key
+        self.sealed: bool = sealed  # a box between two keys, handed on as it is
+
+
+def mark(
+    message: Message, *, schema_id: str, recipient_key_id: bytes, sender_public_key: bytes
+) -> None:
+    """Make *message* one of a Qumbed publisher's: its origin, its headers, whom it is for."""
+    said: dict[str, str] = {}
+    if schema_id:
+        said[SCHEMA_ID] = schema_id
+    if recipient_key_id:
+        said[RECIPIENT_KEY_ID] = base64.b64encode(recipient_key_id).decode()
+    if sender_public_key:
+        said[SENDER_PUBLIC_KEY] = base64.b64encode(sender_public_key).decode()
+    message.origin = ORIGIN_QUMBED
+    message.headers = headers.encode(said)
+    message.recipient_key_id = recipient_key_id
+
+
+def recipient_of(block: bytes) -> bytes:
+    """Return the id of the key that a Qumbed message with these headers is for, if any."""
+    if _RECIPIENT not in block:
+        return b""
+    return base64.b64decode(headers.decode(block).get(RECIPIENT_KEY_ID, ""))
+
+
+def marks_of(message: Message) -> Marks:
+    """Return what is known of a message of any strand; found out once."""
+    marks = message.marks
+    if marks is None:
+        marks = _read_marks(message)
+        message.marks = marks
+    return marks
+
+
+def _read_marks(message: Message) -> Marks:
+    if message.origin != ORIGIN_QUMBED or not message.headers:
+        return Marks("", b"", sealed=False)  # such headers of another strand mean nothing
+    said = headers.decode(message.headers)
+    sender_public_key = base64.b64decode(said.get(SENDER_PUBLIC_KEY, ""))
+    payload = message.payload
+    sealed = (
+        len(payload) >= SEALED_BYTES_MIN
+        and len(sender_public_key) == SENDER_KEY_BYTES
+        and not is_json(payload)
+    )
+    return Marks(said.get(SCHEMA_ID, ""), sender_public_key, sealed=sealed)

@@ -1,0 +1,81 @@
+"""The Blip strand: publishing confirmed by fences, and subscriptions.
+
+Each subscription has a connection of its own, because a delivery does not say which
+subscription it is for.
+"""
+
+from typing import Final
+
+from braidmq.client.answers import Stats
+from braidmq.client.blip.connection import Answer, BlipConnection, Receiver, open_connection
+from braidmq.client.blip.publishing import BlipPosting, check_topic
+from braidmq.client.blip.subscription import BlipSubscription, Traits
+from braidmq.client.errors import ClientError, InvalidArgument, NotSupported
+from braidmq.client.link import Dialer
+from braidmq.client.options import Options, PublishOptions, SubscribeOptions
+from braidmq.client.strand import Strand
+from braidmq.client.url import Endpoint
+from braidmq.wire.blip import frames, messages
+
+KEY_BYTES_MAX: Final = frames.LENGTH_MAX_UNAUTHENTICATED - frames.LENGTH_MIN - 2
+"""A longer key does not fit into the largest frame that a broker reads before it knows us."""
+
+
+class BlipStrand(Strand[BlipConnection, bytes]):
+    """A client's strand that speaks Blip.
+
+    Raises:
+        InvalidArgument: There is no usable API key.
+    """
+
+    name = "blip"
+
+    def __init__(self, endpoint: Endpoint, options: Options) -> None:
+        if not 1 <= len(endpoint.key.encode(errors="replace")) <= KEY_BYTES_MAX:
+            form = f"blip://KEY@{endpoint.address}"
+            raise InvalidArgument(f"no usable API key: connect to {form} or pass key=")
+        self._dialer = Dialer(endpoint, options, open_connection)
+        self._traits = Traits()
+        self._latest: BlipPosting | None = None
+        super().__init__(self._dialer, Receiver())
+
+    def _posting(self, topic: str, options: PublishOptions) -> BlipPosting:
+        # Most programs publish to one topic again and again: lay its name out only once.
+        latest = self._latest
+        if latest is None or latest.topic != topic or latest.qos != options.qos:
+            latest = self._latest = BlipPosting(topic, options.qos)
+        return latest
+
+    def _subscription(self, topic: str, options: SubscribeOptions) -> BlipSubscription:
+        check_topic(topic)
+        if options.subscription_id is not None and options.subscription_id < 1:
+            problem = f"must be at least 1, not {options.subscription_id}"
+            raise InvalidArgument(f"subscription_id {problem}")
+        return BlipSubscription(
+            topic, options, dialer=self._dialer, traits=self._traits, on_closed=self._forget
+        )
+
+    async def stats(self) -> Stats:
+        """Return the broker's numbers.
+
+        Raises:
+            NotSupported: The broker knows only the frames of the specification.
+        """
+        if not self._traits.credit:
+            # STATS is an extension, like CREDIT: such a broker would hang up.
+            raise NotSupported(self.name, "stats at this broker")
+        connection = await self._link.ready()
+        answer: Answer = await connection.ask(
+            lambda number: frames.encode(frames.STATS, number)
+        )
+        refusal = connection.refusal_of(answer)
+        if refusal is not None:
+            raise ClientError(f"stats refused: {refusal.code} {refusal.text}")
+        assert isinstance(answer, messages.Stats)
+        return Stats(
+            answer.topics,
+            answer.subscribers,
+            answer.messages_published,
+            answer.messages_delivered,
+            answer.inflight,
+        )

@@ -1,0 +1,148 @@
+"""`braidmq bench`, against a broker that runs, and with one of its own."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from braidmq.cli.main import main
+from tests.integration.cli.brokers import BRAIDMQ, Broker, running
+from tests.integration.cli.terminals import on_terminal
+
+SECONDS_MAX = 60
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("bench")) as broker:
+        yield broker
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strand", ["blip", "vibe", "qumbed"])
+def test_it_has_a_broker_of_its_own(strand: str) -> None:
+    """Nothing runs before, and nothing is left behind."""
+    asked = [
+        "bench",
+        "--strand",
+        strand,
+        "--messages",
+        "300",
+        "--json",
+        "--percentiles",
+        "50,99.9",
+    ]
+    done = subprocess.run(
+        [*BRAIDMQ, *asked], capture_output=True, check=True, text=True, timeout=SECONDS_MAX
+    )
+    found = json.loads(done.stdout)
+
+    assert ("", strand, 300, 300) == (
+        done.stderr,
+        found["strand"],
+        found["published"],
+        found["delivered"],
+    )
+    assert ["p50", "p99.9"] == list(found["latency_ms"])
+    assert found["publish_rate"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_its_own_broker_too(tmp_path: Path, ending: signal.Signals) -> None:
+    """In the middle of a run: no process and no directory is left behind."""
+    process = subprocess.Popen(
+        [*BRAIDMQ, "bench", "--duration", "600"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        text=True,
+    )
+    while not (ready := list(tmp_path.glob("*/ready.json"))):
+        assert process.poll() is None, process.communicate()
+    pid = json.loads(ready[0].read_text("utf-8"))["pid"]
+    process.send_signal(ending)
+
+    assert ("", "") == process.communicate(timeout=SECONDS_MAX)
+    assert 130 == process.returncode
+    assert not psutil.pid_exists(pid)
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_subscription_at_the_broker_that_is_named(
+    broker: Broker, capsys: pytest.CaptureFixture[str], ending: signal.Signals
+) -> None:
+    """A durable one would lag, and hold back retention."""
+    topic = f"ended.{ending.name}"
+    words = ["bench", "--duration", "600", "--topic", topic, "--url", broker.url()]
+    process = subprocess.Popen([*BRAIDMQ, *words, "--rate", "10"], stderr=subprocess.PIPE)
+    while not subscriptions(broker, topic, capsys):
+        assert process.poll() is None, process.communicate()
+    process.send_signal(ending)
+
+    assert b"" == process.communicate(timeout=SECONDS_MAX)[1]
+    assert 130 == process.returncode
+    assert 0 == subscriptions(broker, topic, capsys)
+
+
+def subscriptions(broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]) -> int:
+    main(["topics", "--url", broker.http_url(), "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    return sum(row["subscriptions"] for row in rows if row["name"] == topic)
+
+
+def test_it_measures_the_broker_that_is_named(
+    broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A table in a pipe is tab-separated, and when all is well nothing is said beside it."""
+    plot = tmp_path / "plot.html"
+    asked = "--messages 500 --size 64 --publishers 2 --subscribers 0 --topic load"
+    assert 0 == main(["bench", *asked.split(), "--plot", str(plot), "--url", broker.url()])
+    said = capsys.readouterr()
+    assert 0 == main(["topics", "--json", "--url", broker.http_url()])
+    topics = {row["name"]: row["messages"] for row in json.loads(capsys.readouterr().out)}
+
+    head, row = said.out.splitlines()
+    assert "what\tmessages\tmessages/s\tMB/s\tp50 ms\tp90 ms\tp99 ms\tp99.9 ms" == head
+    assert row.startswith("published\t500\t")
+    assert "" == said.err
+    assert plot.exists()
+    assert 500 == topics["load"]
+
+
+@pytest.mark.parametrize("ending", [["--messages", "10"], ["--duration", "60"]])
+def test_a_broker_that_refuses_everything_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: list[str]
+) -> None:
+    """Why, at once, and no table: latencies of refusals would mean nothing."""
+    hashed = hashlib.sha256(b"a-reader").hexdigest()
+    config = tmp_path / "a.toml"
+    config.write_text(
+        f'[[auth.keys]]\nname = "a"\nhash = "sha256:{hashed}"\nsubscribe = ["*"]\n', "utf-8"
+    )
+    with running(tmp_path, "--config", str(config)) as broker:
+        words = ["bench", "--topic", "t", *ending, "--url", broker.url("a-reader")]
+        assert 1 == main(words)
+
+    said = capsys.readouterr()
+    hint = 'the key needs publish = ["t"], or a pattern that matches it'
+    assert ("", f"error: publish to 't' refused: 403 forbidden; {hint}\n") == said
+
+
+def test_on_a_terminal_it_has_a_bar_a_table_and_a_word_about_it(broker: Broker) -> None:
+    """For a person who sees it the first time."""
+    words = ["bench", "--messages", "20000", "--subscribers", "0", "--url", broker.url()]
+    code, written = on_terminal(words)
+
+    assert 0 == code
+    left = "left in the log until retention takes it: topic bench."
+    for said in ("━", "published", "until confirmed, by the batch", left):
+        assert said in written, said

@@ -1,0 +1,18 @@
+"""`braidmq dlq` on a terminal."""
+
+from braidmq.cli.data import dead_letters
+from tests.integration.cli.terminals import on_terminal
+from tests.unit.admin.world import World
+from tests.unit.cli.serving import serving, url
+
+
+def test_a_person_sees_how_far_a_replay_is() -> None:
+    """A bar, which is gone when the answer comes; the letters go in two parts."""
+    world = World()
+    world.bury("a", *(2 * dead_letters.LETTERS_AT_ONCE - 1) * [b"x"])
+    with serving(world) as port:
+        code, written = on_terminal(["dlq", "replay", "dlq.a", "--url", url(port)])
+
+    assert (0, True) == (code, "\u2501" in written)
+    assert "\u2501" not in written.rstrip().splitlines()[-1]
+    assert 0 == world.status.queues.facts("dlq.a").waiting

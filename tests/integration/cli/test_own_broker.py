@@ -1,0 +1,29 @@
+"""A broker of a command's own comes back to its port."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from braidmq.cli import own_broker as demo_broker
+from braidmq.cli.own_broker import BrokerProcess
+
+
+@pytest.mark.asyncio
+async def test_it_comes_back_to_a_port_that_somebody_had_for_a_moment(tmp_path: Path) -> None:
+    """A client that looks for it may have been given the port itself."""
+    broker = BrokerProcess(tmp_path, listeners=["qumbed"])
+    await broker.start()
+    host, port = broker.addresses["qumbed"].split(":")
+    await broker.kill()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind((host, int(port)))
+        starting = asyncio.ensure_future(broker.start())
+        log = tmp_path / "broker.log"
+        while "already in use" not in log.read_text():  # noqa: ASYNC110 - a process writes it
+            await asyncio.sleep(demo_broker.LOOK_S)
+    await starting
+
+    assert f"{host}:{port}" == broker.addresses["qumbed"]
+    assert 0 == await broker.stop()

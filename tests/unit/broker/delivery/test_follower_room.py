@@ -1,0 +1,241 @@
+"""Followers and room: what waits in the log, and what no frame can carry."""
+
+import pytest
+
+from braidmq.broker import headers, records
+from tests.unit.broker.drive import ROOM_BYTES, Drive, body_of, peer_of
+from tests.unit.broker.following import (
+    follow,
+    follower_of,
+    give_room,
+    qumbed,
+    take,
+)
+
+
+def payloads(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+# Room.
+
+
+def test_without_room_a_follower_keeps_its_place_and_gets_all_later() -> None:
+    """One message may exceed the room; nothing is held in memory meanwhile."""
+    drive = Drive()
+    peer = follow(drive, "a")
+    peer.room_bytes = 1
+    ids = drive.publish_many("a", 5)
+    drive.serve_reads()
+    before = take(peer)
+
+    assert payloads(1) == before
+    assert ([], 0) == (drive.log.reads, drive.broker.dispatch.windows.held_bytes)
+    assert (True, ids[0]) == (follower_of(peer).behind, follower_of(peer).cursor)
+
+    give_room(drive, peer, ROOM_BYTES)
+
+    assert payloads(5)[1:] == take(peer)
+    assert (False, []) == (follower_of(peer).behind, peer.laggards)
+
+
+def test_a_message_that_must_wait_counts_as_routed() -> None:
+    """It will be pushed; only who is away is no stream of now."""
+    drive = Drive()
+    peer = follow(drive, "a")
+    peer.room_bytes = 0
+    first, second = qumbed(drive, "a"), qumbed(drive, "a")
+    drive.commit()
+
+    assert (1, 1) == (first.routed, second.routed)
+
+
+def test_a_read_is_as_large_as_the_room() -> None:
+    """What does not fit the room would be read in vain."""
+    drive = Drive()
+    peer = follow(drive, "a")
+    peer.room_bytes = 0
+    drive.publish_many("a", 9)
+    size = len(drive.log.records[-1])
+    peer.room_bytes = 3 * size
+    drive.broker.resume(peer, drive.now_us)
+    (request,) = drive.broker.take_reads(drive.now_us)
+
+    assert 3 * size == request.bytes_max
+    assert (follower_of(peer).cursor, drive.topic("a").last_id) == (
+        request.after_id,
+        request.up_to,
+    )
+
+
+def test_reading_goes_on_while_there_is_room_for_more() -> None:
+    """Bodies are shorter than their records: the room lasts for another read."""
+    drive = Drive()
+    peer = follow(drive, "a")
+    peer.room_bytes = 0
+    drive.publish_many("a", 9)
+    body = len(body_of("a", b"0"))
+    give_room(drive, peer, 9 * body)
+
+    assert payloads(9) == take(peer)
+    assert 1 < len(drive.log.reads)
+
+
+def test_what_was_read_for_room_that_is_gone_is_read_again() -> None:
+    """One message goes all the same, so that no neighbour can keep a follower waiting."""
+    drive = Drive()
+    peer = follow(drive, "a")
+    peer.room_bytes = 0
+    drive.publish_many("a", 4)
+    peer.room_bytes = ROOM_BYTES
+    drive.broker.resume(peer, drive.now_us)
+    drive.requests = drive.broker.take_reads(drive.now_us)
+    peer.room_bytes = 0
+    drive.serve_reads()
+    first = take(peer)
+    give_room(drive, peer, ROOM_BYTES)
+
+    assert (payloads(1), payloads(4)[1:]) == (first, take(peer))
+
+
+def test_a_slow_follower_holds_up_nobody() -> None:
+    """Another peer of the topic, and another topic of the peer, get theirs."""
+    drive = Drive()
+    slow, quick = follow(drive, "a"), follow(drive, "a")
+    slow.room_bytes = 0
+    drive.publish_many("a", 3)
+    follow(drive, "b", peer=slow)
+    slow.room_bytes = 1
+    drive.publish_many("b", 1)
+
+    assert payloads(3) == take(quick)
+    assert payloads(1) == take(slow)
+    assert not follower_of(slow, "b").behind
+
+
+def test_those_of_a_peer_that_are_behind_take_turns_at_the_log() -> None:
+    """One read at a time: memory for what is read is that of one peer's room."""
+    drive = Drive()
+    peer = peer_of("ada")
+    for name in ("a", "b", "c"):
+        follow(drive, name, peer=peer)
+    peer.room_bytes = 0
+    for _ in range(2):
+        for name in ("a", "b", "c"):
+            drive.publish(name, name.encode())
+    drive.commit()
+    order: list[bytes] = []
+    for _ in range(6):
+        give_room(drive, peer, 1)
+        order += take(peer)
+
+    assert [b"a", b"b", b"c", b"a", b"b", b"c"] == order
+    assert [] == peer.laggards
+
+
+def test_at_most_one_read_of_a_peer_is_on_its_way() -> None:
+    """Room that comes meanwhile does not ask again."""
+    drive = Drive()
+    peer = peer_of("ada")
+    for name in ("a", "b"):
+        follow(drive, name, peer=peer)
+    peer.room_bytes = 0
+    drive.publish_many("a", 1)
+    drive.publish_many("b", 1)
+    peer.room_bytes = ROOM_BYTES
+    drive.broker.resume(peer, drive.now_us)
+    drive.broker.resume(peer, drive.now_us)
+
+    assert 1 == len(drive.broker.take_reads(drive.now_us))
+    drive.broker.resume(peer, drive.now_us)
+    assert [] == drive.broker.take_reads(drive.now_us)
+
+
+def test_a_broker_that_ends_pushes_nothing_more() -> None:
+    """Durable messages keep their place in the log; others are dropped and counted."""
+    drive = Drive()
+    peer = follow(drive, "a")
+    peer.room_bytes = 0
+    drive.publish_many("a", 1)
+    peer.room_bytes = ROOM_BYTES
+    drive.broker.resume(peer, drive.now_us)
+    drive.broker.stop_delivering()
+    drive.serve_reads()
+    other = follow(drive, "b")
+    drive.publish("b", qos=0)
+    drive.publish_many("b", 1)
+    drive.broker.resume(peer, drive.now_us)
+
+    assert ([], []) == (take(peer), take(other))
+    assert (True, True) == (follower_of(peer).behind, follower_of(other, "b").behind)
+    assert 1 == drive.broker.stats.dropped_overflow
+    assert [] == drive.broker.take_reads(drive.now_us)
+
+
+# What no frame can carry.
+
+
+def test_what_no_frame_can_carry_becomes_a_dead_letter() -> None:
+    """Of each follower that it was too large for; the rest of its headers is kept."""
+    drive = Drive()
+    peer = follow(drive, "a")
+    message = drive.message("a", b"large")
+    message.headers = headers.encode({"k": "v"})
+    drive.publish_once(message, "mine")
+    drive.commit()
+    take(peer)
+    drive.broker.too_large(peer, message, drive.now_us)
+    drive.commit()
+    letter = records.read_message(drive.log.records[-1])
+
+    assert ("dlq.a", body_of("dlq.a", b"large")) == (letter.topic, letter.body)
+    assert {
+        "k": "v",
+        "deathReason": "tooLarge",
+        "deathQueue": "a",
+        "deathAttempts": "1",
+    } == headers.decode(letter.headers)
+    assert 1 == drive.broker.stats.dead_lettered
+    assert 1 == drive.queue("dlq.a").waiting()
+
+
+def test_the_letter_of_a_message_does_not_stand_for_it_in_dedup() -> None:
+    """A repeat is answered with the message's id, also after a restart."""
+    drive = Drive()
+    peer = follow(drive, "a")
+    message = drive.message("a", b"large")
+    given = drive.publish_once(message, "mine")
+    drive.commit()
+    drive.broker.too_large(peer, message, drive.now_us)
+    drive.commit()
+    drive.restart()
+
+    repeat = drive.publish_once(drive.message("a", b"large"), "mine")
+
+    assert given == repeat
+
+
+@pytest.mark.parametrize(("topic", "qos"), [("dlq.a", 1), ("a", 0)])
+def test_a_dead_letter_and_what_lives_in_memory_only_are_dropped(topic: str, qos: int) -> None:
+    """The first never dies again, the second was never stored; both are counted."""
+    drive = Drive()
+    peer = follow(drive, topic)
+    drive.publish(topic, qos=qos)
+    drive.commit()
+    (given,) = peer.deliveries
+    drive.broker.too_large(peer, given.message, drive.now_us)
+
+    assert {"tooLarge": 1} == drive.broker.stats.dropped
+    assert not drive.broker.wants_commit()
+
+
+def test_without_room_for_a_letter_the_message_is_dropped_and_counted() -> None:
+    """Nobody waits for a full log here; the message itself is stored."""
+    drive = Drive()
+    peer = follow(drive, "a")
+    drive.publish_many("a", 1)
+    (given,) = peer.deliveries
+    drive.refuse()
+    drive.broker.too_large(peer, given.message, drive.now_us)
+
+    assert {"tooLarge": 1} == drive.broker.stats.dropped

@@ -1,0 +1,145 @@
+"""Open tags, and who may have what comes back."""
+
+from braidmq.broker.delivery.channels import Entry, Peer
+from braidmq.broker.delivery.in_flight import InFlight
+from braidmq.broker.delivery.rules import of_settings
+from braidmq.broker.delivery.subscriptions import Consumer, Subscription
+from braidmq.broker.settings import Settings
+from braidmq.broker.topics import Message, Topic
+from tests.unit.broker.drive import body_of
+
+TOPIC = Topic("a")
+SUBSCRIPTION = Subscription(TOPIC, 1, "ada", of_settings(Settings()))
+
+
+def entry_of(message_id: int) -> Entry:
+    message = Message(TOPIC, 1, body_of("a", b"1234567"))
+    message.id = message_id
+    return Entry(SUBSCRIPTION, message, message_id - 1)
+
+
+def test_what_is_with_consumers_is_counted_in_messages_and_bytes() -> None:
+    """A tag stays open when its message is with nobody."""
+    in_flight = InFlight()
+    first, second = entry_of(1), entry_of(2)
+    in_flight.add(first)
+    in_flight.add(second)
+    in_flight.uncount(first)
+
+    assert (1, 10) == (in_flight.count, in_flight.bytes)
+    assert 2 == len(in_flight)
+    assert [first, second] == in_flight.all()
+    assert first is in_flight.open.get(1)
+
+
+def test_a_closed_tag_is_unknown() -> None:
+    """There is nothing to find once it is settled."""
+    in_flight = InFlight()
+    in_flight.add(entry_of(1))
+    in_flight.remove(1)
+
+    assert in_flight.open.get(1) is None
+    assert 0 == len(in_flight)
+
+
+def test_the_oldest_comes_back_first() -> None:
+    """In id order, whatever the order in which they were given back."""
+    in_flight = InFlight()
+    for message_id in (5, 2, 9):
+        in_flight.give_back(entry_of(message_id), last_chance=False)
+    taken = [in_flight.take_returned(consumer_is_idle=False) for _ in range(4)]
+
+    assert [2, 5, 9] == [entry.id for entry in taken if entry is not None]
+    assert taken[-1] is None
+
+
+def test_a_last_chance_is_only_for_who_holds_nothing() -> None:
+    """A busy consumer gets the others; an idle one gets the last chance first."""
+    in_flight = InFlight()
+    in_flight.give_back(entry_of(1), last_chance=False)
+    alone = entry_of(2)
+    in_flight.give_back(alone, last_chance=True)
+    in_flight.give_back(entry_of(3), last_chance=False)
+    busy = in_flight.take_returned(consumer_is_idle=False)
+    idle = in_flight.take_returned(consumer_is_idle=True)
+    rest = in_flight.take_returned(consumer_is_idle=True)
+
+    assert busy is not None
+    assert 1 == busy.id
+    assert alone is idle
+    assert rest is not None
+    assert 3 == rest.id
+
+
+def test_a_message_that_was_settled_while_it_waited_is_passed_over() -> None:
+    """An acknowledgement after the timer put the message back is honoured."""
+    in_flight = InFlight()
+    in_flight.give_back(entry_of(1), last_chance=False)
+    in_flight.give_back(entry_of(2), last_chance=True)
+    in_flight.remove(1)
+    in_flight.remove(2)
+
+    assert 2 == len(in_flight.returned) + len(in_flight.last_chances)
+    assert in_flight.last_chance() is None
+    assert in_flight.take_returned(consumer_is_idle=True) is None
+    assert 0 == len(in_flight.returned) + len(in_flight.last_chances)
+
+
+def test_a_last_chance_that_waits_can_be_seen() -> None:
+    """Looking does not take it."""
+    in_flight = InFlight()
+    waiting = entry_of(4)
+    in_flight.give_back(waiting, last_chance=True)
+
+    assert waiting is in_flight.last_chance()
+    assert waiting is in_flight.last_chance()
+
+
+def test_what_is_listed_twice_is_taken_once() -> None:
+    """It was taken back, closed, and opened again while its old place was still in the list."""
+    in_flight = InFlight()
+    entry = entry_of(1)
+    in_flight.give_back(entry, last_chance=False)
+    in_flight.remove(1)
+    in_flight.give_back(entry, last_chance=False)
+    taken = in_flight.take_returned(consumer_is_idle=True)
+    entry.consumer = Consumer(Peer(), SUBSCRIPTION)
+
+    assert entry is taken
+    assert in_flight.take_returned(consumer_is_idle=True) is None
+
+
+def test_what_a_timer_keeps_apart_is_nobodys() -> None:
+    """It is open, and not in line, though its old place is still in the list."""
+    in_flight = InFlight()
+    entry = entry_of(1)
+    in_flight.give_back(entry, last_chance=True)
+    entry.due_us = 5
+
+    assert in_flight.last_chance() is None
+    assert entry is in_flight.oldest_unheld()
+
+
+def test_the_oldest_that_nobody_holds() -> None:
+    """In line, a last chance, or kept apart: the id decides."""
+    in_flight = InFlight()
+    held, second, third = entry_of(1), entry_of(2), entry_of(3)
+    held.consumer = Consumer(Peer(), SUBSCRIPTION)
+    in_flight.add(held)
+    nobody = in_flight.oldest_unheld()
+    in_flight.give_back(third, last_chance=False)
+    in_flight.give_back(second, last_chance=True)
+
+    assert nobody is None
+    assert second is in_flight.oldest_unheld()
+
+
+def test_a_last_chance_is_not_taken_by_its_old_place() -> None:
+    """It was in line with others before, was put off, and has one chance left now."""
+    in_flight = InFlight()
+    entry = entry_of(1)
+    in_flight.give_back(entry, last_chance=False)
+    in_flight.give_back(entry, last_chance=True)
+
+    assert in_flight.take_returned(consumer_is_idle=False) is None
+    assert entry is in_flight.take_returned(consumer_is_idle=True)

@@ -1,0 +1,247 @@
+"""Competing consumers of a queue: who gets a message, and what leaving means."""
+
+import pytest
+
+from braidmq.broker.delivery.queues import QueueConsumer
+from braidmq.broker.policy import PRIORITY_BASED, Policy
+from braidmq.broker.settings import Settings
+from tests.unit.broker.drive import ROOM_BYTES, Drive, S, peer_of
+
+ACK_TIMEOUT_US = 32 * S  # with the first backoff
+
+
+@pytest.fixture
+def drive() -> Drive:
+    return Drive()
+
+
+def held(drive: Drive, *consumers: QueueConsumer) -> list[list[int]]:
+    """Return the ids that were pushed to each."""
+    return [drive.pushed_ids(consumer) for consumer in consumers]
+
+
+def limited(**given: int | bool | str) -> Policy:
+    policy = Policy()
+    for name, value in given.items():
+        setattr(policy, name, value)
+    return policy
+
+
+def test_messages_go_round(drive: Drive) -> None:
+    """To who holds fewest; among equals, in turn."""
+    queue = drive.declare("q")
+    consumers = [drive.join(queue) for _ in range(3)]
+    drive.publish_many("q", 7)
+
+    assert [[2, 5, 8], [3, 6], [4, 7]] == held(drive, *consumers)
+
+
+def test_who_holds_fewest_is_next(drive: Drive) -> None:
+    """A consumer that acknowledges quickly gets more."""
+    queue = drive.declare("q")
+    quick, slow = drive.join(queue), drive.join(queue)
+    drive.publish_many("q", 2)
+    (entry,) = drive.taken(quick)
+    for _ in range(10):
+        drive.broker.queues.acknowledge(entry, drive.now_us)
+        drive.publish_many("q", 1)
+        (entry,) = drive.taken(quick)
+
+    assert (1, 1) == (slow.held, quick.held)
+
+
+def test_shares_are_fair(drive: Drive) -> None:
+    """Among consumers that never acknowledge, nobody has two more than another."""
+    queue = drive.declare("q")
+    consumers = [drive.join(queue) for _ in range(7)]
+    drive.publish_many("q", 100)
+
+    assert {14, 15} == {consumer.held for consumer in consumers}
+
+
+def test_prefetch_bounds_what_a_consumer_holds(drive: Drive) -> None:
+    """It may be changed by joining again; the backlog then flows at once."""
+    queue = drive.declare("q")
+    drive.publish_many("q", 9)
+    consumer = drive.join(queue, 2)
+    before = consumer.held
+    again = drive.join(queue, 5, peer=consumer.peer)
+
+    assert again is consumer
+    assert (2, 5) == (before, consumer.held)
+    assert (4, 5) == (queue.waiting(), queue.in_flight_count())
+    assert [consumer] == queue.consumers
+
+
+def test_a_consumer_without_room_holds_up_nobody(drive: Drive) -> None:
+    """Its output buffer is full; the others go on, and it does when there is room."""
+    queue = drive.declare("q")
+    slow, quick = drive.join(queue), drive.join(queue)
+    slow.peer.room_bytes = 0
+    drive.publish_many("q", 4)
+    while_full = held(drive, slow, quick)
+    slow.peer.room_bytes = ROOM_BYTES
+    drive.broker.resume(slow.peer, drive.now_us)
+    drive.publish_many("q", 1)
+
+    assert [[], [2, 3, 4, 5]] == while_full
+    assert [[6], []] == held(drive, slow, quick)
+
+
+def test_a_consumer_that_holds_much_holds_up_nobody() -> None:
+    """Bytes in flight are bounded, but who holds nothing always gets one."""
+    drive = Drive(Settings(window_bytes=100))
+    queue = drive.declare("q")
+    hoarder = drive.join(queue)
+    for _ in range(4):
+        drive.publish("q", bytes(60))
+    drive.commit()
+    other = drive.join(queue)
+
+    assert [[2, 3], [4]] == held(drive, hoarder, other)
+    assert 1 == queue.waiting()
+
+
+def test_permissions_are_looked_at_before_each_delivery(drive: Drive) -> None:
+    """Whoever may no longer subscribe gets nothing more, and keeps nothing from others."""
+    queue = drive.declare("q")
+    ada, bob = drive.join(queue), drive.join(queue, name="bob")
+    drive.publish_many("q", 2)
+    principal = ada.peer.principal
+    assert principal is not None
+    principal.subscribe = []
+    principal.version += 1
+    drive.publish_many("q", 3)
+
+    assert [[2], [3, 4, 5, 6]] == held(drive, ada, bob)
+
+
+def test_a_thousand_consumers_lose_their_permission_at_once(drive: Drive) -> None:
+    """Nothing here is as deep as they are many."""
+    queue = drive.declare("q")
+    peers = [peer_of("ada") for _ in range(2000)]
+    for peer in peers:
+        assert peer.principal is not None
+        peer.principal.subscribe = []
+        drive.broker.queues.join(peer, queue, 1)
+    drive.publish_many("q", 1)
+
+    assert 1 == queue.waiting()
+
+
+def test_memory_only_messages_are_for_one_consumer_and_need_no_acknowledgement() -> None:
+    """A queue that is not durable writes nothing, and forgets at a restart."""
+    drive = Drive()
+    queue = drive.declare("q", limited(durable=False))
+    records = len(drive.log.records)
+    drive.publish("q", b"1")
+    drive.publish("q", b"2")
+    waiting = queue.waiting()
+    ada, bob = drive.join(queue), drive.join(queue)
+    drive.publish("q", b"3")
+    drive.publish("q", b"4")
+    given = [[d.message.payload for d in drive.pushed(c)] for c in (ada, bob)]
+    drive.restart()
+
+    assert (2, records) == (waiting, len(drive.log.records))
+    assert [[b"1", b"2", b"3"], [b"4"]] == given
+    assert (0, 0) == (drive.queue("q").waiting(), queue.in_flight_count())
+
+
+def test_a_memory_only_message_keeps_its_place_among_durable_ones(drive: Drive) -> None:
+    """By arrival, as in every subscription."""
+    queue = drive.declare("q")
+    consumer = drive.join(queue, 1)
+    drive.publish_many("q", 2)
+    drive.publish("q", b"memory", qos=0)
+    waiting = queue.waiting()
+    (entry,) = drive.taken(consumer)
+    drive.broker.queues.acknowledge(entry, drive.now_us)
+    (second,) = drive.taken(consumer)
+    drive.broker.queues.acknowledge(second, drive.now_us)
+
+    assert 2 == waiting
+    assert [b"memory"] == [d.message.payload for d in drive.pushed(consumer)]
+
+
+# Consumers leave.
+
+
+@pytest.mark.parametrize(("counted", "attempts"), [(False, 1), (True, 2)])
+def test_what_a_consumer_held_goes_to_the_next(
+    drive: Drive, attempts: int, *, counted: bool
+) -> None:
+    """At once; a broken connection was an attempt, an Unsubscribe was none."""
+    queue = drive.declare("q")
+    leaver = drive.join(queue)
+    drive.publish_many("q", 2)
+    drive.pushed(leaver)
+    other = drive.join(queue)
+    drive.leave(leaver, counted=counted)
+    entries = drive.taken(other)
+
+    assert [(2, attempts), (3, attempts)] == [(e.id, e.attempts) for e in entries]
+    assert 0 == leaver.held
+
+
+def test_an_attempt_that_did_not_count_does_not_count_after_a_restart(drive: Drive) -> None:
+    """The record of the hand-out is taken back by one that says so."""
+    queue = drive.declare("q", limited(max_attempts=1))
+    drive.publish_many("q", 1)
+    consumer = drive.join(queue)
+    drive.commit()
+    drive.broker.full_barrier()
+    drive.commit()
+    drive.leave(consumer)
+    drive.broker.full_barrier()
+    drive.commit()
+    drive.restart()
+
+    assert [(2, 1)] == [(e.id, e.attempts) for e in drive.taken(drive.join(drive.queue("q")))]
+
+
+def test_leaving_a_queue_that_is_gone_is_nothing(drive: Drive) -> None:
+    """It was deleted while its consumer was on its way out."""
+    queue = drive.declare("q")
+    consumer = drive.join(queue)
+    drive.publish_many("q", 1)
+    drive.broker.queues.delete(queue)
+    drive.leave(consumer, counted=True)
+
+    assert (0, 0) == (consumer.held, drive.broker.in_flight_count())
+
+
+def test_a_broken_connection_leaves_every_queue(drive: Drive) -> None:
+    """What it held in each of them comes back."""
+    queues = [drive.declare("q"), drive.declare("r", limited(mode=PRIORITY_BASED))]
+    peer = peer_of("ada")
+    consumers = [drive.join(queue, peer=peer) for queue in queues]
+    drive.publish_many("q", 1)
+    drive.publish_many("r", 2)
+    drive.broker.detach(peer, drive.now_us)
+
+    assert [[], []] == [queue.consumers for queue in queues]
+    assert [0, 0] == [consumer.held for consumer in consumers]
+    assert [1, 2] == [queue.waiting() for queue in queues]
+
+
+def test_nothing_is_handed_out_once_the_broker_ends(drive: Drive) -> None:
+    """And what is in flight may still be acknowledged."""
+    queue = drive.declare("q")
+    consumer = drive.join(queue, 1)
+    drive.publish_many("q", 2)
+    (entry,) = drive.taken(consumer)
+    drive.broker.stop_delivering()
+    drive.broker.queues.acknowledge(entry, drive.now_us)
+
+    assert ([], 1) == (drive.pushed_ids(consumer), queue.waiting())
+
+
+def test_a_peer_that_sends_no_more_gets_no_more(drive: Drive) -> None:
+    """It could not acknowledge what it is given."""
+    queue = drive.declare("q")
+    consumer = drive.join(queue)
+    drive.broker.stop_pushing(consumer.peer)
+    drive.publish_many("q", 1)
+
+    assert ([], 1) == (drive.pushed_ids(consumer), queue.waiting())

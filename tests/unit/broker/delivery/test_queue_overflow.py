@@ -1,0 +1,211 @@
+"""Queues with a bound: what is dropped, who waits, and what goes elsewhere."""
+
+import pytest
+
+from braidmq.broker import dead_letters, headers, overflow
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_OLDEST, REDIRECT_TO_DLQ, Policy
+from braidmq.broker.settings import Settings
+from tests.unit.broker.drive import Drive, S, peer_of
+
+
+def declared(drive: Drive, strategy: int, max_size: int, **given: int | bool | str) -> Queue:
+    policy = Policy()
+    policy.overflow, policy.max_size = strategy, max_size
+    for name, value in given.items():
+        setattr(policy, name, value)
+    return drive.declare("q", policy)
+
+
+# DropOldest.
+
+
+@pytest.mark.parametrize("window", [1, 3, 64])
+def test_drop_oldest_keeps_the_newest(window: int) -> None:
+    """Exactly as many as the bound, whether they are at hand or in the log."""
+    drive = Drive(Settings(window=window))
+    queue = declared(drive, DROP_OLDEST, 4)
+    ids = drive.publish_many("q", 10)
+    waiting = queue.waiting()
+
+    assert (4, 6) == (waiting, drive.broker.stats.dropped_overflow)
+    assert ids[-4:] == drive.ack_all(drive.join(queue))
+
+
+def test_what_was_dropped_stays_dropped() -> None:
+    """After a restart, also when a snapshot was taken right after the drop."""
+    for with_snapshot in (False, True):
+        drive = Drive()
+        declared(drive, DROP_OLDEST, 2)
+        ids = drive.publish_many("q", 5)
+        if with_snapshot:
+            drive.snapshot()
+        drive.broker.full_barrier()
+        drive.commit()
+        drive.restart()
+
+        assert 2 == drive.queue("q").waiting()
+        assert ids[-2:] == drive.ack_all(drive.join(drive.queue("q")))
+
+
+def test_drops_that_were_not_recorded_are_made_again() -> None:
+    """The bound holds again as soon as the next message comes."""
+    drive = Drive()
+    declared(drive, DROP_OLDEST, 2)
+    for _ in range(5):
+        drive.publish("q")
+    drive.commit_batch()
+    drive.restart()
+    drive.publish_many("q", 1)
+
+    assert 2 == drive.queue("q").waiting()
+    assert [6, 7] == drive.ack_all(drive.join(drive.queue("q")))
+
+
+def test_what_is_in_flight_is_never_dropped() -> None:
+    """The bound is on what waits; what comes back is the oldest that does."""
+    drive = Drive()
+    queue = declared(drive, DROP_OLDEST, 2)
+    consumer = drive.join(queue, 2)
+    drive.publish_many("q", 6)
+    before = queue.waiting(), queue.in_flight_count()
+    drive.disconnect(consumer)
+    drive.publish_many("q", 1)
+
+    assert (2, 2) == before
+    assert [7, 8] == drive.ack_all(drive.join(queue))
+
+
+def test_a_message_that_was_put_off_is_older_than_new_ones() -> None:
+    """It goes first when there is no room, and not the newest because it is at hand."""
+    drive = Drive()
+    queue = declared(drive, DROP_OLDEST, 1)
+    consumer = drive.join(queue, 1)
+    drive.publish_many("q", 1)
+    (entry,) = drive.taken(consumer)
+    consumer.peer.room_bytes = 0
+    drive.broker.queues.requeue(entry, 60 * S, drive.now_us)
+    (newest,) = drive.publish_many("q", 1)
+
+    assert 1 == queue.waiting()
+    assert [newest] == drive.ack_all(drive.join(queue))
+
+
+def test_the_oldest_is_the_one_that_arrived_first() -> None:
+    """Durable or not."""
+    drive = Drive()
+    queue = declared(drive, DROP_OLDEST, 2)
+    drive.publish("q", b"memory", qos=0)
+    drive.publish_many("q", 2)
+    consumer = drive.join(queue)
+    first = [d.message.payload for d in drive.pushed(consumer)]
+
+    assert [b"0", b"1"] == first
+    assert 1 == drive.broker.stats.dropped_overflow
+
+
+# BlockPublisher.
+
+
+def test_a_publisher_waits_until_there_is_room() -> None:
+    """It is looked after when a consumer has taken something, and not before."""
+    drive = Drive()
+    queue = declared(drive, BLOCK_PUBLISHER, 2)
+    drive.publish_many("q", 2)
+    publisher = peer_of("bob")
+    full = overflow.judge(queue)
+    queue.blocked.append(publisher)
+    drive.broker.queues.pump(queue, drive.now_us)
+    still = publisher.touched
+    drive.join(queue, 1)
+
+    assert (overflow.WAIT, False) == (full, still)
+    assert publisher in drive.broker.take_touched()
+    assert overflow.ACCEPT == overflow.judge(queue)
+
+
+@pytest.mark.parametrize("end", ["deleted", "purged", "refused", "expired"])
+def test_every_end_of_what_waits_wakes_publishers(end: str) -> None:
+    """Nobody waits for room that is there."""
+    drive = Drive()
+    queue = declared(drive, BLOCK_PUBLISHER, 2, ttl_us=5 * S)
+    publisher = peer_of("bob")
+    queue.blocked.append(publisher)
+    if end == "refused":
+        drive.publish("q")
+        drive.publish("q")
+        drive.refuse()
+    else:
+        drive.publish_many("q", 2)
+        if end == "deleted":
+            drive.broker.queues.delete(queue)
+        elif end == "purged":
+            drive.broker.queues.purge(queue, drive.now_us)
+        else:
+            for _ in range(4):  # one look has it read, another finds it expired
+                drive.advance(2 * S)
+                drive.serve_reads()
+
+    assert publisher in drive.broker.take_touched()
+    assert [] == queue.blocked
+
+
+def test_the_bound_survives_a_restart() -> None:
+    """What waits is counted by records and snapshots, without reading the log."""
+    drive = Drive()
+    queue = declared(drive, BLOCK_PUBLISHER, 5)
+    consumer = drive.join(queue, 2)
+    drive.publish_many("q", 5)
+    for entry in drive.taken(consumer):
+        drive.broker.queues.acknowledge(entry, drive.now_us)
+    drive.snapshot()
+    drive.commit()
+    drive.publish_many("q", 2)
+    drive.restart()
+
+    assert 5 == drive.queue("q").waiting()
+    assert overflow.WAIT == overflow.judge(drive.queue("q"))
+
+
+# RedirectToDlq.
+
+
+def test_a_redirected_message_is_a_dead_letter() -> None:
+    """With its payload and headers, and the reason."""
+    drive = Drive()
+    queue = declared(drive, REDIRECT_TO_DLQ, 1)
+    message = drive.message("q", b"too much")
+    message.headers = headers.encode({"": "mine", "k": "v"})
+    letter = drive.broker.queues.redirect(message, queue, drive.now_us)
+    assert letter is not None
+    drive.broker.publish(letter, drive.now_us)
+    drive.commit()
+    (delivery,) = drive.pushed(drive.join(drive.queue("dlq.q")))
+
+    assert b"too much" == delivery.message.payload
+    assert {
+        "": "mine",
+        "k": "v",
+        "deathReason": dead_letters.OVERFLOW,
+        "deathQueue": "q",
+        "deathAttempts": "0",
+    } == headers.decode(delivery.message.headers)
+
+
+def test_there_is_nowhere_to_redirect_to_while_the_log_is_full() -> None:
+    """The publisher is told, as for any other message."""
+    drive = Drive()
+    queue = declared(drive, REDIRECT_TO_DLQ, 1)
+    drive.publish("q")
+    drive.refuse()
+
+    assert drive.broker.queues.redirect(drive.message("q"), queue, drive.now_us) is None
+
+
+def test_dead_letters_go_where_the_declaration_says() -> None:
+    """Its queue is made when the first one comes."""
+    drive = Drive()
+    queue = declared(drive, REDIRECT_TO_DLQ, 1, dead_letter_name="grave")
+    drive.broker.queues.redirect(drive.message("q"), queue, drive.now_us)
+
+    assert drive.queue("grave").policy.max_attempts == 0

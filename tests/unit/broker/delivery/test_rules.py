@@ -1,0 +1,98 @@
+"""How the deliveries of one subscription are repeated, and when they are given up on."""
+
+import pytest
+
+from braidmq.broker.delivery.rules import NO_BOUND, Rules, of_policy, of_settings
+from braidmq.broker.policy import Policy, for_dead_letters
+from braidmq.broker.settings import Settings
+from tests.unit.broker.drive import S
+
+
+def queue_rules(*, max_attempts: int = 3) -> Rules:
+    declared = Policy()
+    declared.max_attempts = max_attempts
+    return of_policy(declared, Settings())
+
+
+def test_a_queue_repeats_after_the_timeout_and_a_doubling_backoff() -> None:
+    """30 s, and 2 s that double up to 2 min."""
+    rules = queue_rules()
+    delays = [rules.delay_us(attempt) // S for attempt in range(1, 9)]
+
+    assert [32, 34, 38, 46, 62, 94, 150, 150] == delays
+
+
+def test_a_subscription_repeats_after_its_backoff_alone() -> None:
+    """Blip has no acknowledgement timeout of its own."""
+    rules = of_settings(Settings(retry_backoff_us=5 * S, retry_backoff_max_us=60 * S))
+
+    assert [5, 10, 20, 40, 60, 60] == [rules.delay_us(n) // S for n in range(1, 7)]
+
+
+@pytest.mark.parametrize(("attempts", "expected"), [(0, False), (2, False), (3, True)])
+def test_after_the_last_allowed_delivery_a_message_is_given_up_on(
+    attempts: int, *, expected: bool
+) -> None:
+    """Attempts count deliveries."""
+    assert expected == queue_rules().is_exhausted(attempts)
+
+
+@pytest.mark.parametrize(("attempts", "expected"), [(0, False), (1, False), (2, True)])
+def test_the_delivery_before_the_end_goes_alone(attempts: int, *, expected: bool) -> None:
+    """It is known before it is made."""
+    assert expected == queue_rules().is_last(attempts)
+
+
+def test_with_one_attempt_each_delivery_goes_alone() -> None:
+    """There is none before it, so it is said apart."""
+    assert queue_rules(max_attempts=1).first_goes_alone
+    assert not queue_rules(max_attempts=2).first_goes_alone
+
+
+def test_no_limit_is_no_end() -> None:
+    """Dead letters are never given up on, however often they are delivered."""
+    for rules in (
+        of_policy(for_dead_letters(), Settings()),
+        of_settings(Settings(), limited=False),
+    ):
+        assert not rules.is_exhausted(1_000_000)
+        assert not rules.is_last(1_000_000)
+
+
+def test_a_queue_obeys_its_declaration() -> None:
+    """Where dead letters go, whether there are any, and what expires is one of them."""
+    declared = Policy()
+    declared.dead_letter_name = "grave"
+    declared.dead_letters = False
+    rules = of_policy(declared, Settings())
+
+    assert ("grave", False, True, NO_BOUND) == (
+        rules.dead_letter_topic,
+        rules.dead_letters,
+        rules.expired_are_letters,
+        rules.in_flight_max,
+    )
+
+
+def test_a_subscription_obeys_the_settings() -> None:
+    """What expires ends; what is in flight is bounded by the window."""
+    rules = of_settings(Settings(max_retries=7, window=12))
+
+    assert (7, 12, True, "", False, False) == (
+        rules.attempts_max,
+        rules.in_flight_max,
+        rules.dead_letters,
+        rules.dead_letter_topic,
+        rules.expired_are_letters,
+        rules.first_goes_alone,
+    )
+
+
+def test_a_queue_that_others_bury_in_loses_its_limits() -> None:
+    """Dead letters wait for whoever comes for them, and never die a second time."""
+    rules = queue_rules(max_attempts=1)
+    rules.lift_limits()
+
+    assert not rules.is_exhausted(1_000_000)
+    assert not rules.first_goes_alone
+    assert not rules.dead_letters

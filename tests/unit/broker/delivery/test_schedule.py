@@ -1,0 +1,100 @@
+"""The schedule against a sorted list."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.broker.delivery.schedule import Deadline, Schedule
+
+DELAYS_US = (5, 10, 20)
+SWEEP_MIN = 1024
+
+
+@dataclass
+class Sorted:
+    """Deadlines as a list of (when, number) that is sorted anew each time."""
+
+    due: list[tuple[int, int]] = field(default_factory=list)
+
+    def put(self, number: int, due_us: int) -> None:
+        self.clear(number)
+        self.due.append((due_us, number))
+        self.due.sort()
+
+    def clear(self, number: int) -> None:
+        self.due = [row for row in self.due if row[1] != number]
+
+    def take(self, now_us: int) -> set[int]:
+        taken = {number for due_us, number in self.due if due_us <= now_us}
+        self.due = [row for row in self.due if row[0] > now_us]
+        return taken
+
+
+steps = st.tuples(
+    st.sampled_from(["set", "clear", "take"]),
+    st.integers(0, 4),
+    st.sampled_from(DELAYS_US),
+    st.integers(0, 6),
+)
+
+
+@given(st.lists(steps, max_size=40))
+def test_a_schedule_is_a_sorted_list(todo: list[tuple[str, int, int, int]]) -> None:
+    """Set, set again, clear and let time pass: both know the same next deadline and items."""
+    schedule, expected = Schedule(), Sorted()
+    items = [Deadline() for _ in range(5)]
+    now_us = 0
+    for verb, number, delay_us, pause_us in todo:
+        now_us += pause_us
+        if verb == "set":
+            schedule.set(items[number], now_us, delay_us)
+            expected.put(number, now_us + delay_us)
+        elif verb == "clear":
+            items[number].due_us = 0
+            expected.clear(number)
+        else:
+            taken = [items.index(item) for item in schedule.take_due(now_us)]
+            assert len(set(taken)) == len(taken)
+            assert expected.take(now_us) == set(taken)
+
+        assert (expected.due[0][0] if expected.due else 0) == schedule.next_due_us()
+
+
+def test_items_of_one_delay_fall_due_in_the_order_they_were_set() -> None:
+    """Time does not go back."""
+    schedule = Schedule()
+    items = [Deadline() for _ in range(10)]
+    for now_us, item in enumerate(items):
+        schedule.set(item, now_us, 100)
+
+    assert items[:5] == schedule.take_due(104)
+    assert items[5:] == schedule.take_due(1_000)
+    assert [] == schedule.take_due(2_000)
+
+
+def test_what_is_settled_in_time_does_not_pile_up() -> None:
+    """A lane is never longer than twice what is live in it and a bit."""
+    schedule = Schedule()
+    live = [Deadline() for _ in range(300)]
+    for item in live:
+        schedule.set(item, 0, 100)
+    for _ in range(20 * SWEEP_MIN):
+        settled = Deadline()
+        schedule.set(settled, 1, 100)
+        settled.due_us = 0
+        assert len(schedule) <= 2 * len(live) + SWEEP_MIN + 1
+
+    assert live == schedule.take_due(101)
+
+
+def test_a_long_lane_of_live_items_is_not_swept_in_vain() -> None:
+    """Sweeping again waits until the lane has doubled; every item is still there."""
+    schedule = Schedule()
+    live = [Deadline() for _ in range(5 * SWEEP_MIN)]
+    for item in live:
+        schedule.set(item, 0, 100)
+
+    assert len(live) == len(schedule)
+    assert live == schedule.take_due(100)
+    assert 0 == schedule.next_due_us()

@@ -1,0 +1,368 @@
+"""One dead letter on its way back, from wherever it waits: at hand, or in the log only."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.broker import dead_letters, headers, records
+from braidmq.broker.delivery.acknowledgements import Settled
+from braidmq.broker.delivery.backlog import stored
+from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.replays import (
+    AHEAD_RANGES_MAX,
+    CROWDED,
+    FAR,
+    GONE,
+    HELD,
+    READING,
+    SENT,
+    UNSENDABLE,
+)
+from braidmq.broker.policy import PRIORITY_BASED, Policy
+from braidmq.broker.settings import Settings
+from tests.unit.broker.buried import buried, replay
+from tests.unit.broker.drive import Drive
+
+
+def letter_ids(drive: Drive, letters: Queue) -> list[int]:
+    """Return the ids of the letters that are read into the window, oldest first."""
+    for lane in letters.lanes:
+        drive.broker.dispatch.effects.read_ahead(lane)
+    drive.serve_reads()
+    return [entry.id for lane in letters.lanes for entry in lane.ready]
+
+
+def logged(drive: Drive, letters: Queue) -> list[int]:
+    """Return the ids of all letters that ever came to the queue."""
+    return [
+        record_id
+        for record_id, record in enumerate(drive.log.records, 1)
+        if records.describe(record).topic == letters.topic.raw
+    ]
+
+
+def send_one(drive: Drive, letters: Queue, letter_id: int) -> int:
+    """Send one letter back as the server does, once the log's reader is idle."""
+    queues = drive.broker.queues
+    outcome = queues.replay_one(letters, letter_id, drive.now_us)
+    if outcome != FAR:
+        return outcome
+    letter = stored(letters.topic, letter_id, drive.log.records[letter_id - 1])
+    previous = max([one for one in logged(drive, letters) if one < letter_id], default=0)
+    return queues.replay_ahead(letters, letter, previous, drive.now_us)
+
+
+def payloads(drive: Drive, name: str) -> list[bytes]:
+    """Consume all that waits in a queue; return the payloads."""
+    consumer = drive.join(drive.queue(name))
+    found: list[bytes] = []
+    while entries := drive.taken(consumer):
+        for entry in entries:
+            found.append(entry.message.payload)
+            drive.broker.queues.acknowledge(entry, drive.now_us)
+        drive.serve_reads()
+    drive.leave(consumer)
+    drive.commit()
+    return found
+
+
+def numbered(*numbers: int) -> list[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
+def test_one_letter_goes_back_from_the_middle() -> None:
+    """Of the window, or of the log where nobody consumes; the others keep their order."""
+    drive = Drive()
+    letters = buried(drive, 4)
+    second, third = logged(drive, letters)[1:3]
+    outcomes = [send_one(drive, letters, second)]
+    letter_ids(drive, letters)
+    outcomes.append(send_one(drive, letters, third))
+    drive.commit()
+    drive.restart()
+
+    assert [SENT, SENT] == outcomes
+    assert (2, 2) == (drive.queue("dlq.q").waiting(), drive.queue("q").waiting())
+    assert numbered(0, 3) == payloads(drive, "dlq.q")
+    assert numbered(1, 2) == payloads(drive, "q")
+
+
+def test_a_letter_that_is_held_or_gone_does_not_go_back() -> None:
+    """With a consumer it is the consumer's; sent back, it is no letter any more."""
+    drive = Drive()
+    letters = buried(drive, 2)
+    first, second = letter_ids(drive, letters)
+    queues = drive.broker.queues
+    sent = queues.replay_one(letters, first, drive.now_us)
+    drive.commit()
+    again = queues.replay_one(letters, first, drive.now_us)
+    consumer = drive.join(letters)
+    (entry,) = drive.taken(consumer)
+    held = queues.replay_one(letters, second, drive.now_us)
+    drive.leave(consumer)
+    returned = queues.replay_one(letters, second, drive.now_us)
+
+    assert (SENT, GONE, HELD, SENT) == (sent, again, held, returned)
+    assert second == entry.id
+
+
+def test_a_letter_of_unknown_origin_stays_by_itself_too() -> None:
+    """Wherever it waits: ready, or returned by a consumer."""
+    drive = Drive()
+    letters = buried(drive, 1)
+    drive.publish_many("dlq.q", 1)
+    queues = drive.broker.queues
+    _, strange = letter_ids(drive, letters)
+    ready = queues.replay_one(letters, strange, drive.now_us)
+    consumer = drive.join(letters)
+    drive.taken(consumer)
+    drive.leave(consumer)
+    returned = queues.replay_one(letters, strange, drive.now_us)
+
+    assert (UNSENDABLE, UNSENDABLE) == (ready, returned)
+
+
+# Ahead of those before it.
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_letter_behind_a_full_window_goes_ahead(is_saved: bool) -> None:
+    """It is not met again: by who consumes the others, or after a restart, from any record."""
+    drive = Drive(Settings(window=2))
+    letters = buried(drive, 8)
+    letter_ids(drive, letters)
+    late = logged(drive, letters)[6]
+
+    assert SENT == send_one(drive, letters, late)
+    assert (2, 7) == (len(letters.lanes[0].ready), letters.waiting())
+    assert GONE == send_one(drive, letters, late)
+    drive.commit()
+    if is_saved:
+        drive.snapshot()
+        drive.commit()
+    drive.restart()
+    assert GONE == send_one(drive, drive.queue("dlq.q"), late)
+    assert numbered(0, 1, 2, 3, 4, 5, 7) == payloads(drive, "dlq.q")
+    assert numbered(6) == payloads(drive, "q")
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_letter_that_the_log_refuses_waits_where_it_was(is_restarted: bool) -> None:
+    """With all that the log has before it, which a snapshot must not take for settled."""
+    drive = Drive(Settings(window=2))
+    letters = buried(drive, 8)
+    letter_ids(drive, letters)
+    late = logged(drive, letters)[6]
+    send_one(drive, letters, late)
+    drive.refuse()
+    drive.broker.accept_again()
+
+    assert (8, 0) == (letters.waiting(), drive.queue("q").waiting())
+    drive.snapshot()
+    drive.commit()
+    if is_restarted:
+        drive.restart()
+    assert numbered(*range(8)) == payloads(drive, "dlq.q")
+    assert [] == payloads(drive, "q")
+
+
+def test_a_letter_that_the_log_refuses_after_it_was_passed_is_at_hand() -> None:
+    """The log is not read again behind the reader's place."""
+    drive = Drive(Settings(window=4))
+    letters = buried(drive, 3)
+    ids = logged(drive, letters)
+    for letter_id in (ids[1], ids[0], ids[2]):
+        send_one(drive, letters, letter_id)
+    drive.serve_reads()
+
+    assert not letters.lanes[0].position.behind
+    drive.refuse()
+    drive.broker.accept_again()
+    assert 3 == letters.waiting()
+    assert numbered(0, 1, 2) == payloads(drive, "dlq.q")
+
+
+def test_a_letter_does_not_go_ahead_while_the_log_is_read() -> None:
+    """It may be among what was asked for before, and would be there twice."""
+    drive = Drive(Settings(window=2))
+    letters = buried(drive, 8)
+    late = logged(drive, letters)[6]
+    drive.broker.dispatch.effects.read_ahead(letters.lanes[0])
+    letter = stored(letters.topic, late, drive.log.records[late - 1])
+    outcomes = {
+        drive.broker.queues.replay_one(letters, late, drive.now_us),
+        drive.broker.queues.replay_ahead(letters, letter, late - 1, drive.now_us),
+    }
+    drive.serve_reads()
+
+    assert {READING} == outcomes
+    assert SENT == send_one(drive, letters, late)
+
+
+def test_a_letter_goes_ahead_in_the_lane_of_its_priority() -> None:
+    """Each lane has its own place in the log, and passes over its own letters."""
+    drive = Drive(Settings(window=1))
+    policy = Policy()
+    policy.mode = PRIORITY_BASED
+    drive.declare("graves", policy)
+    letters = buried(drive, 8, priorities=2, dead_letter_name="graves")
+    ids = {drive.log.records[one - 1][-1:]: one for one in logged(drive, letters)}
+    outcomes = [send_one(drive, letters, ids[payload]) for payload in numbered(4, 5)]
+    drive.commit()
+    drive.restart()
+
+    assert [SENT, SENT] == outcomes
+    assert numbered(1, 3, 7, 0, 2, 6) == payloads(drive, "graves")
+    assert numbered(4, 5) == payloads(drive, "q")
+
+
+PLANTED = headers.encode({dead_letters.QUEUE_HEADER: "payroll"})
+
+
+def planted(drive: Drive, letters: str) -> int:
+    """Publish what says that it is a letter of `payroll`; return its id."""
+    message = drive.message(letters, b"forged")
+    message.headers = PLANTED
+    planted_id = drive.broker.publish(message, drive.now_us)
+    drive.commit()
+    return planted_id
+
+
+@pytest.mark.parametrize("window", [1, 100])
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_a_letter_goes_only_where_its_like_come_from(window: int, is_declared: bool) -> None:
+    """A publisher that writes into some letters cannot reach any other queue by them."""
+    drive = Drive(Settings(window=window))
+    letters = buried(drive, 3)
+    if is_declared:
+        drive.declare("payroll", Policy())
+    forged = planted(drive, "dlq.q")
+
+    assert UNSENDABLE == send_one(drive, letters, forged)
+    replay(drive, letters, 100)
+    assert numbered(0, 1, 2) == payloads(drive, "q")
+    assert None is drive.broker.topics.find("payroll") or [] == payloads(drive, "payroll")
+
+
+def test_a_letter_goes_back_to_a_queue_that_declared_where_its_letters_go() -> None:
+    """And to no other that has not."""
+    drive = Drive()
+    letters = buried(drive, 1, dead_letter_name="graves")
+    policy = Policy()
+    policy.dead_letter_name = "graves"
+    drive.declare("payroll", policy)
+    planted(drive, "graves")
+    replay(drive, letters, 100)
+
+    assert numbered(0) == payloads(drive, "q")
+    assert [b"forged"] == payloads(drive, "payroll")
+
+
+def test_a_letter_of_unknown_origin_does_not_go_ahead() -> None:
+    """Nor is it settled by the attempt."""
+    drive = Drive(Settings(window=1))
+    letters = buried(drive, 3)
+    strange = drive.publish("dlq.q")
+    drive.commit()
+
+    assert UNSENDABLE == send_one(drive, letters, strange)
+    assert 4 == letters.waiting()
+
+
+def test_a_letter_of_a_deleted_queue_is_gone() -> None:
+    """Whoever has read it meanwhile does not bring it back."""
+    drive = Drive()
+    letters = buried(drive, 2)
+    drive.broker.queues.delete(letters)
+
+    assert GONE == send_one(drive, letters, logged(drive, letters)[1])
+
+
+def test_a_queue_that_is_emptied_one_by_one_keeps_no_log() -> None:
+    """In any order; the lane has then come to the log's end."""
+    drive = Drive(Settings(window=2))
+    letters = buried(drive, 6)
+    ids = logged(drive, letters)
+    for number in (5, 0, 3, 1, 4, 2):
+        assert SENT == send_one(drive, letters, ids[number])
+        drive.commit()
+
+    lane = letters.lanes[0]
+    assert (False, None, 0) == (lane.position.behind, lane.position.settled, lane.unsettled)
+    assert numbered(5, 0, 3, 1, 4, 2) == payloads(drive, "q")
+    assert len(drive.log.records) + 1 == drive.broker.needed_id()
+
+
+def test_only_so_many_ranges_go_ahead() -> None:
+    """The answer says so; those at the front still go."""
+    drive = Drive(Settings(window=1))
+    letters = buried(drive, 4)
+    first, *_, last = logged(drive, letters)
+    letter_ids(drive, letters)
+    lane = letters.lanes[0]
+    lane.position.settled = Settled(lane.position.cursor)
+    for number in range(1, AHEAD_RANGES_MAX):
+        lane.position.settled.add(last + 2 * number, last + 2 * number + 1)
+
+    assert (AHEAD_RANGES_MAX, 4) == (lane.position.settled.range_count, letters.waiting())
+    assert CROWDED == send_one(drive, letters, last)
+    assert SENT == send_one(drive, letters, first)
+    assert 3 == letters.waiting()
+
+
+def finish(drive: Drive) -> None:
+    """Commit until nothing is left to do: what was read may send more back."""
+    drive.commit()
+    while drive.broker.wants_commit():
+        drive.commit()
+
+
+def acts() -> st.SearchStrategy[list[tuple[str, int]]]:
+    """Return what may happen to ten letters, and to the log meanwhile."""
+    kinds = st.sampled_from(
+        ["one", "one", "one", "oldest", "read", "commit", "refuse", "save", "crash", "ack"]
+    )
+    return st.lists(st.tuples(kinds, st.integers(0, 9)), max_size=30)
+
+
+@given(acts())
+def test_every_letter_is_in_one_place(steps: list[tuple[str, int]]) -> None:
+    """Where it waited, where it came from, or acknowledged; whatever happens meanwhile."""
+    drive = Drive(Settings(window=2))
+    ids = logged(drive, buried(drive, 10))
+    consumed: list[bytes] = []
+    for kind, number in steps:
+        letters = drive.queue("dlq.q")
+        if kind == "one":
+            send_one(drive, letters, ids[number])
+        elif kind == "oldest":
+            drive.broker.queues.replay(letters, 1, drive.now_us)
+        elif kind == "read":
+            letter_ids(drive, letters)
+        elif kind == "commit":
+            drive.commit()
+        elif kind == "refuse":
+            drive.refuse()
+            drive.broker.accept_again()
+        elif kind == "save":
+            drive.snapshot()
+        elif kind == "crash":
+            drive.restart()
+        else:
+            drive.commit()
+            consumer = drive.join(letters, 1)
+            for entry in drive.taken(consumer)[:1]:
+                consumed.append(entry.message.payload)
+                drive.broker.queues.acknowledge(entry, drive.now_us)
+            drive.leave(consumer)
+            drive.commit()
+    finish(drive)
+    waiting = drive.queue("dlq.q").waiting(), drive.queue("q").waiting()
+    drive.snapshot()
+    finish(drive)
+    drive.restart()
+
+    assert waiting == (drive.queue("dlq.q").waiting(), drive.queue("q").waiting())
+    found = payloads(drive, "dlq.q"), payloads(drive, "q")
+    assert waiting == (len(found[0]), len(found[1]))
+    assert numbered(*range(10)) == sorted([*consumed, *found[0], *found[1]])

@@ -1,0 +1,75 @@
+"""Subscriptions at rest: what they say of themselves."""
+
+from braidmq.broker.delivery.channels import Peer
+from braidmq.broker.delivery.rules import of_settings
+from braidmq.broker.delivery.subscriptions import Consumer, Subscription
+from braidmq.broker.settings import Settings
+from braidmq.broker.topics import Topic
+from tests.unit.broker.drive import Drive
+
+
+def subscription_at(subscription_id: int) -> Subscription:
+    subscription = Subscription(Topic("a"), 1, "ada", of_settings(Settings()))
+    subscription.begin(subscription_id)
+    return subscription
+
+
+def test_a_subscription_begins_behind_its_own_record() -> None:
+    """Only messages above its own id are its."""
+    subscription = subscription_at(7)
+
+    assert (7, 7, 7) == (
+        subscription.id,
+        subscription.position.cursor,
+        subscription.position.tail,
+    )
+    assert [(0, 7)] == subscription.settled_ranges(6)
+
+
+def test_a_peer_begins_with_nothing() -> None:
+    """No principal, no room, nothing to send."""
+    peer = Peer()
+    consumer = Consumer(peer, subscription_at(1))
+
+    assert peer.principal is None
+    assert (0, [], {}, False) == (
+        peer.room_bytes,
+        peer.deliveries,
+        peer.consumers,
+        peer.touched,
+    )
+    assert (0, 0, 0, False) == (
+        consumer.credit,
+        consumer.correlation_id,
+        consumer.held,
+        consumer.isolated,
+    )
+
+
+def test_a_subscription_far_behind_costs_a_cursor() -> None:
+    """Thousands wait in the log, a window of them in memory."""
+    drive = Drive(Settings(window=4))
+    subscription = drive.subscribe("a").subscription
+    drive.publish_many("a", 3_000)
+
+    assert 4 == len(subscription.ready)
+    assert (
+        4 * len(b"\0\1a1")
+        == subscription.held_bytes
+        == drive.broker.dispatch.windows.held_bytes
+    )
+
+
+def test_credit_renews_a_lease_even_while_the_log_is_full() -> None:
+    """A subscription that may not end then must not end later for that time."""
+    drive = Drive(Settings(lease_us=60_000_000))
+    consumer = drive.subscribe("a")
+    drive.credit(consumer, 1)
+    drive.publish("b")
+    drive.refuse()
+    drive.advance(120_000_000)
+    drive.disconnect(consumer)
+    drive.broker.accept_again()
+    drive.advance(2_000_000)
+
+    assert [1] == list(drive.broker.subscriptions.by_id)

@@ -1,0 +1,343 @@
+"""The admission of publishes: each verdict against a small oracle, and what each one does."""
+
+from itertools import product
+from typing import Final, NamedTuple
+
+import pytest
+
+from braidmq.broker import admission, headers
+from braidmq.broker.admission import (
+    DUPLICATE,
+    FULL,
+    GO,
+    REDIRECT,
+    REFUSED,
+    STARVED,
+    UNCOMMITTED_BYTES_MAX,
+    WAIT,
+)
+from braidmq.broker.dedup import HEADER, NEW
+from braidmq.broker.policy import (
+    BLOCK_PUBLISHER,
+    DROP_NEWEST,
+    DROP_OLDEST,
+    REDIRECT_TO_DLQ,
+    Policy,
+)
+from braidmq.broker.settings import Settings
+from braidmq.broker.topics import TOPIC_NAMES_BYTES_MAX, Message
+from tests.unit.broker.drive import Drive, peer_of
+
+DRAINING: Final = "the broker is shutting down"
+LOG_FULL: Final = "the disk is full"
+STRATEGIES: Final = (DROP_OLDEST, DROP_NEWEST, BLOCK_PUBLISHER, REDIRECT_TO_DLQ)
+
+
+class Case(NamedTuple):
+    """Everything that a verdict depends on."""
+
+    is_repeat: bool
+    draining: bool
+    log_refuses: bool
+    log_is_behind: bool
+    qos: int
+    queue: bool
+    durable: bool
+    full: bool
+    strategy: int
+    letters: bool
+
+
+def cases() -> list[Case]:
+    """Return every combination; what only a queue has does not vary without one."""
+    flags = (False, True)
+    found: list[Case] = []
+    for repeat, draining, refuses, behind, qos in product(flags, flags, flags, flags, (0, 1)):
+        found.append(
+            Case(
+                repeat,
+                draining,
+                refuses,
+                behind,
+                qos,
+                queue=False,
+                durable=True,
+                full=False,
+                strategy=DROP_NEWEST,
+                letters=True,
+            )
+        )
+        for durable, full, strategy, letters in product(flags, flags, STRATEGIES, flags):
+            found.append(
+                Case(
+                    repeat,
+                    draining,
+                    refuses,
+                    behind,
+                    qos,
+                    queue=True,
+                    durable=durable,
+                    full=full,
+                    strategy=strategy,
+                    letters=letters,
+                )
+            )
+    return found
+
+
+def expected(case: Case) -> int:
+    """Say what the contract demands: every possible answer is struck out, or it is given."""
+    if case.is_repeat:
+        return DUPLICATE
+    overflows = case.queue and case.full and case.strategy != DROP_OLDEST
+    redirects = overflows and case.strategy == REDIRECT_TO_DLQ and case.letters
+    blocks = overflows and case.strategy == BLOCK_PUBLISHER
+    own_record = case.qos == 1 and (case.durable or not case.queue)
+    takes_records = not (case.draining or case.log_refuses)
+    if own_record and not takes_records:
+        return REFUSED
+    if blocks:
+        return REFUSED if case.draining else WAIT
+    if overflows and not redirects:
+        return FULL
+    if redirects and not takes_records:
+        return REFUSED
+    if (own_record or redirects) and case.log_is_behind:
+        return STARVED
+    return REDIRECT if redirects else GO
+
+
+def prepared(case: Case) -> tuple[Drive, Message]:
+    """Return a broker in the state of the case, and the publish that it is about."""
+    drive = Drive()
+    if case.queue:
+        policy = Policy()
+        policy.overflow, policy.max_size = case.strategy, 1
+        policy.dead_letters, policy.durable = case.letters, case.durable
+        drive.declare("q", policy)
+        if case.full:
+            drive.publish("q", b"first")
+            drive.commit()
+    broker = drive.broker
+    if case.is_repeat:
+        broker.dedup.remember("q", "d", 7, drive.now_us)
+    if case.log_refuses:
+        broker.refused(broker.committed_id + 1, LOG_FULL, drive.now_us)
+    if case.draining:
+        broker.admission.drain(DRAINING)
+    if case.log_is_behind:
+        broker.outgoing.bytes = UNCOMMITTED_BYTES_MAX
+    message = drive.message("q", qos=case.qos)
+    message.headers = headers.encode({HEADER: "d"})
+    return drive, message
+
+
+def test_every_verdict_is_the_oracles() -> None:
+    """Draining, refusal, repeat, bound, strategy, durability and backlog, in every mixture."""
+    wrong: list[tuple[Case, int, int]] = []
+    for case in cases():
+        drive, message = prepared(case)
+        verdict = drive.broker.admission.judge(message, "d", drive.now_us)
+        if verdict != expected(case):
+            wrong.append((case, expected(case), verdict))
+
+    assert [] == wrong
+    assert 32 * (1 + 32) == len(cases())
+    assert set(range(GO, STARVED + 1)) == {expected(case) for case in cases()}
+
+
+def test_every_verdict_is_counted_once_and_stores_nothing() -> None:
+    """A refusal and a repeat are counted by the judge; ids are given by `accept` alone."""
+    wrong: list[Case] = []
+    for case in cases():
+        drive, message = prepared(case)
+        broker = drive.broker
+        before = broker.stats.refused, broker.stats.duplicates, broker.stats.dead_lettered
+        verdict = broker.admission.judge(message, "d", drive.now_us)
+        after = broker.stats.refused, broker.stats.duplicates, broker.stats.dead_lettered
+        told = verdict in {REFUSED, FULL}, verdict == DUPLICATE, False
+        counted = tuple(bool(b - a) for a, b in zip(before, after, strict=True))
+        is_new = broker.dedup.find("q", "d", drive.now_us) == NEW
+        if counted != told or message.id or is_new == case.is_repeat:
+            wrong.append(case)
+
+    assert [] == wrong
+
+
+def test_a_row_of_a_sink_is_judged_alike_and_never_counted() -> None:
+    """It has a record in every queue, no dedup id, and a bound of its own on what is behind."""
+    wrong: list[tuple[Case, int]] = []
+    for case in cases():
+        drive, message = prepared(case)
+        stats = drive.broker.stats
+        before = stats.refused, stats.duplicates, stats.dead_lettered
+        verdict = drive.broker.admission.judge_row(message, drive.now_us)
+        alike = case._replace(is_repeat=False, qos=1, durable=True, log_is_behind=False)
+        counted = before != (stats.refused, stats.duplicates, stats.dead_lettered)
+        if verdict != expected(alike) or counted:
+            wrong.append((case, verdict))
+
+    assert [] == wrong
+
+
+# Details.
+
+
+def full_queue(strategy: int, *, durable: bool = True, letters: str = "") -> Drive:
+    drive = Drive()
+    policy = Policy()
+    policy.overflow, policy.max_size, policy.durable = strategy, 1, durable
+    policy.dead_letter_name = letters
+    drive.declare("q", policy)
+    drive.publish("q", b"first")
+    drive.commit()
+    return drive
+
+
+def accepted(drive: Drive, payload: bytes = b"x", dedup_id: str = "d") -> int:
+    """Publish to `q` as the strands do; return the id that it is stored under."""
+    message = drive.message("q", payload)
+    message.headers = headers.encode({HEADER: dedup_id})
+    verdict = drive.broker.admission.judge(message, dedup_id, drive.now_us)
+    if verdict == DUPLICATE:
+        return drive.broker.admission.known_id
+    assert verdict in {GO, REDIRECT}
+    return drive.broker.accept(verdict, message, dedup_id, drive.now_us).id
+
+
+def test_draining_is_told_before_a_full_log_and_outlives_it() -> None:
+    """The reason that will not go away is the one that is given."""
+    judge = Drive().broker.admission
+    judge.log_refuses(LOG_FULL)
+    full = judge.refusal
+    judge.drain(DRAINING)
+    judge.log_refuses(LOG_FULL)
+    both = judge.refusal
+    judge.log_accepts()
+
+    assert (LOG_FULL, DRAINING, DRAINING) == (full, both, judge.refusal)
+
+
+def test_a_redirected_repeat_makes_no_second_letter() -> None:
+    """The id is remembered for the queue that the publish was meant for."""
+    drive = full_queue(REDIRECT_TO_DLQ)
+    ids = {accepted(drive) for _ in range(3)}
+    drive.commit()
+
+    assert 1 == len(ids)
+    assert (1, 2) == (drive.broker.stats.dead_lettered, drive.broker.stats.duplicates)
+    assert 1 == drive.queue("dlq.q").waiting()
+
+
+def test_a_repeat_in_the_same_batch_is_found() -> None:
+    """Before anything is committed."""
+    drive = Drive()
+
+    assert accepted(drive) == accepted(drive)
+
+
+@pytest.mark.parametrize("strategy", [DROP_OLDEST, REDIRECT_TO_DLQ])
+def test_what_the_log_refuses_later_is_forgotten(strategy: int) -> None:
+    """Its repeat is stored, a letter's too; the counters say what there is."""
+    drive = full_queue(strategy)
+    accepted(drive)
+    drive.refuse()
+    refused = drive.broker.stats.refused, drive.broker.stats.dead_lettered
+    drive.broker.accept_again()
+    accepted(drive)
+    drive.commit()
+
+    is_letter = strategy == REDIRECT_TO_DLQ
+    assert (1, 0) == refused
+    assert (is_letter, 0) == (drive.broker.stats.dead_lettered, drive.broker.stats.duplicates)
+
+
+def test_the_letters_own_bound_is_not_judged() -> None:
+    """Dead letters have no size limit, also where a queue for them was declared with one."""
+    drive = full_queue(REDIRECT_TO_DLQ, letters="grave")
+    policy = Policy()
+    policy.overflow, policy.max_size = DROP_NEWEST, 1
+    drive.declare("grave", policy)
+    for number in range(3):
+        accepted(drive, dedup_id=f"d{number}")
+    drive.commit()
+
+    assert 3 == drive.queue("grave").waiting()
+
+
+def test_letters_that_were_deleted_are_declared_anew() -> None:
+    """A target that is gone is made again for the next letter."""
+    drive = full_queue(REDIRECT_TO_DLQ)
+    accepted(drive, dedup_id="1")
+    drive.commit()
+    drive.broker.queues.delete(drive.queue("dlq.q"))
+    accepted(drive, dedup_id="2")
+    drive.commit()
+
+    assert 1 == drive.queue("dlq.q").waiting()
+
+
+def test_without_a_topic_for_letters_the_queue_is_full() -> None:
+    """There is nowhere to redirect to, and the publisher is told."""
+    drive = full_queue(REDIRECT_TO_DLQ)
+    drive.broker.topics._names_bytes = TOPIC_NAMES_BYTES_MAX  # noqa: SLF001 - a million names take long
+    verdict = drive.broker.admission.judge(drive.message("q"), "", drive.now_us)
+
+    assert (FULL, 1) == (verdict, drive.broker.stats.refused)
+
+
+# Those that wait.
+
+
+@pytest.mark.parametrize("event", ["drain", "refuse"])
+def test_a_parked_publisher_is_told(event: str) -> None:
+    """It asks again when draining begins or the log refuses, and is refused."""
+    drive = full_queue(BLOCK_PUBLISHER)
+    broker = drive.broker
+    publisher = peer_of("ada")
+    before = broker.admission.judge(drive.message("q"), "", drive.now_us)
+    drive.queue("q").blocked.append(publisher)
+    if event == "drain":
+        broker.admission.drain(DRAINING)
+    else:
+        drive.refuse()
+
+    assert (WAIT, [publisher]) == (before, broker.take_touched())
+    assert [] == drive.queue("q").blocked
+    assert REFUSED == broker.admission.judge(drive.message("q"), "", drive.now_us)
+
+
+def test_a_memory_only_publish_waits_while_the_log_refuses_but_not_while_draining() -> None:
+    """Room can come without the log; while the broker drains nothing makes room."""
+    drive = full_queue(BLOCK_PUBLISHER, durable=False)
+    drive.refuse()
+    refusing = drive.broker.admission.judge(drive.message("q"), "", drive.now_us)
+    drive.broker.admission.drain(DRAINING)
+    draining = drive.broker.admission.judge(drive.message("q"), "", drive.now_us)
+
+    assert (WAIT, REFUSED, DRAINING) == (refusing, draining, drive.broker.admission.reason)
+
+
+def test_a_publisher_that_gives_up_is_counted() -> None:
+    """As one that was refused."""
+    drive = Drive()
+    drive.broker.admission.gave_up()
+
+    assert 1 == drive.broker.stats.refused
+
+
+@pytest.mark.parametrize("memory_bytes", [1, UNCOMMITTED_BYTES_MAX, 10 * UNCOMMITTED_BYTES_MAX])
+def test_what_is_uncommitted_keeps_the_memory_budget(memory_bytes: int) -> None:
+    """A budget below the usual bound is the bound."""
+    judge = Drive(Settings(memory_bytes=memory_bytes)).broker.admission
+
+    assert min(memory_bytes, UNCOMMITTED_BYTES_MAX) == judge.uncommitted_bytes_max
+
+
+def test_what_needs_a_record() -> None:
+    """QoS 1, unless the queue is not durable."""
+    drive = full_queue(DROP_NEWEST, durable=False)
+    plain = [admission.needs_record(drive.message("t", qos=qos)) for qos in (0, 1)]
+    queued = [admission.needs_record(drive.message("q", qos=qos)) for qos in (0, 1)]
+
+    assert ([False, True], [False, False]) == (plain, queued)

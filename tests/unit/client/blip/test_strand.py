@@ -1,0 +1,266 @@
+"""The client over the Blip strand: publishing, numbers, ending."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+import braidmq
+from braidmq.client import publishing, strand
+from braidmq.client.surface import Client
+from braidmq.wire.blip import frames, messages
+from tests.unit.client.blip.peer import Line, Peer
+from tests.unit.client.peer import die, quick
+
+pytestmark = pytest.mark.asyncio
+
+
+def refuse(code: int) -> Callable[[Line, int, bytes], None]:
+    """Script: refuse with *code*."""
+
+    def script(line: Line, correlation_id: int, payload: bytes) -> None:
+        line.send(messages.encode_nack(correlation_id, code, "because"))
+
+    return script
+
+
+def pings(peer: Peer) -> int:
+    return sum(line.types().count(frames.PING) for line in peer.lines)
+
+
+async def test_concurrent_publishes_share_their_fences() -> None:
+    """A hundred publishers cost a few PINGs, not a hundred."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        await asyncio.gather(*(client.publish("orders", b"%d" % n) for n in range(100)))
+
+        assert 100 == len(peer.published)
+        assert pings(peer) <= 2
+
+
+async def test_qos_0_returns_when_it_is_handed_over() -> None:
+    """Nothing is awaited, and nothing is promised."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        receipt = await client.publish("orders", b"1", qos=0)
+
+        assert not receipt.durable
+        assert 0 == pings(peer)
+        await peer.until(lambda: [(0, "orders", b"1")] == peer.published)
+
+
+@pytest.mark.parametrize(
+    "options", [{"headers": {}}, {"priority": 0}, {"ttl": 1.0}], ids=lambda one: next(iter(one))
+)
+async def test_what_blip_lacks_is_named(options: dict[str, float]) -> None:
+    """An option that would be ignored is refused instead."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        with pytest.raises(
+            braidmq.NotSupported, match=f"blip does not support {next(iter(options))}"
+        ):
+            await client.publish("orders", b"1", **options)  # type: ignore[arg-type] # one at a time
+
+
+async def test_a_refused_publish_says_why_and_disturbs_no_other() -> None:
+    """Two publishes share a fence; one is refused."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        peer.once(frames.PUBLISH, refuse(403))
+        refused, accepted = await asyncio.gather(
+            client.publish("orders", b"1"),
+            client.publish("orders", b"2"),
+            return_exceptions=True,
+        )
+
+        assert isinstance(refused, braidmq.PublishRefused)
+        assert (403, "because") == (refused.code, refused.text)
+        assert isinstance(accepted, braidmq.Receipt)
+
+
+async def test_code_500_is_refused_and_in_doubt() -> None:
+    """The broker itself does not know."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        peer.nack(frames.PUBLISH, 500, "durable publish failed: disk")
+        with pytest.raises(braidmq.OutcomeUnknown, match="500") as caught:
+            await client.publish("orders", b"1")
+
+        assert isinstance(caught.value, braidmq.PublishRefused)
+
+
+async def test_retry_repeats_what_the_broker_could_not_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Code 500 means: repeat it."""
+    monkeypatch.setattr(strand, "RETRY_DELAY_S", 0.001)
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        peer.once(frames.PUBLISH, refuse(500))
+
+        assert (await client.publish("orders", b"1", retry=True)).repeated
+
+
+async def test_retry_does_not_repeat_what_the_broker_forbids() -> None:
+    """It would be forbidden again."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        peer.nack(frames.PUBLISH, 403, "forbidden")
+        with pytest.raises(braidmq.PublishRefused):
+            await client.publish("orders", b"1", retry=True)
+
+
+async def test_a_cancelled_publish_disturbs_no_other() -> None:
+    """Publishers share a fence but not their fate."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        peer.hold(frames.PING)
+        tasks = [asyncio.create_task(client.publish("orders", b"%d" % n)) for n in range(2)]
+        await peer.until(lambda: peer.held)
+        tasks[0].cancel()
+        peer.release()
+
+        assert (await tasks[1]).durable
+
+
+async def test_publish_many_gives_a_result_for_each() -> None:
+    """Receipts and errors stand in the order of the payloads."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        peer.once(frames.PUBLISH, refuse(403))
+        too_large = bytes(17 * 1024 * 1024)
+        results = await client.publish_many("orders", [b"0", b"1", too_large, b"3"])
+
+        assert [
+            braidmq.PublishRefused,
+            braidmq.Receipt,
+            braidmq.NotSent,
+            braidmq.Receipt,
+        ] == [type(result) for result in results]
+        assert [b"1", b"3"] == [payload for _, _, payload in peer.published]
+
+
+async def test_publish_many_is_pipelined_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk costs at most one PING, and all messages arrive in order."""
+    monkeypatch.setattr(publishing, "CHUNK_COUNT", 50)
+    count = 5 * publishing.CHUNK_COUNT + 1
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        results = await client.publish_many("orders", (b"%d" % n for n in range(count)))
+
+        assert [braidmq.Receipt("orders", 1, durable=True)] * count == results
+        assert [b"%d" % n for n in range(count)] == [
+            payload for _, _, payload in peer.published
+        ]
+        assert pings(peer) <= 6
+
+
+async def test_publish_many_of_qos_0_is_handed_over() -> None:
+    """No fence, no promise."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        results = await client.publish_many("orders", [b"1", b"2"], qos=0)
+
+        assert [braidmq.Receipt("orders", 0, durable=False)] * 2 == results
+        assert 0 == pings(peer)
+
+
+async def test_publish_many_over_a_broken_connection() -> None:
+    """The chunk in flight is in doubt; what comes after it is confirmed."""
+    async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
+        peer.once(frames.PING, die)
+        doubtful = await client.publish_many("orders", [b"1", b"2"])
+        results = await client.publish_many("orders", [b"x"] * 10)
+
+        assert [braidmq.OutcomeUnknown] * 2 == [type(result) for result in doubtful]
+        assert all(isinstance(result, braidmq.Receipt) for result in results)
+
+
+async def test_publish_many_repeats_only_what_was_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With `retry`, lost and failed messages are sent again until they are confirmed."""
+    monkeypatch.setattr(strand, "RETRY_DELAY_S", 0.001)
+    async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
+        peer.once(frames.PUBLISH, refuse(500))
+        failed = await client.publish_many("orders", [b"1", b"2"], retry=True)
+        peer.once(frames.PING, die)
+        lost_ones = await client.publish_many("orders", [b"3"], retry=True)
+        before = pings(peer)
+        fine = await client.publish_many("orders", [b"4"], retry=True)
+
+        assert [True, False] == [
+            isinstance(one, braidmq.Receipt) and one.repeated for one in failed
+        ]
+        assert [braidmq.Receipt("orders", 1, durable=True, repeated=True)] == lost_ones
+        assert [braidmq.Receipt("orders", 1, durable=True)] == fine
+        assert before + 1 == pings(peer)
+        assert [b"2", b"1", b"3", b"3", b"4"] == [payload for _, _, payload in peer.published]
+
+
+async def test_stats_are_the_brokers_five_numbers() -> None:
+    """They come as a value with names."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        assert braidmq.Stats(1, 2, 3, 4, 5) == await client.stats()
+
+
+async def test_stats_that_are_refused_or_lost_raise() -> None:
+    """Numbers are never made up."""
+    async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
+        peer.nack(frames.STATS, 400, "invalid STATS payload")
+        with pytest.raises(braidmq.ClientError, match="400 invalid STATS payload"):
+            await client.stats()
+        peer.script(frames.STATS, die)
+        with pytest.raises(braidmq.ConnectionLost):
+            await client.stats()
+
+
+async def test_closing_confirms_qos_0_messages_first() -> None:
+    """What was handed over reaches the broker before the connection ends."""
+    async with Peer() as peer:
+        async with braidmq.connect(peer.url) as client:
+            await client.publish_many("orders", [b"x"] * 1000, qos=0)
+
+        assert 1000 == len(peer.published)
+
+
+async def test_a_closed_client_says_so() -> None:
+    """Publishing, subscribing and asking all raise Closed; closing again does nothing."""
+    async with Peer() as peer:
+        client = await braidmq.connect(peer.url)
+        await client.close()
+        await client.close()
+        for attempt in (client.publish("orders", b"1"), client.stats(), client.ping()):
+            with pytest.raises(braidmq.Closed):
+                await attempt
+
+
+async def test_a_publish_that_waits_for_room_goes_to_the_next_connection() -> None:
+    """The connection broke while it was full: nothing of the message was handed over."""
+    async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
+        peer.lines[0].pause_reading()
+        large = (bytes(65536) for _ in range(400))
+        flood = asyncio.create_task(client.publish_many("flood", large, qos=0))
+        waiting = asyncio.create_task(client.publish("orders", b"1"))
+        many = asyncio.create_task(client.publish_many("orders", [b"2"]))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert not flood.done()
+        late = asyncio.create_task(client.publish("orders", b"3"))
+        late_many = asyncio.create_task(client.publish_many("orders", [b"4"]))
+        await asyncio.sleep(0)
+        peer.lines[0].die()
+        await asyncio.gather(waiting, many, return_exceptions=True)
+
+        assert (await late).durable
+        assert [braidmq.Receipt("orders", 1, durable=True)] == await late_many
+        await flood
+
+
+async def lost(client: Client) -> None:
+    """Wait until the client knows that its connection is gone."""
+    async with asyncio.timeout(10):
+        while client.is_connected:  # noqa: ASYNC110 - each turn lets the loss arrive
+            await asyncio.sleep(0)
+
+
+async def test_blip_has_no_queues() -> None:
+    """What a strand lacks is named."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        for attempt in (
+            client.declare_queue("jobs"),
+            client.queue_info("jobs"),
+            client.list_queues(),
+            client.delete_queue("jobs"),
+        ):
+            with pytest.raises(braidmq.NotSupported, match="blip does not support queues"):
+                await attempt
