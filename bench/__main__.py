@@ -1,4 +1,4 @@
-"""`python -m bench`: every row, beside the peers that are installed; see docs/benchmarks.md."""
+"""`python -m bench`: run all benchmarks, with the installed peers; see docs/benchmarks.md."""
 
 import argparse
 import signal
@@ -39,7 +39,7 @@ IDLE: Final = "qumbed-idle"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is done: rounds, and messages in each run."""
+    """The amount of work: rounds, and messages per run."""
 
     rounds: int
     messages_divisor: int
@@ -62,7 +62,7 @@ QUICK: Final = Sizes(
 
 @dataclass(frozen=True)
 class Contest:
-    """A comparison with one peer; *ours* gives a sample for each of the titles and bars.
+    """A comparison with one peer; *ours* returns a sample for each of the titles and bars.
 
     Without a peer to start there is a rate to reach, which *peer_name* says the origin of.
     """
@@ -109,7 +109,7 @@ CONTESTS: Final = (
         start_peer=redis.start,
         theirs=redis.read_group,
         peer_messages=200_000,
-        # Neither side acknowledges here, so ours must be allowed to have it all in flight.
+        # Neither side acknowledges here, so our window must hold all messages.
         settings={
             "BRAIDMQ_DELIVERY__WINDOW": "1000000",
             "BRAIDMQ_DELIVERY__WINDOW_BYTES": "1000000000",
@@ -209,7 +209,7 @@ PEERS: Final = {
 
 
 class Bench:
-    """One session of measuring, in a directory that goes away afterwards."""
+    """One run of the benchmarks, in a temporary directory."""
 
     def __init__(self, directory: Path, sizes: Sizes) -> None:
         self._directory = directory
@@ -219,7 +219,7 @@ class Bench:
         self.installed = [program for program, there in PEERS.items() if there()]
 
     def contest(self, contest: Contest) -> Iterator[report.Row]:
-        """Run ours, the peer and ours interpreted in turn, some rounds; give the rows."""
+        """Run ours, the peer and ours interpreted in turn, for some rounds; return the rows."""
         ours: list[Sequence[Sample]] = []
         interpreted: list[Sequence[Sample]] = []
         theirs: list[Sample] = []
@@ -245,13 +245,13 @@ class Bench:
                     )
 
     def backlog(self) -> Iterator[report.Row]:
-        """Let a subscription fall far behind; give the rows about memory and recovery."""
+        """Let a subscription fall far behind; return the rows on memory and recovery."""
         found = memory.backlog(self._new_directory(), self._sizes.backlog_messages)
         behind = f"{found.messages:,} behind"
         grown_mib = found.grown_bytes / MIB
         yield report.amount_row(f"memory, {behind}", grown_mib, "MiB", bar=MEMORY_BAR_MIB)
-        # After a kill, what came since the last snapshot is replayed; the bar is for a log that
-        # ends with one.
+        # After a kill the broker replays the log since the last snapshot; the bar is for a log
+        # that ends with one.
         for how, restart, bar in (
             ("stop", found.after_stop, RECOVERY_BAR_S),
             ("kill", found.after_kill, None),
@@ -265,7 +265,7 @@ class Bench:
             )
 
     def queues(self) -> Iterator[report.Row]:
-        """Let one message wait in each of many queues; give the row about memory."""
+        """Let one message wait in each of many queues; return the row on memory."""
         count = self._sizes.queues
         grown = memory.queues(self._new_directory(), count)
         yield report.amount_row(
@@ -276,7 +276,7 @@ class Bench:
         )
 
     def idle(self) -> Iterator[report.Row]:
-        """Let many clients be connected and silent; give the row about memory for each."""
+        """Connect many idle clients; return the row on memory per client."""
         with Broker(self._new_directory()) as broker:
             grown = qumbed.idle_bytes(broker)
         yield report.amount_row(
@@ -284,12 +284,12 @@ class Bench:
         )
 
     def dashboard(self) -> Iterator[report.Row]:
-        """Publish while somebody looks at the dashboard, and while nobody does."""
+        """Publish with the dashboard open, and without; return the rows."""
         messages = DASHBOARD_MESSAGES // self._sizes.messages_divisor
         yield from dashboard.rows(self._new_directory(), messages, 2 * self._sizes.rounds)
 
     def spark(self, *, with_spark: bool) -> Iterator[report.Row]:
-        """Have a log read as tables; give the rows, those that need a JVM if there is time."""
+        """Read a log as tables; return the rows, those with a JVM only in a full run."""
         directory = self._new_directory()
         yield from spark.rows(
             directory, self._sizes.readings, self._sizes.rounds, with_spark=with_spark
@@ -301,7 +301,7 @@ class Bench:
             return contest.ours(broker, messages // self._sizes.messages_divisor)
 
     def _theirs(self, contest: Contest) -> Sequence[Sample]:
-        """Return a sample of the peer, or none when it is not installed."""
+        """Return a sample of the peer, or None if it is not installed."""
         messages = contest.peer_messages // self._sizes.messages_divisor
         if contest.fixed_rate:
             return [Sample(contest.fixed_rate, 1.0, 0.0, 0.0)]
@@ -321,7 +321,7 @@ class Bench:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; return 1 when a run breaks."""
+    """Measure and print; return 1 if a run fails."""
     options = _options(arguments)
     chosen = options.only or NAMES
     signal.signal(signal.SIGTERM, _end)
@@ -348,7 +348,7 @@ def main(arguments: Sequence[str]) -> int:
             if dashboard.NAME in chosen:
                 rows += bench.dashboard()
             if spark.NAME in chosen:
-                # A JVM takes longer to start than all the rest of a quick run.
+                # Starting a JVM takes longer than the rest of a quick run.
                 rows += bench.spark(with_spark=bool(options.only) or not options.quick)
         except (BrokenRunError, OSError) as error:
             print(f"error: a run broke: {error}", file=sys.stderr)
@@ -383,7 +383,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _end(number: int, frame: object) -> NoReturn:
-    # As an exception, so that every server that was started is stopped on the way out.
+    # Raise, so that every started server is stopped on the way out.
     del frame
     sys.exit(128 + number)
 

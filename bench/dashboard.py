@@ -1,9 +1,9 @@
-"""The dashboard: how soon it is there, what a page of many topics costs, and what being open.
+"""The dashboard: the cost of a page of many topics, and of keeping it open.
 
-One broker with many topics. What a browser shows of it, and when, is in `first_page`. Pages are
-asked for with a key that sees all topics, and with one whose patterns are compared with every
-name. Publishing is measured in turn with the dashboard closed and open; open is what the page
-does then: it reads the live numbers, and now and then the overview and the list of topics.
+One broker with many topics; the load time in a browser is measured by `first_page`. Pages are
+requested with a key that may see all topics, and with one whose patterns are compared with
+every name. Publishing is measured in turn with the dashboard closed and open: an open page
+reads the live numbers, and now and then the overview and the list of topics.
 """
 
 import http.client
@@ -25,7 +25,7 @@ TOPICS: Final = 10_000
 PAGE_BAR_MS: Final = 50.0
 OPEN_BAR: Final = 0.97
 PAGES: Final = 30
-"""How often each page is asked for; the slowest of the medians counts."""
+"""Requests per page; the slowest median counts."""
 
 PATHS: Final = (
     "/api/topics",
@@ -35,11 +35,11 @@ PATHS: Final = (
     "/api/topics?sort=last",
 )
 WATCHED: Final = ("/api/overview", "/api/topics?limit=50")
-"""What the page loads again and again while it shows the topics, besides the live numbers."""
+"""What the page polls while it shows the topics, besides the live numbers."""
 
 WATCH_EVERY_S: Final = 5.0
 HTTP_S_MAX: Final = 20.0
-ALL_KEY: Final = blip.KEY.decode()
+ALL_KEY: Final = blip.KEY
 SOME_KEY: Final = "bench-key"
 CONFIG: Final = f"""\
 [[auth.keys]]
@@ -48,13 +48,13 @@ hash = "{hash_key(SOME_KEY)}"
 publish = ["jobs.*", "metrics.*", "topic-9*"]
 subscribe = ["orders.*", "alarms.*", "*.eu.*", "topic-*7"]
 """
-"""A key that sees a fifth of the topics; on the others every pattern is tried."""
+"""A key that may see a fifth of the topics; for the others every pattern is tried."""
 
 
 def rows(directory: Path, messages: int, rounds: int) -> Iterator[report.Row]:
-    """Measure, and give the rows."""
+    """Measure and return the rows."""
     with start(directory) as broker, blip.open_connection(broker) as connection:
-        blip.publish_each(connection, [b"topic-%d" % number for number in range(TOPICS)])
+        blip.publish_each(connection, [f"topic-{number}" for number in range(TOPICS)])
         slowest_ms = max(
             _page_ms(broker, path, key) for path in PATHS for key in (ALL_KEY, SOME_KEY)
         )
@@ -82,7 +82,7 @@ def rows(directory: Path, messages: int, rounds: int) -> Iterator[report.Row]:
 
 
 def start(directory: Path) -> Broker:
-    """Start a broker that knows both keys."""
+    """Start a broker with both keys."""
     directory.mkdir(parents=True)
     config = directory / "braidmq.toml"
     config.write_text(CONFIG)
@@ -102,7 +102,7 @@ def _page_ms(broker: Broker, path: str, key: str) -> float:
 
 @contextmanager
 def _dashboard(broker: Broker) -> Iterator[None]:
-    """Have somebody look at the topics."""
+    """Keep a client open that requests what the page requests."""
     over = Event()
     threads = [Thread(target=look, args=(broker, over)) for look in (_listen, _look)]
     for thread in threads:
@@ -119,7 +119,7 @@ def _listen(broker: Broker, over: Event) -> None:
     connection = connect(broker)
     numbers = get(connection, "/api/events", ALL_KEY)
     while not over.is_set():
-        numbers.readline()  # a second at the most: there is a point each second
+        numbers.readline()  # at most a second: there is one event per second
     connection.close()
 
 
@@ -134,7 +134,7 @@ def _look(broker: Broker, over: Event) -> None:
 
 
 def connect(broker: Broker) -> http.client.HTTPConnection:
-    """Return a connection to its HTTP side."""
+    """Return an HTTP connection."""
     host, _, port = broker.http.rpartition(":")
     return http.client.HTTPConnection(host, int(port), timeout=HTTP_S_MAX)
 
@@ -142,7 +142,7 @@ def connect(broker: Broker) -> http.client.HTTPConnection:
 def get(
     connection: http.client.HTTPConnection, path: str, key: str
 ) -> http.client.HTTPResponse:
-    """Return the answer, of which the body is still to be read.
+    """Send a request and return the response, with its body unread.
 
     Raises:
         BrokenRunError: It is not a good one.

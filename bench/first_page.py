@@ -1,4 +1,4 @@
-"""How soon the dashboard is there: the first page in a headless Chromium, nothing kept.
+"""Load time of the dashboard: the first page in a headless Chromium, with an empty cache.
 
 Both moments are by the browser's own clock, from the beginning of the navigation: when it has
 painted something, and when a chart has the first number from the stream.
@@ -24,7 +24,7 @@ PAINTED: Final = "first page, painted"
 LIVE: Final = "first page, with a live number"
 BAR_S: Final = 1.0
 VISITS: Final = 7
-"""How often the page is opened, each time by a browser that has kept nothing of it."""
+"""How often the page is opened, each time with an empty cache."""
 
 VISIT_S_MAX: Final = 20.0
 
@@ -43,14 +43,14 @@ _MOMENTS_MS: Final = """() => new Promise((resolve, reject) => {
 
 
 def missing() -> str:
-    """Return which program or package these rows would need, or nothing."""
+    """Return the missing program or package, or an empty string."""
     if shutil.which(PROGRAM) is None:
         return PROGRAM
     return "" if importlib.util.find_spec(DRIVER) else DRIVER
 
 
 def rows(broker: Broker) -> Iterator[report.Row]:
-    """Measure, and give the rows; without a browser they say so."""
+    """Measure and return the rows; without a browser they say so."""
     if lacked := missing():
         for name in (PAINTED, LIVE):
             yield report.absent_row(name, f"{lacked} is not installed")
@@ -79,7 +79,7 @@ def _visits(broker: Broker) -> list[tuple[float, float]]:
 
 
 def _visit(browser: "Browser", address: str) -> tuple[float, float]:
-    context = browser.new_context()  # with a cache of its own, which is empty
+    context = browser.new_context()  # with an empty cache of its own
     page = context.new_page()
     page.goto(address, wait_until="commit", timeout=VISIT_S_MAX * 1000)
     painted_ms, live_ms = page.evaluate(_MOMENTS_MS % (VISIT_S_MAX * 1000))

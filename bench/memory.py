@@ -1,8 +1,8 @@
-"""A subscription far behind: what it costs in memory, and how soon the broker is back.
+"""A subscription far behind: its cost in memory, and the time to restart.
 
-One broker, one durable subscription that never asks for anything, and a long log. Then the
-broker is killed and started again, and then stopped and started again: the first has to replay
-what came after the last snapshot, if one was due at all, the second finds all in its snapshot.
+One broker, one durable subscription that never reads, and a long log. The broker is killed and
+restarted, then stopped and restarted: the first start replays the log since the last snapshot,
+if there is one; the second finds everything in its snapshot.
 """
 
 import urllib.request
@@ -21,7 +21,7 @@ _PUBLISHED_METRIC: Final = "braidmq_wal_committed_id "
 
 @dataclass(frozen=True)
 class Restart:
-    """How long a start took: until the ready file, and the broker's own figure for recovery."""
+    """Duration of a start: until the ready file, and the broker's own figure for recovery."""
 
     ready_s: float
     recovery_s: float
@@ -29,7 +29,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class Backlog:
-    """What was found out about a log with a subscription that is far behind."""
+    """The figures of a broker with a subscription far behind."""
 
     messages: int
     grown_bytes: int
@@ -38,7 +38,7 @@ class Backlog:
 
 
 def backlog(directory: Path, messages: int) -> Backlog:
-    """Publish *messages* that nobody fetches; measure the memory, and two restarts."""
+    """Publish *messages* without consuming them; measure memory and two restarts."""
     with Broker(directory) as broker, blip.open_connection(broker) as connection:
         blip.subscribe(connection, 1)
         before = broker.rss_bytes
@@ -51,7 +51,7 @@ def backlog(directory: Path, messages: int) -> Backlog:
 
 
 def queues(directory: Path, count: int) -> int:
-    """Publish one message to each of *count* queues; return by how much memory grew."""
+    """Publish one message to each of *count* queues; return the growth of memory."""
     with Broker(directory) as broker:
         before = broker.rss_bytes
         vibe.fill_queues(broker, count)

@@ -27,7 +27,7 @@ from bench.streams import (
 
 PROGRAM: Final = "nats-server"
 AHEAD_MESSAGES: Final = 200_000
-"""Published and not yet received; well below what NATS calls a slow consumer (64 MiB)."""
+"""Published but not yet received; well below NATS's limit for slow consumers (64 MiB)."""
 
 BLOCK_MESSAGES: Final = 500
 _CONNECT: Final = b'CONNECT {"verbose":false,"pedantic":false,"lang":"bench"}\r\nPING\r\n'
@@ -47,7 +47,7 @@ _STREAM: Final = {
 
 
 def is_installed() -> bool:
-    """Say whether this machine has the server."""
+    """Return whether the server is installed."""
     return shutil.which(PROGRAM) is not None
 
 
@@ -59,7 +59,7 @@ def start(directory: Path) -> Peer:
 
 
 def publish(server: Peer, messages: int) -> Sample:
-    """JetStream: publish, until every message was acknowledged."""
+    """Publish to JetStream until every message is acknowledged."""
     with _open(server) as connection:
         _make_stream(connection)
         block = _publish_line(b" _INBOX.bench.ack") * BLOCK_MESSAGES
@@ -73,7 +73,7 @@ def publish(server: Peer, messages: int) -> Sample:
 
 
 def relay(server: Peer, messages: int) -> Sample:
-    """Core: publish on one connection, until the last message is in on another."""
+    """Relay over core NATS from one connection to another, until the last message arrives."""
     with _open(server) as publisher, _open(server) as subscriber:
         subscriber.sendall(b"SUB bench 1\r\nPING\r\n")
         read_until(subscriber, _PONG)

@@ -1,10 +1,8 @@
-"""Load over Qumbed: frames written by hand on our own QUIC transport, without a client library.
+"""Load over Qumbed: frames on our own QUIC transport, without a client library.
 
-    u32 length | JSON      big-endian, docs/protocols/qumbed.md
-
-Each function makes one run against a broker that is new and returns what it took. QUIC in
-Python costs the client as much as the broker, so that the client is often what is measured:
-the column of processor time per message is the broker's alone.
+Each function makes one run against a new broker and returns its sample. QUIC in Python costs
+the client as much as the broker, so the client is often the bottleneck: the column of CPU time
+per message is the broker's alone.
 """
 
 import asyncio
@@ -23,7 +21,7 @@ from braidmq.wire.qumbed import messages
 
 TOPIC: Final = "bench"
 PAYLOAD: Final = b"\xff" * 256
-"""Bytes that are not JSON and come without a key: opaque, and sealed for each subscriber."""
+"""Not JSON, and published without a key: opaque, and encrypted for each subscriber."""
 
 SUBSCRIBERS: Final = 10
 BLOCK_MESSAGES: Final = 100
@@ -33,7 +31,7 @@ _ERROR: Final = b'{"t":6,'
 
 
 class Peer:
-    """The client's end of one stream: counts the frames that come."""
+    """The client's end of one stream: counts the frames it receives."""
 
     def __init__(self, wire: StreamWire) -> None:
         self.wire = wire
@@ -53,12 +51,12 @@ class Peer:
                 await self._moved.wait()
 
     async def send(self, block: bytes, repeats: int) -> None:
-        """Send a block some number of times over, no faster than the peer takes it."""
+        """Send a block *repeats* times, no faster than the peer accepts it."""
         for _ in range(repeats):
             await self.until(lambda: self._is_writable)
             self.wire.write(block)
 
-    # What the transport says.
+    # What the transport calls.
 
     def receive(self, data: bytes) -> None:
         """Count whole frames."""
@@ -76,22 +74,22 @@ class Peer:
         self._moved.set()
 
     def finish_input(self) -> None:
-        """Note that the run is broken."""
+        """Mark the run as failed."""
         self.lost()
 
     def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - the transport's own word
-        """Note whether there is room."""
+        """Record whether the stream accepts data."""
         self._is_writable = writable
         self._moved.set()
 
     def lost(self) -> None:
-        """Note that the run is broken."""
+        """Mark the run as failed."""
         self.error = self.error or "the stream ended"
         self._moved.set()
 
 
 def publish(broker: Broker, count: int) -> Sample:
-    """Publish without waiting, until every message was acknowledged."""
+    """Publish without waiting, until every message is confirmed."""
 
     async def run(stack: AsyncExitStack) -> Elapsed:
         peer = await _peer(stack, broker)
@@ -104,7 +102,7 @@ def publish(broker: Broker, count: int) -> Sample:
 
 
 def publish_each_connected(broker: Broker, count: int) -> Sample:
-    """Publish each message on a connection of its own, as the original does."""
+    """Publish each message on its own connection, as the original does."""
 
     async def run(stack: AsyncExitStack) -> Elapsed:
         del stack
@@ -120,7 +118,7 @@ def publish_each_connected(broker: Broker, count: int) -> Sample:
 
 
 def fan_out(broker: Broker, count: int) -> Sample:
-    """Publish to subscribers on connections of their own; *count* is of deliveries."""
+    """Publish to subscribers, each on its own connection; *count* is that of deliveries."""
 
     async def run(stack: AsyncExitStack) -> Elapsed:
         publisher = await _peer(stack, broker)
@@ -143,7 +141,7 @@ def fan_out(broker: Broker, count: int) -> Sample:
 
 
 def idle_bytes(broker: Broker) -> float:
-    """Return what a client that is connected, subscribed and silent costs the broker."""
+    """Return the broker's memory per idle subscriber, in bytes."""
     grown = 0
 
     async def run(stack: AsyncExitStack) -> Elapsed:
@@ -156,7 +154,7 @@ def idle_bytes(broker: Broker) -> float:
             await peer.until(lambda: peer.frames == 1)
 
         clock = _Clock()
-        await subscribe()  # whatever is needed once is there now
+        await subscribe()  # one-time allocations are done now
         before = broker.rss_bytes
         for _ in range(IDLE_CLIENTS):
             await subscribe()

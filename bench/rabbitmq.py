@@ -28,7 +28,7 @@ from bench.vibe import BLOCK_MESSAGES, PAYLOAD
 
 PROGRAM: Final = "rabbitmq-server"
 _SERVER: Final = "/usr/lib/rabbitmq/bin/rabbitmq-server"
-"""The program itself; what is on the path changes to a user of its own first."""
+"""The program itself; the one on the PATH is a wrapper that switches users."""
 
 _METHOD: Final = 1
 _HEADER: Final = 2
@@ -52,17 +52,17 @@ _LIBRARIES: Final = Path("/usr/lib/rabbitmq/lib")
 
 
 def is_installed() -> bool:
-    """Say whether this machine has the server."""
+    """Return whether the server is installed."""
     return shutil.which(PROGRAM) is not None and Path(_SERVER).exists()
 
 
 def version() -> str:
-    """Return the version by the name of its directory: asked for it, the server would start."""
+    """Return the version from its directory's name: asking the server would start it."""
     return ", ".join(sorted(path.name for path in _LIBRARIES.glob("rabbitmq_server-*")))
 
 
 class RabbitMQ(Peer):
-    """A node of its own, with a name service of its own, both on loopback."""
+    """A node with its own name service, both on loopback."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class RabbitMQ(Peer):
         super().__init__(command, directory, port)
 
     def stop(self) -> None:
-        """End the node, and the name service that it has started."""
+        """Stop the node and the name service that it started."""
         super().stop()
         subprocess.run(
             ["epmd", "-port", str(self._names_port), "-kill"], check=False, capture_output=True
@@ -101,7 +101,7 @@ def start(directory: Path) -> Peer:
 
 
 class Confirms:
-    """Publisher confirms; each is for one message, or for all up to its tag."""
+    """Publisher confirms; each covers one message, or all up to its tag."""
 
     def __init__(self, goal: int) -> None:
         self.goal = goal
@@ -111,7 +111,7 @@ class Confirms:
         self._singles: set[int] = set()
 
     def receive(self, source: socket.socket) -> None:
-        """Take what the socket has now."""
+        """Read what is available."""
         data = source.recv(CHUNK_BYTES)
         if not data:
             raise BrokenRunError("the server closed the connection")
@@ -129,13 +129,13 @@ class Confirms:
         self.progress = self._up_to + len(self._singles)
 
     def verify(self) -> None:
-        """Say whether there were more than asked for."""
+        """Raise BrokenRunError if there were more than expected."""
         if self.progress != self.goal:
             raise BrokenRunError(f"{self.progress} confirms, expected {self.goal}")
 
 
 def publish(server: Peer, messages: int) -> Sample:
-    """Publish without waiting, until every message was confirmed."""
+    """Publish without waiting, until every message is confirmed."""
     with _open(server) as connection:
         requests = Requests(_publish_frames() * BLOCK_MESSAGES, messages // BLOCK_MESSAGES)
         replies = Confirms(messages)

@@ -22,7 +22,7 @@ _SENSORS: Final = 1_000
 
 
 def write(directory: Path, messages: int) -> None:
-    """Write a log of so many readings, a millisecond apart, below *directory*."""
+    """Write a log of readings, a millisecond apart, to *directory*."""
     directory.mkdir(parents=True)
     options = WalOptions(fsync="every_n:100000")
     wal = Wal.open(

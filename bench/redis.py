@@ -22,13 +22,13 @@ from bench.streams import (
 
 PROGRAM: Final = "redis-server"
 AHEAD_MESSAGES: Final = 1024
-"""Requests that are not answered yet, as many as a consumer of ours may have."""
+"""Unanswered requests, as many as our consumer may have."""
 
 BLOCK_MESSAGES: Final = 500
 
 
 def is_installed() -> bool:
-    """Say whether this machine has the server."""
+    """Return whether the server is installed."""
     return shutil.which(PROGRAM) is not None
 
 
@@ -41,7 +41,7 @@ def start(directory: Path) -> Peer:
 
 
 def read_group(server: Peer, messages: int) -> Sample:
-    """Hand out a stream's messages one by one; they are not acknowledged, which costs extra."""
+    """Read a stream's messages one by one, without acknowledging them."""
     with connect(server.address) as connection:
         _fill(connection, messages)
         request = _command(b"XREADGROUP GROUP g c COUNT 1 STREAMS bench >")

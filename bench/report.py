@@ -1,7 +1,6 @@
-"""The report: rows of figures, as a table for people and as JSON for machines.
+"""The report: rows of figures, as a table and as JSON.
 
-A bar is a goal of the design. It is printed whether it is met or not; nothing fails by it,
-because one noisy run proves neither.
+A bar is a goal of the design. Missing it fails nothing, because one noisy run proves nothing.
 """
 
 import json
@@ -24,7 +23,7 @@ US_PER_S: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; what was not measured is None."""
+    """One line of the table; None if not measured."""
 
     name: str
     value: str
@@ -48,7 +47,7 @@ def rate_row(
     peer_samples: Sequence[Sample],
     bar: float | None,
 ) -> Row:
-    """Return a row of medians; the ratio is the median of the ratios within each round."""
+    """Return a row of medians; the ratio is the median of the ratios of the rounds."""
     rate = statistics.median(sample.rate for sample in samples)
     ratio = peer_rate = None
     peer = peer_name
@@ -84,7 +83,7 @@ def time_row(
     peer_samples: Sequence[float],
     bar: float | None,
 ) -> Row:
-    """Return a row of median seconds; the ratio says how many times less than the peer's."""
+    """Return a row of median seconds; the ratio is the peer's time over ours."""
     pairs = zip(samples, peer_samples, strict=True)
     ratio = statistics.median(theirs / ours for ours, theirs in pairs)
     return Row(
@@ -102,7 +101,7 @@ def time_row(
 def amount_row(
     name: str, amount: float, unit: str, *, bar: float | None, note: str = ""
 ) -> Row:
-    """Return a row about an amount that should stay below its bar, if it has one."""
+    """Return a row for an amount that should stay below its bar, if there is one."""
     return Row(
         name=name,
         value=f"{amount:,.2f} {unit}",
@@ -115,7 +114,7 @@ def amount_row(
 
 
 def absent_row(name: str, why: str) -> Row:
-    """Return a row that could not be measured here, and why."""
+    """Return a row that could not be measured, with the reason."""
     return Row(name=name, value="", peer=why)
 
 
@@ -135,13 +134,13 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def write_json(path: Path, facts: dict[str, str], rows: Sequence[Row]) -> None:
-    """Write everything that is known, for a machine."""
+    """Write all figures as JSON."""
     content = {"machine": facts, "rows": [asdict(row) for row in rows]}
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def machine(directory: Path, peers: Mapping[str, str]) -> dict[str, str]:
-    """Return the facts without which the figures say little; *peers* are programs' versions."""
+    """Return the facts needed to read the figures; *peers* are programs' versions."""
     facts = {
         "cores": str(os.cpu_count()),
         "processor": _processor(),
@@ -154,7 +153,7 @@ def machine(directory: Path, peers: Mapping[str, str]) -> dict[str, str]:
 
 
 def version_of(program: str) -> str:
-    """Return what a program says about itself."""
+    """Return the version that a program prints."""
     found = subprocess.run([program, "--version"], capture_output=True, check=True)
     return found.stdout.decode().strip()
 

@@ -1,7 +1,7 @@
 """Servers under load: each its own process, on loopback, in a directory of its own.
 
-They are stopped by the handle that started them, whatever happens in between. What is sent to
-them is not known here.
+Each is stopped by the handle that started it, whatever happens in between. The load itself is
+defined elsewhere.
 """
 
 import json
@@ -24,10 +24,10 @@ from bench.streams import BrokenRunError, Elapsed, Sample
 
 HOST: Final = "127.0.0.1"
 START_S_MAX: Final = 60.0
-"""A server that does not answer by then has failed; recovery of a long log counts as start."""
+"""Time to answer, including the recovery of a long log; later, the start has failed."""
 
 STOP_S_MAX: Final = 30.0
-"""A server that does not end by then is killed."""
+"""A server that takes longer to stop is killed."""
 
 LOOK_AGAIN_S: Final = 0.002
 LOG_LINES_SHOWN: Final = 5
@@ -66,30 +66,30 @@ class Server:
 
     @property
     def rss_bytes(self) -> int:
-        """The memory that is resident now."""
+        """Resident memory in bytes."""
         return int(psutil.Process(self._process.pid).memory_info().rss)
 
     @property
     def cpu_s(self) -> float:
-        """The processor time used so far, all threads together."""
+        """CPU time of all threads so far."""
         times = psutil.Process(self._process.pid).cpu_times()
         return float(times.user + times.system)
 
     def measure(self, messages: int, run: Callable[[], Elapsed]) -> Sample:
-        """Return what *run* took, with the processor time that this process spent on it."""
+        """Return the sample of *run*, with the CPU time of this server."""
         before = self.cpu_s
         elapsed = run()
         return Sample(messages, elapsed.seconds, self.cpu_s - before, elapsed.cpu_s)
 
     def check(self) -> None:
-        """Raise BrokenRunError when the process has ended."""
+        """Raise BrokenRunError if the process has ended."""
         if self._process.poll() is not None:
             lines = self._log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
             told = "\n".join(lines)
             raise BrokenRunError(f"{self._process.args!r} ended: {told}")
 
     def stop(self) -> None:
-        """Ask the process to end and wait until it has."""
+        """Stop the process and wait for it."""
         self._process.terminate()
         try:
             self._process.wait(STOP_S_MAX)
@@ -97,13 +97,13 @@ class Server:
             self.kill()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
 
 class Broker(Server):
-    """A BraidMQ daemon that has answered; *package* is the program's copy to run, if any."""
+    """A running BraidMQ daemon; *package* is the copy of the program to run, if any."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Broker(Server):
 
 
 class Peer(Server):
-    """Somebody else's server that listens on a port of our choice."""
+    """Another product's server, on a port of our choice."""
 
     def __init__(self, command: Sequence[str], directory: Path, port: int) -> None:
         super().__init__(command, directory)
@@ -154,14 +154,14 @@ class Peer(Server):
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on at this moment."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
 def interpreted_package(directory: Path) -> Path:
-    """Copy the package without its compiled modules; return what PYTHONPATH must name."""
+    """Copy the package without its compiled modules; return the entry for PYTHONPATH."""
     source = Path(braidmq.__file__).parent
     without = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
     shutil.copytree(source, directory / source.name, ignore=without)

@@ -1,8 +1,8 @@
 """The log read by Spark, beside Spark's own Parquet with the same rows; and read without Spark.
 
-Spark runs in a process of its own, `python -m bench.spark`, whose JVM ends with it: it prints
-what it has measured as JSON. All contestants of a round run one after the other in one session
-with two cores. Everything is read from the same log; see `bench.readings`.
+Spark runs in its own process, `python -m bench.spark`, whose JVM ends with it; it prints its
+figures as JSON. All tasks of a round run one after the other in one session with two cores.
+Everything is read from the same log; see `bench.readings`.
 """
 
 import json
@@ -26,7 +26,7 @@ from bench.streams import BrokenRunError, Sample
 from braidmq import columnar
 from braidmq.columnar.loss import Losses
 from braidmq.columnar.segments.segments import MappedFile
-from braidmq.columnar.segments.views import View
+from braidmq.columnar.segments.views import DurableView
 from braidmq.columnar.selection import Selection
 from braidmq.spark.runtime.java import JAVA_MIN, find_java
 from braidmq.spark.runtime.workers import HOLD_BYTES_MAX
@@ -44,13 +44,13 @@ CONFIG: Final = {
     "spark.sql.session.timeZone": "UTC",
 }
 WARM_UPS: Final = 2
-"""Rounds before those that count, if these are several: the JVM compiles what is used often."""
+"""Warm-up rounds, if several are measured: the JVM compiles what is used often."""
 
 WARM_UP_S: Final = 2.0
-"""In these rounds everything runs for so long, however short it is."""
+"""Each task runs for at least this long in a warm-up round."""
 
 SHORT_RUNS: Final = 9
-"""What takes hundredths of a second is done so often in a round, and its median counts."""
+"""Runs per round of tasks that take hundredths of a second; their median counts."""
 
 CONTESTANTS: Final = (
     "source",
@@ -63,14 +63,14 @@ CONTESTANTS: Final = (
     "archive",
     "copy",
 )
-"""What is run in each round, in this order: methods of `Contestants`."""
+"""Tasks of a round, in this order: methods of `Contestants`."""
 
 SHORT: Final = frozenset({"topic", "nothing"})
-"""Those that take hundredths of a second."""
+"""Tasks that take hundredths of a second."""
 
 SPARK_S_MAX: Final = 3_600.0
 FEW: Final = 5
-"""Memory is compared between all messages and this part of them."""
+"""Memory is compared between all messages and this share of them."""
 
 SOURCE_BAR: Final = 0.6
 TYPED_BAR: Final = 4.0
@@ -87,7 +87,7 @@ _TYPED_SCHEMA: Final = f"{_JSON_SCHEMA}, _error string"
 def rows(
     directory: Path, messages: int, rounds: int, *, with_spark: bool
 ) -> Iterator[report.Row]:
-    """Write a log, have it read, and give the rows; without Spark only the first of them."""
+    """Write a log, read it, and return the rows; without Spark only the first of them."""
     log = directory / "log"
     readings.write(log, messages)
     yield from _one_topic(log, rounds)
@@ -127,7 +127,7 @@ def _one_topic(log: Path, rounds: int) -> Iterator[report.Row]:
 
 def _places(log: Path) -> list[tuple[Path, NDArray[np.int64]]]:
     """Return where the payloads of the one topic are, by the files that have them."""
-    view = View(log)
+    view = DurableView(log)
     wanted = Selection([readings.ONE_TOPIC])
     losses = Losses(str(log), fail=True)
     found = []
@@ -139,7 +139,7 @@ def _places(log: Path) -> list[tuple[Path, NDArray[np.int64]]]:
 
 
 def _touch(places: list[tuple[Path, NDArray[np.int64]]]) -> None:
-    """Map the files and read a byte at each place: what no reader of the topic can spare."""
+    """Map the files and read a byte at each position: the least any reader must do."""
     for path, at in places:
         np.frombuffer(MappedFile(path).buffer, np.uint8)[at].sum()
 
@@ -161,7 +161,7 @@ def _warm_up(run: Callable[[], object]) -> None:
 
 
 def _measured(directory: Path, messages: int, rounds: int) -> dict[str, Any]:
-    """Return what the other process prints."""
+    """Return the output of the other process."""
     command = [sys.executable, "-m", "bench.spark", str(directory), str(messages), str(rounds)]
     log = directory / "spark.log"
     with log.open("wb") as errors:
@@ -224,7 +224,7 @@ class Processes:
         self._java = next(child for child in children if "java" in child.name())
 
     def cpu_s(self) -> float:
-        """Return the processor time of all of them so far, those that have ended included."""
+        """Return the CPU time of all of them so far, including those that have ended."""
         spent = self._java.cpu_times()
         total = spent.user + spent.system + spent.children_user + spent.children_system
         for child in self._java.children(recursive=True):
@@ -236,7 +236,7 @@ class Processes:
         return float(total)
 
     def worker_bytes(self, name: str) -> int:
-        """Return what the system counts as *name*, of the Python process with the most of it.
+        """Return the largest value of *name* in /proc among the Python processes.
 
         VmHWM is the most that a process ever had resident, RssAnon what is its own now, and
         RssFile what it has mapped of files and touched.
@@ -248,13 +248,13 @@ class Processes:
             except OSError:
                 continue
             for line in text.splitlines():
-                if line.startswith(name):  # not there when the process has just ended
+                if line.startswith(name):  # missing if the process has just ended
                     found = max(found, int(line.split()[1]) * KIB)
         return found
 
 
 class Contestants:
-    """Everything that reads or writes in the session, each a function without arguments."""
+    """The tasks of the session, each a method without arguments."""
 
     def __init__(self, spark: "SparkSession", directory: Path) -> None:
         self._spark = spark
@@ -263,7 +263,7 @@ class Contestants:
         self._out = directory / "out"
 
     def prepare(self, messages: int) -> None:
-        """Let Spark write the rows as Parquet, as it does by itself, and count both."""
+        """Write the rows as Parquet with Spark's defaults, and count both."""
         self._source().write.parquet(self._parquet)
         counts = [self._source().count(), self._spark.read.parquet(self._parquet).count()]
         if counts != [messages, messages]:
@@ -320,7 +320,7 @@ class Contestants:
         archive(plan, lambda _: None)
 
     def copy(self) -> None:
-        """Write the Parquet as Parquet into the same directories, as Spark does by itself."""
+        """Write the Parquet to the same directories with Spark's defaults."""
         from braidmq.spark.pipelines.archive import DAY, with_day  # noqa: PLC0415 - as above
 
         frame = with_day(self._spark.read.parquet(self._parquet))
@@ -329,7 +329,7 @@ class Contestants:
 
     def _new_out(self) -> Path:
         shutil.rmtree(self._out, ignore_errors=True)
-        os.sync()  # nobody has to wait for what another has left to be written
+        os.sync()  # no task waits for what another left to be written
         return self._out
 
 
@@ -349,7 +349,7 @@ def _measure(directory: Path, messages: int, rounds: int) -> dict[str, Any]:
     contestants.source()
     memory["many_bytes"] = processes.worker_bytes("VmHWM")
     contestants.prepare(messages)
-    for _ in range(SHORT_RUNS):  # each worker is used once at least
+    for _ in range(SHORT_RUNS):  # use each worker at least once
         contestants.topic()
     memory["mapped_bytes"] = processes.worker_bytes("RssFile")
     memory["own_bytes"] = processes.worker_bytes("RssAnon")
@@ -370,7 +370,7 @@ def _measure(directory: Path, messages: int, rounds: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure in this process and print what was found as a line of JSON."""
+    """Measure in this process and print the figures as a line of JSON."""
     directory, messages, rounds = arguments
     found = _measure(Path(directory), int(messages), int(rounds))
     print(json.dumps(found))

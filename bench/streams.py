@@ -1,7 +1,7 @@
 """Streams: prebuilt requests in, replies out, and the time between the two.
 
-The client must never be what is measured: requests are built before the clock starts, replies
-go into memory that has been touched before, and what they say is judged after it stops.
+The client must not be the bottleneck: requests are built before the clock starts, replies go
+into memory that has been touched before, and they are checked after it stops.
 """
 
 import select
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 CHUNK_BYTES: Final = 256 * 1024
-"""What one call on a socket sends or receives at most."""
+"""Maximum bytes per call on a socket."""
 
 SILENCE_S_MAX: Final = 20.0
-"""A run in which nothing moves for so long is broken."""
+"""A run without any progress for this long has failed."""
 
 RUN_S_MAX: Final = 300.0
-"""A run that takes longer is broken, however it moves."""
+"""A run that takes longer has failed, whatever its progress."""
 
 
 class BrokenRunError(Exception):
-    """A run did not do what it measures; its figures would mean nothing."""
+    """A run failed in a way that makes its figures meaningless."""
 
 
 @dataclass(frozen=True)
 class Elapsed:
-    """What the client saw of a run: the time, and the processor time it used itself."""
+    """The time of a run, and the CPU time of the client."""
 
     seconds: float
     cpu_s: float
@@ -35,7 +35,7 @@ class Elapsed:
 
 @dataclass(frozen=True)
 class Sample:
-    """One run: how many messages, how long, and the processor time of both sides."""
+    """One run: number of messages, time, and CPU time of both sides."""
 
     messages: int
     seconds: float
@@ -49,20 +49,20 @@ class Sample:
 
 
 class Replies(Protocol):
-    """What comes back on a socket; `progress` grows to `goal`."""
+    """The replies on a socket; `progress` grows to `goal`."""
 
     goal: int
     progress: int
 
     def receive(self, source: socket.socket) -> None:
-        """Take what the socket has now."""
+        """Read what is available."""
 
     def verify(self) -> None:
-        """Raise BrokenRunError when the replies are not what they should be."""
+        """Raise BrokenRunError if the replies are wrong."""
 
 
 class ExpectedReplies:
-    """Replies whose every byte is known beforehand; progress is counted in bytes."""
+    """Replies whose every byte is known in advance; progress is in bytes."""
 
     def __init__(self, expected: bytes) -> None:
         self._expected = expected
@@ -72,7 +72,7 @@ class ExpectedReplies:
         self.progress = 0
 
     def receive(self, source: socket.socket) -> None:
-        """Take what the socket has now."""
+        """Read what is available."""
         count = source.recv_into(self._view[self.progress : self.progress + CHUNK_BYTES])
         _check_open(count)
         self.progress += count
@@ -87,7 +87,7 @@ class ExpectedReplies:
 
 
 class CountedReplies:
-    """Replies of which each holds a mark exactly once; progress is counted in marks."""
+    """Replies that each contain a mark exactly once; progress is in marks."""
 
     def __init__(self, mark: bytes, goal: int) -> None:
         self._mark = mark
@@ -98,23 +98,23 @@ class CountedReplies:
         self.progress = 0
 
     def receive(self, source: socket.socket) -> None:
-        """Take what the socket has now."""
+        """Read what is available."""
         count = source.recv_into(self._view[self._kept :])
         _check_open(count)
         end = self._kept + count
         self.progress += self._buffer.count(self._mark, 0, end)
-        # Shorter than a mark by one: no mark can be counted twice.
+        # One byte less than a mark: no mark can be counted twice.
         self._kept = min(end, len(self._mark) - 1)
         self._view[: self._kept] = self._view[end - self._kept : end]
 
     def verify(self) -> None:
-        """Say whether there were more than asked for."""
+        """Raise BrokenRunError if there were more than expected."""
         if self.progress > self.goal:
             raise BrokenRunError(f"{self.progress} replies, expected {self.goal}")
 
 
 class Requests:
-    """A block of bytes that is sent some number of times over."""
+    """A block of bytes that is sent a number of times."""
 
     def __init__(self, block: bytes, repeats: int = 1) -> None:
         self._block = memoryview(block)
@@ -122,13 +122,13 @@ class Requests:
         self.sent = 0
 
     def send(self, target: socket.socket, limit: int) -> None:
-        """Send what the socket takes now, in total not more than *limit* bytes."""
+        """Send what the socket accepts, at most *limit* bytes in total."""
         at = self.sent % len(self._block)
         self.sent += target.send(self._block[at : at + min(CHUNK_BYTES, limit - self.sent)])
 
 
 def connect(address: str) -> socket.socket:
-    """Return a connected socket that waits a bounded time."""
+    """Return a connected socket with a timeout."""
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=SILENCE_S_MAX)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -136,7 +136,7 @@ def connect(address: str) -> socket.socket:
 
 
 def read_until(source: socket.socket, end: bytes) -> bytes:
-    """Return what arrives, up to and with the first *end*, which comes last."""
+    """Return what arrives up to and including *end*, which must come last."""
     data = b""
     while not data.endswith(end):
         piece = source.recv(CHUNK_BYTES)

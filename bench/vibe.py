@@ -1,8 +1,6 @@
-"""Load over Vibe: frames of dialect 1.1 written by hand, so that no client library is measured.
+"""Load over Vibe 1.1: frames are built before the clock starts, so that no client is measured.
 
-    u32 length | u8 flags | body      big-endian, docs/protocols/vibe.md
-
-Each function makes one run against a broker that is new and returns what it took.
+Each function makes one run against a new broker and returns its sample.
 """
 
 import select
@@ -23,10 +21,12 @@ from bench.streams import (
     exchange,
     read_exactly,
 )
+from braidmq.wire.vibe import frames
+from braidmq.wire.vibe import messages as wire
 
 QUEUE: Final = "bench"
 PAYLOAD: Final = b'"' + b"x" * 126 + b'"'
-"""128 bytes of JSON: what the original's own load test sends."""
+"""128 bytes of JSON, as the original's own load test sends."""
 
 PUBLISHERS: Final = 4
 SUBSCRIBERS: Final = 2
@@ -34,13 +34,6 @@ PREFETCH: Final = 1000
 BLOCK_MESSAGES: Final = 500
 QUEUES_BLOCK: Final = 1000
 
-_CONNECT: Final = 0
-_CONNECT_ACK: Final = 1
-_PUBLISH: Final = 20
-_PUBLISH_ACK: Final = 21
-_SUBSCRIBE: Final = 22
-_SUBSCRIBE_ACK: Final = 23
-_ACK: Final = 30
 _ID: Final = "m"
 
 
@@ -52,29 +45,26 @@ def frame(
     headers: dict[str, str] | None = None,
 ) -> bytes:
     """Return one frame."""
-    given = headers or {}
-    body = bytes([1, kind]) + _text(message_id) + _text(queue)
-    body += len(payload).to_bytes(4, "big") + payload + len(given).to_bytes(2, "big")
-    for key, value in given.items():
-        body += _text(key) + _text(value)
-    return len(body).to_bytes(4, "big") + b"\0" + body
+    body = wire.write_body(kind, message_id, queue, payload, headers, with_errors=False)
+    return frames.encode(frames.DIALECT_1_1, body)
 
 
 def open_connection(broker: Broker) -> socket.socket:
-    """Return a connection that has been let in."""
+    """Return an authenticated connection."""
     connection = connect(broker.vibe)
-    connection.sendall(frame(_CONNECT, "c", headers={"authToken": "dev-key"}))
+    connection.sendall(frame(wire.CONNECT, "c", headers={"authToken": "dev-key"}))
     reply = _read_frame(connection)
-    if reply[1] != _CONNECT_ACK:
+    if reply[1] != wire.CONNECT_ACK:
         raise BrokenRunError(f"Connect was answered with {reply!r}")
     return connection
 
 
 def publish(broker: Broker, messages: int) -> Sample:
-    """Publish without waiting, until every message was acknowledged."""
+    """Publish without waiting, until every message is confirmed."""
     with open_connection(broker) as connection:
         requests = Requests(
-            frame(_PUBLISH, _ID, QUEUE, PAYLOAD) * BLOCK_MESSAGES, messages // BLOCK_MESSAGES
+            frame(wire.PUBLISH, _ID, QUEUE, PAYLOAD) * BLOCK_MESSAGES,
+            messages // BLOCK_MESSAGES,
         )
         replies = ExpectedReplies(_publish_ack(QUEUE) * messages)
         sample = broker.measure(
@@ -85,7 +75,7 @@ def publish(broker: Broker, messages: int) -> Sample:
 
 
 def load(broker: Broker, messages: int) -> Sample:
-    """Run the original's load test: publishers that await each reply, and subscribers."""
+    """Run the original's load test: publishers that wait for each reply, and subscribers."""
     subscribers = [_subscriber(broker) for _ in range(SUBSCRIBERS)]
     publishers = [open_connection(broker) for _ in range(PUBLISHERS)]
     try:
@@ -96,11 +86,11 @@ def load(broker: Broker, messages: int) -> Sample:
 
 
 def fill_queues(broker: Broker, count: int) -> None:
-    """Publish one message to each of *count* queues, and wait until all are safe."""
+    """Publish one message to each of *count* queues, and wait until all are durable."""
     with open_connection(broker) as connection:
         for first in range(0, count, QUEUES_BLOCK):
             names = [f"queue-{n}" for n in range(first, min(first + QUEUES_BLOCK, count))]
-            requests = Requests(b"".join(frame(_PUBLISH, _ID, n, PAYLOAD) for n in names))
+            requests = Requests(b"".join(frame(wire.PUBLISH, _ID, n, PAYLOAD) for n in names))
             replies = ExpectedReplies(b"".join(_publish_ack(n) for n in names))
             exchange(requests, connection, replies, connection)
             replies.verify()
@@ -109,9 +99,9 @@ def fill_queues(broker: Broker, count: int) -> None:
 def _load(
     publishers: list[socket.socket], subscribers: list[socket.socket], messages: int
 ) -> Elapsed:
-    request = frame(_PUBLISH, _ID, QUEUE, PAYLOAD)
+    request = frame(wire.PUBLISH, _ID, QUEUE, PAYLOAD)
     answer_bytes = len(_publish_ack(QUEUE))
-    acknowledgement = frame(_ACK, _ID)
+    acknowledgement = frame(wire.ACK, _ID)
     deliver_bytes = 0
     held = dict.fromkeys((*publishers, *subscribers), 0)  # bytes of frames not yet whole
     sent = answered = delivered = 0
@@ -135,7 +125,7 @@ def _load(
                     source.sendall(request)
                     sent += 1
                 continue
-            # Every Deliver is as long as the first: only the times in them differ.
+            # Every Deliver has the same length: only the times in them differ.
             deliver_bytes = deliver_bytes or 5 + int.from_bytes(data[:4], "big")
             count, held[source] = divmod(held[source], deliver_bytes)
             delivered += count
@@ -146,23 +136,18 @@ def _load(
 def _subscriber(broker: Broker) -> socket.socket:
     connection = open_connection(broker)
     connection.sendall(
-        frame(_SUBSCRIBE, "s", QUEUE, headers={"prefetch": str(PREFETCH)}),
+        frame(wire.SUBSCRIBE, "s", QUEUE, headers={"prefetch": str(PREFETCH)}),
     )
     reply = _read_frame(connection)
-    if reply[1] != _SUBSCRIBE_ACK:
+    if reply[1] != wire.SUBSCRIBE_ACK:
         raise BrokenRunError(f"Subscribe was answered with {reply!r}")
     return connection
 
 
 def _publish_ack(queue: str) -> bytes:
-    return frame(_PUBLISH_ACK, _ID, queue, headers={"messageId": _ID, "queueName": queue})
+    return frame(wire.PUBLISH_ACK, _ID, queue, headers={"messageId": _ID, "queueName": queue})
 
 
 def _read_frame(source: socket.socket) -> bytes:
     head = read_exactly(source, 5)
     return read_exactly(source, int.from_bytes(head[:4], "big"))
-
-
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    return len(raw).to_bytes(2, "big") + raw

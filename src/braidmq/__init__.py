@@ -1,12 +1,12 @@
 """BraidMQ: one durable message broker that speaks three wire protocols over one log.
 
-What stands here is the client library; the broker itself is started with `braidmq serve`.
+This package is the client library; `braidmq serve` starts the broker itself.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what is used is loaded when it is: Spark's workers start by the dozen
+if TYPE_CHECKING:  # at run time names load on first use: Spark starts many short workers
     from braidmq import sync
     from braidmq.base.errors import BraidError
     from braidmq.client import (
@@ -80,10 +80,10 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # to a type checker a name that is not above is a mistake
+if not TYPE_CHECKING:  # so that a type checker reports names that are not listed above
 
-    def __getattr__(name: str) -> Any:  # noqa: ANN401 - each has its type above
-        """Return what is asked for, from where it is."""
+    def __getattr__(name: str) -> Any:  # noqa: ANN401 - the types are above
+        """Import a public name when it is first used."""
         if name == "__version__":
             return import_module("importlib.metadata").version("braidmq")
         if name not in __all__:
@@ -95,5 +95,5 @@ if not TYPE_CHECKING:  # to a type checker a name that is not above is a mistake
 
 
 def __dir__() -> list[str]:
-    """Return the names that there are."""
+    """Return the public names, loaded or not."""
     return sorted({*globals(), *__all__, "__version__"})

@@ -1,4 +1,4 @@
-"""The blocking facade over the client library; `braidmq.client.sync` says how it is used."""
+"""The blocking client; see `braidmq.client.sync` for how to use it."""
 
 from braidmq.client.sync import Client, Message, Subscription, connect
 

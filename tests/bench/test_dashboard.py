@@ -58,7 +58,7 @@ def test_the_key_that_sees_some_sees_a_fifth(tmp_path: Path) -> None:
         dashboard.start(tmp_path / "run") as broker,
         blip.open_connection(broker) as connection,
     ):
-        blip.publish_each(connection, [b"topic-%d" % number for number in range(1_000)])
+        blip.publish_each(connection, [f"topic-{number}" for number in range(1_000)])
         web = dashboard.connect(broker)
         totals = [
             json.loads(dashboard.get(web, "/api/topics", key).read())["total"]

@@ -86,7 +86,7 @@ MUTANTS: Final = (
         "acknowledgements are not written",
         (
             "broker/delivery/effects.py",
-            "    if piece:\n        pieces.append(piece)\n",
+            "    if batch:\n        batches.append(batch)\n",
             "",
         ),
     ),

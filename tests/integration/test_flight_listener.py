@@ -151,7 +151,7 @@ async def test_the_address_is_in_the_ready_file_and_in_the_data_directory(
 
         assert 69 == code
         told = f"error: flight: cannot listen on {address}: Address already in use; "
-        assert told + "--flight HOST:PORT chooses another, --flight off none" == line
+        assert told + "choose another with --flight HOST:PORT, or pass --flight off" == line
 
 
 async def test_without_pyarrow_who_asks_for_flight_is_refused(tmp_path: Path) -> None:

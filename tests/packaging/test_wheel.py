@@ -53,7 +53,7 @@ for log in (columnar.open_log("data"), far):
 """
 OF_AN_EXTRA: Final = ("numpy", "opentelemetry", "py4j", "pyarrow", "pyspark")
 WITH_AN_EXTRA: Final = (
-    "braidmq.cli.demo.tables",
+    "braidmq.cli.demo.spark",
     "braidmq.columnar",
     "braidmq.server.flight",
     "braidmq.server.sink",

@@ -44,7 +44,7 @@ def eventful_seed() -> int:
         if (
             {DELETED, PURGED, REPEATED, REPLAYING, RETURN} <= noted
             and len(modes) == 3
-            and min(stats.redelivered, stats.dead_lettered, stats.expired, stats.purged)
+            and min(stats.redelivered, stats.dead_lettered, stats.expired, stats.dropped.purged)
             and min(stats.duplicates, len(world.wal.segments()) - 1)
         ):
             return seed

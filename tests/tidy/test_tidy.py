@@ -31,8 +31,9 @@ MEANINGLESS_NAMES: Final = frozenset(
 
 # Made by tools, or not ours to word.
 UNREAD_DIRECTORIES: Final = frozenset(
-    {".git", ".hypothesis", ".venv", "__pycache__", "build", "data", "dist", "node_modules"}
+    {".git", ".hypothesis", ".venv", "__pycache__", "build", "dist", "node_modules"}
 )
+UNREAD_PATHS: Final = frozenset({"data", "tests/data"})  # what a broker has written
 TEXT_SUFFIXES: Final = frozenset(
     {"", ".cfg", ".css", ".html", ".js", ".json", ".lock", ".md", ".py", ".sh", ".toml"}
     | {".service", ".svg", ".txt", ".yaml", ".yml"}
@@ -261,7 +262,9 @@ def _tree() -> Iterator[File]:
         names[:] = [
             name
             for name in names
-            if name not in UNREAD_DIRECTORIES and not name.endswith(("_cache", ".egg-info"))
+            if name not in UNREAD_DIRECTORIES
+            and not name.endswith(("_cache", ".egg-info"))
+            and Path(directory, name).relative_to(ROOT).as_posix() not in UNREAD_PATHS
         ]
         for name in files:
             path = Path(directory, name)

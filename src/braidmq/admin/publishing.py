@@ -123,29 +123,24 @@ class Publishing:
                 may be stored nevertheless.
         """
         engine = running(self._find_engine())
-        place = engine.broker.topics.get(topic)
-        if place is None:
+        found = engine.broker.topics.get(topic)
+        if found is None:
             raise UnavailableError("too many topics")
-        message = Message(place, qos, broker_body_of(place, payload))
+        message = Message(found, qos, broker_body_of(found, payload))
         message.origin = ORIGIN_HTTP
         message.priority = priority
-        # A forged header of the broker's own would survive a restart as if it were ours.
         kept = {key: value for key, value in headers.items() if not blocks.is_brokers(key)}
         message.headers = blocks.encode(kept)
         given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""))
-        if given == 0:
-            engine.end_turn()
-            return None
-        await engine.waiters.committed(given)
-        return given
+        return await _told(engine, given)
 
 
 async def _admitted(engine: Engine, message: Message, dedup_id: str) -> int:
-    """Wait for room, store the message or its dead letter, and return the id.
+    """Wait for room, store the message or its dead letter, and return the id that it has.
 
     Raises:
         QueueFullError: The queue is full.
-        UnavailableError: The broker cannot store it now.
+        UnavailableError: The broker cannot accept it now.
     """
     broker = engine.broker
     loop = asyncio.get_running_loop()
@@ -160,15 +155,34 @@ async def _admitted(engine: Engine, message: Message, dedup_id: str) -> int:
             raise UnavailableError(broker.admission.reason)
         if verdict == admission.FULL:
             raise QueueFullError
-        if loop.time() >= deadline:
+        try:
+            await _room(engine, message, verdict, deadline - loop.time())
+        except (QueueFullError, UnavailableError):
             broker.admission.gave_up()
-            if verdict == admission.STARVED:
-                raise UnavailableError("the log cannot keep up; retry later")
-            raise QueueFullError
-        await engine.waiters.until(
-            lambda: not broker.admission.has_to_wait(message, dedup_id, engine.now_us()),
-            within_s=deadline - loop.time(),
-        )
+            raise
+
+
+async def _room(engine: Engine, message: Message, verdict: int, within_s: float) -> None:
+    """Wait until the admission would no longer have a publish wait.
+
+    Raises:
+        QueueFullError: The queue stayed full.
+        UnavailableError: The log stayed behind, failed, or the broker drains.
+    """
+    admits = engine.broker.admission
+    if await engine.waiters.until(lambda: not admits.must_wait(message), within_s=within_s):
+        return
+    if verdict == admission.STARVED:
+        raise UnavailableError("the log cannot keep up; retry later")
+    raise QueueFullError
+
+
+async def _told(engine: Engine, given: int) -> int | None:
+    if given == 0:
+        engine.end_turn()
+        return None
+    await engine.waiters.committed(given)
+    return given
 
 
 def publish_endpoints(find_principal: FindPrincipal, publishing: Publishing) -> list[Endpoint]:

@@ -241,6 +241,6 @@ def _is_replaying(queue: Queue) -> bool:
 
 
 def _has_read(engine: Engine, queue: Queue, reads_done: int) -> bool:
-    return engine.reads_done > reads_done or not any(
-        lane.position.reading for lane in queue.lanes
-    )
+    channels = queue.durable_channels()
+    is_reading = any(channel.position.reading for channel in channels)
+    return engine.reads_done > reads_done or not is_reading

@@ -197,12 +197,12 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     values.messages_dead_lettered = stats.dead_lettered
     dropped = {
         "expired": stats.expired,
-        "overflow": stats.dropped_overflow,
-        "retention": stats.lost_to_retention,
-        "unheard": stats.dropped_unheard,
-        "purged": stats.purged,
+        "overflow": stats.dropped.overflow,
+        "retention": stats.dropped.retention,
+        "unheard": stats.dropped.unheard,
+        "purged": stats.dropped.purged,
     }
-    for reason, count in stats.dropped.items():
+    for reason, count in stats.dropped.by_reason.items():
         dropped[reason] = dropped.get(reason, 0) + count
     values.messages_dropped = dropped
     values.acknowledgements_unknown = stats.unknown_acks

@@ -171,13 +171,13 @@ def _follower_row(follower: Follower) -> SubscriptionRow:
 def _consumer_row(queue: Queue, consumer: QueueConsumer) -> SubscriptionRow:
     peer = consumer.peer
     number = peer.number if isinstance(peer, Connection) else 0
+    # In a fan-out each consumer has a backlog of its own; otherwise they share the queue's.
     return SubscriptionRow(
         id=f"{queue.id}.{number}",
         topic=queue.topic.name,
         strand=peer.strand if isinstance(peer, Connection) else "vibe",
         principal="" if peer.principal is None else peer.principal.name,
         qos=1 if queue.policy.durable else 0,
-        # In a fan-out each consumer has a backlog of its own; otherwise they share the queue's.
         lag=queue.waiting() if consumer.view is None else lag_of(consumer.view),
         in_flight=consumer.held,
         connection=number or None,

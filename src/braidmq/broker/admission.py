@@ -120,17 +120,15 @@ class PublishAdmission:
             return self._refused()
         return STARVED if self._outgoing.bytes >= self.uncommitted_bytes_max else GO
 
-    def has_to_wait(self, message: Message, dedup_id: str, now_us: int) -> bool:
-        """Say whether `judge` would return WAIT or STARVED; counts and stores nothing."""
-        if dedup_id and self._dedup.find(message.topic.name, dedup_id, now_us) != NEW:
-            return False
+    def must_wait(self, message: Message) -> bool:
+        """Say whether `judge` would answer WAIT or STARVED now; neither counts nor stores."""
         queue = message.topic.queue
-        takes_record = needs_record(message)
+        needs = needs_record(message)
         if queue is not None:
-            verdict = self._weigh(queue, needs_record=takes_record)
+            verdict = self._weigh(queue, needs_record=needs)
         else:
-            verdict = REFUSED if takes_record and self.refusal else GO
-        if verdict == REDIRECT or (verdict == GO and takes_record):
+            verdict = REFUSED if needs and self.refusal else GO
+        if verdict == REDIRECT or (verdict == GO and needs):
             return self._outgoing.bytes >= self.uncommitted_bytes_max
         return verdict == WAIT
 

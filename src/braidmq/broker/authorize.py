@@ -1,9 +1,9 @@
-"""Who may do what: one decision, asked by every strand and every path.
+"""Authorization: who may do what, decided in one place for every strand and every path.
 
 A pattern is a name in which `*` matches any run of characters, also an empty one; nothing else
-is special, and case counts. That holds for users' grants as well: VibeMQ compares those without
-case, but a queue's name is case-sensitive here, and a permission must not reach further than
-the name it was written for. No permission is the default.
+is special, and case counts. That holds for users' grants as well: VibeMQ ignores case there,
+but a queue's name is case-sensitive here, and a permission must not reach further than the name
+it was written for. The default is no permission.
 
                    an API key                              a user
     publish        a `publish` pattern                     a grant of it
@@ -14,8 +14,8 @@ the name it was written for. No permission is the default.
                    admin                                   a grant of it
     admin          admin                                   never
 
-A principal is asked about again at every command and every delivery, and all sessions of one
-user share one: what is changed in it holds at once, everywhere.
+A principal is checked again at every command and every delivery, and all sessions of one user
+share one principal: a change to it takes effect at once, everywhere.
 """
 
 from collections.abc import Set as AbstractSet
@@ -39,10 +39,10 @@ GRANTABLE: Final = (
     QUEUE_INFO,
     LIST_QUEUES,
 )
-"""What a grant can hold, in the order of the protocol's numbers; administration it cannot."""
+"""What a grant can hold, in the order of the protocol's numbers; administration is not one."""
 
 PATTERN_CHARS_MAX: Final = 256
-"""As long as the longest queue name. Whoever grants is told, not whoever is judged by it."""
+"""As long as the longest queue name; a longer pattern is refused when it is granted."""
 
 
 class Grant:

@@ -133,10 +133,6 @@ class Broker:
         subscription.begin(given)
         return given
 
-    def attach(self, peer: Peer, subscription_id: int) -> Consumer | None:
-        """Return the peer's hold on a subscription, or None when it may have none."""
-        return self.subscriptions.attach(peer, subscription_id)
-
     def unsubscribe(self, consumer: Consumer) -> int:
         """End a subscription; return the id that must be committed for it."""
         self.stats.unsubscribed += 1

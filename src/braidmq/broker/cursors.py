@@ -1,8 +1,8 @@
-"""Cursors: how far a reader outside the broker has come in the log, by a name of its own.
+"""Cursors: how far a reader outside the broker has read the log, under a name it chose.
 
 A cursor is durable and belongs to the principal that made it. Its position is the first offset
-that its reader still needs, and moves forward only; retention waits for it. Where the reader
-began is kept as well: Spark asks for that more than once, and must hear the same each time.
+that its reader still needs, and only moves forward; retention waits for it. The initial offset
+is kept too: Spark asks for it more than once, and must get the same answer each time.
 """
 
 from typing import Final, final
@@ -12,7 +12,7 @@ from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.topics import Pending
 
 CURSORS_MAX: Final = 1_000
-"""Each of them can hold the whole log back, and is a line of the metrics."""
+"""Each can keep retention from deleting anything, and is a line of the metrics."""
 
 NAME_BYTES_MAX: Final = 255
 """A cursor's name, in UTF-8."""
@@ -24,7 +24,7 @@ REMOVED: Final = 3
 
 @final
 class Cursor:
-    """One reader's place."""
+    """One reader's position."""
 
     def __init__(self, name: str, principal: str, initial: int, position: int) -> None:
         self.name: str = name
@@ -62,7 +62,7 @@ class Cursors:
         return list(self._by_name.values())
 
     def create(self, name: str, principal: str, start: int) -> Cursor:
-        """Make a cursor at *start*; it counts once its record is committed."""
+        """Make a cursor at *start*; it is durable once its record is committed."""
         assert name not in self._by_name
         cursor = Cursor(name, principal, start, start)
         self._by_name[name] = cursor
@@ -70,7 +70,7 @@ class Cursors:
         return cursor
 
     def move(self, cursor: Cursor, offset: int) -> None:
-        """Move a cursor forward; one that has come further stays."""
+        """Move a cursor forward, never back."""
         if offset > cursor.position:
             cursor.position = offset
             self._record(cursor, MOVED)
@@ -90,7 +90,7 @@ class Cursors:
     def take_back(self, taken: list[Pending]) -> None:
         """Undo the cursors that the log refused to make; queue anew what else it refused.
 
-        A cursor that moves or goes gives room, so it may use the log's reserve.
+        Moving or removing a cursor lets retention free space, so it may use the log's reserve.
         """
         for item in taken:
             if not isinstance(item, Placed):

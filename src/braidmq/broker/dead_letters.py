@@ -40,10 +40,10 @@ def queue_for(queue: str) -> str:
 
 
 def may_come_from(letters: str, home: str, declared: str) -> bool:
-    """Say whether dead letters of *home* come to *letters*; *declared* is where it said.
+    """Say whether dead letters of *home* go to *letters*; *declared* is the name it declared.
 
-    Headers are a publisher's too: without this, whoever may publish to some dead letters could
-    have an operator send a message on to where the publisher itself must not.
+    Publishers set headers too: without this check, one that may publish to a queue of dead
+    letters could have an operator's replay send its message where it must not publish.
     """
     return letters in {declared, topic_for(home), queue_for(home)}
 
@@ -53,7 +53,7 @@ def _hashed(name: str) -> str:
 
 
 def is_dead_letter_topic(topic: str) -> bool:
-    """Say whether messages of *topic* are dead letters, which never die again."""
+    """Say whether messages of *topic* are dead letters, which are never given up on again."""
     return topic.startswith(PREFIX)
 
 
@@ -83,7 +83,7 @@ def moved(message: Message, topic: Topic, block: bytes, now_us: int) -> Message:
 def letter_of(
     message: Message, topic: Topic, *, reason: str, attempts: int, keep_id: bool, now_us: int
 ) -> Message:
-    """Return the dead letter of *message* on *topic*; *keep_id* lets it have the same name."""
+    """Return the dead letter of *message* on *topic*; *keep_id* keeps its id as a header."""
     kept = headers.decode(message.headers)
     if keep_id:
         kept.setdefault(headers.MESSAGE_ID, str(message.id))
@@ -94,7 +94,7 @@ def letter_of(
 
 
 def headers_sent_back(block: bytes) -> bytes:
-    """Return the headers of a dead letter that is sent back: nothing of its death is left."""
+    """Return the headers of a dead letter that is sent back, without those of its death."""
     kept = headers.decode(block)
     for name in (REASON_HEADER, QUEUE_HEADER, ATTEMPTS_HEADER):
         kept.pop(name, None)
@@ -104,7 +104,7 @@ def headers_sent_back(block: bytes) -> bytes:
 def record_of(
     letter: Message, *, subscription_id: int, after_id: int, message_id: int
 ) -> bytes:
-    """Return the record of a letter, which settles the message that it was made of."""
+    """Return the record of a letter, which also settles the message that it replaces."""
     stored = records.StoredMessage()
     stored.qos = letter.qos
     stored.priority = letter.priority

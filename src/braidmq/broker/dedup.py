@@ -1,4 +1,4 @@
-"""Dedup: publisher-chosen ids that were seen lately, so that a repeat is not stored again."""
+"""Dedup: message ids chosen by publishers, remembered so that a repeat is not stored again."""
 
 import hashlib
 from collections import deque
@@ -12,17 +12,17 @@ HEADER: Final = "dedupId"
 """The header that carries a publisher's own id of a message."""
 
 NEW: Final = -1
-"""What a window answers about an id that it does not know; 0 is a memory-only message."""
+"""The answer for an unknown id; 0 is the id of every memory-only message."""
 
 IDS_MAX: Final = 1_000_000
-"""Ids that are remembered, however long the window is; above it the oldest are forgotten."""
+"""Ids that are remembered at most; above it the oldest are forgotten early."""
 
 _ID_CHARACTERS_MAX: Final = 64
 """A longer id is remembered by its hash."""
 
 
 class DedupWindow:
-    """The (topic, dedup id) pairs of the last while, each with the id its message got."""
+    """The (topic, dedup id) pairs of the window, each with the id its message got."""
 
     def __init__(self, window_us: int) -> None:
         self._window_us: int = window_us
@@ -57,13 +57,13 @@ class DedupWindow:
     def forget_message(self, message: Message) -> None:
         """Take a refused message back, if its publisher gave it an id.
 
-        A row of a sink only looks so: nothing was remembered of it.
+        The headers of a sink's row are data: no id of it was remembered.
         """
         if message.headers and message.origin != ORIGIN_SPARK:
             kept = headers.decode(message.headers)
             dedup_id = kept.get(HEADER)
             if dedup_id is not None:
-                # What a full queue redirected was meant for that queue.
+                # A message that a full queue redirected is remembered under that queue.
                 self.forget(kept.get(QUEUE_HEADER, message.topic.name), dedup_id)
 
     def expire(self, now_us: int) -> None:
@@ -84,7 +84,7 @@ class DedupWindow:
     def _forget_oldest(self) -> None:
         at_us, topic, dedup_id = self._order.popleft()
         known = self._ids.get((topic, dedup_id))
-        # A message that was refused and accepted later counts from the later time.
+        # If it was refused once and accepted later, only the later entry counts.
         if known is not None and known[1] == at_us:
             del self._ids[(topic, dedup_id)]
 
@@ -92,5 +92,5 @@ class DedupWindow:
 def _short(dedup_id: str) -> str:
     if len(dedup_id) <= _ID_CHARACTERS_MAX:
         return dedup_id
-    # One character longer than any that is kept as it is: the two kinds never meet.
+    # One character longer than any id that is kept as it is, so the two never collide.
     return "#" + hashlib.sha256(dedup_id.encode()).hexdigest()

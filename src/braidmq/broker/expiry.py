@@ -1,11 +1,11 @@
-"""Expiry: when a message's time is over. Pure decisions."""
+"""Expiry: when a message expires. Pure decisions."""
 
 
 def expires_us(now_us: int, ttl_us: int) -> int:
-    """Return when a message accepted now is over; 0 means never."""
+    """Return when a message accepted now expires; 0 means never."""
     return now_us + ttl_us if ttl_us > 0 else 0
 
 
 def is_expired(message_expires_us: int, now_us: int) -> bool:
-    """Say whether a message's time is over."""
+    """Say whether a message has expired."""
     return 0 < message_expires_us <= now_us

@@ -22,18 +22,18 @@ _RECIPIENT: Final = RECIPIENT_KEY_ID.encode()
 
 @final
 class Marks:
-    """What a Qumbed publisher said of a message, besides whom it is for."""
+    """What a Qumbed publisher said of a message, besides its recipient."""
 
     def __init__(self, schema_id: str, sender_public_key: bytes, *, sealed: bool) -> None:
         self.schema_id: str = schema_id
         self.sender_public_key: bytes = sender_public_key
-        self.sealed: bool = sealed  # a box between two keys, handed on as it is
+        self.sealed: bool = sealed  # a box between two keys, delivered unopened
 
 
 def mark(
     message: Message, *, schema_id: str, recipient_key_id: bytes, sender_public_key: bytes
 ) -> None:
-    """Make *message* one of a Qumbed publisher's: its origin, its headers, whom it is for."""
+    """Set origin, headers and recipient of *message*, as a Qumbed publisher gave them."""
     said: dict[str, str] = {}
     if schema_id:
         said[SCHEMA_ID] = schema_id
@@ -54,7 +54,7 @@ def recipient_of(block: bytes) -> bytes:
 
 
 def marks_of(message: Message) -> Marks:
-    """Return what is known of a message of any strand; found out once."""
+    """Return the marks of a message of any strand; they are read once and kept."""
     marks = message.marks
     if marks is None:
         marks = _read_marks(message)
@@ -64,7 +64,7 @@ def marks_of(message: Message) -> Marks:
 
 def _read_marks(message: Message) -> Marks:
     if message.origin != ORIGIN_QUMBED or not message.headers:
-        return Marks("", b"", sealed=False)  # such headers of another strand mean nothing
+        return Marks("", b"", sealed=False)
     said = headers.decode(message.headers)
     sender_public_key = base64.b64decode(said.get(SENDER_PUBLIC_KEY, ""))
     payload = message.payload

@@ -1,4 +1,4 @@
-"""Policies: what the declaration of a queue promises. Values only; others act on them."""
+"""Policies: what was declared of a queue. Values only; delivery acts on them."""
 
 from typing import Final, final
 
@@ -59,7 +59,7 @@ def of_values(values: list[int | str | bool]) -> Policy:
 
 
 def for_dead_letters() -> Policy:
-    """Return the policy of a queue of dead letters: no bound, no end, no second death."""
+    """Return the policy of a queue of dead letters: no bound, no expiry, no attempt limit."""
     policy = Policy()
     policy.max_attempts = 0
     policy.dead_letters = False

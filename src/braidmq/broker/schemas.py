@@ -1,7 +1,7 @@
 """Schemas: what a typed topic's payloads look like, and what kind of payload bytes are.
 
-Three schemas are built in; more are added at start. A schema is JSON Schema, compiled once, and
-never fetches anything from anywhere. Sealed payloads are nobody's to look into here.
+Three schemas are built in; more are added at start. A schema is JSON Schema, compiled once; it
+never fetches anything. The broker cannot look into sealed payloads, and does not try.
 """
 
 from typing import Final
@@ -49,8 +49,8 @@ class Schemas:
         """Compile a schema and keep it; ids are given once, the built-in ones included.
 
         Raises:
-            SchemaError: The id is taken or cannot be one, or it is no JSON Schema that stands
-                by itself.
+            SchemaError: The id is taken or invalid, or it is not a self-contained JSON
+                Schema.
         """
         if not 0 < len(schema_id.encode(errors="replace")) <= SCHEMA_ID_BYTES_MAX:
             raise SchemaError(f"a schema id has 1 to {SCHEMA_ID_BYTES_MAX} bytes")

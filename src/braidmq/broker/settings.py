@@ -1,11 +1,36 @@
 """The numbers that delivery obeys, in the units the broker computes with."""
 
-from typing import Final
+from typing import Final, final
 
 US_PER_MS: Final = 1000
 US_PER_S: Final = 1_000_000
 
 
+@final
+class QueueSettings:
+    """The numbers of queues; those of messages are defaults, which a declaration overrides."""
+
+    def __init__(
+        self,
+        *,
+        ack_timeout_us: int,
+        attempts_max: int,
+        backoff_us: int,
+        backoff_max_us: int,
+        ttl_us: int,
+        window: int,
+        window_bytes: int,
+    ) -> None:
+        self.ack_timeout_us: int = ack_timeout_us
+        self.attempts_max: int = attempts_max
+        self.backoff_us: int = backoff_us
+        self.backoff_max_us: int = backoff_max_us
+        self.ttl_us: int = ttl_us
+        self.window: int = window
+        self.window_bytes: int = window_bytes
+
+
+@final
 class Settings:
     """How long, how often and how much; times are microseconds, sizes bytes."""
 
@@ -24,7 +49,7 @@ class Settings:
         queue_backoff_us: int = 2 * US_PER_S,
         queue_backoff_max_us: int = 120 * US_PER_S,
         queue_ttl_us: int = 0,
-        queue_window: int = 0,  # 0: as others
+        queue_window: int = 0,  # 0: as `window`
         queue_window_bytes: int = 0,
         lease_us: int = 86_400 * US_PER_S,
         lease_qos0_us: int = 300 * US_PER_S,
@@ -44,17 +69,19 @@ class Settings:
         self.window: int = window
         self.window_bytes: int = window_bytes
         self.dedup_window_us: int = dedup_window_us
-        self.queue_ack_timeout_us: int = queue_ack_timeout_us
-        self.queue_attempts_max: int = queue_attempts_max
-        self.queue_backoff_us: int = queue_backoff_us
-        self.queue_backoff_max_us: int = queue_backoff_max_us
-        self.queue_ttl_us: int = queue_ttl_us
-        self.queue_window: int = queue_window or window
-        self.queue_window_bytes: int = queue_window_bytes or window_bytes
+        self.queues: QueueSettings = QueueSettings(
+            ack_timeout_us=queue_ack_timeout_us,
+            attempts_max=queue_attempts_max,
+            backoff_us=queue_backoff_us,
+            backoff_max_us=queue_backoff_max_us,
+            ttl_us=queue_ttl_us,
+            window=queue_window or window,
+            window_bytes=queue_window_bytes or window_bytes,
+        )
         self.lease_us: int = lease_us
         self.lease_qos0_us: int = lease_qos0_us
         self.memory_bytes: int = memory_bytes
-        # Of followers: how long one that is away is kept, and what is for them.
+        # Followers: how long one that is away is kept, and which messages go to them.
         self.offline_us: int = offline_us
         self.qumbed_route_all: bool = qumbed_route_all
         self.qumbed_gateway_off: bool = qumbed_gateway_off

@@ -67,7 +67,7 @@ class Intent:
         self.rows: int = self._ends[-1] if stages else 0
         self.appended: int = 0  # rows that have their records
 
-    def place(self, row: int) -> tuple[bytes, int]:
+    def locate(self, row: int) -> tuple[bytes, int]:
         """Return the stage that has a row of the batch, and the row's number in it."""
         assert row < self.rows
         at = bisect_right(self._ends, row)

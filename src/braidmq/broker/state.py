@@ -1,8 +1,7 @@
-"""State: the broker as bytes, and the broker made again from them and the records behind them.
+"""State: the broker as a snapshot, and the broker restored from one and the records behind it.
 
-A snapshot says what all records up to its id amount to. It is taken between two turns and
-counts only once that id is committed; the records that are still on their way then are part
-of it.
+A snapshot holds what all records up to its id amount to, those included that are still on their
+way to the log. It is taken between two turns, and must not be used before that id is committed.
 
     recovery = restore(newest snapshot), replay(each record after it), recovered(...)
 """
@@ -27,12 +26,13 @@ from braidmq.broker.sinks import Intent
 from braidmq.broker.topics import Message
 
 _VERSION: Final = 4
-_VERSIONS_READ: Final = (2, 3, 4)  # in 2 nobody follows; up to 3 there are no cursors and sinks
+_VERSIONS_READ: Final = (2, 3, 4)  # 2 has no followers; 2 and 3 have no cursors and sinks
 
 
 def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
     """Return the last id that the snapshot covers, and the snapshot."""
-    last_id = broker.full_barrier()  # progress in both, record and snapshot, would count twice
+    # Progress in a record behind the snapshot would count twice: all of it is recorded first.
+    last_id = broker.full_barrier()
     topics = {topic.name: [topic.last_id, topic.message_count] for topic in broker.topics.all()}
     subscriptions = [s for s in broker.subscriptions.by_id.values() if s.qos == 1]
     pending: dict[int, int] = {}  # messages that are not committed, by lane or ledger
@@ -170,7 +170,7 @@ def _subscription_row(subscription: Subscription, committed_id: int, now_us: int
 
 
 def _attempts_of(channel: Channel) -> dict[int, int]:
-    # What was handed out counts as one attempt unless something else is said.
+    # Up to `handed_id`, a message that is not listed here has had one attempt.
     attempts = dict(channel.position.known_attempts)
     for entry in channel.in_flight.all():
         if entry.attempts != 1:
@@ -218,8 +218,8 @@ def _intent_of(row: list[Any]) -> Intent | None:
     if not row:
         return None
     intent_id, principal, query, sink, batch, stages, appended = row
-    places = [(stage_id, rows) for stage_id, rows in stages]
-    intent = Intent(intent_id, principal, query, sink, batch, places)
+    kept = [(stage_id, rows) for stage_id, rows in stages]
+    intent = Intent(intent_id, principal, query, sink, batch, kept)
     intent.appended = appended
     return intent
 
@@ -308,7 +308,7 @@ def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
     if topic.queue is not None and _keeps(topic.queue):
         topic.queue.channel_of(stored.priority).unsettled += 1
     broker.latest_us = max(broker.latest_us, stored.timestamp_us)
-    is_row = record[0] == records.SINK_ROW  # what looks like a dedup id there is none
+    is_row = record[0] == records.SINK_ROW  # its headers are data, and hold no dedup id
     if stored.headers and not stored.settles_subscription and not is_row:
         kept = headers.decode(stored.headers)
         dedup_id = kept.get(DEDUP_HEADER)

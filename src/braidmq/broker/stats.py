@@ -1,5 +1,7 @@
 """Counters of what happened since the process started, and snapshots of what is."""
 
+from typing import Final, final
+
 from braidmq.broker.topics import (
     ORIGIN_HTTP,
     ORIGIN_QUMBED,
@@ -8,6 +10,25 @@ from braidmq.broker.topics import (
     Topics,
 )
 
+_ORIGINS: Final = (
+    (ORIGIN_VIBE, "vibe"),
+    (ORIGIN_QUMBED, "qumbed"),
+    (ORIGIN_HTTP, "http"),
+    (ORIGIN_SPARK, "spark"),
+)
+
+
+@final
+class Dropped:
+    """Messages that were dropped and left nothing behind, by the reason."""
+
+    def __init__(self) -> None:
+        self.overflow: int = 0  # the window or the queue was full
+        self.unheard: int = 0  # a fan-out without acknowledgement had no subscriber
+        self.purged: int = 0
+        self.retention: int = 0  # ids that retention deleted before a channel had read them
+        self.by_reason: dict[str, int] = {}  # given up on, where dead letters are off
+
 
 class Stats:
     """Plain counters; every end of a message is counted by its reason."""
@@ -15,52 +36,34 @@ class Stats:
     def __init__(self) -> None:
         self.published: int = 0
         self.published_bytes: int = 0
-        # What of `published` did not come by Blip: there every message would have to be asked.
-        self.published_vibe: int = 0
-        self.published_qumbed: int = 0
-        self.published_http: int = 0
-        self.published_spark: int = 0
+        # By origin, Blip's left out: it is the rest, and most messages need not be asked.
+        self._by_origin: list[int] = [0] * (ORIGIN_SPARK + 1)
         self.delivered: int = 0
         self.acknowledged: int = 0
-        self.nacked: int = 0  # given back or rejected by their consumers
+        self.nacked: int = 0  # returned or rejected by their consumers
         self.redelivered: int = 0
         self.dead_lettered: int = 0
         self.expired: int = 0
-        self.dropped_overflow: int = 0
+        self.dropped: Dropped = Dropped()
         self.refused: int = 0
         self.duplicates: int = 0
         self.unsubscribed: int = 0
         self.leases_ended: int = 0
-        self.dropped: dict[str, int] = {}  # by reason, where dead letters are off
-        self.dropped_unheard: int = 0  # fan-out without acknowledgement, and nobody there
-        self.purged: int = 0
         self.unknown_acks: int = 0
-        self.lost_to_retention: int = 0  # ids that a laggard did not get to read
 
     def count_origin(self, origin: int) -> None:
         """Count a message that came by another strand than Blip."""
-        if origin == ORIGIN_VIBE:
-            self.published_vibe += 1
-        elif origin == ORIGIN_QUMBED:
-            self.published_qumbed += 1
-        elif origin == ORIGIN_HTTP:
-            self.published_http += 1
-        elif origin == ORIGIN_SPARK:
-            self.published_spark += 1
+        self._by_origin[origin] += 1
 
     def published_by_origin(self) -> dict[str, int]:
         """Return how many messages came by each strand; together they are `published`."""
-        others = {
-            "vibe": self.published_vibe,
-            "qumbed": self.published_qumbed,
-            "http": self.published_http,
-            "spark": self.published_spark,
-        }
-        return {"blip": self.published - sum(others.values()), **others}
+        counts = {name: self._by_origin[origin] for origin, name in _ORIGINS}
+        return {"blip": self.published - sum(counts.values()), **counts}
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that ended for *reason* and left nothing behind."""
-        self.dropped[reason] = self.dropped.get(reason, 0) + count
+        by_reason = self.dropped.by_reason
+        by_reason[reason] = by_reason.get(reason, 0) + count
 
 
 class TopicRow:

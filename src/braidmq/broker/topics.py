@@ -62,7 +62,7 @@ class Message(Pending):
     correlation_id: int = 0
     recipient_key_id: bytes = b""  # of a Qumbed message for one key's followers only
     marks: "Marks | None" = None  # what else a Qumbed publisher said; ask `marks.marks_of`
-    routed: int = 0  # followers it went to that are there
+    routed: int = 0  # followers with a peer that it was offered to
 
     def __init__(self, topic: Topic, qos: int, body: bytes) -> None:
         self.topic: Topic = topic

@@ -1,1 +1,1 @@
-"""What an operator types. It asks the other rooms and prints what they answer."""
+"""The command line: calls the other rooms and prints their answers."""

@@ -1,6 +1,6 @@
-"""The HTTP side of a running broker, as commands ask it: where, with which key, what it says.
+"""The HTTP client of the commands: the broker's address and key, requests and their errors.
 
-It prints nothing and knows no command; an answer that is not good is an HttpError.
+It prints nothing and knows no command; every failure is an HttpError that says what to do.
 """
 
 import http.client
@@ -22,49 +22,51 @@ from braidmq.cli.exact_json import read_json, room_for_depth
 HTTP_PORT: Final = 9100
 ANSWER_TIMEOUT_S: Final = 10.0
 WORK_TIMEOUT_S: Final = 600.0
-"""For what changes many messages: much longer than it takes, but other work may be first."""
+"""For requests that change many messages: they may queue behind others at the broker."""
 
 PAGE_SIZE: Final = 200
-"""Rows asked for at a time."""
+"""Rows per request."""
 
 NAMES_IN_ROW_MAX: Final = 2
-"""A queue's row has its name and that of its dead letters."""
+"""A queue's row holds its own name and that of its dead letter queue."""
 
 ANSWER_BYTES_MAX: Final = PAGE_SIZE * (6 * NAMES_IN_ROW_MAX * TOPIC_BYTES_MAX + 2_048)
-"""A page of the longest names, each character of them escaped, and the numbers beside."""
+"""A page of the longest names, every character escaped, plus the numbers of each row."""
 
 EVENT_BYTES_MAX: Final = 1_048_576
-"""One line of a stream of events: a history of numbers is the longest."""
+"""One line of an event stream; the history of numbers is the longest."""
 
 DEFAULT_URL: Final = "http://dev-key@127.0.0.1:9100"
 
 Url = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="http://KEY@HOST:PORT; also BRAIDMQ_URL."),
+    typer.Option(
+        metavar="URL", help="Broker's HTTP address, http://KEY@HOST:PORT; also BRAIDMQ_URL."
+    ),
 ]
 
 _FORM: Final = "must be http://KEY@HOST:PORT"
 _PORT_FORM: Final = "the port must be a number from 1 to 65535"
 _HINTS: Final = {
-    401: "the key is given in --url or BRAIDMQ_URL",
-    403: "a key for this has admin = true",
+    401: "pass the API key in --url or BRAIDMQ_URL",
+    403: "this needs a key with admin = true",
 }
 _NO_BROKER: Final = "`braidmq serve --dev` starts a broker"
-_SPELLING: Final = "is it spelled right in --url or BRAIDMQ_URL?"
-TRUST_HINT: Final = "SSL_CERT_FILE=FILE in the environment names who vouches for it"
+_SPELLING: Final = "check the spelling in --url or BRAIDMQ_URL"
+TRUST_HINT: Final = "name its CA in the environment: SSL_CERT_FILE=FILE"
 _UNKNOWN_ISSUERS: Final = frozenset({18, 19, 20, 21})
-"""How OpenSSL numbers that nobody who is trusted vouches; a wrong name, or a certificate that
-has run out, is not helped by trusting more."""
+"""OpenSSL's codes for an untrusted issuer. Other problems, such as a wrong host name or an
+expired certificate, are not solved by trusting another CA."""
 
-_AT_IT: Final = "the broker may still be at it"
-_OTHER_PORT: Final = f"is it HTTP's port? by default that is {HTTP_PORT}"
+_AT_IT: Final = "the broker may still be working on it"
+_OTHER_PORT: Final = f"check the port; the default of HTTP is {HTTP_PORT}"
 
 
 class HttpError(BraidError):
-    """The broker's HTTP side cannot be reached, or answers with an error.
+    """The broker cannot be reached over HTTP, or answers with an error.
 
-    A value that the broker cannot use is the command's usage, as if it had been judged here.
-    `status` is 0 when there was no answer.
+    A value that the broker rejects is a usage error, as if the command had checked it itself.
+    `status` is 0 if there was no answer.
     """
 
     def __init__(self, text: str, status: int = 0) -> None:
@@ -75,25 +77,25 @@ class HttpError(BraidError):
 
 
 class _Refusal(msgspec.Struct):
-    """What an answer that is not good holds."""
+    """The body of an error response."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One broker's HTTP side."""
+    """HTTP requests to one broker."""
 
     host: str
     port: int
     key: str
     tls: bool
     is_guessed: bool = False
-    """Whether the port is only the usual one, because the address of a strand was given."""
+    """Whether the port is only the default, because the given address was a strand's."""
 
     @property
     def place(self) -> str:
-        """Where it is, without the key."""
+        """Host and port, without the key."""
         return f"{self.host}:{self.port}"
 
     def ask(
@@ -105,12 +107,12 @@ class Api:
         listed_by: str = "",
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> dict[str, object]:
-        """Return the object that the broker answers with.
+        """Send a request and return the JSON object of its response.
 
-        *listed_by* is the command that lists what there is, when what is named is not there.
+        *listed_by* is the command to suggest if the broker answers 404.
 
         Raises:
-            HttpError: It cannot be reached, refuses, or is something else.
+            HttpError: There is no answer, an error, or the answer is not a broker's.
         """
         data = None if body is None else msgspec.json.encode(body)
         status, answer = self._asked(method, path, data, timeout_s)
@@ -118,7 +120,7 @@ class Api:
             if status not in {http.HTTPStatus.OK, http.HTTPStatus.CREATED}:
                 raise self._refusal(status, answer, listed_by)
             with room_for_depth():
-                # Payloads are in the answer as they were sent, and may be any JSON.
+                # It contains payloads as they were sent, which may be any JSON.
                 said = read_json(answer.decode())
         except (ValueError, RecursionError):
             raise self._is_other() from None
@@ -129,17 +131,17 @@ class Api:
     def work(
         self, method: str, path: str, body: object = None, *, listed_by: str = ""
     ) -> dict[str, object]:
-        """Return the answer to what may take long, and wait for it so long.
+        """Send a request that may take minutes, and return its response.
 
         Raises:
             HttpError: As in `ask`.
         """
-        # What is no broker is found out soon, and not after all that time.
+        # If no broker listens there, say so now and not after the long timeout.
         self.ask("GET", "/healthz")
         return self.ask(method, path, body, listed_by=listed_by, timeout_s=WORK_TIMEOUT_S)
 
     def rows(self, path: str, field: str, *, after: str = "") -> Iterator[dict[str, object]]:
-        """Yield the rows of all pages of a list that is asked for by name, behind *after*.
+        """Yield the rows of all pages of a list that is paged by name, after *after*.
 
         Raises:
             HttpError: As in `ask`.
@@ -155,7 +157,7 @@ class Api:
         """Return the rows of one page.
 
         Raises:
-            HttpError: It has none: this is not BraidMQ.
+            HttpError: It has none: this is not a BraidMQ broker.
         """
         try:
             return msgspec.convert(page.get(field), list[dict[str, object]])
@@ -163,10 +165,10 @@ class Api:
             raise self._is_other() from None
 
     def number_in(self, answer: dict[str, object], field: str) -> int:
-        """Return a number that an answer, or a row of it, must have.
+        """Return a number from a response or one of its rows.
 
         Raises:
-            HttpError: It has not: this is not BraidMQ.
+            HttpError: It has none: this is not a BraidMQ broker.
         """
         number = answer.get(field)
         if not isinstance(number, int):
@@ -174,10 +176,10 @@ class Api:
         return number
 
     def events(self, path: str) -> Iterator[tuple[str, object]]:
-        """Yield the events of a stream as they come, each with its name and what it says.
+        """Yield the events of a stream as they arrive: name and data.
 
         Raises:
-            HttpError: As in `ask`; also when the stream ends, or nothing comes for too long.
+            HttpError: As in `ask`; also if the stream ends or stays silent for too long.
         """
         connection = self._connection(ANSWER_TIMEOUT_S)
         try:
@@ -198,7 +200,7 @@ class Api:
             raise self._is_other() from None
         finally:
             connection.close()
-        raise HttpError(f"{self.place} has ended the stream; the broker may be stopping")
+        raise HttpError(f"{self.place} ended the stream; the broker may be stopping")
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self.tls else http.client.HTTPConnection
@@ -217,7 +219,7 @@ class Api:
             return response.status, response.read(ANSWER_BYTES_MAX)
         except OSError as error:
             if isinstance(error, TimeoutError) and timeout_s >= WORK_TIMEOUT_S:
-                late = f"{self.place} has not answered within {timeout_s:.0f} s; {_AT_IT}"
+                late = f"{self.place} did not answer within {timeout_s:.0f} s; {_AT_IT}"
                 raise HttpError(late) from None
             raise self._is_unreachable(error) from None
         except http.client.HTTPException:
@@ -229,46 +231,48 @@ class Api:
         said = msgspec.json.decode(answer, type=_Refusal).error
         hint = _HINTS.get(status, "")
         if status == http.HTTPStatus.NOT_FOUND and listed_by:
-            hint = f"`{listed_by}` names those there are"
-        told = f"{self.place} answers {status}: {said}"
+            hint = f"`{listed_by}` lists the existing ones"
+        told = f"{self.place} answered {status}: {said}"
         return HttpError(f"{told}; {hint}" if hint else told, status)
 
     def _is_unreachable(self, error: OSError) -> HttpError:
-        reason, hint = error.strerror or "no answer in time", ""
+        reason, hint = error.strerror or "it timed out", ""
         if isinstance(error, socket.gaierror):
-            reason, hint = "no host has that name", _SPELLING
+            reason, hint = "unknown host", _SPELLING
         elif isinstance(error, ConnectionRefusedError):
             hint = _NO_BROKER
         elif isinstance(error, http.client.RemoteDisconnected):
-            reason, hint = "it hung up", _OTHER_PORT
+            reason, hint = "it closed the connection", _OTHER_PORT
         elif isinstance(error, ssl.SSLCertVerificationError):
             reason = f"its certificate is not trusted: {error.verify_message}"
             hint = TRUST_HINT if error.verify_code in _UNKNOWN_ISSUERS else ""
         elif isinstance(error, ssl.SSLError):
-            reason, hint = "it does not speak TLS", "http:// is without"
+            reason, hint = "it does not speak TLS", "use http:// instead of https://"
         elif isinstance(error, TimeoutError | ConnectionError):
             hint = _OTHER_PORT
         if self.is_guessed and not isinstance(
             error, socket.gaierror | ssl.SSLCertVerificationError
         ):
-            hint = "--url http://KEY@HOST:PORT names another address of HTTP"
+            hint = "if HTTP is elsewhere, pass --url http://KEY@HOST:PORT"
         told = f"cannot reach HTTP on {self.place}: {reason}"
         return HttpError(f"{told}; {hint}" if hint else told)
 
     def _is_other(self) -> HttpError:
-        return HttpError(f"what listens on {self.place} is not BraidMQ's HTTP; {_OTHER_PORT}")
+        return HttpError(
+            f"{self.place} does not answer as BraidMQ does over HTTP; {_OTHER_PORT}"
+        )
 
 
 def api_at(url: str | None) -> Api:
     """Return the broker that --url, BRAIDMQ_URL or the default names.
 
     Raises:
-        ConfigError: The URL cannot be used.
+        ConfigError: The URL is invalid.
     """
     try:
         parts = urlsplit(url or os.environ.get("BRAIDMQ_URL") or DEFAULT_URL)
         host = parts.hostname
-        (host or "").encode("idna")  # as it is looked up: a label has 1 to 63 bytes
+        (host or "").encode("idna")  # as the resolver will: a label has 1 to 63 bytes
     except ValueError:
         raise ConfigError("--url", _FORM) from None
     scheme = parts.scheme.removesuffix("s")
@@ -278,8 +282,8 @@ def api_at(url: str | None) -> Api:
     key = unquote(parts.netloc.rpartition("@")[0])
     if not (key.isascii() and key.isprintable()):
         raise ConfigError("--url", "the key must be printable ASCII")
-    # One BRAIDMQ_URL serves all commands: a strand's address names host and key, and HTTP
-    # is beside it on its usual port.
+    # One BRAIDMQ_URL serves all commands: of a strand's address, host and key are used, and
+    # HTTP is assumed on its default port.
     is_own = scheme == "http"
     own_port = port if is_own and port is not None else HTTP_PORT
     tls = parts.scheme.endswith("s")
@@ -291,14 +295,14 @@ def _port_in(parts: SplitResult) -> int | None:
         port = parts.port
     except ValueError:
         port = 0
-    if port == 0:  # not repeated: a key may stand in its place
+    if port == 0:  # do not print it: the text may be a misplaced key
         raise ConfigError("--url", _PORT_FORM)
     return port
 
 
 def path_of(*parts: str) -> str:
-    """Return the path of these parts; a name is one part, whatever characters it has."""
-    # What is between us and the broker may take a part away that is only dots.
+    """Return the path made of *parts*; a name is one part, whatever characters it has."""
+    # A proxy may normalise away a part that is only dots.
     return "".join(
         f"/%FF{part}" if part in {".", ".."} else f"/{quote(part, safe='')}" for part in parts
     )

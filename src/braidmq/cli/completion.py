@@ -1,6 +1,7 @@
-"""`braidmq completion`, and the rest of a name when a shell asks: names that the broker knows.
+"""`braidmq completion`, and completion of topic and queue names in the shell.
 
-A key is pressed and somebody waits: it gets one short question, and when that fails, nothing.
+The user has pressed Tab and is waiting: the broker is asked once, with a short timeout, and any
+error means that nothing is offered.
 """
 
 from enum import StrEnum
@@ -18,7 +19,7 @@ NAMES_MAX: Final = 100
 
 
 class Shell(StrEnum):
-    """Shells that can ask."""
+    """Shells with completion."""
 
     BASH = "bash"
     FISH = "fish"
@@ -27,9 +28,9 @@ class Shell(StrEnum):
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="Not only the one that it is typed in.")],
+    shell: Annotated[Shell, typer.Argument(help="Shell to generate the script for.")],
 ) -> None:
-    """Print what lets a shell complete commands and names."""
+    """Print a script that completes commands and names in a shell."""
     print(
         get_completion_script(
             prog_name="braidmq", complete_var="_BRAIDMQ_COMPLETE", shell=shell.value
@@ -38,17 +39,17 @@ def completion(
 
 
 def topic_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return topics that begin so."""
+    """Return topics that begin with *incomplete*."""
     return _names(context, incomplete, "topics")
 
 
 def queue_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return queues that begin so."""
+    """Return queues that begin with *incomplete*."""
     return _names(context, incomplete, "queues")
 
 
 def letter_queue_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return queues of dead letters that begin so."""
+    """Return dead letter queues that begin with *incomplete*."""
     query: dict[str, str | int] = {"limit": NAMES_MAX}
     return _found(context, incomplete, "dead-letters", query, field="queues", name="queue")
 
@@ -74,7 +75,7 @@ def _found(
         found = [str(row.get(name, "")) for row in api.rows_in(page, field)]
     except BraidError:
         return []
-    # A name with a blank or a control character cannot be typed as it is.
+    # A name with a blank, a quote or a control character would need quoting; it is left out.
     return [one for one in found if one.startswith(incomplete) and _is_plain(one)]
 
 

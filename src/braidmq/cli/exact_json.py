@@ -1,8 +1,9 @@
-r"""JSON as commands read it and write it again: what strangers sent stays what it was.
+r"""JSON that survives a round trip: what a publisher sent is printed as it was.
 
-A payload goes out as JSON when it is JSON, else as text, else in base64, as over HTTP. JSON can
-say what Python has no number for (1e999) and UTF-8 no bytes ("\ud800"): both are legal, any
-publisher may send them, and they are written as they were read. NaN and Infinity are no JSON.
+A payload is printed as JSON if it is JSON, else as text, else in base64, as over HTTP. JSON may
+hold numbers that no Python float can (1e999) and strings that UTF-8 cannot encode ("\ud800").
+Both are legal and any publisher may send them, so they are printed as they were read. NaN and
+Infinity are not JSON.
 """
 
 import base64
@@ -16,23 +17,23 @@ from typing import Final
 from braidmq.base.strict_json import refuse_constant
 
 DEEP_FRAMES_MAX: Final = 10_000
-"""Three frames for each level of JSON that is as deep as the broker could read: its stack had
-Python's own 1,000 frames, and ours may be higher by then."""
+"""Recursion limit while a broker's answer is read or written. The broker reads with Python's
+default of 1,000 frames; we need up to three per level, on top of a stack of our own."""
 
 
 class UnheldNumber(float):
-    """A number that is too large for a float or too long for an int, as it was written."""
+    """A number too large for a float or too long for an int; keeps its original text."""
 
     def __init__(self, written: str) -> None:
         self.written = written
 
 
 def read_json(text: str) -> object:
-    """Return the value that *text* says.
+    """Return the value of *text*.
 
     Raises:
         ValueError: It is not JSON.
-        RecursionError: It is deeper than the stack has room for.
+        RecursionError: It is nested too deeply for the stack.
     """
     return _decoder.decode(text)
 
@@ -50,7 +51,7 @@ def payload_as_json(payload: bytes) -> dict[str, object]:
 
 
 def json_text(value: object, *, encoding: str) -> str:
-    """Return *value* as JSON on one line, with escapes for what *encoding* cannot say."""
+    """Return *value* as JSON on one line, escaping what *encoding* cannot encode."""
     with room_for_depth():
         text = _written(value, ascii_only=False)
         try:
@@ -62,7 +63,7 @@ def json_text(value: object, *, encoding: str) -> str:
 
 @contextmanager
 def room_for_depth() -> Iterator[None]:
-    """Let the block go as deep as an answer of the broker can be."""
+    """Raise the recursion limit for the block to what a broker's answer may need."""
     frames_max = sys.getrecursionlimit()
     sys.setrecursionlimit(max(frames_max, DEEP_FRAMES_MAX))
     try:
@@ -74,7 +75,7 @@ def room_for_depth() -> Iterator[None]:
 def _written(value: object, *, ascii_only: bool) -> str:
     try:
         return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, default=str)
-    except ValueError:  # there is an infinite number somewhere in it
+    except ValueError:  # it contains an infinite number
         return _written_by_parts(value, ascii_only=ascii_only)
 
 
@@ -104,7 +105,7 @@ def _float(text: str) -> float:
 def _int(text: str) -> float:
     try:
         return int(text)
-    except ValueError:  # Python reads some thousands of digits and no more
+    except ValueError:  # Python limits the number of digits
         return UnheldNumber(text)
 
 

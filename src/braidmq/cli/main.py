@@ -1,8 +1,8 @@
-"""The command line: which commands there are, and how every one of them ends.
+"""The command line: its commands, and how each of them ends.
 
-A command either works or ends in one plain line `error: …` on stderr with the exit code of
-its error, never in a traceback. What the commands do is in the modules beside this one,
-and they import what they need when they run: completion and --help are felt at every call.
+A command succeeds, or prints one line `error: …` on stderr and exits with the code of its
+error; it never prints a traceback. The commands are in the modules beside this one. They import
+what they need only when they run, because --help and completion would pay for it every time.
 """
 
 import errno
@@ -33,15 +33,13 @@ from braidmq.cli.demo import demo
 from braidmq.cli.pipeline import pipelines
 
 EXIT_INTERRUPTED: Final = 130
-"""128 and the number of SIGINT, as shells say it."""
+"""128 plus the number of SIGINT, by the convention of shells."""
 
 ERROR_CHARS_MAX: Final = 2_000
-"""An error is one line that a person reads."""
+"""Longer error lines are cut; a person reads them."""
 
-_KEY_PLACE: Final = "the key is given in --url or BRAIDMQ_URL"
-_OTHER_PORT: Final = (
-    "is it the port of that strand? by default blip's is 5555, vibe's 2925, qumbed's 6121"
-)
+_KEY_PLACE: Final = "pass the API key in --url or BRAIDMQ_URL"
+_OTHER_PORT: Final = "check the port; the defaults are blip 5555, vibe 2925, qumbed 6121"
 _UNTRUSTED: Final = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
 _FAILED: Final = {
     os.strerror(errno.ECONNREFUSED): "`braidmq serve --dev` starts a broker",
@@ -49,20 +47,20 @@ _FAILED: Final = {
     "the broker broke the protocol": _OTHER_PORT,
     "the broker closed it": _OTHER_PORT,
     "no answer within": _OTHER_PORT,
-    "QUIC handshake failed: nobody listens there": (
+    "QUIC handshake failed": (
         "`braidmq serve --dev` starts a broker, with Qumbed on UDP port 6121"
     ),
-    "no host has that name": "is it spelled right in --url or BRAIDMQ_URL?",
+    "no host has that name": "check the spelling in --url or BRAIDMQ_URL",
     f"{_UNTRUSTED}self-signed": TRUST_HINT,
-    f"{_UNTRUSTED}unable to": TRUST_HINT,  # find, or verify by, whoever has issued it
+    f"{_UNTRUSTED}unable to": TRUST_HINT,  # "to get issuer", "to verify the first"
     "its certificate is not trusted": (
-        "`publish` and `subscribe` take --ca-file FILE too, or --insecure for a trial"
+        "`publish` and `subscribe` also take --ca-file FILE, or --insecure to try it out"
     ),
 }
-"""What to do when there is no connection, by how the reason begins."""
+"""What to do about a failed connection, by the beginning of its reason."""
 
 _NOT_ALLOWED: Final = frozenset({403, "AUTH_FAILED", "UNAUTHORIZED"})
-"""How Blip, Vibe and Qumbed refuse what a key may not do."""
+"""How Blip, Vibe and Qumbed say that a key lacks a permission."""
 
 _RIGHTS: Final = {"PublishRefused": "publish", "SubscriptionRefused": "subscribe"}
 
@@ -113,12 +111,12 @@ def _options(
 
 
 def run() -> None:
-    """Run the command line of this process, and exit."""
+    """Run the command that this process was started with, and exit."""
     sys.exit(main(sys.argv[1:]))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; errors are told on stderr."""
+    """Run one command and return its exit code; print errors on stderr."""
     command = typer.main.get_command(app)
     try:
         result = command.main(list(arguments), prog_name="braidmq", standalone_mode=False)
@@ -126,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
     except BraidError as error:
         return _told(_with_hint(str(error), _hint(error)), error.exit_code)
     except BrokenPipeError:
-        # Whoever read us has gone; nothing more can be said to it, at exit neither.
+        # The reader has gone. Flushing at exit would fail again, so stdout leads nowhere.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until exit
         return EXIT_IO_ERROR
     except OSError as error:
@@ -140,12 +138,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _hint(error: BraidError) -> str | None:
-    """Return what to do about an error that does not say so itself."""
+    """Return what to do about *error*, unless its own text says so."""
     if isinstance(error, AddressInUseError):
-        return f"--{error.strand} HOST:PORT chooses another, --{error.strand} off none"
+        return f"choose another with --{error.strand} HOST:PORT, or pass --{error.strand} off"
     if isinstance(error, DataDirInUseError):
-        return "stop it first, or choose another with --data-dir"
-    # By their names: the client library is not loaded for commands that do without.
+        return "stop that broker, or choose another directory with --data-dir"
+    # Compared by name: importing the client library would slow down commands without it.
     kind = type(error).__name__
     if kind == "AuthenticationFailed":
         return _KEY_PLACE
@@ -159,12 +157,12 @@ def _hint(error: BraidError) -> str | None:
 
 
 def _told_about_other(error: Exception) -> int:
-    # The parser's usage errors have this method in every version of the library, whatever
-    # module their classes live in.
+    # Usage errors of the parser are known by this method; their module differs between
+    # versions of the library.
     format_message = getattr(error, "format_message", None)
     if format_message is not None:
         message = str(format_message())
-        # `braidmq` alone prints its help, and has no message besides.
+        # `braidmq` without a command prints its help, and raises an empty message.
         return _told(_with_help(message, error), EXIT_USAGE) if message.strip() else EXIT_USAGE
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(frame.filename).name}:{frame.lineno}"
@@ -175,7 +173,7 @@ def _with_help(message: str, error: Exception) -> str:
     context = getattr(error, "ctx", None)
     place = getattr(context, "command_path", "braidmq")
     ended = message.rstrip()
-    if ended.endswith("?"):  # it has a hint of its own
+    if ended.endswith("?"):  # "did you mean …?" is a hint already
         return ended
     return _with_hint(ended.rstrip("."), f"see `{place} --help`")
 
@@ -190,7 +188,7 @@ def _told(message: str, exit_code: int) -> int:
 
 
 def one_line(message: str) -> str:
-    """Return *message* as one printable line, with no API key in it."""
+    """Return *message* as one printable line, with API keys masked."""
     from braidmq.daemon.logs import MASK, escaped
 
     without_key = _USER_OF_URL.sub(f"{MASK}@", " ".join(message.split()))

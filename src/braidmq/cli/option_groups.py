@@ -1,4 +1,4 @@
-"""Option groups: options that several commands have, written once, as dataclasses.
+"""Option groups: options shared by several commands, written once as dataclasses.
 
     @dataclass(frozen=True, kw_only=True)
     class Times:
@@ -8,7 +8,7 @@
     @grouped
     def report(*, out: Out, times: Times) -> None: ...
 
-On the command line the fields stand in the group's place: `report --out DIR --from WHEN`.
+On the command line the fields take the place of the group: `report --out DIR --from WHEN`.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Return *command* as typer understands it: with the fields of its groups as options."""
+    """Return *command* with the fields of its groups as options, as typer expects them."""
     signature = inspect.signature(command)
     groups: dict[str, Any] = {}
     options: list[inspect.Parameter] = []

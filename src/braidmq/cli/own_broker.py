@@ -1,6 +1,6 @@
-"""A broker of a command's own: a real one, in a process of its own, and commands that ask it.
+"""A broker that a command starts for itself, in a process of its own.
 
-The demo kills it, and `braidmq bench` measures it.
+The demo kills and restarts it; `braidmq bench` measures it.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ LISTENERS: Final = ("blip", "vibe", "qumbed", "http", "flight")
 START_S_MAX: Final = 60.0
 LOOK_S: Final = 0.02
 SETTINGS: Final = {"BRAIDMQ_QUMBED__OFFLINE_S": "60"}
-"""Who comes back with its key gets what it missed: the broker is to be killed."""
+"""Qumbed subscribers that reconnect after the kill get what they missed meanwhile."""
 
 
 class DemoError(BraidError):
-    """The demo, or another command with a broker of its own, could not be carried through."""
+    """A command that starts its own broker could not finish."""
 
 
 class BrokerProcess:
-    """A broker below *directory*, on free ports that it keeps over restarts."""
+    """A broker with its files in *directory*, on free ports that it keeps when restarted."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class BrokerProcess:
         self._fingerprint = ""
 
     def url(self, scheme: str) -> str:
-        """Return what clients and commands connect to."""
+        """Return the address that clients and commands connect to."""
         pinned = f"?fingerprint={self._fingerprint}" if scheme == "qumbed" else ""
         return f"{scheme}://dev-key@{self.addresses[scheme]}{pinned}"
 
@@ -62,8 +62,8 @@ class BrokerProcess:
             DemoError: It did not start.
         """
         deadline = time.monotonic() + START_S_MAX
-        # On ports that it has had, which a client that looks for it may have been given
-        # meanwhile, for a moment.
+        # A restart wants the same ports. While the broker is down, the kernel may hand one of
+        # them to a reconnecting client as its own port, but only for a moment: try again.
         code = await self._run(deadline)
         while code == EXIT_ADDRESS_IN_USE and time.monotonic() < deadline:
             code = await self._run(deadline)
@@ -74,7 +74,7 @@ class BrokerProcess:
         self._fingerprint = facts["qumbed_fingerprint"] or ""
 
     async def _run(self, deadline: float) -> int | None:
-        """Start it once; return its exit code when it ends before it is ready."""
+        """Start it once; return its exit code if it ends before it is ready."""
         self._ready_file.unlink(missing_ok=True)
         places = ("--data-dir", str(self.data_dir), "--ready-file", str(self._ready_file))
         listeners = [f"--{name}={address}" for name, address in self.addresses.items()]
@@ -90,7 +90,7 @@ class BrokerProcess:
         return None
 
     async def command(self, *words: str) -> str:
-        """Run a command that asks this broker; return what it says.
+        """Run a command against this broker; return its output.
 
         Raises:
             DemoError: It failed.
@@ -105,13 +105,13 @@ class BrokerProcess:
         return said
 
     async def kill(self) -> None:
-        """End it as a crash does: it gets no chance to say or write anything."""
+        """Kill it with SIGKILL, as a crash would: it can write nothing more."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
 
     async def stop(self) -> int:
-        """Ask it to end; return its exit code."""
+        """Stop it with SIGTERM; return its exit code."""
         assert self._process is not None
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
@@ -119,9 +119,9 @@ class BrokerProcess:
 
     def _last_words(self) -> str:
         said = self._log_file.read_text("utf-8", "replace").splitlines()
-        return said[-1] if said else "it said nothing"
+        return said[-1] if said else "it printed nothing"
 
 
 def environment() -> dict[str, str]:
-    """Return the environment without what is set for a broker of the caller's."""
+    """Return the environment without BRAIDMQ_ variables, which configure another broker."""
     return {k: v for k, v in os.environ.items() if not k.startswith("BRAIDMQ_")}

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on stderr where a person looks, and nothing anywhere else."""
+"""Progress of long work: a bar on stderr if it is a terminal, nothing otherwise."""
 
 import os
 import sys
@@ -15,17 +15,17 @@ if TYPE_CHECKING:  # rich is not needed to print --help
     from braidmq.spark.pipelines.runs.progress import BatchLine
 
 Advance = Callable[[int, int], None]
-"""Told how much is done, and of how much; the second may grow. From any thread."""
+"""Called with the amount done and the total, which may grow; from any thread."""
 
 
 def is_watched() -> bool:
-    """Say whether a person sees what is written to stderr."""
+    """Return whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 @contextmanager
 def progress(title: str, *, in_bytes: bool = False) -> Iterator[Advance]:
-    """Give a function that moves a bar; the bar is gone when the work is done."""
+    """Yield a function that moves a bar; the bar disappears when the work is done."""
     if not is_watched():
         yield _nowhere
         return
@@ -53,7 +53,7 @@ def progress(title: str, *, in_bytes: bool = False) -> Iterator[Advance]:
     def advance(done: int, total: int) -> None:
         bar.update(task, completed=done, total=total)
         if done >= total:
-            bar.stop()  # what follows has the screen to itself
+            bar.stop()  # the output that follows must not mix with it
         elif not bar.live.is_started:
             bar.start()
 
@@ -65,7 +65,7 @@ def progress(title: str, *, in_bytes: bool = False) -> Iterator[Advance]:
 
 @contextmanager
 def waiting(title: str) -> Iterator[None]:
-    """Show that something is being waited for, when nobody can say how long it takes."""
+    """Show a spinner while something of unknown length is under way."""
     if not is_watched():
         yield
         return
@@ -77,16 +77,16 @@ def waiting(title: str) -> Iterator[None]:
 
 @contextmanager
 def telling(place: Path | None = None) -> Iterator[Callable[[str], None]]:
-    """Give a function that prints lines about pipelines, above a bar where a person looks.
+    """Yield a function that prints lines about pipelines, above a bar on a terminal.
 
-    A person is also told what is waited for, and in the end that the result is in *place*.
+    A terminal also shows that Spark is starting, and at the end where the result is: *place*.
     """
     if not is_watched():
         yield _say
         return
     with _terminal() as screen:
         shown = _Shown(screen)
-        shown.say("starting Spark, which takes about half a minute")
+        shown.say("starting Spark; this takes about half a minute")
         with shown:
             yield shown.tell
         if place is not None:
@@ -95,13 +95,13 @@ def telling(place: Path | None = None) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _terminal() -> Iterator[TextIO]:
-    """Give stderr as it is now: while Spark comes up, a file stands in its place."""
+    """Yield the present stderr: while Spark starts, its descriptor points to a file."""
     with os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8") as screen:
         yield screen
 
 
 class _Shown:
-    """Lines about a pipeline on a terminal, and below them a sign of life, then bars."""
+    """Lines about a pipeline on a terminal, with a spinner below them, then bars."""
 
     def __init__(self, screen: TextIO) -> None:
         from rich.console import Console
@@ -120,7 +120,7 @@ class _Shown:
             *(SpinnerColumn(), name, TimeElapsedColumn()),
             console=self._console,
             transient=True,
-            redirect_stdout=False,  # what Spark says while it comes up is not for the screen
+            redirect_stdout=False,  # what Spark prints while it starts is not for the screen
             redirect_stderr=False,
         )
         self._bars = Progress(
@@ -130,7 +130,7 @@ class _Shown:
         self._done: dict[str, int] = {}
 
     def __enter__(self) -> Self:
-        self._life.add_task("at work", total=None)
+        self._life.add_task("working", total=None)
         self._life.start()
         return self
 
@@ -139,11 +139,11 @@ class _Shown:
         self._bars.stop()
 
     def say(self, line: str) -> None:
-        """Print a line above what is moving."""
+        """Print a line above the spinner and the bars."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def tell(self, line: str) -> None:
-        """Print a line, and move the bar of its pipeline if it is about a batch."""
+        """Print a line; if it is about a batch, move its pipeline's bar."""
         from braidmq.spark.pipelines.runs.progress import BatchLine
 
         if isinstance(line, BatchLine):
@@ -167,4 +167,4 @@ def _say(line: str) -> None:
 
 
 def _nowhere(_done: int, _total: int) -> None:
-    """Say nothing: nobody looks."""
+    """Print nothing: stderr is no terminal."""

@@ -1,8 +1,7 @@
-"""Where a broker's strands are, for commands that are given the address of its HTTP side.
+"""Find the address of a strand from the broker's HTTP address.
 
-One BRAIDMQ_URL serves all commands: those that ask over HTTP guess its port from a strand's
-address (`api`), and those that speak a strand ask over HTTP where it is. Nothing is published
-or subscribed to here.
+One BRAIDMQ_URL serves all commands. Those that use HTTP assume its default port when they are
+given a strand's address (`api`); those that speak a strand ask over HTTP for its port.
 """
 
 from typing import Final
@@ -14,22 +13,23 @@ from braidmq.cli.api import Api, api_at
 BLIP: Final = "blip"
 _USUAL_PORTS: Final = {BLIP: 5555, "vibe": 2925, "qumbed": 6121}
 _ALWAYS_TLS: Final = "qumbed"
-"""QUIC has no other form, and so no scheme of its own for it."""
+"""QUIC is always encrypted, so there is no `qumbeds://`."""
 
 
 def is_http(url: str) -> bool:
-    """Say whether this is the address of an HTTP side."""
+    """Return whether *url* is an HTTP address."""
     return url.partition("://")[0].lower() in {"http", "https"}
 
 
 def strand_address(url: str, strand: str = BLIP) -> str:
-    """Return *url*, or the address of *strand* where the broker has HTTP at *url*.
+    """Return *url*, or the address of *strand* at the broker whose HTTP address is *url*.
 
-    The host is that of the URL: what a broker listens on may be all of its addresses.
+    Only the port is asked for: the broker may listen on 0.0.0.0, which is no address to
+    connect to, so the host is taken from the URL.
 
     Raises:
-        ConfigError: The URL cannot be used, or the broker does not listen as it asks for.
-        HttpError: The broker cannot be asked.
+        ConfigError: The URL is invalid, or the strand is off or has no TLS there.
+        HttpError: The broker does not answer.
     """
     if not is_http(url):
         return url
@@ -37,13 +37,15 @@ def strand_address(url: str, strand: str = BLIP) -> str:
     port, tls = _listening(api, strand)
     if api.tls and not tls:
         other = f"{strand}://KEY@{_host(api)}:{port}"
-        raise ConfigError("--url", f"{strand} has no TLS there; if it needs none: {other}")
+        raise ConfigError(
+            "--url", f"{strand} has no TLS there; to connect without it, use {other}"
+        )
     scheme = f"{strand}s" if tls and strand != _ALWAYS_TLS else strand
     return f"{scheme}://{quote(api.key, safe='')}@{_host(api)}:{port}"
 
 
 def _listening(api: Api, strand: str) -> tuple[int, bool]:
-    """Return a strand's port, and whether it has TLS; what is not told is as usual."""
+    """Return a strand's port and whether it has TLS; assume the defaults if not told."""
     told = api.ask("GET", "/api/overview")
     listeners, encrypted = told.get("listeners"), told.get("tls")
     tls = strand in encrypted if isinstance(encrypted, list) else api.tls
@@ -51,7 +53,7 @@ def _listening(api: Api, strand: str) -> tuple[int, bool]:
         return _USUAL_PORTS[strand], tls
     port = str(listeners[strand]).rpartition(":")[2]
     if not port.isdigit():  # null: it is off
-        problem = f"{strand} is off there; give the address of a strand that is on"
+        problem = f"{strand} is off at that broker; give the address of a strand that is on"
         raise ConfigError("--url", problem)
     return int(port), tls
 

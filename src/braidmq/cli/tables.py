@@ -29,7 +29,7 @@ def print_json(value: object) -> None:
 
 
 def print_done(answer: Row, done: str, *, as_json: bool) -> None:
-    """Print what was done: the broker's *answer* as JSON, or *done* in words."""
+    """Print the result: the broker's *answer* as JSON, or *done* as text."""
     if as_json:
         print_json(answer)
     else:
@@ -37,7 +37,7 @@ def print_done(answer: Row, done: str, *, as_json: bool) -> None:
 
 
 def printable(text: str) -> str:
-    r"""Return *text* with control characters as `\x1b`: names come from strangers."""
+    r"""Return *text* with control characters as `\x1b`: names come from other users."""
     if text.isprintable():
         return text
     return "".join(
@@ -47,7 +47,7 @@ def printable(text: str) -> str:
 
 
 def styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
-    """Return the text as a terminal shows it; as it is where there is none."""
+    """Return the text with terminal styles; unchanged if stdout is no terminal."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return typer.style(text, fg=fg, bold=bold or None, dim=dim or None)

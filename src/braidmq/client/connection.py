@@ -25,7 +25,7 @@ from braidmq.client.errors import (
     reason_of,
 )
 from braidmq.client.options import Options
-from braidmq.client.replies import A, Refusal, Replies
+from braidmq.client.replies import A, Refusal, Replies, Requests
 from braidmq.client.url import Endpoint
 from braidmq.wire.errors import WireError
 
@@ -102,7 +102,9 @@ class Connection(asyncio.Protocol, Generic[A]):
         endpoint: Endpoint,
         options: Options,
         on_lost: Callable[[Any], None],
+        *,
         last_number: int = 0,
+        requests: Requests[A] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._endpoint = endpoint
@@ -116,7 +118,7 @@ class Connection(asyncio.Protocol, Generic[A]):
         # A list while the transport's buffer is full.
         self._writable: list[asyncio.Future[None]] | None = None
         self._last_number = last_number
-        self._requests: dict[int | str, tuple[Replies[A], int]] = {}
+        self._requests = Requests() if requests is None else requests
         self._fence: Fence | None = None
         self._next_fence: Fence | None = None
         self._heard_at = 0.0
@@ -158,7 +160,7 @@ class Connection(asyncio.Protocol, Generic[A]):
 
     def _probe_after_s(self) -> float | None:
         """Return after how much silence to send a PING, or None not to."""
-        return None if self._has_requests() else self._options.keepalive
+        return None if self._requests else self._options.keepalive
 
     # --- called by the event loop -----------------------------------------------------------
 
@@ -197,7 +199,7 @@ class Connection(asyncio.Protocol, Generic[A]):
             if fence is not None:
                 fence.release(reached=False)
         self._fence = self._next_fence = None
-        self._drop_requests()
+        self._requests.drop()
         self.resume_writing()
         self._gone.set_result(None)
         self._on_lost(self)
@@ -276,7 +278,7 @@ class Connection(asyncio.Protocol, Generic[A]):
         elif posts:
             self._asking()
             for at, one in enumerate(posts):
-                self._expect(one.id, replies, at)
+                self._requests.expect(one.id, replies, at)
                 self.send(self._frame(one.data))
         return replies
 
@@ -288,7 +290,7 @@ class Connection(asyncio.Protocol, Generic[A]):
             return replies
         number = self.next_id()
         self._asking()
-        self._expect(number, replies, 0)
+        self._requests.expect(number, replies, 0)
         self.send(self._frame(write(number)))
         return replies
 
@@ -361,36 +363,12 @@ class Connection(asyncio.Protocol, Generic[A]):
         except TimeoutError:
             self._transport.abort()
 
-    # --- inside: answers --------------------------------------------------------------------
-
-    def _expect(self, request_id: int | str, replies: Replies[A], at: int) -> None:
-        """Remember which request an answer with this id is for."""
-        self._requests[request_id] = (replies, at)
-
-    def _reply(self, request_id: int | str, answer: A) -> bool:
-        """Hand an answer to its request; return False if no request has this id."""
-        replies, at = self._requests.pop(request_id, (None, 0))
-        if replies is None:
-            return False
-        replies.take(at, answer)
-        return True
-
-    def _has_requests(self) -> bool:
-        """Tell whether the broker owes an answer other than a PONG."""
-        return bool(self._requests)
-
-    def _drop_requests(self) -> None:
-        """Tell all waiters that their answer will not come."""
-        requests, self._requests = self._requests, {}
-        for replies, _ in requests.values():
-            replies.lose()
+    # --- inside -----------------------------------------------------------------------------
 
     def _turned_away(self, refusal: Refusal, *, unauthorized: bool) -> ConnectionFailed:
         """Return the error for a handshake that the broker refused."""
         kind = AuthenticationFailed if unauthorized else ConnectionFailed
         return kind(self._endpoint.address, f"{refusal.code} {refusal.text}")
-
-    # --- inside: fences and silence ---------------------------------------------------------
 
     def _flush_soon(self) -> None:
         if not self._flush_scheduled:
@@ -398,7 +376,7 @@ class Connection(asyncio.Protocol, Generic[A]):
             self._loop.call_soon(self.flush)
 
     def _is_owed(self) -> bool:
-        return self._fence is not None or self._has_requests()
+        return self._fence is not None or len(self._requests) > 0
 
     def _asking(self) -> None:
         """Note the time, unless an answer is owed already: the oldest question counts."""

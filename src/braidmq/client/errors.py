@@ -2,30 +2,30 @@
 """What the client library raises.
 
     ClientError(BraidError)
-    |-- InvalidArgument          a URL, topic, payload or option cannot be used (a ValueError)
+    |-- InvalidArgument          a URL, topic, payload or option is invalid (a ValueError)
     |   `-- KeyRefused               a key, or the file that holds it, cannot be used
-    |-- NotSupported             the strand cannot do that
+    |-- NotSupported             the strand lacks a feature
     |-- Closed                   the client or the subscription was closed, or is draining
     |-- ConnectionFailed         no connection could be made
-    |   `-- AuthenticationFailed     the broker does not know the key; not tried again
-    |-- ConnectionLost           the connection broke before the answer came
-    |-- MessageRefused           a sealed message is not taken, and nothing of it is shown
+    |   `-- AuthenticationFailed     the broker does not accept the key; not retried
+    |-- ConnectionLost           the connection broke before the answer
+    |-- MessageRefused           a sealed message was not accepted; its content is not shown
     |   |-- NotOpened                it is damaged, or sealed by or for another key
     |   |-- SenderRefused            its sender is not trusted, or is the receiver itself
     |   |-- Retargeted               it was sealed for another topic or schema
-    |   `-- Replayed                 it was taken before, or is too old to tell
-    |-- StaleDelivery            an acknowledgement came for a delivery that is no longer open
-    |-- QueueRefused             the broker said no to a request about a queue
-    |-- SubscriptionRefused      the broker said no to a subscription
-    |   `-- SubscriptionGone         it does not exist, or no longer
-    `-- PublishError             what stands in `publish_many`'s results in place of a receipt
-        |-- NotSent              nothing was handed over: publish it again at will
-        |-- PublishRefused       the broker said no
-        |   `-- PublishFailed        and cannot tell what is stored (an OutcomeUnknown too)
+    |   `-- Replayed                 it was accepted before, or is too old to tell
+    |-- StaleDelivery            the delivery to acknowledge is no longer open
+    |-- QueueRefused             the broker refused a request about a queue
+    |-- SubscriptionRefused      the broker refused a subscription
+    |   `-- SubscriptionGone         it does not exist, or no longer exists
+    `-- PublishError             what `publish_many` returns in place of a receipt
+        |-- NotSent              nothing was sent: it is safe to publish it again
+        |-- PublishRefused       the broker refused it
+        |   `-- PublishFailed        and does not know what it stored (an OutcomeUnknown too)
         `-- OutcomeUnknown       it may be stored or not: publishing again may store it twice
 
-Errors carry addresses, codes, texts and public keys; never any other key, a token or a
-payload.
+Errors carry addresses, codes, texts and public keys; never a private key, an API key, a token
+or a payload.
 """
 
 import os
@@ -41,11 +41,11 @@ _UNKNOWN_NAMES: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODAT
 
 
 class ClientError(BraidError):
-    """Everything that the client library raises on purpose."""
+    """The base of every error that the client library raises."""
 
 
 class InvalidArgument(ClientError, ValueError):
-    """A URL, topic, payload or option cannot be used."""
+    """A URL, topic, payload or option is invalid."""
 
     exit_code = EXIT_USAGE
 
@@ -71,7 +71,7 @@ class NotSupported(ClientError):
 
 
 class Closed(ClientError):
-    """The client or the subscription was closed, or takes nothing new while it drains."""
+    """The client or the subscription was closed, or is draining and accepts nothing new."""
 
 
 class ConnectionFailed(ClientError):
@@ -84,11 +84,11 @@ class ConnectionFailed(ClientError):
 
 
 class AuthenticationFailed(ConnectionFailed):
-    """The broker refused the key; it is not tried again."""
+    """The broker refused the key; the client does not retry."""
 
 
 class ConnectionLost(ClientError):
-    """The connection broke before the answer came."""
+    """The connection broke before the answer."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"lost the connection to {address}: {reason}")
@@ -97,7 +97,7 @@ class ConnectionLost(ClientError):
 
 
 class MessageRefused(ClientError):
-    """A sealed message is not taken, and nothing of it is shown."""
+    """A sealed message was not accepted; its content is not shown."""
 
 
 class NotOpened(MessageRefused):
@@ -116,15 +116,15 @@ class SenderRefused(MessageRefused):
 
 
 class Retargeted(MessageRefused):
-    """The message was sealed for another topic or schema than it came with."""
+    """The message was sealed for another topic or schema than it arrived with."""
 
 
 class Replayed(MessageRefused):
-    """The message was taken before, or is too old to tell."""
+    """The message was accepted before, or is too old to tell."""
 
     def __init__(self, key: bytes, sequence: int) -> None:
         super().__init__(
-            f"message {sequence} of sender {key[:8].hex()} was taken, or is too old"
+            f"message {sequence} of sender {key[:8].hex()} is a replay, or too old to tell"
         )
         self.key = key
         self.sequence = sequence
@@ -140,7 +140,7 @@ class StaleDelivery(ClientError):
 
 
 class SubscriptionRefused(ClientError):
-    """The broker said no to a subscription."""
+    """The broker refused a subscription."""
 
     def __init__(self, topic: str, code: int | str, text: str) -> None:
         super().__init__(f"subscription to {topic!r} refused: {code} {text}")
@@ -150,11 +150,11 @@ class SubscriptionRefused(ClientError):
 
 
 class SubscriptionGone(SubscriptionRefused):
-    """The subscription that was to be resumed does not exist, or no longer."""
+    """The subscription to resume does not exist, or no longer exists."""
 
 
 class QueueRefused(ClientError):
-    """The broker said no to a request about a queue."""
+    """The broker refused a request about a queue."""
 
     def __init__(self, name: str, code: str, text: str) -> None:
         super().__init__(f"refused for queue {name!r}: {code} {text}")
@@ -168,7 +168,7 @@ class PublishError(ClientError):
 
 
 class NotSent(PublishError):
-    """Nothing was handed over, so the message is certainly not published."""
+    """Nothing was sent, so the message is certainly not published."""
 
 
 class OutcomeUnknown(PublishError):
@@ -187,14 +187,14 @@ class PublishRefused(PublishError):
 
 
 class PublishFailed(PublishRefused, OutcomeUnknown):
-    """The broker failed (500, or SERVER_ERROR): it may be stored or not, repeat it."""
+    """The broker failed (500, or SERVER_ERROR): the message may be stored or not; retry it."""
 
 
 def reason_of(error: OSError) -> str:
     """Return why there is no connection, in the system's words.
 
-    The event loop says which call failed on which address, or on each of a name's addresses;
-    the address stands before the reason anyway.
+    The event loop's own text repeats the failed call and the address, or each of a host name's
+    addresses. The caller names the address already.
     """
     text = str(error)
     if isinstance(error, socket.gaierror):

@@ -1,6 +1,6 @@
-"""Messages that have come and wait for their handler, and handlers that wait for messages.
+"""Messages that wait for a handler, and handlers that wait for messages.
 
-It asks for nothing: who gives credit and who polls is the subscription's business.
+It requests nothing from the broker: credit and polling are up to the subscription.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Inbox(Generic[M]):
-    """A queue in which, if *once*, a delivery is at most once."""
+    """A queue that, if *once*, holds each delivery at most once."""
 
     def __init__(self, *, once: bool = True) -> None:
         self._once = once
@@ -25,7 +25,7 @@ class Inbox(Generic[M]):
         return len(self._ready)
 
     def put(self, message: M) -> None:
-        """Add *message*, unless the same delivery waits here already."""
+        """Add *message*, unless the same delivery is waiting already."""
         if self._once and message.id is not None:
             if message.id in self._ids:
                 return
@@ -40,18 +40,18 @@ class Inbox(Generic[M]):
         return message
 
     def clear(self) -> None:
-        """Forget all messages."""
+        """Drop all messages."""
         self._ready.clear()
         self._ids.clear()
 
     def forget_deliveries(self) -> None:
-        """Forget the messages that the broker will send again; keep those it will not."""
+        """Drop the messages that the broker will redeliver; keep those of QoS 0."""
         kept = [message for message in self._ready if message.id is None]
         self.clear()
         self._ready.extend(kept)
 
     async def arrival(self, timeout: float | None) -> None:
-        """Wait until messages may be here, something has changed, or the seconds are over."""
+        """Wait until messages may be here, the state has changed, or *timeout* has passed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -61,18 +61,18 @@ class Inbox(Generic[M]):
             pass
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._wake(1)  # the message that it was woken for is another's now
+                self._wake(1)  # pass the wake-up on, or its message would wait for the next one
             raise
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
     def wake(self) -> None:
-        """Wake as many as there are messages for."""
+        """Wake one waiter for each message."""
         self._wake(len(self._ready))
 
     def wake_all(self) -> None:
-        """Wake everyone: something has changed."""
+        """Wake all waiters, to look at a state that has changed."""
         self._wake(len(self._waiters))
 
     def _wake(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Answers to requests that were sent together. No frame and no socket is known here."""
+"""Requests in flight, and the answers to them. No frame and no socket is known here."""
 
 import asyncio
 from typing import Generic, NamedTuple, TypeVar
@@ -41,3 +41,31 @@ class Replies(Generic[A]):
         """Record that no more answers will come."""
         if not self.done.done():
             self.done.set_result(False)
+
+
+class Requests(Generic[A]):
+    """The requests that a broker owes an answer to, by their ids."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int | str, tuple[Replies[A], int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def expect(self, request_id: int | str, replies: Replies[A], at: int) -> None:
+        """Remember that the answer with this id goes to *replies*, at index *at*."""
+        self._waiting[request_id] = (replies, at)
+
+    def reply(self, request_id: int | str, answer: A) -> bool:
+        """Hand an answer to its request; return False if no request has this id."""
+        replies, at = self._waiting.pop(request_id, (None, 0))
+        if replies is None:
+            return False
+        replies.take(at, answer)
+        return True
+
+    def drop(self) -> None:
+        """Tell all waiters that their answer will not come."""
+        waiting, self._waiting = self._waiting, {}
+        for replies, _ in waiting.values():
+            replies.lose()

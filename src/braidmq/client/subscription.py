@@ -7,6 +7,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
 from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Final, Generic, Self
 
@@ -271,21 +272,16 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         clock = asyncio.get_running_loop().time
         self._check_open()
         self._make_room(count)
-        if not self._inbox and clock() >= deadline:
-            await self._round_trip()
+        if not self._inbox and clock() >= deadline and self._connection is not None:
+            # After a round trip, everything that the broker had for us is here. If it is late,
+            # nothing is lost: it goes to the inbox.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FETCH_GRACE_S):
+                    await self._connection.fence()[1]
         while not self._inbox and (left := deadline - clock()) > 0:
             await self._inbox.arrival(left)
             self._check_open()
         self._check_open()
-
-    async def _round_trip(self) -> None:
-        """Wait until everything that the broker had sent is here."""
-        if self._connection is not None:
-            try:
-                async with asyncio.timeout(FETCH_GRACE_S):
-                    await self._connection.fence()[1]
-            except TimeoutError:
-                return  # nothing is lost: a late answer goes to the inbox
 
     def _refused(self, refusal: Refusal) -> ClientError:
         """Return the error for a subscribe that the broker refused."""

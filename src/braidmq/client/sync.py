@@ -68,7 +68,7 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # an interrupted wait must not leave the work behind
+            future.cancel()  # if the wait was interrupted, the work must not go on
             raise
 
     def stop(self) -> None:
@@ -121,6 +121,9 @@ class Reading(Generic[T]):
         value: T = getattr(facade._inner, self._name)  # noqa: SLF001 - a part of the facade
         return value
 
+    def __set__(self, facade: Facade[Any], value: T) -> None:
+        raise AttributeError(f"{self._name} is read-only")
+
 
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
@@ -131,6 +134,13 @@ def blocking(
     def call(self: Facade[A], /, *arguments: P.args, **options: P.kwargs) -> T:
         return self._loop.run(method(self._inner, *arguments, **options))
 
+    return call
+
+
+def _returning(call: Callable[P, T], result: object) -> Callable[P, T]:
+    """Show *result* as what *call* returns, where `wraps` shows the asynchronous result."""
+    signature = inspect.signature(call).replace(return_annotation=result)
+    call.__signature__ = signature  # type: ignore[attr-defined] # `inspect` looks for it
     return call
 
 
@@ -148,7 +158,7 @@ def made_from(
         def call(self: F, /, *arguments: P.args, **options: P.kwargs) -> U:
             return convert(self, unconverted(self, *arguments, **options))
 
-        return call
+        return _returning(call, inspect.signature(convert).return_annotation)
 
     return decorate
 
@@ -327,7 +337,7 @@ def _connecting(connect: Callable[P, surface.Connecting]) -> Callable[P, Client]
             raise
 
     blocking_connect.__doc__ = f"Connect, and block until it is done.\n\n{connect.__doc__}"
-    return blocking_connect
+    return _returning(blocking_connect, Client)
 
 
 connect = _connecting(braidmq.client.connect)

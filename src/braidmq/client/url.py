@@ -1,9 +1,9 @@
-"""URLs of brokers: `strand://key@host:port`, read into an endpoint.
+"""URLs of brokers: `strand://key@host:port`, parsed into an endpoint.
 
-The strand with an `s` behind it (`blips://`) asks for TLS. On strands with users the key may be
-`user:password`; a key of its own then is the password. Each part is percent-decoded. Behind the
-address of a Qumbed broker may stand `?fingerprint=` and the SHA-256 of its certificate in
-hexadecimal digits. What else follows an address is refused rather than ignored.
+A strand with an `s` appended (`blips://`) asks for TLS. On strands with users the key may be
+`user:password`; a separate key is then the password. Each part is percent-decoded. The address
+of a Qumbed broker may be followed by `?fingerprint=` and the SHA-256 of its certificate in
+hexadecimal digits. Anything else after the address is refused rather than ignored.
 """
 
 import re
@@ -24,7 +24,7 @@ _FINGERPRINT: Final = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a broker is, what it speaks, and who is asking."""
+    """The address of a broker, the strand to speak, and the credentials."""
 
     strand: str
     host: str
@@ -34,30 +34,30 @@ class Endpoint:
     """An API key or token; with a user, the password."""
     user: str = field(default="", repr=False)
     fingerprint: str = ""
-    """Of the certificate that the broker must show, in lower-case hex; "" when not pinned."""
+    """Of the certificate that the broker must show, in lower-case hex; "" if not pinned."""
 
     @property
     def address(self) -> str:
-        """Host and port as people write them."""
+        """Host and port, with brackets around an IPv6 address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
 
 def parse(url: str, *, key: str | None = None) -> Endpoint:
-    """Return the endpoint that *url* names; *key* wins over the one in the URL.
+    """Return the endpoint that *url* names; *key* overrides the one in the URL.
 
     Raises:
-        InvalidArgument: The URL is not of that form. The text never repeats its key.
+        InvalidArgument: The URL is malformed. The text never repeats its key.
     """
     scheme, separator, _ = url.partition("://")
     strand, tls = _strand(scheme.lower() if separator else "")
     try:
         parts = urlsplit(url)
         host = parts.hostname or DEFAULT_HOST
-        host.encode("idna")  # as it is looked up: a label has 1 to 63 bytes
+        host.encode("idna")  # as for the lookup, which requires labels of 1 to 63 bytes
     except ValueError:
-        # Its text may repeat a misplaced key.
-        raise InvalidArgument(f"{strand} URL: the address cannot be read") from None
+        # The original error is dropped: its text may repeat a misplaced key.
+        raise InvalidArgument(f"{strand} URL: the address is malformed") from None
     port = _port(strand, parts)
     if parts.path not in {"", "/"} or parts.fragment:
         raise InvalidArgument(f"{strand} URL: nothing may follow host and port")
@@ -82,16 +82,16 @@ def _strand(scheme: str) -> tuple[str, bool]:
         return scheme[:-1], True
     known = ", ".join(f"{strand}://" for strand in DEFAULT_PORTS)
     example = f"blip://KEY@{DEFAULT_HOST}:{DEFAULT_PORTS['blip']}"
-    raise InvalidArgument(f"a broker's URL begins with one of {known}, for example {example}")
+    raise InvalidArgument(f"a broker URL starts with one of {known}, for example {example}")
 
 
 def _port(strand: str, parts: SplitResult) -> int | None:
     try:
         port = parts.port
-    except ValueError:  # it is no number, or too large
+    except ValueError:  # not a number, or too large
         port = 0
     if port == 0:
-        # What stands there is not repeated: it may be a misplaced key.
+        # The error does not repeat the text: it may be a misplaced key.
         problem = f"the port must be a number from 1 to {_PORT_MAX}"
         raise InvalidArgument(f"{strand} URL: {problem}")
     return port

@@ -1,13 +1,13 @@
 """Log segments as Arrow batches, for readers of many messages at once.
 
-It reads what the log has made durable, and knows neither Spark nor a running broker:
+It reads what is durable in the log. It needs neither Spark nor a running broker:
 
     from braidmq import columnar
 
     table = columnar.read("data", topics=["sensors/temp"])     a pyarrow.Table
     for batch in columnar.batches("data", start=1000): ...     bounded memory
 
-`columnar.open_log` opens a log for several reads, also one that is behind a Flight endpoint:
+`columnar.open_log` opens a log for several reads, in a directory or behind a Flight endpoint:
 
     with columnar.open_log("data") as log:
         log.read(topics=["sensors/temp"])

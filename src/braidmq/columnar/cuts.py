@@ -1,7 +1,7 @@
-"""Cutting a range of ids into parts that are read apart from each other, and limiting one.
+"""Cutting a range of ids into parts that can be read independently, and limiting a range.
 
-Parts are cut by the bytes of the wanted messages, across segments and inside them; together
-they have every id of the range once.
+Parts are cut by the bytes of the wanted messages, across and inside segments. Together they
+cover every id of the range exactly once.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,18 +17,18 @@ from braidmq.columnar.loss import Losses
 from braidmq.columnar.reading import windows
 from braidmq.columnar.segments.layout import Numbers, Rows
 from braidmq.columnar.segments.segments import Need
-from braidmq.columnar.segments.views import View, view_of
+from braidmq.columnar.segments.views import DurableView, view_of
 from braidmq.columnar.selection import Selection
 
 PART_BYTES: Final = 64 * MIB
 ROW_COST_BYTES: Final = 64
-"""What a message counts for besides its payload, so that empty ones cost something too."""
+"""The cost of a message besides its payload, so that a million empty ones are not free."""
 
 PARTS_MAX: Final = 100_000
-"""Parts of one cut; whoever asks for more has mistaken the unit."""
+"""Parts of one cut; a request for more is most likely a mistake in the unit."""
 
 SIZES: Final = "target_bytes, parts"
-"""The settings that are refused when there would be more."""
+"""The settings that an error about too many parts names."""
 
 _NEVER: Final = 2**63 - 1
 
@@ -42,8 +42,8 @@ class Part(NamedTuple):
     payload_bytes: int
 
 
-class _Piece:
-    """Wanted messages that follow each other: what all of them hold and cost, and each."""
+class _Chunk:
+    """The wanted messages of one window of rows: their total cost, and each one's size."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -56,13 +56,13 @@ class _Piece:
         return int(self._rows["id"][number])
 
     def sizes(self) -> Numbers:
-        """Return what the messages hold, up to each of them."""
+        """Return the running total of payload bytes, up to and including each message."""
         sizes: Numbers = np.cumsum(self._rows["payload_bytes"], dtype=np.int64)
         return sizes
 
 
 def cut(
-    path: Path | str | View,
+    path: Path | str | DurableView,
     start: int | None = None,
     end: int | None = None,
     *,
@@ -73,10 +73,10 @@ def cut(
     allowed: Callable[[str], bool] | None = None,
     fail_on_data_loss: bool = True,
 ) -> list[Part]:
-    """Return parts of about *target_bytes* (64 MiB), or *parts* of them if there is enough.
+    """Return parts of about *target_bytes* (64 MiB) each, or at most *parts* of equal cost.
 
     Raises:
-        ConfigError: An argument cannot be used.
+        ConfigError: An argument is not valid.
         DataLossError: An id of the range is lost.
         DamagedLogError: The log is damaged.
     """
@@ -92,18 +92,18 @@ def cut(
     _check_ids(start=start, end=end)
     losses = Losses(str(view.root), fail=fail_on_data_loss)
 
-    def pieces() -> Iterator[_Piece]:
-        return _pieces(view, selection, start, end, losses)
+    def chunks() -> Iterator[_Chunk]:
+        return _chunks(view, selection, start, end, losses)
 
     if parts is None:
         size = target_bytes or PART_BYTES
-        return _cut(pieces(), start, end, lambda passed: passed + size)
-    total = sum(piece.cost for piece in pieces()) or 1
-    return _cut(pieces(), start, end, partial(_next_share, total, parts))
+        return _cut(chunks(), start, end, lambda passed: passed + size)
+    total = sum(chunk.cost for chunk in chunks()) or 1
+    return _cut(chunks(), start, end, partial(_next_share, total, parts))
 
 
 def advance(
-    path: Path | str | View,
+    path: Path | str | DurableView,
     start: int,
     *,
     topics: Iterable[str] | None = None,
@@ -115,11 +115,11 @@ def advance(
 ) -> int:
     """Return the id behind at most so many wanted messages, or payload bytes, from *start* on.
 
-    At least one message is passed when there is one; the end of the durable log when there
-    are not so many.
+    At least one message is passed if there is one, or a large message would stop the reader
+    for ever. If there are fewer, it is the end of the durable log.
 
     Raises:
-        ConfigError: An argument cannot be used.
+        ConfigError: An argument is not valid.
         DataLossError: An id of the range is lost.
         DamagedLogError: The log is damaged.
     """
@@ -130,14 +130,14 @@ def advance(
     selection = Selection(topics, pattern, allowed=allowed)
     losses = Losses(str(view.root), fail=fail_on_data_loss)
     passed = held = 0
-    for piece in _pieces(view, selection, start, view.latest, losses):
-        if passed + piece.messages > messages or held + piece.payload_bytes > payload_bytes:
-            fitting = int(np.searchsorted(piece.sizes(), payload_bytes - held, side="right"))
+    for chunk in _chunks(view, selection, start, view.latest, losses):
+        if passed + chunk.messages > messages or held + chunk.payload_bytes > payload_bytes:
+            fitting = int(np.searchsorted(chunk.sizes(), payload_bytes - held, side="right"))
             fitting = max(min(fitting, messages - passed), 0 if passed else 1)
-            if fitting < piece.messages:
-                return piece.id(fitting)
-        passed += piece.messages
-        held += piece.payload_bytes
+            if fitting < chunk.messages:
+                return chunk.id(fitting)
+        passed += chunk.messages
+        held += chunk.payload_bytes
     return max(view.latest, start)
 
 
@@ -147,13 +147,13 @@ def _check_ids(**ids: int) -> None:
             raise ConfigError(name, "ids are not negative")
 
 
-def _pieces(
-    view: View, selection: Selection, start: int, end: int, losses: Losses
-) -> Iterator[_Piece]:
+def _chunks(
+    view: DurableView, selection: Selection, start: int, end: int, losses: Losses
+) -> Iterator[_Chunk]:
     for segment, first, last in windows(view, start, end, losses, selection):
         found = segment.verified(partial(selection.rows, segment, first, last), Need.SIZES)
         if len(found.rows):
-            yield _Piece(found.rows)
+            yield _Chunk(found.rows)
 
 
 def _next_share(total: int, parts: int, passed: int) -> int:
@@ -163,34 +163,34 @@ def _next_share(total: int, parts: int, passed: int) -> int:
 
 
 def _cut(
-    pieces: Iterator[_Piece], start: int, end: int, limit_behind: Callable[[int], int]
+    chunks: Iterator[_Chunk], start: int, end: int, limit_behind: Callable[[int], int]
 ) -> list[Part]:
-    """Return parts; *limit_behind* says up to which cost one goes that begins at a cost."""
+    """Return parts; *limit_behind* maps the cost at a part's start to the cost at its end."""
     found: list[Part] = []
     limit = limit_behind(0)
     passed = messages = held = 0
-    for piece in pieces:
-        if passed + piece.cost <= limit:  # as a rule: a part has many pieces
-            messages += piece.messages
-            held += piece.payload_bytes
-            passed += piece.cost
+    for chunk in chunks:
+        if passed + chunk.cost <= limit:  # the usual case: a part has many chunks
+            messages += chunk.messages
+            held += chunk.payload_bytes
+            passed += chunk.cost
             continue
-        sizes = piece.sizes()
-        costs = passed + sizes + ROW_COST_BYTES * np.arange(1, piece.messages + 1)
+        sizes = chunk.sizes()
+        costs = passed + sizes + ROW_COST_BYTES * np.arange(1, chunk.messages + 1)
         at = sized = 0
         while True:
-            # A part has the message that reaches its limit.
+            # The message that reaches the limit belongs to the part.
             full = 0 if passed >= limit else int(np.searchsorted(costs, limit)) + 1
-            full = min(max(full, at), piece.messages)
+            full = min(max(full, at), chunk.messages)
             if full:
                 messages += full - at
                 held += int(sizes[full - 1]) - sized
                 sized, passed = int(sizes[full - 1]), int(costs[full - 1])
             at = full
-            if at == piece.messages:
+            if at == chunk.messages:
                 break
-            behind = piece.id(at)
-            if len(found) + 1 >= PARTS_MAX:  # there is one more at least
+            behind = chunk.id(at)
+            if len(found) + 1 >= PARTS_MAX:  # at least one more follows
                 problem = f"would be more than {PARTS_MAX} parts: ask for larger ones"
                 raise ConfigError(SIZES, problem)
             found.append(Part(start, behind, messages, held))

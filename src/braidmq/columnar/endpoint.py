@@ -1,10 +1,10 @@
-"""A client of the broker's Arrow Flight endpoint: the log over the network, as a directory is.
+"""A client of the broker's Arrow Flight endpoint: the log over the network, like a directory.
 
-An endpoint is a description until it is used: it connects then, and can be pickled and shared
-by threads. Reads raise what reads of a directory raise, and the errors of `columnar.failures`.
+An endpoint connects on first use; it can be pickled, and shared by threads. Reads raise the
+errors of reads of a directory, and those of `columnar.flight.failures`.
 
-A pattern is matched on this side, by the names of the topics that the endpoint has: the broker
-runs nobody's regular expression.
+The client matches patterns itself, against the topic names that the endpoint lists: a regular
+expression from outside could keep the broker busy for hours.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,17 +27,16 @@ from braidmq.columnar.reading import BATCH_ROWS, Offsets, TopicCount
 from braidmq.columnar.selection import Selection
 
 NAMES_BYTES_MAX: Final = requests.REQUEST_BYTES_MAX - 64 * 1024
-"""The names of the wanted topics, as JSON; the rest of a request is beside them."""
+"""The longest list of topic names, as JSON; the rest is for the request's other fields."""
 
 
 class Endpoint:
     """The log behind a Flight address, `grpc://host:port` or `grpc+tls://host:port`.
 
-    *roots* are the certificates, as PEM, that the server's is checked with; the system's own
-    when they are not given.
+    *roots* are the CA certificates, as PEM, to verify the server with; by default the system's.
 
     Raises:
-        ConfigError: The address or the key cannot be one.
+        ConfigError: The address or the key is not valid.
     """
 
     def __init__(self, address: str, api_key: str, *, roots: bytes | None = None) -> None:
@@ -54,7 +53,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """Where it is."""
+        """The address it was made with."""
         return self._connection.address
 
     def close(self) -> None:
@@ -62,7 +61,7 @@ class Endpoint:
         self._connection.close()
 
     def offsets(self) -> Offsets:
-        """Return the first id that the log has and the one behind the last durable one."""
+        """Return the first id in the log, and the one behind the last durable id."""
         request = requests.OffsetsRequest()
         answer = self._connection.ask("offsets", request, requests.OffsetsAnswer)
         return Offsets(answer.earliest, answer.latest)
@@ -79,7 +78,7 @@ class Endpoint:
         end: int | None = None,
         fail_on_data_loss: bool = True,
     ) -> dict[str, TopicCount]:
-        """Return what each topic that the key may read has in a range of ids."""
+        """Return messages and payload bytes of each topic that the key may read in a range."""
         request = requests.TopicCountsRequest(start, end, fail_on_data_loss)
         counts: dict[str, TopicCount] = {}
         kind = requests.TopicCountsAnswer
@@ -98,7 +97,7 @@ class Endpoint:
         parts: int | None = None,
         fail_on_data_loss: bool = True,
     ) -> list[Part]:
-        """Return parts of a range; see `columnar.cut`."""
+        """Return a range in parts; see `columnar.cut`."""
         names, behind = self._names(topics, pattern, start, end)
         request = requests.CutRequest(
             start=start,
@@ -131,7 +130,7 @@ class Endpoint:
             fail_on_data_loss=fail_on_data_loss,
         )
         found = self._connection.ask("advance", request, requests.NumberAnswer).offset
-        # Behind the names' end there may be topics that match and could not be named yet.
+        # Behind the range whose topics were listed, there may be more that match the pattern.
         return found if behind is None else max(min(found, behind), start)
 
     def batches(
@@ -166,7 +165,7 @@ class Endpoint:
         )
 
     def read(self, **wanted: Unpack[OfBatches]) -> pa.Table:
-        """Return the messages of a range, which fits into memory, as one table."""
+        """Return the messages of a range as one table; they must fit into memory."""
         found = self.batches(**wanted)
         return pa.Table.from_batches(found, found.schema)
 
@@ -177,7 +176,7 @@ class Endpoint:
         start: int | None,
         end: int | None,
     ) -> tuple[list[str] | None, int | None]:
-        """Return the wanted topics by name, and the end of the range that they hold for."""
+        """Return the names of the wanted topics, and the end of the range they hold for."""
         selection = Selection(topics, pattern)
         if pattern is None:
             named = None if topics is None else sorted(selection.topics or ())
@@ -197,20 +196,20 @@ class Endpoint:
         return named, behind
 
     def open_cursor(self, name: str, start: int | None = None) -> CursorPlace:
-        """Return the cursor of that name, which is made at *start* if there is none.
+        """Return the cursor of that name; create it at *start* if there is none.
 
-        *start* None is the end of the durable log. A cursor that is there stays where it is.
+        *start* None is the end of the durable log. An existing cursor stays where it is.
         """
         request = requests.OpenCursorRequest(name, start)
         return self._connection.ask("open_cursor", request, CursorPlace)
 
     def move_cursor(self, name: str, offset: int) -> None:
-        """Say that everything before *offset* is done with; a cursor never goes back."""
+        """Report that everything before *offset* is done; a cursor never moves back."""
         request = requests.MoveCursorRequest(name, offset)
         self._connection.ask("move_cursor", request, requests.Done)
 
     def remove_cursor(self, name: str) -> None:
-        """Remove a cursor, so that retention waits for it no longer."""
+        """Remove a cursor, so that retention no longer waits for it."""
         request = requests.RemoveCursorRequest(name)
         self._connection.ask("remove_cursor", request, requests.Done)
 
@@ -226,19 +225,19 @@ class Endpoint:
     def stage(
         self, topic: str | None, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> Stage:
-        """Send rows, which the broker keeps durably, and return the stage that they are.
+        """Send rows, which the broker stores durably, and return their stage.
 
         Raises:
-            RefusedRowError: A row cannot be a message.
+            RefusedRowError: A row is not a valid message.
             NotAllowedError: The key may not publish to its topic.
         """
         return send_stage(self._connection, topic, schema, batches)
 
     def commit(self, key: SinkKey, stages: list[str]) -> SinkCommit:
-        """Make stages the batch of that key, once; return when its messages are durable."""
+        """Commit stages as the batch of that key; return once its messages are durable."""
         request = requests.CommitRequest(key, stages)
         return self._connection.ask("commit", request, SinkCommit)
 
     def abort(self, stages: list[str]) -> None:
-        """Drop stages that are not wanted."""
+        """Drop stages that will not be committed."""
         self._connection.ask("abort", requests.AbortRequest(stages), requests.Done)

@@ -1,4 +1,4 @@
-"""A log to read, wherever it is: a data directory, or an endpoint that is asked for it."""
+"""A log to read, wherever it is: in a data directory, or behind a Flight endpoint."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -14,12 +14,12 @@ from braidmq.columnar.decoding.decode import Decoding
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches, Offsets, TopicCount
 from braidmq.columnar.segments.held import HELD_BYTES_MAX, HeldSegments
-from braidmq.columnar.segments.views import View
+from braidmq.columnar.segments.views import DurableView
 from braidmq.columnar.times import offset_at
 
 
 class OfTopics(TypedDict, total=False):
-    """What every question may say: which topics, and what is done about what is gone."""
+    """The arguments of every query: which topics, and whether lost ids are an error."""
 
     topics: Iterable[str] | None
     pattern: str | None
@@ -27,7 +27,7 @@ class OfTopics(TypedDict, total=False):
 
 
 class OfRange(TypedDict, total=False):
-    """What `topic_counts` may be asked."""
+    """The arguments of `topic_counts`."""
 
     start: int | None
     end: int | None
@@ -35,21 +35,21 @@ class OfRange(TypedDict, total=False):
 
 
 class OfCut(OfTopics, total=False):
-    """What `cut` may be asked, beside its range."""
+    """The arguments of `cut`, besides its range."""
 
     target_bytes: int | None
     parts: int | None
 
 
 class OfAdvance(OfTopics, total=False):
-    """What `advance` may be asked, beside its start."""
+    """The arguments of `advance`, besides its start."""
 
     messages: int
     payload_bytes: int
 
 
 class OfBatches(OfRange, OfTopics, total=False):
-    """What `batches` may be asked."""
+    """The arguments of `batches`."""
 
     columns: Sequence[str] | None
     headers: bool
@@ -70,29 +70,29 @@ class LogBatches(Protocol):
 
 
 class Log(Protocol):
-    """What can be asked of a log; the functions of `columnar` say what each is.
+    """A log that can be queried; the functions of `columnar` document each query.
 
-    All raise ConfigError for what cannot be used, DataLossError and DamagedLogError; and a log
-    that is somewhere else may be unavailable.
+    All of them raise ConfigError for invalid arguments, DataLossError and DamagedLogError; a
+    remote log may also be unavailable.
     """
 
     @property
     def address(self) -> str:
-        """Where it is, for people."""
+        """Where the log is, for people."""
 
     def offsets(self) -> Offsets:
-        """Return the first id that the log has and the one behind the last durable one."""
+        """Return the first id in the log, and the one behind the last durable id."""
 
     def offset_at(self, time_us: int) -> int:
         """Return the id of the first durable message that was accepted then or later."""
 
     def topic_counts(self, **wanted: Unpack[OfRange]) -> dict[str, TopicCount]:
-        """Return what each topic has in a range of ids."""
+        """Return the messages and payload bytes of each topic in a range of ids."""
 
     def cut(
         self, start: int | None = None, end: int | None = None, **wanted: Unpack[OfCut]
     ) -> list[Part]:
-        """Return parts of a range."""
+        """Return a range in parts."""
 
     def advance(self, start: int, **wanted: Unpack[OfAdvance]) -> int:
         """Return the id behind so many wanted messages, or payload bytes."""
@@ -101,10 +101,10 @@ class Log(Protocol):
         """Return the messages of a range in batches."""
 
     def read(self, **wanted: Unpack[OfBatches]) -> pa.Table:
-        """Return the messages of a range, which fits into memory, as one table."""
+        """Return the messages of a range as one table; they must fit into memory."""
 
     def close(self) -> None:
-        """Let go of files or connections; the next question opens them again."""
+        """Close files or connections; the next query opens them again."""
 
     def __enter__(self) -> Self: ...
 
@@ -114,9 +114,9 @@ class Log(Protocol):
 class DirectoryLog:
     """The log below a data directory, whether its broker runs or not.
 
-    It can be pickled and shared by threads. Segments of which few topics were read stay mapped
-    for the next question until it is closed, up to *hold_bytes*; a file that retention has
-    deleted is let go of by the next question, too. A pickled one holds nothing: it was sent to
+    It can be pickled and shared by threads. Segments of which a query read few topics stay
+    mapped for the next query, up to *hold_bytes*, until the log is closed; the next query also
+    unmaps those that retention has deleted. A pickled one keeps nothing mapped: it goes to
     another process, whose memory must not grow with the log.
     """
 
@@ -137,21 +137,21 @@ class DirectoryLog:
         self.close()
 
     def close(self) -> None:
-        """Unmap all files; the next question maps them again."""
+        """Unmap all files; the next query maps them again."""
         if self._held is not None:
             self._held.clear()
 
     @property
     def address(self) -> str:
-        """Where it is, for people."""
+        """Where the log is, for people."""
         return str(self.path)
 
-    def view(self) -> View:
+    def view(self) -> DurableView:
         """Return the log as it is now."""
-        return View(self.path, self._held)
+        return DurableView(self.path, self._held)
 
     def offsets(self) -> Offsets:
-        """Return the first id that the log has and the one behind the last durable one."""
+        """Return the first id in the log, and the one behind the last durable id."""
         return reading.offsets(self.view())
 
     def offset_at(self, time_us: int) -> int:
@@ -159,13 +159,13 @@ class DirectoryLog:
         return offset_at(self.view(), time_us)
 
     def topic_counts(self, **wanted: Unpack[OfRange]) -> dict[str, TopicCount]:
-        """Return what each topic has in a range of ids."""
+        """Return the messages and payload bytes of each topic in a range of ids."""
         return reading.topic_counts(self.view(), **wanted)
 
     def cut(
         self, start: int | None = None, end: int | None = None, **wanted: Unpack[OfCut]
     ) -> list[Part]:
-        """Return parts of a range."""
+        """Return a range in parts."""
         return cuts.cut(self.view(), start, end, **wanted)
 
     def advance(self, start: int, **wanted: Unpack[OfAdvance]) -> int:
@@ -177,7 +177,7 @@ class DirectoryLog:
         return reading.batches(self.view(), **wanted)
 
     def read(self, **wanted: Unpack[OfBatches]) -> pa.Table:
-        """Return the messages of a range, which fits into memory, as one table."""
+        """Return the messages of a range as one table; they must fit into memory."""
         return reading.read(self.view(), **wanted)
 
 
@@ -188,10 +188,10 @@ def open_log(
     *,
     roots: bytes | None = None,
 ) -> Log:
-    """Return the log of a data directory, or the one behind an endpoint; exactly one of them.
+    """Return the log of a data directory, or the one behind an endpoint; give exactly one.
 
     Raises:
-        ConfigError: Both or neither, or an address or a key that cannot be one.
+        ConfigError: Both or neither were given, or the address or the key is not valid.
     """
     if (path is None) == (endpoint is None):
         raise ConfigError("endpoint", "exactly one of path and endpoint must be given")

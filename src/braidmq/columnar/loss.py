@@ -1,7 +1,8 @@
-"""Loss: ids that were asked for and that the log does not have any more.
+"""Loss: ids that were asked for and that the log no longer has.
 
-It is not damage, which is found in what the log has, and which is never passed over. What is
-lost was deleted by retention, given up by a repair, or never became durable.
+Lost ids were deleted by retention, given up by a repair, or never became durable; a read may be
+told to skip them. Damage is different: the log has the records but cannot read them, and a read
+never skips those.
 """
 
 import logging
@@ -13,12 +14,12 @@ RETAINED = "retention deleted them"
 REPAIRED = "a repair of the log gave them up"
 NOT_DURABLE = "the durable log ends before them"
 
-# The standard library's: readers are in other people's programs, and must start quickly there.
+# The standard library's logging: readers run inside other programs and must start quickly.
 _LOG: Final = logging.getLogger(__name__)
 
 
 class Loss(NamedTuple):
-    """Ids first..last that a read wanted and did not get."""
+    """Ids first..last that a read asked for and did not get."""
 
     first_id: int
     last_id: int
@@ -38,9 +39,9 @@ class DataLossError(LogError):
 
 
 class Losses:
-    """What one read lost: an error at once, or noted, logged and passed over.
+    """The losses of one read: raised at once, or recorded, logged and skipped.
 
-    *noted* grows by what is passed over; the caller may hold it.
+    What is skipped is appended to *noted*, which the caller may keep.
     """
 
     def __init__(self, path: str, *, fail: bool, noted: list[Loss] | None = None) -> None:
@@ -49,10 +50,10 @@ class Losses:
         self.noted: list[Loss] = [] if noted is None else noted
 
     def note(self, first_id: int, last_id: int, reason: str) -> None:
-        """Take note that first..last are lost; nothing when that is no id.
+        """Record that first..last are lost; do nothing if the range is empty.
 
         Raises:
-            DataLossError: The read must not go on without them.
+            DataLossError: The read must not skip them.
         """
         if first_id > last_id:
             return
@@ -64,5 +65,5 @@ class Losses:
 
 
 def warn(path: str, loss: Loss) -> None:
-    """Log that something lost was passed over."""
+    """Log that a read skipped lost ids."""
     _LOG.warning("%s: passed over the ids %d to %d: %s", path, *loss)

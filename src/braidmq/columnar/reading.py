@@ -1,7 +1,8 @@
 """Reading the durable log as Arrow batches: `read`, `batches`, `offsets`, `topic_counts`.
 
-Nothing here knows Spark, a broker or a lock: a data directory is enough, whether its broker
-runs or not. Ids go from `start` to before `end`; what is not asked for is not read.
+A data directory is enough, whether its broker runs or not: readers take no lock and write
+nothing. Ids go from `start` up to but not including `end`; columns that are not asked for are
+not read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from braidmq.base.limits import MIB
 from braidmq.columnar.decoding.columns import OF_HEADERS, Columns, column_names, schema_of
 from braidmq.columnar.decoding.decode import Decoding
 from braidmq.columnar.loss import NOT_DURABLE, REPAIRED, RETAINED, Loss, Losses
-from braidmq.columnar.segments.layout import ends_of, near_pieces
+from braidmq.columnar.segments.layout import ends_of, near_groups
 from braidmq.columnar.segments.segments import (
     DENSE_WINDOW_ROWS,
     WINDOW_ROWS,
@@ -27,20 +28,20 @@ from braidmq.columnar.segments.segments import (
     Picked,
     Segment,
 )
-from braidmq.columnar.segments.views import View, view_of
+from braidmq.columnar.segments.views import DurableView, view_of
 from braidmq.columnar.selection import EVERYTHING, Selection
 from braidmq.columnar.times import offset_at
 
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 32 * MIB
 BATCH_BYTES_MAX: Final = 1024 * MIB
-"""A column of a batch has offsets of 32 bits; a record of its own may be on top."""
+"""Arrow's binary columns have 32-bit offsets; one large record may come on top of this."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Wanted(TypedDict, total=False):
-    """What a read may be told; see `batches`."""
+    """The arguments of a read; see `batches`."""
 
     topics: Iterable[str] | None
     pattern: str | None
@@ -60,41 +61,41 @@ class Wanted(TypedDict, total=False):
 
 
 class Offsets(NamedTuple):
-    """The ids that the log has: from `earliest` to before `latest`."""
+    """The ids in the log: from `earliest` up to but not including `latest`."""
 
     earliest: int
     latest: int
 
 
 class TopicCount(NamedTuple):
-    """What a topic has in a range of ids."""
+    """The messages and payload bytes of a topic in a range of ids."""
 
     messages: int
     payload_bytes: int
 
 
-def read(path: Path | str | View, **wanted: Unpack[Wanted]) -> pa.Table:
-    """Return the messages as one table, for a range that fits into memory; see `batches`."""
+def read(path: Path | str | DurableView, **wanted: Unpack[Wanted]) -> pa.Table:
+    """Return the messages as one table, which must fit into memory; see `batches`."""
     found = batches(path, **wanted)
     return pa.Table.from_batches(found, found.schema)
 
 
-def batches(path: Path | str | View, **wanted: Unpack[Wanted]) -> "Batches":
+def batches(path: Path | str | DurableView, **wanted: Unpack[Wanted]) -> "Batches":
     """Return the messages of the log below *path* in batches of bounded size, in id order.
 
     topics, pattern      names, or a regular expression for whole names; default: all
     start, end           ids, the end exclusive; default: all that is durable
-    start_time, end_time moments (or microseconds since 1970), the end exclusive; they win
-    qos                  only messages of this one
-    allowed              says which topics may be seen; the others' messages are left out
-    headers, columns     add the column of headers; or exactly these columns
+    start_time, end_time moments (or microseconds since 1970), the end exclusive; they
+                         override start and end
+    qos                  only messages of this quality of service
+    allowed              tells which topics may be seen; messages of others are left out
+    headers, columns     add the column of headers; or return exactly these columns
     decoding             unseal and decode the payloads: `braidmq.columnar.decoding.decode`
-    fail_on_data_loss    False: pass over ids that are lost, with a warning, and add them
-                         to *losses*
+    fail_on_data_loss    False: skip lost ids, with a warning, and add them to *losses*
     batch_rows, -_bytes  bounds of one batch
 
     Raises:
-        ConfigError: An argument cannot be used.
+        ConfigError: An argument is not valid.
         TypeError: There is no such argument.
         DataLossError: While reading: an id of the range is lost.
         DamagedLogError: While reading: the log is damaged.
@@ -113,7 +114,7 @@ class _Bounds:
 class Batches:
     """An iterator of record batches that knows their schema before the first one."""
 
-    def __init__(self, view: View, wanted: Wanted) -> None:
+    def __init__(self, view: DurableView, wanted: Wanted) -> None:
         self._selection = Selection(
             wanted.get("topics"),
             wanted.get("pattern"),
@@ -143,8 +144,8 @@ class Batches:
         for segment, first, last in found:
             select = partial(self._selection.rows, segment, first, last)
             picked = segment.verified(select, self._need)
-            for piece in _cut(segment, picked, self._bounds):
-                yield self._batch(Columns(segment, piece))
+            for part in _cut(segment, picked, self._bounds):
+                yield self._batch(Columns(segment, part))
 
     @property
     def _need(self) -> Need:
@@ -167,7 +168,7 @@ def _bounds(wanted: Wanted) -> _Bounds:
     return _Bounds(rows, record_bytes)
 
 
-def _range(view: View, wanted: Wanted) -> tuple[int, int]:
+def _range(view: DurableView, wanted: Wanted) -> tuple[int, int]:
     start, end = wanted.get("start"), wanted.get("end")
     start_time, end_time = wanted.get("start_time"), wanted.get("end_time")
     if start_time is not None:
@@ -195,20 +196,20 @@ def microseconds(moment: datetime | int) -> int:
 
 
 def windows(
-    view: View, start: int, end: int, losses: Losses, selection: Selection = EVERYTHING
+    view: DurableView, start: int, end: int, losses: Losses, selection: Selection = EVERYTHING
 ) -> Iterator[tuple[Segment, int, int]]:
-    """Yield the verified rows (segment, first, last) of the ids start..end; note what is lost.
+    """Yield the verified rows (segment, first, last) of the ids start..end; record losses.
 
-    Rows in which *selection* can find nothing may be left out, and rows that it can choose by
-    their topics alone are verified only when they are picked.
+    Segments in which *selection* finds nothing are skipped. Rows that it can choose by their
+    topics alone are verified later, once they are picked: most of them never are.
 
     Raises:
-        DataLossError: Something is lost, and that is an error.
+        DataLossError: Ids are lost, and *losses* treats that as an error.
         DamagedLogError: The log is damaged.
     """
     if start >= end:
         return
-    # Id 0 is nobody's: whoever begins there begins at the beginning.
+    # No record has id 0: a read from 0 is a read from the start, and loses nothing.
     losses.note(max(start, 1), min(view.earliest, end) - 1, RETAINED)
     losses.note(max(start, view.latest), end - 1, NOT_DURABLE)
     for segment in view.segments(start, end, losses, hold=selection.is_partial):
@@ -224,19 +225,19 @@ def windows(
 
 
 def _cut(segment: Segment, picked: Picked, bounds: _Bounds) -> Iterator[Picked]:
-    """Yield what was picked in pieces that keep the bounds, each of at least one row."""
+    """Yield what was picked in parts within the bounds, each of at least one row."""
     if not len(picked.rows):
         return
     if len(picked.rows) <= bounds.rows and segment.span(picked) <= bounds.record_bytes:
         yield picked
         return
     starts, ends = segment.starts_of(picked), ends_of(picked.rows)
-    for piece in near_pieces(starts, ends, rows=bounds.rows, record_bytes=bounds.record_bytes):
-        yield picked.part(piece)
+    for part in near_groups(starts, ends, rows=bounds.rows, record_bytes=bounds.record_bytes):
+        yield picked.part(part)
 
 
-def offsets(path: Path | str | View) -> Offsets:
-    """Return the first id that the log has and the one behind the last durable one.
+def offsets(path: Path | str | DurableView) -> Offsets:
+    """Return the first id in the log, and the one behind the last durable id.
 
     Raises:
         ConfigError: There is no log.
@@ -246,16 +247,16 @@ def offsets(path: Path | str | View) -> Offsets:
 
 
 def topic_counts(
-    path: Path | str | View,
+    path: Path | str | DurableView,
     *,
     start: int | None = None,
     end: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> dict[str, TopicCount]:
-    """Return what each topic has in a range of ids, by the index alone.
+    """Return the messages and payload bytes of each topic in a range, from the index alone.
 
     Raises:
-        ConfigError: An argument cannot be used.
+        ConfigError: An argument is not valid.
         DataLossError: An id of the range is lost.
         DamagedLogError: The log is damaged.
     """

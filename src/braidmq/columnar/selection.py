@@ -1,4 +1,4 @@
-"""Which messages a read wants: a judgement on the columns of the index. No payload is seen."""
+"""Which messages a read wants, decided by the columns of the index; payloads are not read."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -15,13 +15,13 @@ from braidmq.columnar.segments.segments import Question, Segment
 
 @dataclass(frozen=True)
 class Selection:
-    """Messages of these *topics*, or whose topic's whole name matches *pattern*; None: of all.
+    """Messages of *topics*, or of topics whose whole name matches *pattern*; by default of all.
 
-    *qos*, when given, is the quality of service that they were published with. Topics that
-    are not *allowed* are not wanted, whatever else is said.
+    *qos*, if given, is the quality of service that they were published with. Topics that are
+    not *allowed* are never wanted.
 
     Raises:
-        ConfigError: Both topics and a pattern, or a pattern that is none.
+        ConfigError: Both topics and a pattern were given, or the pattern is not valid.
     """
 
     topics: Iterable[str] | None = None
@@ -30,7 +30,7 @@ class Selection:
     allowed: Callable[[str], bool] | None = None
 
     def __post_init__(self) -> None:
-        """Judge what was given."""
+        """Check the arguments."""
         if isinstance(self.topics, str):
             raise ConfigError("topics", "must be several names, not one text")
         if self.topics is not None and self.pattern is not None:
@@ -57,11 +57,11 @@ class Selection:
 
     @property
     def is_partial(self) -> bool:
-        """Whether messages of some topics may not be wanted."""
+        """Whether some topics may be left out."""
         return not (self.topics is None and self.pattern is None and self.allowed is None)
 
     def wanted_numbers(self, segment: Segment) -> Flags | None:
-        """Return which topic numbers of a segment are wanted; None when every message is."""
+        """Return which topic numbers of a segment are wanted; None if all are."""
         if not self.is_partial:
             return None
         wanted = np.zeros(len(segment.names), np.bool_)
@@ -69,13 +69,14 @@ class Selection:
             wanted[[segment.number(name) for name in self.topics if self.wants(name)]] = True
         else:
             wanted[:] = [self.wants(name) for name in segment.names]
-        wanted[0] = False  # no message
+        wanted[0] = False  # rows of records that are not messages
         return wanted
 
     def misses(self, segment: Segment) -> bool:
-        """Tell whether a segment certainly has nothing that is wanted, and no gap either."""
+        """Tell whether a segment certainly holds no wanted message, and no gap to report."""
         index = segment.index
-        # The topics of a growing index are as good as its rows, which are not verified yet.
+        # A growing index has no checksums: its topics are only as reliable as its rows, which
+        # are not verified yet. Only a sealed or rebuilt index can prove an absence.
         if index.gap_count or not (index.is_proof or index.block_sums):
             return False
         numbers = self.wanted_numbers(segment)
@@ -83,7 +84,7 @@ class Selection:
 
     @property
     def needs_rows(self) -> bool:
-        """Whether more than their topics decides which rows are wanted, or all of them are."""
+        """Whether the topic column alone does not decide which rows are wanted."""
         return self.qos is not None or not self.is_partial
 
     def rows(self, segment: Segment, first: int, last: int) -> Numbers:
@@ -106,7 +107,7 @@ class Selection:
 
 
 def _rows_of_topics(segment: Segment, numbers: Flags, first: int, last: int) -> Numbers:
-    """Return the rows of topics with these numbers, where all topics are known."""
+    """Return the rows of topics with these numbers; the topic of each row is known."""
     question = Question(numbers.tobytes(), first, last)
     chosen = segment.chosen_before(question)
     if chosen is None:

@@ -1,6 +1,6 @@
-"""Fakes that we ship: the clock, the disk, the ledger, the simulation and the real broker.
+"""Support for tests: a real broker in process, a fake clock and disk, a simulation.
 
-:func:`running_broker` is what most tests want: the real broker, in the test's own process.
+Most tests want :func:`running_broker`: the real broker, in the test's own process.
 """
 
 from braidmq.testing.broker import RunningBroker, running_broker

@@ -1,4 +1,4 @@
-"""The real broker in a test's own process: free ports, a throw-away log, a clock to move."""
+"""The real broker in the test's own process: free ports, a temporary log, a fake clock."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from braidmq.testing.clock import FakeClock
 
 
 class RunningBroker:
-    """A broker that is up."""
+    """A running broker, its clock and its data directory."""
 
     def __init__(self, daemon: Daemon, clock: FakeClock, data_dir: Path) -> None:
         self.daemon = daemon
@@ -26,7 +26,7 @@ class RunningBroker:
         return host.strip("[]"), int(port)
 
     def url(self, strand: str = "blip", key: str = "dev-key") -> str:
-        """Return the address of a strand for `braidmq.connect`; Qumbed's with what to pin."""
+        """Return the address of a strand for `braidmq.connect`; Qumbed's with a fingerprint."""
         host, port = self.address(strand)
         pin = f"?fingerprint={self.fingerprint}" if strand == "qumbed" else ""
         return f"{strand}://{key}@{host}:{port}{pin}"
@@ -40,12 +40,12 @@ class RunningBroker:
 
     @property
     def fingerprint(self) -> str:
-        """What Qumbed clients pin of the broker's certificate."""
+        """The fingerprint of the certificate, for Qumbed clients to pin."""
         return str(self.daemon.ready_facts()["qumbed_fingerprint"])
 
     @property
     def gateway_public_key(self) -> bytes:
-        """What the broker seals with for Qumbed subscribers."""
+        """The public key with which the broker encrypts for Qumbed subscribers."""
         return bytes.fromhex(str(self.daemon.ready_facts()["gateway_public_key"]))
 
 
@@ -58,9 +58,9 @@ async def running_broker(
 ) -> AsyncIterator[RunningBroker]:
     """Run the real broker, in development mode, until the block ends.
 
-    *config* is what a configuration file would say; with `{"flight": {}}` there is Flight,
-    too. Give *data_dir* to keep the log, and to start again on it, and then *clock* too,
-    because time does not go back.
+    *config* is the content of a configuration file; `{"flight": {}}` turns Flight on. Pass
+    *data_dir* to keep the log and start again on it, and then the same *clock*, because the
+    broker's time must not go back.
     """
     with tempfile.TemporaryDirectory(prefix="braidmq-") as throw_away:
         directory = data_dir if data_dir is not None else Path(throw_away)
@@ -80,7 +80,7 @@ def _config(data_dir: Path, given: dict[str, object]) -> Config:
         section = settings.get(listener, {})
         assert isinstance(section, dict)
         settings[listener] = {"port": 0, **section}
-    # Flight is there for who asks for it: it takes a second to import.
+    # Off by default: importing Flight takes a second.
     flight = settings.get("flight", {"enabled": False})
     assert isinstance(flight, dict)
     settings["flight"] = {"port": 0, **flight}

@@ -1,7 +1,7 @@
-"""Blip clients that keep a ledger: publishers and consumers, with manners that a seed decides.
+"""Blip clients that write a ledger: publishers and consumers whose behaviour a seed decides.
 
-They speak frames, and do not know what carries them: the simulation's wires in memory, or a
-socket. Each is one connection; when that breaks, the client is gone, and a new one takes over.
+They produce and consume frames, whatever carries them: the simulation's in-memory wires, or a
+socket. A client is one connection; when that breaks, a new client takes over.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from braidmq.wire.blip import frames, messages
 KEY: Final = "dev-key"
 
 PAYLOAD_BYTES_MAX: Final = 700
-"""More than a sector, so that one record can be torn."""
+"""Larger than a sector, so that a power cut can tear a record."""
 
 FENCE_CHANCE: Final = 0.7
 LEAVING_CHANCE: Final = 0.05
@@ -28,11 +28,11 @@ _NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A subscription that the world keeps, and the manner of those who consume it.
+    """A subscription that outlives connections, and the behaviour of its consumers.
 
-    `care` is how likely a delivery is acknowledged; one that `comes_and_goes` is ended now and
-    then, and made anew. Only while one connection after the other consumes it, and none is
-    followed before the broker knows that it is gone, are its deliveries `ordered`.
+    `care` is the probability that a delivery is acknowledged. A subscription that
+    `comes_and_goes` is removed now and then, and made again. Deliveries are `ordered` only if
+    one connection at a time consumes it, and the broker knows that the last one is gone.
     """
 
     name: str
@@ -52,11 +52,11 @@ PLANS: Final = (
     Plan("pair", "events", care=0.9, pulls=False, consumers=2, ordered=False),
     Plan("guest", "events", care=0.9, pulls=True, comes_and_goes=True),
 )
-"""Those of dead letters first: they must be there before the first letter is written."""
+"""Dead letters first: they need a subscription before the first one is written."""
 
 
 class Scene:
-    """What clients of one world share: its ledger, its dice, and what outlives a connection."""
+    """State shared by the clients of a world: ledger, randomness, subscriptions."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Scene:
         self.refusals = 0
 
     def roles(self) -> "list[Plan | None]":
-        """Return who may act now, None for a publisher: dead letters need a reader first."""
+        """Return who may act now, None for a publisher; dead letters need consumers first."""
         letters = [plan for plan in PLANS if plan.topic.startswith(DEAD_LETTER_PREFIX)]
         if all(plan in self.subscriptions for plan in letters):
             return [None, *PLANS]
@@ -79,13 +79,13 @@ class Scene:
 
 
 class Client:
-    """One connection's own end; a subclass says what it does."""
+    """The client end of one connection."""
 
     def __init__(self, scene: Scene, name: str, send: Callable[[bytes], None]) -> None:
         self.scene = scene
         self.name = name
         self.send = send
-        self.unanswered = 0  # what was sent and must be answered
+        self.unanswered = 0  # requests without an answer yet
         self._number = 0
         self.greet()
 
@@ -94,12 +94,27 @@ class Client:
         self._number += 1
         return self._number
 
+    def answered(self, number: int, payload: bytes, *, confirmed: bool) -> None:
+        """Record the broker's answer to a publish; one with *number* 0 repeats another."""
+        scene = self.scene
+        self.unanswered -= 1
+        if not confirmed:
+            scene.refusals += 1
+            if number:
+                scene.ledger.refuse(self.name, number)
+            return
+        scene.confirmations += 1
+        if number:
+            scene.ledger.confirm(self.name, number)
+        else:
+            scene.ledger.repeated(payload)
+
     def greet(self) -> None:
-        """Say who it is."""
+        """Send the handshake."""
         raise NotImplementedError
 
     def act(self) -> None:
-        """Do something of one's own accord."""
+        """Take the initiative: publish, subscribe, acknowledge."""
         raise NotImplementedError
 
 
@@ -107,19 +122,19 @@ class BlipClient(Client):
     """A client that speaks Blip."""
 
     def greet(self) -> None:
-        """Say who it is."""
+        """Send the handshake."""
         self.send(messages.encode_hello(0) + messages.encode_auth(0, KEY))
 
     def receive(self, kind: int, correlation_id: int, payload: bytes) -> None:
-        """Handle a frame of the broker."""
+        """Handle a frame from the broker."""
         raise NotImplementedError
 
 
 class Publisher(BlipClient):
-    """Publishes in bursts and asks for confirmation behind some of them."""
+    """Publishes in bursts, some of them followed by a PING."""
 
     def receive(self, kind: int, correlation_id: int, payload: bytes) -> None:
-        """Note confirmations and refusals."""
+        """Record confirmations and refusals."""
         del payload
         if kind == frames.PONG:
             self.unanswered -= 1
@@ -136,7 +151,7 @@ class Publisher(BlipClient):
         self.publish(burst, qos0=0.1, fence=rng.random() < FENCE_CHANCE)
 
     def publish(self, topics: list[str], *, qos0: float = 0.0, fence: bool = True) -> None:
-        """Publish one message to each of *topics*, pipelined, perhaps with a PING behind."""
+        """Publish one message to each of *topics*, pipelined, perhaps followed by a PING."""
         rng = self.scene.rng
         parts = []
         for topic in topics:
@@ -153,7 +168,7 @@ class Publisher(BlipClient):
 
 
 class Consumer(BlipClient):
-    """Consumes one subscription, made first if need be."""
+    """Consumes one subscription, and creates it if necessary."""
 
     def __init__(
         self, scene: Scene, name: str, send: Callable[[bytes], None], plan: Plan
@@ -172,11 +187,11 @@ class Consumer(BlipClient):
 
     @property
     def subscription(self) -> int:
-        """The id, 0 while there is none."""
+        """The id of the subscription; 0 while there is none."""
         return self.scene.subscriptions.get(self.plan, 0)
 
     def receive(self, kind: int, correlation_id: int, payload: bytes) -> None:
-        """Take deliveries, note what was confirmed."""
+        """Record deliveries and confirmations."""
         ledger = self.scene.ledger
         if kind == frames.PUBLISH:
             qos, topic, message = messages.read_publish(payload)
@@ -212,7 +227,7 @@ class Consumer(BlipClient):
                 self.scene.ledger.missing(self.subscription)
                 self._forget_subscription()
         elif correlation_id in self._unconfirmed:
-            self._unconfirmed[self._unconfirmed.index(correlation_id)] = 0  # not ours to settle
+            self._unconfirmed[self._unconfirmed.index(correlation_id)] = 0  # it was not ours
 
     def _forget_subscription(self) -> None:
         self.scene.subscriptions.pop(self.plan, None)
@@ -223,7 +238,7 @@ class Consumer(BlipClient):
         self._leaving = False
 
     def act(self) -> None:
-        """Subscribe, ask for messages, acknowledge, or ask whether it counts."""
+        """Subscribe, ask for messages, acknowledge, or confirm with a PING."""
         rng = self.scene.rng
         if not self.subscription:
             if not self._asked:
@@ -243,7 +258,7 @@ class Consumer(BlipClient):
             self.ask(rng.randint(1, 4))
 
     def ask(self, count: int) -> None:
-        """Ask for *count* messages, in the plan's manner."""
+        """Ask for *count* messages, by POLL or CREDIT as planned."""
         number = _POLL + self.next_number()
         self._asked_of[number] = self.subscription
         if self.plan.pulls:
@@ -252,7 +267,7 @@ class Consumer(BlipClient):
             self.send(messages.encode_credit(number, self.subscription, count))
 
     def acknowledge(self, count: int) -> None:
-        """Acknowledge the oldest *count* of what is held."""
+        """Acknowledge the oldest *count* deliveries held."""
         for tag in self._held[:count]:
             self.scene.ledger.acknowledge(self.subscription, tag)
             self._unconfirmed.append(tag)
@@ -260,12 +275,12 @@ class Consumer(BlipClient):
         del self._held[:count]
 
     def acknowledge_all(self) -> None:
-        """Acknowledge everything that is held, and ask whether it counts."""
+        """Acknowledge all deliveries held, and send a PING."""
         self.acknowledge(len(self._held))
         self.fence()
 
     def fence(self) -> None:
-        """Ask whether what was acknowledged counts."""
+        """Send a PING: its PONG confirms the acknowledgements before it."""
         number = _PING + self.next_number()
         self._fences[number] = len(self._unconfirmed)
         self.unanswered += 1

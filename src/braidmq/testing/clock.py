@@ -18,12 +18,12 @@ class FakeClock:
         return self._now_us
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass, then let everyone who watches look at the time."""
+        """Let *seconds* pass, then call all watchers."""
         assert seconds >= 0
         self._now_us += int(seconds * _US_PER_S)
         for watcher in list(self._watchers):
             watcher()
 
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Call *watcher* whenever the time was moved."""
+        """Call *watcher* whenever the time has moved."""
         self._watchers.append(watcher)

@@ -1,15 +1,15 @@
 """A disk in memory that loses what was not synced, fails when told to, and runs full.
 
-It keeps the `braidmq.wal.files.Files` Protocol, so that the log runs on it unchanged::
+It implements the `braidmq.wal.files.Files` protocol, so the log runs on it unchanged::
 
     disk = FakeDisk()
     wal = Wal.open(disk, ...)
     wal.append([...])
-    wal = Wal.open(disk.crash(Random(7)), ...)   # the power went: which sectors survived?
+    wal = Wal.open(disk.crash(Random(7)), ...)   # power cut: which sectors survived?
 
-What it assumes of a real disk is what docs/log_format.md assumes, no more: until a sync, any
-subset of the written 512-byte sectors may survive, some of them torn, the size may be old, new
-or between, and changes of a directory may be lost in any combination (a rename as a whole).
+It promises no more than docs/log_format.md assumes of a real disk: until a sync, any subset of
+the written 512-byte sectors may survive, some of them torn; the size may be old, new or in
+between; and directory changes may be lost in any combination (a rename as a whole).
 """
 
 import errno
@@ -30,12 +30,12 @@ def _see_nothing(_name: str, _size: int) -> None:
 
 
 class PowerCutError(Exception):
-    """The power went at the operation that `FakeDisk.cut_power_at` named."""
+    """The power cut requested with `FakeDisk.cut_power_at`."""
 
 
 @dataclass(slots=True)
 class Inode:
-    """A file's bytes as processes see them, and as they surely are; or a directory."""
+    """A file's bytes as processes see them, and as they are on disk; or a directory."""
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
@@ -43,22 +43,22 @@ class Inode:
     is_directory: bool = False
 
     def touch(self, start: int, end: int) -> None:
-        """Note that the sectors of start..end were written."""
+        """Mark the sectors of start..end as written."""
         self.dirty.update(range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
 
     def sync(self) -> None:
-        """Put everything on the platter."""
+        """Make everything durable."""
         self.durable[:] = self.data
         self.dirty.clear()
 
     def copy(self) -> "Inode":
-        """Return the same again, independent of this one."""
+        """Return an independent copy."""
         return Inode(
             bytearray(self.data), bytearray(self.durable), set(self.dirty), self.is_directory
         )
 
     def after_power_cut(self, rng: Random) -> "Inode":
-        """Return what a power cut leaves; *rng* decides which sectors it is."""
+        """Return what a power cut leaves; *rng* decides which sectors survive."""
         old, new = len(self.durable), len(self.data)
         size = rng.choice((old, new, rng.randint(min(old, new), max(old, new))))
         left = self.durable[:size].ljust(size, b"\0")
@@ -76,7 +76,7 @@ class Inode:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """One change of directories, all of it or nothing: names and what they stand for after."""
+    """An atomic change of directories: names and their inodes afterwards."""
 
     directories: frozenset[str]
     entries: tuple[tuple[str, Inode | None], ...]
@@ -134,7 +134,7 @@ class FakeFile:
         self._inode.sync()
 
     def allocate(self, size: int) -> None:
-        """Take room for *size* bytes."""
+        """Allocate space for *size* bytes."""
         self._disk.operate("allocate")
         if size > self._disk.room_from(len(self._inode.data)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -153,9 +153,9 @@ class FakeFile:
 class FakeDisk:
     """A data directory in memory.
 
-    `capacity` is the room for all files together in bytes, None for no end; `write_bytes_max`
-    the most that one write takes; `operations` counts what changes or syncs the disk, `counts`
-    each kind by name; `watch` is called with the name and the size of each read and write.
+    `capacity` is the space for all files together in bytes, None for unlimited;
+    `write_bytes_max` the most that one write accepts; `operations` counts changes and syncs,
+    `counts` each kind by name; `watch` is called with the name and size of each read and write.
     """
 
     def __init__(self, *, capacity: int | None = None) -> None:
@@ -195,11 +195,11 @@ class FakeDisk:
         self._faults.clear()
 
     def cut_power_at(self, operation_number: int) -> None:
-        """Raise `PowerCutError` instead of the operation with this number, and ever after."""
+        """Raise `PowerCutError` instead of this and every later operation."""
         self._cut_at = operation_number
 
     def operate(self, name: str, *, counted: bool = True) -> None:
-        """Count an operation, and fail it if that was asked for."""
+        """Count an operation, and fail it if requested."""
         if counted:
             self.operations += 1
             self.counts[name] += 1
@@ -209,7 +209,7 @@ class FakeDisk:
             fault(name)
 
     def crash(self, rng: Random) -> "FakeDisk":
-        """Return the disk as a power cut now leaves it; *rng* decides what survives."""
+        """Return the disk after a power cut now; *rng* decides what survives."""
         left = FakeDisk(capacity=self.capacity)
         entries: dict[str, Inode] = dict(self._durable)
         survival = rng.choice((0.0, 0.5, 1.0))
@@ -228,7 +228,7 @@ class FakeDisk:
         return left
 
     def kill(self) -> "FakeDisk":
-        """Return the disk as the end of a process leaves it: all writes there, none synced."""
+        """Return the disk after the process was killed: all writes there, none synced."""
         left = FakeDisk(capacity=self.capacity)
         copies: dict[int, Inode] = {}
 
@@ -243,18 +243,18 @@ class FakeDisk:
         return left
 
     def write_back(self) -> None:
-        """Put all files' bytes on the platter unasked, as a kernel may do at any time."""
+        """Make all files' bytes durable without a sync, as a kernel may at any time."""
         for inode in self._entries.values():
             inode.sync()
 
-    # What tests look at and tamper with.
+    # For tests to inspect and tamper with.
 
     def content(self, path: str) -> bytes:
         """Return the bytes of a file as processes see them."""
         return bytes(self._entries[path].data)
 
     def put(self, path: str, data: bytes) -> None:
-        """Set a file's bytes behind everybody's back, durably; make it if it is not there."""
+        """Set a file's bytes durably, without counting an operation; create it if missing."""
         directory = _directory(path)
         if directory:
             self._entries.setdefault(directory, Inode(is_directory=True))
@@ -265,7 +265,7 @@ class FakeDisk:
         inode.sync()
 
     def remove(self, path: str) -> None:
-        """Take a file away behind everybody's back, durably."""
+        """Remove a file durably, without counting an operation."""
         del self._entries[path]
         self._durable.pop(path, None)
 
@@ -275,14 +275,14 @@ class FakeDisk:
 
     @property
     def used_bytes(self) -> int:
-        """The bytes of all files together."""
+        """The total size of all files in bytes."""
         return sum(len(inode.data) for inode in self._entries.values())
 
     def room_from(self, size: int) -> int:
-        """Return how long a file of *size* bytes can get."""
+        """Return the size that a file of *size* bytes can grow to."""
         return 2**63 if self.capacity is None else self.capacity - self.used_bytes + size
 
-    # The `Files` Protocol.
+    # The `Files` protocol.
 
     def open(self, path: str, *, write: bool, create: bool) -> FakeFile:
         """Open *path*."""
@@ -299,7 +299,7 @@ class FakeDisk:
         return FakeFile(self, self._entries[path], write=write)
 
     def exists(self, path: str) -> bool:
-        """Return whether *path* is there."""
+        """Return whether *path* exists."""
         return path in self._entries or not path
 
     def list_dir(self, path: str) -> list[str]:
@@ -308,25 +308,25 @@ class FakeDisk:
         return sorted(name.rpartition("/")[2] for name in names)
 
     def make_dir(self, path: str) -> None:
-        """Make the directory *path* unless it is there."""
+        """Make the directory *path* unless it exists."""
         self.operate("make_dir")
         if not self.exists(path):
             self._change((path, Inode(is_directory=True)))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename, replacing what had the name *new*."""
+        """Rename, replacing *new* if it exists."""
         self.operate("rename")
         self._change((new, self._entries[old]), (old, None))
 
     def unlink(self, path: str) -> None:
-        """Take *path* out of its directory."""
+        """Remove *path* from its directory."""
         self.operate("unlink")
         if path not in self._entries:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self._change((path, None))
 
     def sync_dir(self, path: str) -> None:
-        """Put the directory's entries on the platter."""
+        """Make the directory's entries durable."""
         self.operate("sync_dir")
         for change in self._pending:
             if path in change.directories:
@@ -334,7 +334,7 @@ class FakeDisk:
         self._pending = [c for c in self._pending if path not in c.directories]
 
     def free_bytes(self) -> int:
-        """Return how many bytes there is room for."""
+        """Return the free space in bytes."""
         return 2**40 if self.capacity is None else max(0, self.capacity - self.used_bytes)
 
     def lock(self, path: str) -> None:
@@ -348,7 +348,7 @@ class FakeDisk:
         self._locked.add(path)
 
     def unlock(self, path: str) -> None:
-        """Give the lock *path* back."""
+        """Release the lock *path*."""
         self._locked.remove(path)
 
     def _change(self, *entries: tuple[str, Inode | None]) -> None:

@@ -1,13 +1,12 @@
-"""The judgement on followers: a ledger read once more, for what it says about them.
+"""The checker for followers: a second pass over the ledger.
 
     assert [] == check_followers(ledger)
 
-A follower is a public key and a topic. What is confirmed after its subscription was, and is for
-it, is handed to it, sooner or later, whoever published it. On one connection ids rise, so that
-nothing comes twice or out of order; what comes for the first time comes in order in any case.
-Whoever returns, to the same life of the broker or the next, may get what was handed last once
-more, and no more than that. Nothing comes from before the subscription, after its end, or for
-another key.
+A follower is a public key and a topic. Every message for it that is confirmed after its
+subscription is delivered to it eventually. On one connection ids increase, so nothing arrives
+twice or out of order; first deliveries are in order across connections, too. A follower that
+reconnects, before or after a restart of the broker, may get its last deliveries again, but no
+others. Nothing arrives from before the subscription, after its end, or for another key.
 """
 
 from dataclasses import dataclass
@@ -20,49 +19,49 @@ MISDIRECTED: Final = "misdirected"
 FORGOTTEN_PROGRESS: Final = "forgotten progress"
 
 AGAIN_WITHIN: Final = 100
-"""When so many have come after it, that a message was handed over is on record: more than fit
-into a window, and than come while the record is written."""
+"""Once this many messages have followed, the log must hold the progress: more than fit into a
+window, plus those that arrive while the record is written."""
 
 _NEVER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerSummary:
-    """Followers in numbers: different messages that came, and how many came again."""
+    """Followers in numbers: distinct messages delivered, and redeliveries."""
 
     handed: int
     again: int
 
 
 def check_followers(ledger: Ledger) -> list[Violation]:
-    """Return every promise about followers that the ledger shows broken."""
+    """Return every violation that concerns followers."""
     return FollowerBooks(ledger.events).violations
 
 
 def summarize_followers(ledger: Ledger) -> FollowerSummary:
-    """Return what was handed to followers, in numbers."""
+    """Return the deliveries to followers, in numbers."""
     books = FollowerBooks(ledger.events)
     again = sum(story.again for story in books.stories.values())
     return FollowerSummary(sum(len(story.had) for story in books.stories.values()), again)
 
 
 class Story:
-    """What became of one follower."""
+    """The history of one follower."""
 
     def __init__(self) -> None:
-        self.began_at = _NEVER  # before this line there was none
-        self.owed_from = _NEVER  # what is attempted from here on is its, once confirmed
+        self.began_at = _NEVER  # the line at which its subscription began
+        self.owed_from = _NEVER  # what is attempted from this line on is owed, once confirmed
         self.is_drained = False
-        self.had: dict[str, int] = {}  # the handing over, counted, that was the last one
+        self.had: dict[str, int] = {}  # number of its last delivery, by digest
         self.count = 0
         self.again = 0
-        self.first_id = 0  # the highest that came for the first time
+        self.first_id = 0  # the highest id of a first delivery
         self.newest_ids: dict[str, int] = {}  # by connection
         self.newest: dict[str, int] = {}  # number, by publisher
 
 
 class FollowerBooks:
-    """The lines about followers, from front to back; `violations` is the verdict."""
+    """The events of followers, from front to back; `violations` is the result."""
 
     def __init__(self, events: list[Event]) -> None:
         self.violations: list[Violation] = []
@@ -74,7 +73,7 @@ class FollowerBooks:
             if event.kind in kinds.OF_FOLLOWERS:
                 self._read(at, event)
             elif event.kind == kinds.DELIVER and not event.topic.startswith(DEAD_LETTER_PREFIX):
-                self._mean(event)  # one message has one id on every strand
+                self._mean(event)  # a message has the same id on every strand
         self._find_losses()
 
     def _read(self, at: int, event: Event) -> None:
@@ -89,7 +88,7 @@ class FollowerBooks:
             if story.owed_from == _NEVER:
                 story.owed_from = at
         elif kind == kinds.UNFOLLOWING:
-            story.owed_from = _NEVER  # what is on its way may be dropped from here on
+            story.owed_from = _NEVER  # from here on, what is in flight may be dropped
         elif kind == kinds.UNFOLLOWED:
             story.began_at = _NEVER
         else:
@@ -99,7 +98,7 @@ class FollowerBooks:
     def _hand(self, event: Event, story: Story) -> None:
         attempt = self._books.attempts.get(event.digest)
         if attempt is None or attempt.topic != event.topic or not attempt.qos:
-            self._blame(kinds.INVENTED, f"nobody published this, so, there: {event}")
+            self._blame(kinds.INVENTED, f"never published like this: {event}")
             return
         if attempt.key not in {"", event.key}:
             self._blame(MISDIRECTED, f"it is for {attempt.key}: {event}")
@@ -128,7 +127,7 @@ class FollowerBooks:
 
     def _mean(self, event: Event) -> None:
         if not event.number:
-            return  # it lives in memory only
+            return  # in memory only
         number = self._ids.setdefault(event.digest, event.number)
         if number != event.number:
             self._blame(kinds.DOUBLED, f"one publish, ids {number} and {event.number}: {event}")
@@ -141,14 +140,14 @@ class FollowerBooks:
             self._blame(kinds.OUT_OF_ORDER, f"it came after id {story.first_id}: {event}")
         story.first_id = max(story.first_id, event.number)
         if event.digest in self._books.repeats:
-            return  # the first may have been lost, and the repeat taken for it
+            return  # the first may have been lost, and the repeat stored in its place
         newest = story.newest.get(attempt.who, 0)
         if newest > attempt.number:
             self._blame(kinds.OUT_OF_ORDER, f"{attempt} came after number {newest}: {event}")
         story.newest[attempt.who] = max(newest, attempt.number)
 
     def _find_losses(self) -> None:
-        """Each drained follower was handed all that it was owed."""
+        """Check that every drained follower got all it was owed."""
         for (key, topic), story in self.stories.items():
             if not story.is_drained or story.owed_from == _NEVER:
                 continue

@@ -1,16 +1,16 @@
-"""The ledger: what was promised and what came, written outside the broker, and its checker.
+"""The ledger: what clients were promised and what they received, and its checker.
 
-Every rig (simulation, kills, power cuts) writes the same ledger and asks the same question::
+Every rig (simulation, kills, power cuts) writes the same ledger and checks it the same way::
 
     ledger = Ledger()
-    ledger.attempt("p1", 1, "orders", b"...")      # before the bytes leave
-    ledger.confirm("p1", 1)                        # the PONG behind it came
+    ledger.attempt("p1", 1, "orders", b"...")      # before the bytes are sent
+    ledger.confirm("p1", 1)                        # the PONG after it arrived
     ledger.deliver(7, "c1", 9, "orders", b"...")   # subscription 7 got tag 9
     assert [] == check(ledger)
 
-It knows nothing of sockets or disks. Publishers are connections: each has its own name and
-numbers its publishes 1, 2, 3 ...; no two payloads are equal, so that a digest names each.
-Queues are noted here as well, and judged by `queue_books`; followers by `follower_books`.
+It knows nothing of sockets or disks. A publisher is a connection: it has a name of its own and
+numbers its publishes 1, 2, 3 ... No two payloads are equal, so a digest identifies each.
+Events of queues are checked by `queue_books`, those of followers by `follower_books`.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ SETTLE: Final = "settle"
 DRAINED: Final = "drained"
 REPEAT: Final = "repeat"
 REPEATED: Final = "repeated"
-"""A publish is sent once more under its dedup id, and confirmed by that."""
+"""A publish is sent again under its dedup id, and confirmed that way."""
 
 DECLARED: Final = "declared"
 UNDECLARED: Final = "undeclared"
@@ -58,7 +58,7 @@ OF_QUEUES: Final = frozenset(
     {DECLARED, UNDECLARED, DELETING, DELETED, PURGING, PURGED, REPLAYING}
     | {PUSH, TAKE, TAKEN, RETURN, QUEUE_DRAINED, FAILED, RESTART}
 )
-"""What happens to queues."""
+"""Events of queues."""
 
 FOLLOWING: Final = "following"
 FOLLOWED: Final = "followed"
@@ -69,7 +69,7 @@ FOLLOWER_DRAINED: Final = "follower drained"
 OF_FOLLOWERS: Final = frozenset(
     {FOLLOWING, FOLLOWED, UNFOLLOWING, UNFOLLOWED, HANDED, FOLLOWER_DRAINED}
 )
-"""What happens to followers; what happens to subscriptions is everything else."""
+"""Events of followers; all other events are of subscriptions."""
 
 LOST: Final = "lost"
 LOST_SUBSCRIPTION: Final = "lost subscription"
@@ -81,18 +81,18 @@ REUSED_ID: Final = "reused id"
 
 
 def digest(payload: bytes) -> str:
-    """Return what a payload is known by."""
+    """Return the digest that identifies a payload."""
     return hashlib.sha256(payload).hexdigest()[:_DIGEST_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of the ledger; what a kind does not need is 0 or empty.
+    """One line of the ledger; fields that a kind does not use are 0 or empty.
 
     `who` is a publisher's or a consumer's connection; `number` a publisher's sequence number or
-    a delivery tag, 0 for a delivery that lives in memory only. Of a queue `topic` is the name,
-    `letters` that of its dead letters, and `attempts` how often a delivery says it was made.
-    `key` is the id of a follower's key: whose line it is, or for whom alone an attempt is.
+    a delivery tag, 0 for an in-memory delivery. For a queue, `topic` is its name, `letters` its
+    dead letter queue, and `attempts` the attempt that a delivery claims to be. `key` is the id
+    of a follower's key: that of the event, or of the only recipient of an attempt.
     """
 
     kind: str
@@ -110,7 +110,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise: its kind, and what happened in words."""
+    """A broken promise: its kind, and a description."""
 
     kind: str
     text: str
@@ -118,7 +118,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The ledger in numbers; duplicates are legal, and told."""
+    """The ledger in numbers; duplicates are allowed, and counted."""
 
     attempted: int
     confirmed: int
@@ -131,7 +131,7 @@ class Summary:
 
 
 class Ledger:
-    """Events in the order in which they were seen, in memory and in a JSON lines file."""
+    """Events in the order in which clients saw them, in memory and in a JSON lines file."""
 
     def __init__(self, path: Path | None = None, events: Iterable[Event] = ()) -> None:
         self.events: list[Event] = list(events)
@@ -139,12 +139,12 @@ class Ledger:
 
     @classmethod
     def load(cls, path: Path) -> "Ledger":
-        """Return the ledger that a file holds."""
+        """Return the ledger in a file."""
         lines = path.read_text(encoding="utf-8").splitlines()
         return cls(events=[Event(**json.loads(line)) for line in lines])
 
     def fork(self) -> "Ledger":
-        """Return a ledger in memory that goes on from here by itself."""
+        """Return an independent copy, in memory."""
         return Ledger(events=self.events)
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class Ledger:
         priority: int = 1,
         key: str = "",
     ) -> None:
-        """Note a publish that is about to be sent."""
+        """Record a publish that is about to be sent."""
         self.record(
             Event(
                 ATTEMPT,
@@ -178,32 +178,32 @@ class Ledger:
         )
 
     def confirm(self, publisher: str, sequence: int) -> None:
-        """Note that all of a publisher's attempts up to *sequence* are durable, or refused."""
+        """Record that a publisher's attempts up to *sequence* are durable or were refused."""
         self.record(Event(CONFIRM, publisher, sequence))
 
     def refuse(self, publisher: str, sequence: int) -> None:
-        """Note that an attempt was refused: its outcome is unknown."""
+        """Record that an attempt was refused: its outcome is unknown."""
         self.record(Event(REFUSE, publisher, sequence))
 
     def subscribe(self, subscription: int, topic: str, *, ordered: bool = True) -> None:
-        """Note a confirmed subscription; not *ordered* when several consumers compete."""
+        """Record a confirmed subscription; not *ordered* if several consumers compete."""
         who = "" if ordered else "competing"
         self.record(Event(SUBSCRIBE, who, subscription, topic, subscription=subscription))
 
     def unsubscribe(self, subscription: int) -> None:
-        """Note that the end of a subscription is about to be asked for."""
+        """Record that an unsubscribe is about to be sent."""
         self.record(Event(UNSUBSCRIBE, subscription=subscription))
 
     def ended(self, subscription: int) -> None:
-        """Note that the end of a subscription was confirmed."""
+        """Record that an unsubscribe was confirmed."""
         self.record(Event(ENDED, subscription=subscription))
 
     def missing(self, subscription: int) -> None:
-        """Note that the broker says that it does not know a subscription."""
+        """Record that the broker does not know a subscription."""
         self.record(Event(MISSING, subscription=subscription))
 
     def connect(self, consumer: str) -> None:
-        """Note a consumer's new connection."""
+        """Record a consumer's new connection."""
         self.record(Event(CONNECT, consumer))
 
     def deliver(
@@ -214,78 +214,78 @@ class Ledger:
         topic: str,
         payload: bytes,
     ) -> None:
-        """Note a delivery; *tag* is 0 for one that lives in memory only."""
+        """Record a delivery; *tag* is 0 for an in-memory one."""
         self.record(
             Event(DELIVER, consumer, tag, topic, digest(payload), subscription, int(tag > 0))
         )
 
     def acknowledge(self, subscription: int, tag: int) -> None:
-        """Note an acknowledgement that is about to be sent."""
+        """Record an acknowledgement that is about to be sent."""
         self.record(Event(ACKNOWLEDGE, number=tag, subscription=subscription))
 
     def settle(self, subscription: int, consumer: str, tag: int) -> None:
-        """Note that an acknowledgement was confirmed."""
+        """Record that an acknowledgement was confirmed."""
         self.record(Event(SETTLE, consumer, tag, subscription=subscription))
 
     def drained(self, subscription: int) -> None:
-        """Note that a subscription has nothing more to give."""
+        """Record that a subscription has nothing left to deliver."""
         self.record(Event(DRAINED, subscription=subscription))
 
     def repeat(self, payload: bytes) -> None:
-        """Note that an attempt is about to be sent once more, under its dedup id."""
+        """Record that an attempt is about to be sent again, under its dedup id."""
         self.record(Event(REPEAT, digest=digest(payload)))
 
     def repeated(self, payload: bytes) -> None:
-        """Note that the repeat of an attempt was confirmed."""
+        """Record that the repeat of an attempt was confirmed."""
         self.record(Event(REPEATED, digest=digest(payload)))
 
     # Queues.
 
     def declared(self, queue: str, mode: str, letters: str) -> None:
-        """Note a queue whose declaration was confirmed."""
+        """Record a confirmed declaration."""
         self.record(Event(DECLARED, mode, topic=queue, letters=letters))
 
     def undeclared(self, queue: str, asked_at: int) -> None:
-        """Note that the broker did not know a queue, asked when there were *asked_at* lines."""
+        """Record that the broker did not know a queue; *asked_at* lines came before."""
         self.record(Event(UNDECLARED, number=asked_at, topic=queue))
 
     def note(self, kind: str, queue: str = "") -> None:
-        """Note what was done to a whole queue: its end, a purge, a replay, that it is empty.
+        """Record an event of a whole queue: deletion, purge, replay, or that it is empty.
 
-        A failure of the log and a restart are about all queues.
+        A failure of the log and a restart concern all queues.
         """
         assert kind in OF_QUEUES
         self.record(Event(kind, topic=queue))
 
     def push(self, queue: str, consumer: str, payload: bytes, attempts: int) -> None:
-        """Note a delivery of a queue."""
+        """Record a delivery from a queue."""
         self.record(Event(PUSH, consumer, 0, queue, digest(payload), attempts=attempts))
 
     def take(self, queue: str, consumer: str, payload: bytes) -> None:
-        """Note an acknowledgement, or a rejection, that is about to be sent."""
+        """Record an acknowledgement or rejection that is about to be sent."""
         self.record(Event(TAKE, consumer, 0, queue, digest(payload)))
 
     def taken(self, queue: str, consumer: str, payload: bytes) -> None:
-        """Note that an acknowledgement was confirmed, before its message was due again."""
+        """Record an acknowledgement confirmed before its message was due for redelivery."""
         self.record(Event(TAKEN, consumer, 0, queue, digest(payload)))
 
     def give_back(self, queue: str, consumer: str) -> None:
-        """Note that a consumer leaves and uncounts what it holds: once before, once after."""
+        """Record that a consumer leaves and returns what it holds: once before, once after."""
         self.record(Event(RETURN, consumer, 0, queue))
 
     # Followers.
 
     def follower(self, kind: str, key: str, topic: str) -> None:
-        """Note what is asked for a key and a topic, or was confirmed; or that no more comes."""
+        """Record a request for a key and a topic, its confirmation, or that it is drained."""
         assert kind in OF_FOLLOWERS
         self.record(Event(kind, topic=topic, key=key))
 
     def hand(self, key: str, consumer: str, number: int, topic: str, payload: bytes) -> None:
-        """Note what was handed to a follower; *number* is the message's id."""
+        """Record a delivery to a follower; *number* is the message's id."""
         self.record(Event(HANDED, consumer, number, topic, digest(payload), key=key))
 
     def record(self, event: Event) -> None:
-        """Add one line."""
+        """Append an event."""
         self.events.append(event)
         if self._file is not None:
             self._file.write(json.dumps(asdict(event)) + "\n")
@@ -293,12 +293,12 @@ class Ledger:
 
 
 def check(ledger: Ledger) -> list[Violation]:
-    """Return every promise that the ledger shows broken; none for an honest broker.
+    """Return every violation that the ledger shows; none for a correct broker.
 
-    Nothing confirmed is lost (on subscriptions that were drained), nothing comes that was not
-    sent as it was sent, nothing comes twice under two ids, nothing comes back after its
-    acknowledgement was confirmed, first deliveries keep each publisher's order, no id ever
-    stands for two things. What was not confirmed may have happened or not, but whole.
+    On drained subscriptions no confirmed message is lost. Every delivery is of a message that
+    was published exactly so, under one id only. No message returns after its acknowledgement
+    was confirmed. First deliveries keep each publisher's order. No id is used for two things.
+    Operations that were not confirmed may have happened or not, but never in part.
     """
     books = Books(ledger.events)
     return books.violations
@@ -321,7 +321,7 @@ def summarize(ledger: Ledger) -> Summary:
 
 
 class Books:
-    """The ledger read once, from front to back; `violations` is the verdict."""
+    """The ledger, read once from front to back; `violations` is the result."""
 
     def __init__(self, events: list[Event]) -> None:
         self.violations: list[Violation] = []
@@ -414,7 +414,7 @@ class Books:
         is_dead_letter = event.topic.startswith(DEAD_LETTER_PREFIX)
         sent_to = event.topic.removeprefix(DEAD_LETTER_PREFIX)
         if attempt is None or attempt.topic != sent_to or (event.number and not attempt.qos):
-            self._blame(INVENTED, f"nobody published this, so, there: {event}")
+            self._blame(INVENTED, f"never published like this: {event}")
             return
         if event.subscription in self._ended:
             self._blame(RESURRECTED, f"delivered after the subscription's end: {event}")
@@ -435,7 +435,7 @@ class Books:
         if self._seen[key] or subscription is None or subscription.who:
             return
         if event.digest in self.repeats:
-            return  # the first may have been lost, and the repeat taken for it
+            return  # the first may have been lost, and the repeat stored in its place
         lane = (event.subscription, attempt.who, attempt.qos)
         newest = self._newest.get(lane, 0)
         if newest > attempt.number:
@@ -450,7 +450,7 @@ class Books:
         if key not in self.settled:
             return
         settled_at, by = self.settled[key]
-        # Between connections there is no order, unless one was made after the other's answer.
+        # Events on two connections are only ordered if one was opened after the other's answer.
         if event.who == by or self.connected_at.get(event.who, 0) > settled_at:
             self._blame(
                 RESURRECTED, f"settled at {settled_at}, delivered again at {at}: {event}"
@@ -462,7 +462,7 @@ class Books:
             self._blame(REUSED_ID, f"id {number} is {known}, and {meaning}")
 
     def _find_losses(self) -> None:
-        """Each drained subscription gave all it owed, or a dead letter stands for it."""
+        """Check that drained subscriptions delivered or buried every confirmed message."""
         owed_letters: Counter[str] = Counter()
         for number, (since, subscription) in self._subscriptions.items():
             if number not in self._drained or number in self._leaving:
@@ -481,7 +481,7 @@ class Books:
                 self._blame(LOST, f"confirmed, and neither taken nor a dead letter: {attempt}")
 
     def _find_dead_letters_of_settled(self) -> None:
-        """A message that a subscription settled is given up on by the others at most."""
+        """Check that no subscription dead-lettered a message that it had settled."""
         holders: Counter[str] = Counter(
             subscription.topic for _, subscription in self._subscriptions.values()
         )

@@ -1,11 +1,12 @@
-"""The judgement on queues: a ledger read once more, for what it says about them.
+"""The checker for queues: a second pass over the ledger.
 
     assert [] == check_queues(ledger)
 
-What is confirmed to a queue is taken by somebody, or its dead letter is; what was taken, and
-said to be, does not come back; first deliveries keep each publisher's order, by priority where
-the queue has any; attempts are counted across restarts; a declaration, a deletion and a purge
-stay. Subscriptions are judged by `ledger`; nothing here knows who carried the messages.
+Every message confirmed to a queue is taken by a consumer, or its dead letter is. A message
+whose acknowledgement was confirmed does not return. First deliveries keep each publisher's
+order, per priority where the queue has priorities. Attempts are counted across restarts.
+Declarations, deletions and purges are permanent. Subscriptions are checked by `ledger`; nothing
+here depends on the strand.
 """
 
 from collections import defaultdict
@@ -23,22 +24,22 @@ BY_PRIORITY: Final = "PriorityBased"
 
 
 def check_queues(ledger: Ledger, *, lossless: bool = False) -> list[Violation]:
-    """Return every promise about queues that the ledger shows broken.
+    """Return every violation that concerns queues.
 
-    *lossless* says that whatever the broker handed out was seen: then no delivery may count
-    more attempts than there were.
+    *lossless* says that clients saw everything the broker sent: then no delivery may claim more
+    attempts than the ledger has.
     """
     return QueueBooks(ledger.events, lossless=lossless).violations
 
 
 class _Story:
-    """What one queue did with one message."""
+    """The history of one message in one queue."""
 
     def __init__(self) -> None:
         self.pushes = 0
         self.pushed_at = -1  # first
         self.last_at = -1
-        self.last_attempts = 0  # 0: nothing is known of them
+        self.last_attempts = 0  # 0: unknown
         self.was_sent_for = False  # an acknowledgement or a rejection
         self.taken_at = -1
         self.taken_by = ""
@@ -46,7 +47,7 @@ class _Story:
 
 
 class QueueBooks:
-    """The lines about queues, from front to back; `violations` is the verdict."""
+    """The events of queues, from front to back; `violations` is the result."""
 
     def __init__(self, events: list[Event], *, lossless: bool) -> None:
         self.violations: list[Violation] = []
@@ -54,17 +55,17 @@ class QueueBooks:
         self._lossless = lossless
         self._modes: dict[str, str] = {}
         self._letters: dict[str, str] = {}  # by queue
-        self._sources: dict[str, str] = {}  # by the queue of its dead letters
+        self._sources: dict[str, str] = {}  # by dead letter queue
         self._declared_at: dict[str, int] = {}
         self._owed_from: dict[str, int] = {}
-        self._ends: dict[str, tuple[int, int]] = {}  # asked for, and confirmed
+        self._ends: dict[str, tuple[int, int]] = {}  # lines of request and confirmation
         self._purges: dict[str, int] = {}
         self._replayed_at: dict[str, int] = {}
         self._drained: set[str] = set()
         self._has_failed = False
         self._stories: dict[tuple[str, str], _Story] = defaultdict(_Story)
         self._newest: dict[tuple[str, str, str, int], int] = {}
-        self._recorded_at = -1  # all that came before this line is in the log
+        self._recorded_at = -1  # everything before this line is in the log
         self._leaving: set[tuple[str, str]] = set()
         self._given: dict[tuple[str, str], list[_Story]] = defaultdict(list)
         confirmed: dict[int, int] = {}  # line: the newest attempt that it confirms
@@ -132,11 +133,11 @@ class QueueBooks:
         attempt = self._books.attempts.get(event.digest)
         source = self._sources.get(event.topic, event.topic)
         if attempt is None or attempt.topic != source or not attempt.qos:
-            self._blame(kinds.INVENTED, f"nobody published this, so, there: {event}")
+            self._blame(kinds.INVENTED, f"never published like this: {event}")
             return
         if self._has_failed:
             story.pushes += 1
-            return  # what it says is about a state that no restart knows
+            return  # after a failure the broker's state is not in the log
         self._comes_back(event, story)
         if source == event.topic:
             self._in_order(event, attempt, story)
@@ -151,9 +152,9 @@ class QueueBooks:
             story.last_attempts = 0
 
     def _comes_back(self, event: Event, story: _Story) -> None:
-        """Nothing that has ended is given to whoever came after its end."""
+        """Check that no settled message is delivered to a consumer that connected later."""
         source = self._sources.get(event.topic, "")
-        # Each subscriber of a fan-out may give up by itself, so letters of it may be equal.
+        # In a fan-out each subscriber may give up on its own, so dead letters may be equal.
         twins = self._modes.get(source) == FAN_OUT
         came_at = self._books.connected_at.get(event.who, 0)
         if story.taken_at >= 0 and not twins:
@@ -177,7 +178,7 @@ class QueueBooks:
         if self._books.attempted_at[attempt.digest] < self._replayed_at.get(queue, 0):
             return
         if not self._lossless and any(name == queue for name, _ in self._leaving):
-            return  # whoever leaves may have had it, and not be heard yet
+            return  # a leaving consumer may have had it, with its event still to come
         priority = attempt.priority if self._modes.get(queue) == BY_PRIORITY else 0
         lane = (queue, event.who, attempt.who, priority)
         newest = self._newest.get(lane, 0)
@@ -189,23 +190,23 @@ class QueueBooks:
         if self._lossless and event.attempts > story.pushes + 1:
             self._blame(INVENTED_ATTEMPT, f"delivered {story.pushes} times before: {event}")
         if (event.topic, event.who) in self._leaving:
-            return  # whoever has it after this one may have been heard first
+            return  # the next consumer's event may have come first
         if story.last_attempts and event.attempts <= story.last_attempts:
             self._blame(
                 FORGOTTEN_ATTEMPT, f"the one before was number {story.last_attempts}: {event}"
             )
 
-    # What happens to many messages at once.
+    # Events of many messages.
 
     def _fail(self) -> None:
-        """Nobody knows what of that which was on its way to the log is in it."""
+        """Forget the attempts: what was in flight to the log may be in it or not."""
         self._has_failed = True
         for story in self._stories.values():
             story.last_attempts = 0
             story.pushed_at = -1
 
     def _restart(self) -> None:
-        """Attempts that were not in the log yet may be forgotten."""
+        """Forget attempts that were not in the log yet: the broker may have, too."""
         self._has_failed = False
         self._leaving.clear()
         for story in self._stories.values():
@@ -213,17 +214,17 @@ class QueueBooks:
                 story.last_attempts = 0
 
     def _uncount(self, event: Event) -> None:
-        """What a consumer holds while it leaves is no attempt; it has left when it says so."""
+        """Uncount what a leaving consumer holds; called again once it has left."""
         self._leaving ^= {(event.topic, event.who)}
         if self._modes.get(event.topic) == FAN_OUT:
-            # Whoever comes back may be the one that has to take what is older, too.
+            # A returning consumer may have to take older messages, too.
             for lane in [lane for lane in self._newest if lane[:2] == (event.topic, event.who)]:
                 del self._newest[lane]
         for story in self._given.pop((event.topic, event.who), []):
             story.last_attempts = 0
 
     def _replay(self, at: int, event: Event) -> None:
-        """Dead letters go back: they are new messages there, and may die once more."""
+        """Start over for replayed dead letters: they are new messages of their queue."""
         source = self._sources.get(event.topic, "")
         self._replayed_at[source] = at
         for (queue, _), story in self._stories.items():
@@ -236,7 +237,7 @@ class QueueBooks:
                     story.taken_at = -1
 
     def _purged(self, at: int, queue: str) -> None:
-        """What was confirmed before, and was with nobody, is gone for good."""
+        """Mark what a purge must have deleted: confirmed before it, and not in flight."""
         for found, confirmed_at in self._books.confirmed_at.items():
             if self._books.attempts[found].topic == queue:
                 story = self._stories[queue, found]
@@ -244,7 +245,7 @@ class QueueBooks:
                     story.purged_at = at
 
     def _find_losses(self) -> None:
-        """Each drained queue gave all it owed, itself or as a dead letter."""
+        """Check that drained queues delivered or buried every confirmed message."""
         for found in self._books.confirmed:
             attempt = self._books.attempts[found]
             queue = attempt.topic

@@ -1,12 +1,12 @@
-"""Worlds with queues: the simulation with Vibe clients, and some Blip ones on the same topics.
+"""The simulation with queues: Vibe clients, and some Blip clients on the same topics.
 
     world = QueueWorld(seed=7)
     world.run(steps=500)
-    world.restart(world.disk.crash(world.rng))     # the power went
+    world.restart(world.disk.crash(world.rng))     # power cut
     assert [] == world.drain()
 
-On top of what :class:`World` lets happen, queues are declared, deleted, purged, and their dead
-letters sent back. After each start the broker's own numbers are compared with the log.
+In addition to the events of :class:`World`, queues are declared, deleted and purged, and their
+dead letters replayed. After each start the broker's own counts are compared with the log.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ from braidmq.testing.vibe_clients import (
 from braidmq.wire.vibe import frames, messages
 
 TAKE_WITHIN_S: Final = 0.49
-"""Less than the shortest time after which a delivery is due again: 300 ms + 200 ms."""
+"""Less than the shortest redelivery delay, 300 ms + 200 ms."""
 
 _REPLAYED_MAX: Final = 3
 _READ_MAX: Final = 1 << 30
@@ -50,7 +50,7 @@ _Role = str | Plan | QueuePlan
 
 
 class VibeWire(MemoryWire):
-    """What carries a Vibe connection's bytes."""
+    """The bytes of a Vibe connection, without a socket."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class VibeWire(MemoryWire):
         self._bodies.dialect = frames.DIALECT_1_1
 
     def write(self, data: bytes) -> None:
-        """Hand every whole body on."""
+        """Hand every whole body to the client."""
         self._bodies.receive_data(data)
         while (body := self._bodies.next_body()) is not None:
             assert self.body_sink is not None
@@ -67,7 +67,7 @@ class VibeWire(MemoryWire):
 
 
 class QueueWorld(World):
-    """A world whose clients use queues, most of them over Vibe."""
+    """A world whose clients use queues, mostly over Vibe."""
 
     scene: QueueScene
 
@@ -82,7 +82,7 @@ class QueueWorld(World):
         life: int = 0,
     ) -> None:
         self.miscounts: list[Violation] = []
-        self._purges: list[int] = []  # ids whose commit confirms a purge
+        self._purges: list[int] = []  # ids of records whose commit confirms a purge
         self._replays: set[str] = set()
         self._vibe_options = VibeOptions(
             max_message_bytes=1 << 20, auto_create=True, version="simulated"
@@ -92,7 +92,7 @@ class QueueWorld(World):
         )
 
     def new_scene(self, ledger: Ledger, subscriptions: dict[Plan, int] | None) -> QueueScene:
-        """Return what the clients share."""
+        """Return the shared state of the clients."""
         return QueueScene(
             self.rng,
             ledger,
@@ -102,7 +102,7 @@ class QueueWorld(World):
         )
 
     def heir(self, disk: FakeDisk, seed: int) -> "QueueWorld":
-        """Return a world that goes on from here on *disk*, and leaves this one alone."""
+        """Return an independent world that continues from here on *disk*."""
         other = QueueWorld(
             seed,
             disk=disk,
@@ -116,7 +116,7 @@ class QueueWorld(World):
         return other
 
     def boot(self) -> None:
-        """Start the broker, and see whether it counts what the log holds."""
+        """Start the broker, and compare its counts with the log."""
         self._purges = []
         self._end_replays(self._replays)
         self.scene.ledger.note(kinds.RESTART)
@@ -124,7 +124,7 @@ class QueueWorld(World):
         self.count()
 
     def _end_replays(self, replays: set[str]) -> None:
-        # What was to be sent back and was not is where it was: noted as at the beginning.
+        # Letters whose replay was not committed are still there: record that anew.
         for name in sorted(replays):
             self.scene.ledger.note(kinds.REPLAYING, name)
         self._replays = set()
@@ -152,14 +152,14 @@ class QueueWorld(World):
                     self.miscounts.append(Violation(MISCOUNTED, text))
 
     def fail(self, error: BraidError) -> None:
-        """Note that the log has failed; the daemon would end now."""
+        """Record that the log has failed; the daemon would exit now."""
         super().fail(error)
         self.scene.ledger.note(kinds.FAILED)
 
-    # One thing at a time.
+    # Single steps.
 
     def step(self) -> None:
-        """Let one thing happen."""
+        """Run one random event."""
         super().step()
         self._note_ends()
 
@@ -177,7 +177,7 @@ class QueueWorld(World):
             self.scene.ledger.note(kinds.REPLAYING, name)
 
     def roles(self) -> list[_Role]:
-        """Return who may act now: Blip's dead letters need a reader first."""
+        """Return who may act now: Blip's dead letters need consumers first."""
         letters = [plan for plan in WATCHERS if plan.topic.startswith(DEAD_LETTER_PREFIX)]
         if not all(plan in self.scene.subscriptions for plan in letters):
             return [*letters]
@@ -189,7 +189,7 @@ class QueueWorld(World):
         return roles
 
     def act(self) -> None:
-        """Let some client act, or a new one come, or the operator do something."""
+        """Let a client or the operator act, or connect a new client."""
         role = self.rng.choice(self.roles())
         if role == _OPERATOR:
             self._operate()
@@ -225,7 +225,7 @@ class QueueWorld(World):
         self.engine.end_turn()
 
     def join_as(self, role: _Role) -> Client:
-        """Let a client connect."""
+        """Connect a client."""
         if isinstance(role, Plan):
             return self.join(role)
         if role == _BLIP_PUBLISHER:
@@ -247,14 +247,14 @@ class QueueWorld(World):
     # The end.
 
     def verdict(self) -> list[Violation]:
-        """Return what the ledger shows, and what the broker had miscounted."""
+        """Return the violations of the ledger, and the broker's wrong counts."""
         ledger = self.scene.ledger
         for plan in (*QUEUES, *LETTERS):
             ledger.note(kinds.QUEUE_DRAINED, plan.name)
         return [*check(ledger), *check_queues(ledger, lossless=True), *self.miscounts]
 
     def empty(self) -> None:
-        """Take everything that is there, after publishes that show that it still works."""
+        """Consume everything, after publishes that prove that the broker still works."""
         self.clear()
         before = self.scene.confirmations
         publisher = self.join(None)
@@ -274,7 +274,7 @@ class QueueWorld(World):
         self.drain_by(drainers)
 
     def drain_once(self, drainer: Client) -> int:
-        """Take what comes now, and return how much that was."""
+        """Consume what is available now; return the number of deliveries."""
         if isinstance(drainer, Consumer):
             return super().drain_once(drainer)
         assert isinstance(drainer, VibeConsumer)

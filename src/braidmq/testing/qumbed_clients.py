@@ -1,7 +1,7 @@
-"""Qumbed clients that keep a ledger: publishers and followers, with manners by seed.
+"""Qumbed clients that write a ledger: publishers and followers, driven by a seed.
 
-As those of `clients` and `vibe_clients`, they do not know what carries their frames, and each
-is one stream. A follower comes back under its key; it is judged by `follower_books`.
+Like those of `clients` and `vibe_clients`, each is one stream and does not know what carries
+its frames. A follower reconnects under the same key; `follower_books` checks its deliveries.
 """
 
 import hashlib
@@ -32,22 +32,23 @@ from braidmq.wire.qumbed.session import SERVER_ERROR
 PAUSE_CHANCE: Final = 0.1
 RESUME_CHANCE: Final = 0.1
 ADDRESSED_SHARE: Final = 0.7
-"""Of the sealed publishes; the others go to everybody, and one of them can open it."""
+"""Share of the sealed publishes with a recipient; the others go to all followers, of which
+one can decrypt them."""
 
 _PADDING_BYTES: Final = (0, 16, 200, 1400)
 _BOXES_MAX: Final = 16
 
 
 def boxes_of(name: str) -> Boxes:
-    """Return the key pair of somebody who has the same one in every run."""
+    """Return a key pair derived from *name*: the same in every run."""
     return Boxes(hashlib.sha256(name.encode()).digest(), boxes_max=_BOXES_MAX)
 
 
 class FollowerPlan:
-    """A key that the world keeps, the topics it follows, and the manner of who holds it.
+    """A key, the topics it follows, and the behaviour of its client.
 
-    One that is `slow` stops reading for a while now and then; one that `comes_and_goes`
-    unsubscribes from a topic, and subscribes again.
+    A `slow` one stops reading for a while now and then; one that `comes_and_goes` unsubscribes
+    from a topic and subscribes again.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class FollowerPlan:
 
     @property
     def key(self) -> str:
-        """What the ledger knows the key by."""
+        """The id of the key, as in the ledger."""
         return key_id(self.boxes.public_key).hex()
 
 
@@ -78,14 +79,14 @@ FOLLOWERS: Final = (
     FollowerPlan("bob", WORK.name, slow=True),
     FollowerPlan("carol", SILENT.name, URGENT.name, comes_and_goes=True),
 )
-"""They follow topics of queues whose messages neither expire nor are turned away."""
+"""They follow topics of queues whose messages neither expire nor are refused."""
 
 SENDERS: Final = (boxes_of("a sender"), boxes_of("another sender"))
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A publish under an id, to be sent once more."""
+    """A publish with an id, to be repeated later."""
 
     at_s: float
     topic: str
@@ -95,9 +96,9 @@ class Sent:
 
 
 class QumbedScene(QueueScene):
-    """What the clients of a world with all three strands share.
+    """State shared by the clients of a world with all three strands.
 
-    `gateway_key` is what the broker seals with: the same in all its lives.
+    `gateway_key` is the key with which the broker encrypts: the same after each restart.
     """
 
     def __init__(
@@ -120,42 +121,34 @@ class QumbedClient(Client):
     scene: QumbedScene
 
     def receive(self, frame: messages.Frame) -> None:
-        """Handle a frame of the broker."""
+        """Handle a frame from the broker."""
         raise NotImplementedError
 
 
 class QumbedPublisher(QumbedClient):
-    """Publishes in bursts: plain, with a schema, opaque and sealed; answers come in order."""
+    """Publishes in bursts: plain, with a schema, opaque and sealed; answers are in order."""
 
     def __init__(self, scene: QumbedScene, name: str, send: Callable[[bytes], None]) -> None:
         self._waiting: deque[tuple[int, str, bytes]] = deque()
         super().__init__(scene, name, send)
 
     def greet(self) -> None:
-        """Say nothing: the first frame will do."""
+        """Send nothing: Qumbed has no handshake frame."""
 
     def receive(self, frame: messages.Frame) -> None:
-        """Note confirmations and refusals."""
+        """Record confirmations and refusals."""
         number, frame_id, payload = self._waiting.popleft()
-        self.unanswered -= 1
-        ledger = self.scene.ledger
+        confirmed = isinstance(frame, messages.Ack)
         if isinstance(frame, messages.Ack):
             assert frame.ok
             assert frame.message_id == frame_id or (not frame_id and frame.message_id.isdigit())
-            self.scene.confirmations += 1
-            if number:
-                ledger.confirm(self.name, number)
-            else:
-                ledger.repeated(payload)
         else:
             assert isinstance(frame, messages.Error), frame
             assert (SERVER_ERROR, frame_id) == (frame.code, frame.id), frame.message
-            self.scene.refusals += 1
-            if number:
-                ledger.refuse(self.name, number)
+        self.answered(number, payload, confirmed=confirmed)
 
     def act(self) -> None:
-        """Publish a burst, or repeat something that may have been lost."""
+        """Publish a burst, or repeat a publish that may have been lost."""
         rng = self.scene.rng
         if self.scene.sent and rng.random() < REPEAT_CHANCE:
             self.repeat()
@@ -181,7 +174,7 @@ class QumbedPublisher(QumbedClient):
         self.send(b"".join(parts))
 
     def repeat(self) -> None:
-        """Publish once more what was published lately, by whomever."""
+        """Repeat a recent publish, of any publisher."""
         sent = self.scene.rng.choice(self.scene.sent)
         if self.scene.now_s() - sent.at_s < REPEAT_WITHIN_S:
             self.scene.ledger.repeat(sent.payload)
@@ -189,7 +182,7 @@ class QumbedPublisher(QumbedClient):
             self.unanswered += 1
             self.send(sent.frame)
 
-    # What a payload can be: it, the frame, and the key that it alone is for.
+    # Kinds of payloads. Each returns the payload, its frame, and its only recipient, if any.
 
     def _padding(self) -> bytes:
         return self.scene.rng.randbytes(self.scene.rng.choice(_PADDING_BYTES))
@@ -228,7 +221,7 @@ class QumbedPublisher(QumbedClient):
 
 
 class QumbedFollower(QumbedClient):
-    """Follows topics under one key; what it is handed is in the ledger, and that is all."""
+    """Follows topics under one key, and records its deliveries."""
 
     def __init__(
         self,
@@ -240,7 +233,9 @@ class QumbedFollower(QumbedClient):
         self.plan = plan
         self.handed = 0
         self.is_paused = False
-        self._asked: deque[tuple[str, str]] = deque()  # what an Ack would confirm, and of what
+        self._asked: deque[tuple[str, str]] = (
+            deque()
+        )  # what an Ack would confirm, and its topic
         self._left: set[str] = set()
         super().__init__(scene, name, send)
 
@@ -259,7 +254,7 @@ class QumbedFollower(QumbedClient):
         self.unanswered += 1
 
     def receive(self, frame: messages.Frame) -> None:
-        """Take what is handed over, note what was confirmed."""
+        """Record deliveries and confirmations."""
         if isinstance(frame, messages.Message):
             self._take(frame)
         elif isinstance(frame, messages.Ack):
@@ -285,7 +280,7 @@ class QumbedFollower(QumbedClient):
         self.scene.ledger.hand(self.plan.key, self.name, number, message.topic, payload)
 
     def act(self) -> None:
-        """Pause or go on, ask for a sign, leave a topic or come back to it."""
+        """Pause or resume reading, send a fence, leave a topic or return to it."""
         rng = self.scene.rng
         if self.plan.slow and rng.random() < (
             RESUME_CHANCE if self.is_paused else PAUSE_CHANCE
@@ -303,11 +298,11 @@ class QumbedFollower(QumbedClient):
             self.send(messages.unsubscribe(topic))
 
     def take_count(self) -> int:
-        """Return how much was handed over since it was asked last."""
+        """Return the number of deliveries since the last call."""
         self.handed, handed = 0, self.handed
         return handed
 
     def fence(self) -> None:
-        """Ask for a sign that what was asked for before is done."""
+        """Send a fence: its answer shows that all requests before it are done."""
         self.unanswered += 1
         self.send(messages.discovery("", (), b"", ""))

@@ -1,16 +1,15 @@
 """The whole broker in one thread: real engine, connections, broker and log on fakes, one seed.
 
-A :class:`World` owns a disk, a clock, a ledger and clients that speak Blip over wires in
-memory; `queue_simulation` has those that speak Vibe. Each :meth:`World.step` lets one thing
-happen that on a real machine would happen at a time of its own: some bytes arrive, the log
-writes or reads or reports, a client acts, time passes, a connection breaks. The same seed
-replays the same world. The threads of `server.durability` and real sockets are not part of it;
-tests/chaos has those.
+A :class:`World` owns a disk, a clock, a ledger and clients that speak Blip over in-memory
+wires; `queue_simulation` adds clients that speak Vibe. Each :meth:`World.step` is one event
+whose timing would be up to a real machine: bytes arrive, the log writes, reads or reports, a
+client acts, time passes, a connection breaks. The same seed replays the same events. Not
+simulated are the threads of `server.engine.durability` and real sockets: see tests/chaos.
 
     world = World(seed=7)
     world.run(steps=500)
-    world.restart(world.disk.crash(world.rng))     # the power went
-    assert [] == world.drain()                     # the checker's verdict
+    world.restart(world.disk.crash(world.rng))     # power cut
+    assert [] == world.drain()                     # the checker's violations
 """
 
 from collections import deque
@@ -48,14 +47,14 @@ SETTINGS: Final[dict[str, object]] = {
     },
     "vibe": {"ack_timeout_ms": 300, "retry_backoff_ms": 200, "retry_backoff_max_ms": 800},
 }
-"""Small everything: windows, retries, segments, so that a short run meets them all."""
+"""Small windows, few retries, short segments, so that a short run exceeds all of them."""
 
 SEGMENT_BYTES: Final = 4096
-"""Less than an operator may configure."""
+"""Smaller than the configuration allows."""
 
 PUBLISHERS: Final = 2
 AT_ONCE_MAX: Final = 6
-"""Pieces of data, or jobs of the log, that are handled without anything in between."""
+"""Chunks of data, or jobs of the log, that are handled in one step."""
 
 SPLIT_CHANCE: Final = 0.3
 _HAPPENINGS: Final = ("carry", "work", "act", "time", "chores", "break")
@@ -64,9 +63,9 @@ DRAIN_ROUNDS_MAX: Final = 400
 
 
 class InlineLog:
-    """A `server.engine.Log` that does its work when it is told to.
+    """A log for the engine that does its work only when told to.
 
-    `jobs` are the writer's, `reads` the reader's, `reports` what they have to tell the engine.
+    `jobs` are the writer's, `reads` the reader's, `reports` their results for the engine.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class InlineLog:
                     priority=request.priority,
                 )
             except LogFullError:
-                self.reads.append(job)  # an index must be rebuilt first, and there is no room
+                self.reads.append(job)  # an index must be rebuilt first, but the disk is full
                 return
             lost = 0 if found.lost is None else found.lost[1] - found.lost[0] + 1
             self.reports.append(
@@ -116,7 +115,7 @@ class InlineLog:
         self.reads.append(job)
 
     def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
-        """Keep a snapshot, then delete the segments that nobody needs."""
+        """Write a snapshot, then delete the segments that are no longer needed."""
 
         def job() -> None:
             try:
@@ -129,7 +128,7 @@ class InlineLog:
         self.jobs.append(job)
 
     def make_room(self) -> None:
-        """Try to have the reserve again."""
+        """Try to restore the reserve."""
 
         def job() -> None:
             if self._wal.refill_reserve():
@@ -138,7 +137,7 @@ class InlineLog:
         self.jobs.append(job)
 
     def do(self, jobs: deque[Callable[[], None]]) -> None:
-        """Do the first of *jobs*; a failure becomes a report."""
+        """Do the first of *jobs*; report a failure."""
         try:
             jobs.popleft()()
         except LogError as error:
@@ -150,7 +149,7 @@ class InlineLog:
 
 
 class MemoryWire:
-    """What carries a connection's bytes, without a socket; whole frames come out at once."""
+    """The bytes of a connection, without a socket; whole frames are handed on at once."""
 
     def __init__(self) -> None:
         self.sink: Callable[[int, int, bytes], None] | None = None
@@ -160,14 +159,14 @@ class MemoryWire:
         self.closed = False
 
     def write(self, data: bytes) -> None:
-        """Hand every whole frame on, as something that is surely on its way."""
+        """Hand every whole frame to the client."""
         self._decoder.receive_data(data)
         while kind := self._decoder.advance():
             assert self.sink is not None
             self.sink(kind, self._decoder.correlation_id, self._decoder.payload())
 
     def unsent_bytes(self) -> int:
-        """Return 0: memory takes everything."""
+        """Return 0: memory never blocks."""
         return 0
 
     def pause_reading(self) -> None:
@@ -179,15 +178,15 @@ class MemoryWire:
         self.paused = False
 
     def close(self) -> None:
-        """Note that the connection is to end."""
+        """Record that the connection is to be closed."""
         self.closed = True
 
     def greeted(self) -> None:
-        """Do nothing: strangers are not measured here."""
+        """Do nothing: there is no handshake timeout here."""
 
 
 class _InOrder(set[Connection]):
-    """A set that is walked in the order in which it grew: addresses must not steer a replay."""
+    """A set iterated in insertion order: memory addresses must not influence a replay."""
 
     def __init__(self, order: dict[Connection, None]) -> None:
         super().__init__()
@@ -198,7 +197,7 @@ class _InOrder(set[Connection]):
 
 
 class World:
-    """Everything that one seed decides."""
+    """A broker and its clients, all driven by one seed."""
 
     def __init__(
         self,
@@ -226,11 +225,11 @@ class World:
         self.boot()
 
     def new_scene(self, ledger: Ledger, subscriptions: dict[Plan, int] | None) -> Scene:
-        """Return what the clients share."""
+        """Return the shared state of the clients."""
         return Scene(self.rng, ledger, subscriptions)
 
     def heir(self, disk: FakeDisk, seed: int) -> "World":
-        """Return a world that goes on from here on *disk*, and leaves this one alone."""
+        """Return an independent world that continues from here on *disk*."""
         return World(
             seed,
             disk=disk,
@@ -240,13 +239,13 @@ class World:
             life=self.life,
         )
 
-    # Lives.
+    # Starts and restarts.
 
     def boot(self) -> None:
-        """Start the broker on what the disk holds.
+        """Start the broker on the disk's present contents.
 
         Raises:
-            BraidError: It refuses.
+            BraidError: It refuses to start.
         """
         self.life += 1
         self.clients = []
@@ -268,25 +267,25 @@ class World:
         self.engine.start(self.log)
 
     def restart(self, disk: FakeDisk) -> None:
-        """Let the process be gone, and start it anew on *disk*."""
+        """Drop the process and start a new one on *disk*."""
         self.disk = disk
         self.boot()
 
     def fail(self, error: BraidError) -> None:
-        """Note that the log has failed."""
+        """Record that the log has failed."""
         self.failure = error
 
-    # One thing at a time.
+    # Single steps.
 
     def run(self, steps: int) -> None:
-        """Let *steps* things happen, or fewer when the log fails."""
+        """Run *steps* steps, or fewer if the log fails."""
         for _ in range(steps):
             if self.failure is not None:
                 return
             self.step()
 
     def step(self) -> None:
-        """Let one thing happen."""
+        """Run one random event."""
         happening = self.rng.choices(_HAPPENINGS, _WEIGHTS)[0]
         if happening == "carry":
             for _ in range(self.rng.randint(1, AT_ONCE_MAX)):
@@ -305,19 +304,19 @@ class World:
             self.break_connection(self.rng.choice(self.clients))
 
     def pass_time(self, seconds: float) -> None:
-        """Let time jump, and the broker do what has fallen due."""
+        """Advance the clock, and let the broker do what is due."""
         self.clock.advance(seconds)
         self.engine.tick()
 
     def break_connection(self, client: Client) -> None:
-        """Let a connection be gone, with whatever was on its way to the broker."""
+        """Break a connection; what was in flight to the broker is lost."""
         self.clients.remove(client)
         _, connection = self.wires.pop(client)
         self.connections.pop(connection)
         connection.lost()
 
     def settle(self) -> None:
-        """Let everything happen that is due, until nothing is."""
+        """Carry data and do the log's work until nothing is left."""
         while self.failure is None and (self._carry() or self._work()):
             pass
 
@@ -351,19 +350,19 @@ class World:
         return True
 
     def act(self) -> None:
-        """Let some client act, or a new one come."""
+        """Let a client act, or connect a new one."""
         role = self.rng.choice(self.scene.roles())
         found = [c for c in self.clients if getattr(c, "plan", None) is role]
         wanted = PUBLISHERS if role is None else role.consumers
         if role is not None and role not in self.scene.subscriptions:
-            wanted = 1  # so that it is made once
+            wanted = 1  # only one may create it
         if len(found) < wanted:
             self.join(role)
         else:
             self.rng.choice(found).act()
 
     def join(self, role: Plan | None) -> Client:
-        """Let a client connect: a consumer of a plan, or a publisher."""
+        """Connect a client: a consumer of *plan*, or a publisher."""
         wire = MemoryWire()
         connection = BlipConnection(self.engine, wire, self.limits)
         name = self.new_name()
@@ -377,12 +376,12 @@ class World:
         return client
 
     def new_name(self) -> str:
-        """Return a name that no connection has had."""
+        """Return a name that no connection has used."""
         self._names += 1
         return f"{self.life}.{self._names}"
 
     def admit(self, client: Client, wire: MemoryWire, connection: Connection) -> None:
-        """Let a client be there."""
+        """Add a client and its wire."""
         self.connections[connection] = None
         self.wires[client] = (wire, connection)
         self.clients.append(client)
@@ -390,9 +389,9 @@ class World:
     # The end.
 
     def drain(self) -> list[Violation]:
-        """Take everything that is there, twice, over a restart; return the checker's verdict.
+        """Consume everything, restart, consume again; return the violations.
 
-        The second time there must be nothing: what was settled stays so.
+        The second time there must be nothing: settled messages stay settled.
         """
         self.empty()
         self.restart(self.disk.kill())
@@ -402,17 +401,17 @@ class World:
         return self.verdict()
 
     def verdict(self) -> list[Violation]:
-        """Return what the ledger shows."""
+        """Return the violations that the ledger shows."""
         return check(self.scene.ledger)
 
     def clear(self) -> None:
-        """Let all clients be gone."""
+        """Disconnect all clients."""
         for client in list(self.clients):
             self.break_connection(client)
         self.settle()
 
     def empty(self) -> None:
-        """Take everything that is there, after a publish that shows that it still works."""
+        """Consume everything, after a publish that proves that the broker still works."""
         self.clear()
         publisher = self.join(None)
         assert isinstance(publisher, Publisher)
@@ -424,7 +423,7 @@ class World:
         self.drain_by(drainers)
 
     def drain_by(self, drainers: list[Client]) -> None:
-        """Have *drainers* take all that comes, until nothing does."""
+        """Let *drainers* consume until nothing arrives."""
         quiet = 0
         for _ in range(DRAIN_ROUNDS_MAX):
             taken = sum(self.drain_once(drainer) for drainer in drainers)
@@ -434,10 +433,10 @@ class World:
             if not taken:
                 self.pass_time(2 * BACKOFF_MAX_S)
                 self.settle()
-        raise AssertionError("it never runs dry")
+        raise AssertionError("deliveries never end")
 
     def drain_once(self, drainer: Client) -> int:
-        """Take what comes now, and return how much that was."""
+        """Consume what is available now; return the number of deliveries."""
         assert isinstance(drainer, Consumer)
         if not drainer.subscription:
             return 0
@@ -458,5 +457,5 @@ def _config() -> Config:
 
 
 def survives(disk: FakeDisk, world: World, seed: int) -> list[Violation]:
-    """Return the verdict on a broker that starts on *disk*, after what *world* has seen."""
+    """Return the violations of a broker started on *disk*, given the ledger of *world*."""
     return world.heir(disk, seed).drain()

@@ -1,12 +1,11 @@
-"""A bad network for tests: a UDP proxy that loses, delays, reorders and doubles datagrams.
+"""A bad network for tests: a UDP proxy that loses, delays, reorders and duplicates datagrams.
 
     client ──▶ front socket ──▶ Lane ──▶ a socket for each client ──▶ server
     client ◀── front socket ◀── Lane ◀── the same socket          ◀── server
 
-What happens to a datagram is drawn from a seeded generator, one for each client and direction:
-the n-th datagram of a lane has the same fate in every run with the same seed, whatever comes
-meanwhile on other lanes. When it happens is up to the network and the loop. Payloads are passed
-on as they are: to damage them is not this module's business.
+Each lane, one per client and direction, has its own seeded generator: its n-th datagram has the
+same fate in every run with the same seed, whatever happens on other lanes. The timing is up to
+the network and the event loop. Payloads are never damaged.
 
     async with udp_proxy(("127.0.0.1", port), seed=7, weather=Weather(loss=0.1)) as proxy:
         ...  # connect to proxy.port instead
@@ -23,39 +22,39 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 CLIENTS_MAX: Final = 64
-"""Clients that are remembered. Of more, the one that was silent the longest is forgotten, as a
-router would; when it speaks again, the server sees it come from another port."""
+"""Clients with a socket of their own. Beyond that the least recently active one loses it, as a
+router's NAT entry would expire; its next datagram reaches the server from another port."""
 
 HELD_MAX: Final = 4_096
-"""Datagrams that a lane holds back; further ones are dropped and counted."""
+"""Datagrams held back per lane; further ones are dropped and counted."""
 
 HOLD_S_MAX: Final = 0.02
-"""How long a datagram waits for others to overtake it: behind the last one nothing comes."""
+"""How long a datagram waits to be overtaken: after the last one nothing follows."""
 
 DATAGRAMS_PER_TURN: Final = 64
 DATAGRAM_BYTES_MAX: Final = 65_536
 SOCKET_BUFFER_BYTES: Final = 4 * 1024 * 1024
-"""The proxy itself shall lose nothing that it does not count."""
+"""Large, so that the kernel drops nothing that the proxy does not count."""
 
 Address = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What share of the datagrams suffers what, in each direction."""
+    """The share of datagrams that each fault hits, per direction."""
 
     loss: float = 0.0
     doubled: float = 0.0
-    """Passed on twice; the second one may be late or overtaken by itself."""
+    """Sent twice; the copy has a delay and order of its own."""
     reordered: float = 0.0
     """Held back until up to *overtakers* later ones have passed."""
     overtakers: int = 4
     delayed: float = 0.0
-    """Passed on after up to *delay_s*."""
+    """Sent up to *delay_s* later."""
     delay_s: float = 0.01
 
     def __post_init__(self) -> None:
-        """Shares are shares; a datagram can be reordered or delayed, not both."""
+        """Check the shares; a datagram is reordered or delayed, not both."""
         for share in (self.loss, self.doubled, self.reordered + self.delayed):
             assert 0 <= share <= 1
         assert self.overtakers > 0
@@ -63,12 +62,12 @@ class Weather:
 
 
 BAD_WEATHER: Final = Weather(loss=0.1, doubled=0.02, reordered=0.1, delayed=0.05)
-"""A tenth is lost, more than a tenth comes late: worse than any network that is called one."""
+"""A tenth is lost and more than a tenth is late: worse than any usable network."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What was done to the datagrams of one direction."""
+    """Counts of the datagrams of one direction."""
 
     received: int = 0
     lost: int = 0
@@ -76,28 +75,28 @@ class Counts:
     reordered: int = 0
     delayed: int = 0
     passed: int = 0
-    """Handed to the kernel, the second of two included."""
+    """Handed to the kernel, including duplicates."""
     dropped: int = 0
-    """For want of room here or in the kernel, or because nobody listens there."""
+    """Because a buffer was full, here or in the kernel, or the port was closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What is to happen to one copy of a datagram."""
+    """The fate of one copy of a datagram."""
 
     overtakers: int = 0
     delay_s: float = 0.0
 
 
 class Dice:
-    """Decides about the datagrams of one lane, in the order in which they come."""
+    """Decides the fate of a lane's datagrams, in order of arrival."""
 
     def __init__(self, seed: str, weather: Weather) -> None:
         self._random = random.Random(seed)
         self._weather = weather
 
     def throw(self) -> list[Fate]:
-        """Return the fates of the next datagram's copies: none when it is lost."""
+        """Return the fates of the next datagram's copies: none if it is lost."""
         dice, weather = self._random, self._weather
         if dice.random() < weather.loss:
             return []
@@ -115,7 +114,7 @@ class Dice:
 
 
 class _Held:
-    """A datagram that waits for others to overtake it, or, without any, for its time."""
+    """A datagram that waits to be overtaken, or for a time to pass."""
 
     __slots__ = ("data", "overtakers", "timer")
 
@@ -125,18 +124,18 @@ class _Held:
         self.timer: asyncio.TimerHandle | None = None
 
     def let_one_pass(self) -> bool:
-        """Count one that has overtaken; True when there is none left to wait for."""
+        """Count one that has overtaken it; return whether it was the last."""
         self.overtakers -= 1
         return self.overtakers == 0
 
     def forget_time(self) -> None:
-        """Wait for the clock no more."""
+        """Cancel the timer."""
         if self.timer is not None:
             self.timer.cancel()
 
 
 class Lane:
-    """One direction of one client: datagrams in, and out as the dice have it."""
+    """One direction of one client."""
 
     def __init__(
         self,
@@ -158,7 +157,7 @@ class Lane:
         return len(self._held)
 
     def take(self, data: bytes) -> None:
-        """Take a datagram in."""
+        """Accept a datagram."""
         counts = self._counts
         counts.received += 1
         fates = self._dice.throw()
@@ -213,12 +212,12 @@ class _Client:
 
 
 class UdpProxy:
-    """Stands before the server at *server*; clients send to :attr:`port` on the same host."""
+    """A proxy for *server*; clients send to :attr:`port` on the same host."""
 
     def __init__(self, server: tuple[str, int], *, seed: int, weather: Weather) -> None:
         self.to_server = Counts()
         self.to_client = Counts()
-        self.forgotten = 0  # clients, for others
+        self.forgotten = 0  # clients that lost their socket
         self._loop = asyncio.get_running_loop()
         self._server = server
         self._seed = seed
@@ -233,16 +232,16 @@ class UdpProxy:
 
     @property
     def port(self) -> int:
-        """Where clients send to."""
+        """The port that clients send to."""
         return int(self._front.getsockname()[1])
 
     @property
     def held(self) -> int:
-        """How many datagrams are held back, of all lanes."""
+        """How many datagrams all lanes hold back."""
         return sum(one.to_server.held + one.to_client.held for one in self._clients.values())
 
     def close(self) -> None:
-        """Pass on no more."""
+        """Stop forwarding."""
         while self._clients:
             self._forget_one()
         self._loop.remove_reader(self._front.fileno())
@@ -261,7 +260,7 @@ class UdpProxy:
             for _ in range(DATAGRAMS_PER_TURN):
                 data, address = self._front.recvfrom(DATAGRAM_BYTES_MAX)
                 client = self._clients.pop(address, None) or self._accept(address)
-                self._clients[address] = client  # the last of them has spoken last
+                self._clients[address] = client  # keeps the order of last activity
                 client.to_server.take(data)
         except OSError:
             return  # no more for now, or a client that has gone
@@ -324,7 +323,7 @@ class UdpProxy:
 async def udp_proxy(
     server: tuple[str, int], *, seed: int, weather: Weather = BAD_WEATHER
 ) -> AsyncIterator[UdpProxy]:
-    """Stand before a server for a while."""
+    """Run a proxy in front of a server."""
     proxy = UdpProxy(server, seed=seed, weather=weather)
     try:
         yield proxy

@@ -1,7 +1,7 @@
-"""Vibe clients that keep a ledger: publishers and consumers of queues, with manners by seed.
+"""Vibe clients that write a ledger: publishers and consumers of queues, driven by a seed.
 
-As those of `clients`, which speak Blip, they do not know what carries their frames, and each
-is one connection.
+Like the Blip clients of `clients`, each is one connection and does not know what carries its
+frames.
 """
 
 import base64
@@ -23,11 +23,11 @@ NORMAL: Final = 1
 REPEAT_CHANCE: Final = 0.15
 DELETING_CHANCE: Final = 0.25
 REPEAT_WITHIN_S: Final = 60.0
-"""Half the window in which the broker knows a dedup id again."""
+"""Half the window in which the broker recognises a dedup id."""
 
 FORGOTTEN_SHARE: Final = 0.4
 REJECTED_SHARE: Final = 0.3
-"""Of the deliveries that are not acknowledged; the rest is given back."""
+"""Shares of the deliveries that are not acknowledged; the rest is requeued."""
 
 _PADDING_CHARACTERS: Final = (0, 16, 200, 1400)
 _REQUEUE_DELAYS_MS: Final = ("0", "0", "300")
@@ -35,11 +35,11 @@ _REQUEUE_DELAYS_MS: Final = ("0", "0", "300")
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """A queue that the world keeps, and the manner of those who consume it.
+    """A queue, and the behaviour of its consumers.
 
-    `care` is how likely a delivery is acknowledged; of the others some are rejected, some given
-    back, some forgotten. A plan without a `mode` is of a queue that the broker declares by
-    itself, for dead letters.
+    `care` is the probability that a delivery is acknowledged; of the others some are rejected,
+    some requeued, some forgotten. A plan without a `mode` is a dead letter queue, which the
+    broker declares itself.
     """
 
     name: str
@@ -56,18 +56,18 @@ class QueuePlan:
 
     @property
     def letters_name(self) -> str:
-        """The queue of its dead letters."""
+        """The name of its dead letter queue."""
         return self.letters or DEAD_LETTER_PREFIX + self.name
 
     def headers(self) -> dict[str, str]:
-        """Return the declaration's options."""
+        """Return the options of its declaration."""
         given = {"deliveryMode": self.mode, **dict(self.options)}
         if self.letters:
             given["deadLetterQueueName"] = self.letters
         return given
 
     def is_as_declared(self, info: bytes) -> bool:
-        """Say whether a QueueInfo's payload is about this queue as it was declared."""
+        """Return whether the payload of a QueueInfo matches the declaration."""
         if not info:
             return False
         told = json.loads(info)
@@ -112,17 +112,18 @@ WATCHERS: Final = (
     Plan("watcher of work", "work", care=1.0, pulls=False),
     Plan("watcher of urgent", "urgent", care=0.9, pulls=True, ordered=False),
 )
-"""Blip subscriptions of the same topics. Their dead letters are apart from the queues'."""
+"""Blip subscriptions to the same topics; their dead letters are separate."""
 
 REPLAYED: Final = SMALL.letters_name
-"""Dead letters that are sent back: only a queue listens, and one consumer makes no twins."""
+"""Dead letters that are replayed: with one consumer and no other subscription, none is
+duplicated."""
 
 
 class QueueScene(Scene):
-    """What the clients of one world share; `now_s` is its clock.
+    """State shared by the clients of a world with queues; `now_s` is its clock.
 
-    An acknowledgement that is confirmed within `take_within_s` of its delivery has come before
-    the message was due again: nobody else can have had it meanwhile.
+    An acknowledgement that is confirmed within `take_within_s` of its delivery arrived before
+    the message was due for redelivery, so no other consumer can have got it.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class QueueScene(Scene):
         self.declared = {event.topic for event in ledger.events if event.kind == kinds.DECLARED}
 
     def publishable(self) -> list[QueuePlan]:
-        """Return the queues that a publish does not create by itself, in another manner."""
+        """Return the declared queues: a publish to another would create it with defaults."""
         return [plan for plan in QUEUES if plan.name in self.declared or plan == TEMPORARY]
 
 
@@ -151,7 +152,7 @@ class VibeClient(Client):
     scene: QueueScene
 
     def greet(self) -> None:
-        """Say who it is."""
+        """Send the handshake."""
         self.request(messages.CONNECT, "connect", headers={"authToken": KEY})
 
     def request(
@@ -167,38 +168,28 @@ class VibeClient(Client):
         self.send(frames.encode(frames.DIALECT_1_1, body))
 
     def receive(self, body: messages.Body) -> None:
-        """Handle a frame of the broker."""
+        """Handle a frame from the broker."""
         raise NotImplementedError
 
 
 class VibePublisher(VibeClient):
-    """Publishes in bursts, without waiting for the answers of one before the next."""
+    """Publishes in bursts, without waiting for answers in between."""
 
     def __init__(self, scene: QueueScene, name: str, send: Callable[[bytes], None]) -> None:
         self._waiting: dict[str, tuple[int, bytes]] = {}
         super().__init__(scene, name, send)
 
     def receive(self, body: messages.Body) -> None:
-        """Note confirmations and refusals."""
+        """Record confirmations and refusals."""
         if body.type == messages.CONNECT_ACK:
             return
         number, payload = self._waiting.pop(body.id)
-        self.unanswered -= 1
-        ledger = self.scene.ledger
-        if body.type == messages.PUBLISH_ACK:
-            self.scene.confirmations += 1
-            if number:
-                ledger.confirm(self.name, number)
-            else:
-                ledger.repeated(payload)
-        else:
-            assert body.type == messages.ERROR, body.type
-            self.scene.refusals += 1
-            if number:
-                ledger.refuse(self.name, number)
+        confirmed = body.type == messages.PUBLISH_ACK
+        assert confirmed or body.type == messages.ERROR, body.type
+        self.answered(number, payload, confirmed=confirmed)
 
     def act(self) -> None:
-        """Publish a burst, or repeat something that may have been lost."""
+        """Publish a burst, or repeat a publish that may have been lost."""
         rng = self.scene.rng
         if self.scene.repeatable and rng.random() < REPEAT_CHANCE:
             self.repeat()
@@ -224,7 +215,7 @@ class VibePublisher(VibeClient):
             self._publish(message_id, plan.name, payload, headers, number)
 
     def repeat(self) -> None:
-        """Publish once more what was published lately, by whomever."""
+        """Repeat a recent publish, of any publisher."""
         at_s, queue, dedup_id, payload = self.scene.rng.choice(self.scene.repeatable)
         if self.scene.now_s() - at_s < REPEAT_WITHIN_S:
             message_id = f"{self.name}-again-{self.next_number()}"
@@ -241,7 +232,7 @@ class VibePublisher(VibeClient):
 
 @dataclass(slots=True)
 class _Held:
-    """A delivery, and what is to be said to it."""
+    """A delivery, and how to answer it."""
 
     message_id: str
     payload: bytes
@@ -250,7 +241,7 @@ class _Held:
 
 
 class VibeConsumer(VibeClient):
-    """Consumes one queue, declared first if need be."""
+    """Consumes one queue, and declares it if necessary."""
 
     def __init__(
         self,
@@ -263,7 +254,7 @@ class VibeConsumer(VibeClient):
         self.care = plan.care
         self.delivered = 0
         self.acknowledged = 0
-        self.left = 0  # in the queue, when it was asked last
+        self.left = 0  # messages in the queue, as of the last answer
         self._held: list[_Held] = []
         self._unconfirmed: list[_Held | None] = []
         self._given_back: set[str] = set()
@@ -275,17 +266,17 @@ class VibeConsumer(VibeClient):
         super().__init__(scene, name, send)
 
     def greet(self) -> None:
-        """Say who it is, see whether the queue is as it was, and subscribe."""
+        """Connect, check that the queue is as declared, and subscribe."""
         super().greet()
         self.request(messages.QUEUE_INFO, "info", self.plan.name)
         self._begin()
 
     def ask_what_is_left(self) -> None:
-        """Have `left` told; a fence behind it says when it is."""
+        """Ask for `left`; a PING after it shows when it has been answered."""
         self.request(messages.QUEUE_INFO, "left", self.plan.name)
 
     def _begin(self) -> None:
-        """Declare the queue; subscribe when that is answered, as Subscribe declares as well."""
+        """Declare the queue; subscribe after the answer, because Subscribe would declare it."""
         self.unanswered += 1
         if self.plan.mode:
             self.request(
@@ -299,7 +290,7 @@ class VibeConsumer(VibeClient):
         self.request(messages.SUBSCRIBE, "subscribe", self.plan.name, headers=prefetch)
 
     def receive(self, body: messages.Body) -> None:
-        """Take deliveries, note what was confirmed."""
+        """Record deliveries and confirmations."""
         kind = body.type
         if kind == messages.DELIVER:
             self._take(body)
@@ -308,7 +299,7 @@ class VibeConsumer(VibeClient):
         elif kind == messages.QUEUE_INFO:
             facts = json.loads(body.payload or b"{}")
             self.left = facts.get("messageCount", 0) + facts.get("inFlight", 0)
-            # Only the first answer is about what was there before this client declared it.
+            # Only the first answer tells what was there before this client declared the queue.
             if (
                 body.id == "info"
                 and self.plan.mode
@@ -339,7 +330,7 @@ class VibeConsumer(VibeClient):
         attempts = int(body.headers["deliveryAttempts"])
         self.scene.ledger.push(self.plan.name, self.name, payload, attempts)
         self.delivered += 1
-        # Whatever was to be said to the delivery before this one is no longer true.
+        # A redelivery: the answer to the previous delivery is void.
         self._held = [held for held in self._held if held.message_id != body.id]
         roll = self.scene.rng.random()
         answer: dict[str, str] | None = None
@@ -376,7 +367,7 @@ class VibeConsumer(VibeClient):
         self._begin()
 
     def act(self) -> None:
-        """Answer some deliveries, ask whether it counts, perhaps leave for a moment."""
+        """Answer some deliveries, confirm with a PING, perhaps leave for a moment."""
         rng = self.scene.rng
         if self._leaving or self.unanswered > 1:
             return
@@ -393,7 +384,7 @@ class VibeConsumer(VibeClient):
             self.leave()
 
     def leave(self) -> None:
-        """Unsubscribe, and subscribe again when that is answered."""
+        """Unsubscribe, and subscribe again after the answer."""
         self._leaving = True
         self._held.clear()
         self.unanswered += 1
@@ -401,7 +392,7 @@ class VibeConsumer(VibeClient):
         self.request(messages.UNSUBSCRIBE, "leave", self.plan.name)
 
     def delete(self) -> None:
-        """Delete the queue, and declare it again when that is answered."""
+        """Delete the queue, and declare it again after the answer."""
         self._leaving = True
         self._held.clear()
         self._unconfirmed = [None] * len(self._unconfirmed)
@@ -410,7 +401,7 @@ class VibeConsumer(VibeClient):
         self.request(messages.DELETE_QUEUE, "delete", self.plan.name)
 
     def acknowledge(self, count: int) -> None:
-        """Answer the oldest *count* of what is held."""
+        """Answer the oldest *count* deliveries held."""
         self.acknowledged += count
         for held in self._held[:count]:
             is_end = held.answer is None
@@ -418,7 +409,7 @@ class VibeConsumer(VibeClient):
                 is_end = True
             if is_end:
                 self.scene.ledger.take(self.plan.name, self.name, held.payload)
-            # An answer to the delivery before may be on its way, and would be the first.
+            # An answer to the previous delivery may be in flight, and would be the first.
             is_clear = held.answer is None and held.message_id not in self._given_back
             self._unconfirmed.append(held if is_clear else None)
             if held.answer is not None:
@@ -427,12 +418,12 @@ class VibeConsumer(VibeClient):
         del self._held[:count]
 
     def acknowledge_all(self) -> None:
-        """Answer everything that is held, and ask whether it counts."""
+        """Answer all deliveries held, and send a PING."""
         self.acknowledge(len(self._held))
         self.fence()
 
     def fence(self) -> None:
-        """Ask whether what was acknowledged counts."""
+        """Send a PING: its PONG confirms the acknowledgements before it."""
         number = f"fence-{self.next_number()}"
         self._fences[number] = len(self._unconfirmed)
         self.unanswered += 1

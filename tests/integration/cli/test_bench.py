@@ -143,6 +143,6 @@ def test_on_a_terminal_it_has_a_bar_a_table_and_a_word_about_it(broker: Broker) 
     code, written = on_terminal(words)
 
     assert 0 == code
-    left = "left in the log until retention takes it: topic bench."
-    for said in ("━", "published", "until confirmed, by the batch", left):
+    left = "left in the log until retention removes it: topic bench."
+    for said in ("━", "published", "time to confirm a batch", left):
         assert said in written, said

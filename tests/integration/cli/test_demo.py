@@ -30,7 +30,7 @@ def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
 
     assert (0, "") == (done.returncode, done.stderr), done.stdout
     assert "KILL -9" in done.stdout
-    assert "gave up on reading 225: it is a dead letter now\n" in done.stdout
+    assert "gave up on reading 225: it is now a dead letter\n" in done.stdout
     assert "sent 1 letter back from dlq.demo.readings\n" in done.stdout
     assert "handled reading 225 this time\n" in done.stdout
     assert "the critical first: [3, 7, 11] ...\n" in done.stdout

@@ -22,7 +22,7 @@ def test_a_broker_that_runs_is_told_once(
     alone = capsys.readouterr().out
 
     places = f"blip {broker.addresses['blip']}, http {broker.addresses['http']}"
-    assert f"ok       broker: one is running here: {places}\n" in beside
+    assert f"ok       broker: running on {places}\n" in beside
     assert " address: " not in beside
     assert "broker: " not in alone
     assert f"ok       blip address: {broker.addresses['blip']} is free\n" in alone

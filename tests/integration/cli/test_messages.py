@@ -277,10 +277,10 @@ def test_a_subscriber_in_the_background_of_a_script_takes_leave_too(
 def test_on_a_terminal_a_subscriber_says_that_it_waits(broker: Broker) -> None:
     """Silence would look as if it hung; in a pipe there is nobody to tell."""
     words = ["subscribe", "quiet", "--url", broker.url()]
-    code, written = on_terminal(words, until=lambda said: "Ctrl-C ends" in said)
+    code, written = on_terminal(words, until=lambda said: "press Ctrl-C to stop" in said)
 
     assert 130 == code
-    assert written.startswith("waiting for messages of quiet; Ctrl-C ends\r\n")
+    assert written.startswith("waiting for messages on quiet; press Ctrl-C to stop\r\n")
 
 
 def test_a_subscriber_tells_the_loss_once_and_that_it_is_connected_again(
@@ -301,7 +301,7 @@ def test_a_subscriber_tells_the_loss_once_and_that_it_is_connected_again(
 
     assert lost.startswith(f"lost the connection to {first.addresses['blip']}: ")
     assert lost.endswith("; reconnecting\n")
-    assert ("connected again\n", b"x\n", b"") == (back, out, rest)
+    assert ("reconnected\n", b"x\n", b"") == (back, out, rest)
 
 
 def test_a_payload_that_is_left_out_is_no_empty_message(
@@ -316,7 +316,7 @@ def test_a_payload_that_is_left_out_is_no_empty_message(
     assert (b"piped\n\n", b"") == reader.communicate(timeout=60)
     capsys.readouterr()
 
-    told = "error: PAYLOAD: is left out; give a text, '' for an empty one, or pipe it in\n"
+    told = "error: PAYLOAD: is missing; give a text, '' for an empty message, or pipe it in\n"
     assert 2 == main(["publish", "left-out", "--url", broker.url()])  # it is read to its end
     assert ("", told) == capsys.readouterr()
     monkeypatch.setattr(stdin, "isatty", lambda: True)

@@ -90,7 +90,7 @@ def test_on_a_terminal_a_pipeline_has_a_bar_below_its_lines(
     code, written = on_terminal([])
 
     assert 0 == code
-    assert "at work" in written[: written.index("begins")], "no sign of life"
+    assert "working" in written[: written.index("begins")], "no sign of life"
     assert not re.search(r"\D0/\d", written), "a bar of nothing"
     assert BAR not in written[: written.index("begins")]
     for said in ("archive: [red]begins", "archive: batch 0", "archive: batch 1", BAR, "30/100"):

@@ -120,7 +120,7 @@ def test_on_a_terminal_a_broker_that_goes_is_waited_for(tmp_path: Path) -> None:
 
         steps: list[tuple[str, Callable[[], object]]] = [
             ("ready", kill),
-            ("looking again", lambda: stack.enter_context(running(tmp_path, *again))),
+            ("trying again", lambda: stack.enter_context(running(tmp_path, *again))),
             ("ready", bool),
         ]
         seen = 0

@@ -159,7 +159,7 @@ async def test_a_dead_letter_that_no_frame_can_carry_is_dropped(
         await source.publish("dlq.t", bytes(FRAME_MAX), b"small")
 
     assert b"small" == opened(await stream.message(), ALICE)
-    assert {"tooLarge": 1} == dict(core(broker).stats.dropped)
+    assert {"tooLarge": 1} == dict(core(broker).stats.dropped.by_reason)
 
 
 async def test_a_message_of_before_a_restart_is_whole(tmp_path: Path) -> None:

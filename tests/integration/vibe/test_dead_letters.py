@@ -187,7 +187,7 @@ async def test_letters_never_die_again(broker: RunningBroker, dialect: str, name
 
         assert sorted({"q", name}) == await peer.names()
         assert (0, 0) == await peer.counts(name)
-        assert {"rejected": 1} == stats(broker).dropped
+        assert {"rejected": 1} == stats(broker).dropped.by_reason
 
 
 async def test_with_dead_letters_off_the_end_is_a_counted_drop(
@@ -210,7 +210,7 @@ async def test_with_dead_letters_off_the_end_is_a_counted_drop(
         await peer.subscribe("q")
         await peer.expect_silence()
 
-        assert {"rejected": 1, "maxRetries": 1} == stats(broker).dropped
+        assert {"rejected": 1, "maxRetries": 1} == stats(broker).dropped.by_reason
         assert 1 == stats(broker).expired
         assert ["q"] == await peer.names()
         assert (0, 0) == await peer.counts("q")

@@ -268,7 +268,7 @@ async def test_fan_out_without_ack_gives_it_once_to_who_is_there(
         broker.clock.advance(1000)
 
         await one.expect_silence()
-        assert 1 == stats(broker).dropped_unheard
+        assert 1 == stats(broker).dropped.unheard
 
 
 async def test_fan_out_without_ack_drops_what_a_slow_one_cannot_take(dialect: str) -> None:
@@ -285,7 +285,7 @@ async def test_fan_out_without_ack_drops_what_a_slow_one_cannot_take(dialect: st
         slow.transport.pause_reading()
         large = b'"' + b"x" * 500_000 + b'"'
         count = 0
-        while stats(broker).dropped_overflow == 0:
+        while stats(broker).dropped.overflow == 0:
             await source.publish("q", large)
             assert large == (await quick.delivered()).payload
             count += 1

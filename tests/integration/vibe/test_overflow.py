@@ -52,7 +52,7 @@ async def test_drop_oldest_makes_room(broker: RunningBroker, dialect: str) -> No
         await fill(peer, "DropOldest")
         assert [PUBLISH_ACK] * 2 == [one.kind for one in await publish(peer, b"2", b"3")]
         assert (2, 0) == await peer.counts("q")
-        assert 2 == stats(broker).dropped_overflow
+        assert 2 == stats(broker).dropped.overflow
         await peer.subscribe("q")
 
         assert [b"2", b"3"] == await peer.payloads(2)

@@ -170,7 +170,7 @@ class Drive:
         return self.attach(given, peer=peer)
 
     def attach(self, subscription_id: int, *, peer: Peer | None = None) -> Consumer:
-        consumer = self.broker.attach(peer or peer_of("ada"), subscription_id)
+        consumer = self.broker.subscriptions.attach(peer or peer_of("ada"), subscription_id)
         assert consumer is not None
         return consumer
 

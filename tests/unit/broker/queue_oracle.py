@@ -204,9 +204,9 @@ class QueueOracle:
         self.peak[message_id] = max(self.peak.get(message_id, 0), tried)
         limits = self.limits
         backoff_us = min(
-            limits.queue_backoff_us * 2 ** (tried - 1), limits.queue_backoff_max_us
+            limits.queues.backoff_us * 2 ** (tried - 1), limits.queues.backoff_max_us
         )
-        due_us = self.now_us + limits.queue_ack_timeout_us + backoff_us
+        due_us = self.now_us + limits.queues.ack_timeout_us + backoff_us
         view.held[message_id] = (consumer, due_us)
 
     def end(self, view: View, message_id: int, cause: str, number: int = 0) -> None:

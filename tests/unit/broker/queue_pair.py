@@ -42,7 +42,7 @@ class QueuePair(RuleBasedStateMachine):
         self.oracle = QueueOracle(policy, self.limits, self.drive.now_us)
         self.oracle.queue_id = queue.id
         self.oracle.committed_id = len(self.drive.log.records)
-        self.dropped_seen = self.drive.broker.stats.dropped_overflow
+        self.dropped_seen = self.drive.broker.stats.dropped.overflow
         self.ended_seen = self.ended_without_letter()
 
     @property
@@ -54,7 +54,7 @@ class QueuePair(RuleBasedStateMachine):
         return list(self.oracle.views)
 
     def ended_without_letter(self) -> int:
-        return sum(self.drive.broker.stats.dropped.values())
+        return sum(self.drive.broker.stats.dropped.by_reason.values())
 
     def refuses(self) -> bool:
         return bool(self.drive.broker.refusal)
@@ -124,7 +124,7 @@ class QueuePair(RuleBasedStateMachine):
 
         What became a dead letter in the same turn may have been there a moment before.
         """
-        dropped = self.drive.broker.stats.dropped_overflow - self.dropped_seen
+        dropped = self.drive.broker.stats.dropped.overflow - self.dropped_seen
         self.dropped_seen += dropped
         if self.policy.overflow != DROP_OLDEST or not self.policy.max_size:
             assert 0 == dropped

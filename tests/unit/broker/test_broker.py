@@ -158,7 +158,7 @@ def test_a_subscription_begins_with_the_messages_above_its_record() -> None:
     given = drive.broker.subscribe(peer_of("ada"), drive.topic("a"), 1, drive.now_us)
     following = drive.publish("a")
 
-    assert drive.broker.attach(peer_of("ada"), given) is None
+    assert drive.broker.subscriptions.attach(peer_of("ada"), given) is None
     drive.commit()
     assert [following, 0] == drive.poll_ids(drive.attach(given), 2)
 
@@ -168,10 +168,10 @@ def test_a_subscription_is_its_principals() -> None:
     drive = Drive()
     drive.subscribe("a", name="ada")
 
-    assert drive.broker.attach(peer_of("bob"), 1) is None
-    assert drive.broker.attach(Peer(), 1) is None
-    assert drive.broker.attach(peer_of("ada"), 2) is None
-    assert drive.broker.attach(peer_of("ada"), 1) is not None
+    assert drive.broker.subscriptions.attach(peer_of("bob"), 1) is None
+    assert drive.broker.subscriptions.attach(Peer(), 1) is None
+    assert drive.broker.subscriptions.attach(peer_of("ada"), 2) is None
+    assert drive.broker.subscriptions.attach(peer_of("ada"), 1) is not None
 
 
 def test_unsubscribing_ends_it_for_everyone() -> None:

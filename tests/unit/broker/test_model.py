@@ -105,7 +105,9 @@ class Model(Pair):
     def attach_as_anyone(self, subscription_id: int, owner: str) -> None:
         sub = self.oracle.subs.get(subscription_id)
         is_own = sub is not None and sub in self.started() and sub.owner == owner
-        assert is_own == (self.drive.broker.attach(peer_of(owner), subscription_id) is not None)
+        assert is_own == (
+            self.drive.broker.subscriptions.attach(peer_of(owner), subscription_id) is not None
+        )
 
     @rule(data=st.data(), count=st.integers(1, 4))
     def poll(self, data: st.DataObject, count: int) -> None:

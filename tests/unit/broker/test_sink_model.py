@@ -77,7 +77,7 @@ class Driver:
         drive = self.drive
         rows: list[Row] = []
         for number in range(intent.appended, intent.appended + count):
-            stage_id, row = intent.place(number)
+            stage_id, row = intent.locate(number)
             rows.append(self.stages[stage_id][row])
         taken = drive.broker.sinks.append(rows, drive.broker.committed_id, drive.now_us)
         assert count == taken

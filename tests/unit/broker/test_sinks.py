@@ -147,7 +147,7 @@ def test_each_row_of_a_batch_has_its_place_in_a_stage(
     intent = Intent(1, "ada", "q", "", 1, stages)
 
     assert 5 == intent.rows
-    assert (stage, number) == intent.place(row)
+    assert (stage, number) == intent.locate(row)
 
 
 # What is remembered.
@@ -251,7 +251,7 @@ def test_the_oldest_gives_way_in_a_queue_that_drops_it() -> None:
 
     assert [b"1", b"2", b"3"] == payloads(drive)
     assert 2 == drive.queue("t").waiting()
-    assert 1 == drive.broker.stats.dropped_overflow
+    assert 1 == drive.broker.stats.dropped.overflow
 
 
 def test_rows_are_redirected_to_the_dead_letters_of_a_queue_that_says_so() -> None:

@@ -53,8 +53,8 @@ def test_a_replayed_subscription_is_there_again() -> None:
     )
 
     assert [1] == list(broker.subscriptions.by_id)
-    assert broker.attach(peer_of("ada"), 1) is not None
-    assert broker.attach(peer_of("bob"), 1) is None
+    assert broker.subscriptions.attach(peer_of("ada"), 1) is not None
+    assert broker.subscriptions.attach(peer_of("bob"), 1) is None
     assert 9 == broker.latest_us
 
 

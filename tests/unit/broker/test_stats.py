@@ -18,12 +18,12 @@ def test_counters_begin_at_zero() -> None:
         stats.redelivered,
         stats.dead_lettered,
         stats.expired,
-        stats.dropped_overflow,
+        stats.dropped.overflow,
         stats.refused,
         stats.duplicates,
         stats.unsubscribed,
         stats.leases_ended,
-        stats.lost_to_retention,
+        stats.dropped.retention,
     ]
 
 
@@ -59,7 +59,7 @@ def test_every_end_is_counted_by_its_reason() -> None:
 
     assert [dead] == [letter.settles_id for letter in drive.dead_letters("dlq.a")]
     assert (1, 1, 1) == (stats.acknowledged, stats.expired, stats.dead_lettered)
-    assert (2, 1) == (stats.dropped_overflow, stats.refused)
+    assert (2, 1) == (stats.dropped.overflow, stats.refused)
     assert (9, 3, 0) == (stats.published, stats.delivered, stats.redelivered)
     assert 8 * len(b"\0\1ax") + len(b"\0\5dlq.ax") == stats.published_bytes
 

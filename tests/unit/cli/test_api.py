@@ -11,14 +11,7 @@ import pytest
 import trustme
 
 from braidmq.base.errors import ConfigError
-from braidmq.cli.api import (
-    ANSWER_TIMEOUT_S,
-    WORK_TIMEOUT_S,
-    Api,
-    HttpError,
-    api_at,
-    path_of,
-)
+from braidmq.cli.api import ANSWER_TIMEOUT_S, WORK_TIMEOUT_S, Api, HttpError, api_at, path_of
 from braidmq.cli.main import main
 from tests.unit.admin.world import ADMIN_KEY, ORDERS_KEY, World
 from tests.unit.cli.serving import serving, url
@@ -31,22 +24,23 @@ def test_a_wrong_key_is_told_without_the_key(
     assert 1 == main(["topics", "--url", url(port, "wrong-one")])
     line = capsys.readouterr().err
     assert line.startswith(
-        f"error: 127.0.0.1:{port} answers 401: authentication failed: unknown API key"
+        f"error: 127.0.0.1:{port} answered 401: authentication failed: unknown API key"
     )
-    assert line.endswith("; the key is given in --url or BRAIDMQ_URL\n")
+    assert line.endswith("; pass the API key in --url or BRAIDMQ_URL\n")
     assert "wrong-one" not in line
 
 
 def test_what_a_key_may_not_do_is_told_with_what_it_lacks(port: int) -> None:
     """The broker's word, and a hint."""
-    said = "answers 403: this API key lacks the permission delete_queue; a key for this has"
+    hint = "this needs a key with admin = true"
+    said = f"answered 403: this API key lacks the permission delete_queue; {hint}"
     with pytest.raises(HttpError, match=said):
         api_at(url(port, ORDERS_KEY)).ask("DELETE", "/api/queues/orders.a")
 
 
 def test_what_is_not_there_is_told_with_the_command_that_lists(port: int) -> None:
     """So that the next thing to type is known."""
-    said = "answers 404: no such queue; `braidmq queue list` names those there are"
+    said = "answered 404: no such queue; `braidmq queue list` lists the existing ones"
     with pytest.raises(HttpError, match=said):
         api_at(url(port)).ask("GET", "/api/queues/x", listed_by="braidmq queue list")
 
@@ -86,7 +80,7 @@ def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) 
 def test_an_address_that_was_guessed_is_told_as_such() -> None:
     """One address serves all commands; whoever has HTTP elsewhere learns how to say so."""
     guessed = api_at("blip://k@127.0.0.1:5555")
-    said = "Connection refused; --url http://KEY@HOST:PORT names another address of HTTP"
+    said = "Connection refused; if HTTP is elsewhere, pass --url http://KEY@HOST:PORT"
     with pytest.raises(HttpError, match=said):
         replace(guessed, port=1).ask("GET", "/api/topics")
 
@@ -149,7 +143,9 @@ def test_work_that_takes_too_long_is_not_a_wrong_port(
     with pytest.raises(HttpError) as caught:
         api.work("POST", "/api/queues/a/purge")
 
-    told = f"127.0.0.1:{port} has not answered within 600 s; the broker may still be at it"
+    told = (
+        f"127.0.0.1:{port} did not answer within 600 s; the broker may still be working on it"
+    )
     assert told == str(caught.value)
 
 
@@ -176,7 +172,7 @@ def test_something_else_that_listens_there_is_told(answer: bytes) -> None:
         thread = threading.Thread(target=answer_once)
         thread.start()
         port = listener.getsockname()[1]
-        with pytest.raises(HttpError, match=r"^what listens on 127.0.0.1:\d+ is not BraidMQ"):
+        with pytest.raises(HttpError, match=r"^127.0.0.1:\d+ does not answer as BraidMQ"):
             list(api_at(f"http://k@127.0.0.1:{port}").rows("/api/topics", "topics"))
         thread.join()
 
@@ -197,13 +193,14 @@ def test_another_port_of_the_broker_is_guessed_at() -> None:
             api_at(f"http://k@127.0.0.1:{port}").ask("GET", "/api/topics")
         thread.join()
 
-    assert str(caught.value).endswith("; is it HTTP's port? by default that is 9100")
+    assert str(caught.value).endswith("; check the port; the default of HTTP is 9100")
 
 
 def test_https_to_a_port_without_tls_is_told(port: int) -> None:
     """In words, not in those of the library."""
     api = api_at(f"https://k@127.0.0.1:{port}")
-    told = f"cannot reach HTTP on 127.0.0.1:{port}: it does not speak TLS; http:// is without"
+    reason = "it does not speak TLS; use http:// instead of https://"
+    told = f"cannot reach HTTP on 127.0.0.1:{port}: {reason}"
     with pytest.raises(HttpError, match=told):
         api.ask("GET", "/api/topics")
 
@@ -212,7 +209,7 @@ def test_https_to_a_port_without_tls_is_told(port: int) -> None:
 CERTIFICATES = {
     "of nobody who is trusted": (
         "127.0.0.1",
-        "; SSL_CERT_FILE=FILE in the environment names who vouches for it\n",
+        "; name its CA in the environment: SSL_CERT_FILE=FILE\n",
     ),
     "for another name": ("other.invalid", "certificate is not valid for '127.0.0.1'.\n"),
 }
@@ -257,7 +254,7 @@ def test_a_strand_with_a_certificate_that_is_not_believed_is_told(
         assert 1 == main(["publish", "a", "1", "--url", f"blips://k@127.0.0.1:{port}"])
 
     told = capsys.readouterr().err
-    assert told.endswith("; SSL_CERT_FILE=FILE in the environment names who vouches for it\n")
+    assert told.endswith("; name its CA in the environment: SSL_CERT_FILE=FILE\n")
 
 
 def test_a_strands_url_names_host_and_key() -> None:
@@ -304,7 +301,7 @@ def test_a_host_that_nobody_knows_is_told_in_plain_words(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", Mock(side_effect=unknown))
         assert 1 == main(["topics", "--url", bad])
-    told = "no host has that name; is it spelled right in --url or BRAIDMQ_URL?\n"
+    told = "unknown host; check the spelling in --url or BRAIDMQ_URL\n"
     assert capsys.readouterr().err.endswith(told)
 
 

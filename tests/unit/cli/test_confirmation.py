@@ -24,7 +24,7 @@ def test_the_name_lets_it_pass(
     out, err = capsys.readouterr()
 
     assert "" == out
-    assert err.startswith("delete queue orders: type its name to go on: ")
+    assert err.startswith("delete queue orders: type its name to confirm: ")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,9 @@ def test_the_name_lets_it_pass(
 def test_anything_else_stops_it(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
     """So does the end of the input: nobody is there to answer."""
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    with pytest.raises(NotConfirmedError, match="nothing was changed; --yes does not ask") as e:
+    with pytest.raises(
+        NotConfirmedError, match="nothing was changed; --yes skips the confirmation"
+    ) as e:
         confirm("delete queue", "orders", yes=False)
     assert 2 == e.value.exit_code
 

@@ -88,7 +88,7 @@ def test_a_strand_that_is_off_is_told(
     with serving(Told({"blip": None})) as port:
         assert 2 == main([*command, "--url", url(port)])
 
-    told = "error: --url: blip is off there; give the address of a strand that is on\n"
+    told = "error: --url: blip is off at that broker; give the address of a strand that is on\n"
     assert told == capsys.readouterr().err
 
 
@@ -103,7 +103,7 @@ def test_https_does_not_lead_to_a_strand_without_tls(
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     address = f"https://{ADMIN_KEY}@127.0.0.1:"
     with serving(Told({"blip": "127.0.0.1:77"}), both) as port:
-        told = "blip has no TLS there; if it needs none: blip://KEY@127.0.0.1:77"
+        told = "blip has no TLS there; to connect without it, use blip://KEY@127.0.0.1:77"
         with pytest.raises(ConfigError, match=told):
             strand_address(f"{address}{port}")
     with serving(Told({"blip": "127.0.0.1:77"}, "blip"), both) as port:

@@ -76,8 +76,31 @@ def test_the_blocking_connect_takes_what_the_other_takes() -> None:
         inspect.signature(braidmq.connect).parameters
         == inspect.signature(braidmq.sync.connect).parameters
     )
+    assert sync.Client is inspect.signature(braidmq.sync.connect).return_annotation
     assert braidmq.connect.__doc__
     assert braidmq.connect.__doc__ in (braidmq.sync.connect.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("method", "result"),
+    [
+        (sync.Client.publish, braidmq.Receipt),
+        (sync.Client.subscribe, sync.Subscription),
+        (sync.Subscription.fetch, list[sync.Message]),
+    ],
+)
+def test_a_blocking_method_says_what_it_returns(
+    method: Callable[..., Any], result: object
+) -> None:
+    """`help` shows the blocking objects, not those behind them."""
+    assert result == inspect.signature(method).return_annotation
+
+
+def test_what_is_read_from_behind_the_facade_cannot_be_set() -> None:
+    """As it never could."""
+    message = sync.Message.__new__(sync.Message)
+    with pytest.raises(AttributeError, match="topic is read-only"):
+        message.topic = "another"
 
 
 @pytest.mark.parametrize("common", [surface.Client, subscription.Subscription])

@@ -115,7 +115,7 @@ def test_what_is_not_such_a_url_is_refused_without_repeating_it(url: str) -> Non
     [
         (
             "127.0.0.1:5555",
-            f"a broker's URL begins with one of {SCHEMES}, for example {EXAMPLE}",
+            f"a broker URL starts with one of {SCHEMES}, for example {EXAMPLE}",
         ),
         ("blip://k@h:99999", "blip URL: the port must be a number from 1 to 65535"),
         ("blip://k@h:0", "blip URL: the port must be a number from 1 to 65535"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.columnar.segments.views import View
+from braidmq.columnar.segments.views import DurableView
 from braidmq.columnar.times import offset_at
 from tests.unit.columnar.logs import NOTE, log_of, message, retain_from, write_log
 
@@ -27,7 +27,7 @@ def test_a_moment_is_the_first_message_since(
 ) -> None:
     """Ids between it and the message before it have none, whichever of them is the answer."""
     path, messages = timed_log
-    found = offset_at(View(path), moment)
+    found = offset_at(DurableView(path), moment)
 
     assert [number for number, at in messages if at >= moment] == [
         number for number, _ in messages if number >= found
@@ -41,14 +41,14 @@ def test_a_moment_after_everything_is_the_end(
     path, messages = timed_log
     last = messages[-1][0]
 
-    assert last < offset_at(View(path), 991) <= View(path).latest
+    assert last < offset_at(DurableView(path), 991) <= DurableView(path).latest
 
 
 def test_segments_that_disappear_meanwhile_are_older(tmp_path: Path) -> None:
     """Retention takes the oldest, so the answer is among those that are left."""
     bodies = [message("t", b"x" * 100, i) for i in range(200)]
     with log_of(tmp_path, bodies) as wal:
-        view = View(tmp_path)
+        view = DurableView(tmp_path)
         retain_from(wal, 150)
 
         assert 181 == offset_at(view, 180)

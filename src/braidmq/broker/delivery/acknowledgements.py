@@ -1,8 +1,8 @@
-"""Acknowledgements: which messages of a subscription are settled, as ranges.
+"""Acknowledgements: which messages of a channel are settled, as ranges.
 
-A range (after, last] stands for every message of the subscription's topic with an id above
-`after` and up to `last`. Ids of other topics lie between, and need no mention: ranges of one
-subscription that follow each other meet exactly, so acknowledgement in order stays one range.
+A range (after, last] stands for every message of the channel's topic with an id above `after`
+and up to `last`. `after` is the id of the message before, so ranges of neighbours meet although
+ids of other topics lie between them, and acknowledgement in order stays one range.
 """
 
 from typing import Final
@@ -82,7 +82,7 @@ class Settled:
         return found
 
     def copy(self) -> "Settled":
-        """Return the same ranges, to be changed apart."""
+        """Return a copy, to be changed on its own."""
         other = Settled(0)
         other._ranges = list(self._ranges)
         return other
@@ -102,11 +102,11 @@ class Settled:
 
 
 COMPACT_RANGES: Final = 4096
-"""More ranges than this are sorted and joined: only out of order do they pile up."""
+"""More ranges than this are sorted and joined; they only pile up out of order."""
 
 
 class Progress:
-    """What happened to one subscription since its last progress record."""
+    """What happened in one channel since its last progress record."""
 
     def __init__(self) -> None:
         self.handed_id: int = 0
@@ -137,7 +137,7 @@ class Progress:
                 self.compact()
 
     def compact(self) -> None:
-        """Join the ranges that meet, whatever the order in which they were noted."""
+        """Join the ranges that meet, in whatever order they were noted."""
         joined: list[tuple[int, int]] = []
         for after, last in sorted(self.ranges):
             if joined and joined[-1][1] >= after:
@@ -148,11 +148,11 @@ class Progress:
         self._compact_at = max(COMPACT_RANGES, 2 * len(joined))
 
     def size_bytes(self) -> int:
-        """Return about how much of a record this takes."""
+        """Return about how many bytes of a record this takes."""
         return 28 + 16 * len(self.ranges) + 12 * len(self.attempts)
 
     def merge(self, later: "Progress") -> None:
-        """Add what happened after this, when this could not be written by itself."""
+        """Add what happened after this, when the log refused the record of this alone."""
         self.handed_id = max(self.handed_id, later.handed_id)
         self.settled_count += later.settled_count
         for after, last in later.ranges:

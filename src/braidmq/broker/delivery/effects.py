@@ -131,17 +131,17 @@ class Effects:
 
 
 def _in_records(made: dict[int, Progress]) -> list[dict[int, Progress]]:
-    """Return *made* in pieces that fit a record each."""
-    pieces: list[dict[int, Progress]] = []
-    piece: dict[int, Progress] = {}
+    """Return *made* in batches that each fit a record."""
+    batches: list[dict[int, Progress]] = []
+    batch: dict[int, Progress] = {}
     size = 0
     for channel_id, progress in made.items():
-        piece[channel_id] = progress
+        batch[channel_id] = progress
         size += progress.size_bytes()
         if size >= PROGRESS_BYTES:
-            pieces.append(piece)
-            piece = {}
+            batches.append(batch)
+            batch = {}
             size = 0
-    if piece:
-        pieces.append(piece)
-    return pieces
+    if batch:
+        batches.append(batch)
+    return batches

@@ -346,7 +346,7 @@ class Followers:
             message.routed += 1
             self.pushing.deliver(peer, Delivery(message, 0, 0))
         else:
-            self.stats.dropped_overflow += 1
+            self.stats.dropped.overflow += 1
 
     def _is_for(self, follower: Follower, message: Message) -> bool:
         recipient = message.recipient_key_id

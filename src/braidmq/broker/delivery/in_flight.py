@@ -1,8 +1,9 @@
-"""In flight: the messages of a subscription that were handed out and are not settled.
+"""In flight: the messages of a channel that were handed out and are not settled.
 
-Each is either with a consumer or *returned*: its timer ended or its consumer went, and it
+Each is either held by a consumer or *returned*: its timer ended or its consumer left, and it
 waits to be handed out again, oldest first. A message whose next delivery is its last allowed
-one waits apart, for a consumer that holds nothing else.
+one waits apart, for a consumer that holds nothing else: if it makes that consumer crash, no
+other message loses an attempt.
 """
 
 import heapq
@@ -13,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """Open tags and what became of them."""
+    """Open deliveries by tag, and those of them that wait to be handed out again."""
 
     def __init__(self) -> None:
         self.count: int = 0  # with consumers
         self.bytes: int = 0  # of those messages
         self.open: dict[int, Entry] = {}
-        self.returned: list[int] = []  # heaps of tags, some of them perhaps settled
+        self.returned: list[int] = []  # heaps of tags; some may be stale
         self.last_chances: list[int] = []
 
     def __len__(self) -> int:
@@ -47,7 +48,7 @@ class InFlight:
         self.bytes -= len(entry.message.body)
 
     def remove(self, tag: int) -> None:
-        """Close a tag; the heaps forget it when they come to it."""
+        """Close a tag; the heaps drop it when it reaches their top."""
         del self.open[tag]
 
     def last_chance(self) -> "Entry | None":
@@ -55,7 +56,7 @@ class InFlight:
         return self._live_head(self.last_chances, last_chance=True)
 
     def oldest_unheld(self) -> "Entry | None":
-        """Return the oldest entry that is with nobody, also one that a timer keeps apart."""
+        """Return the oldest entry that no consumer holds, delayed ones included."""
         oldest: Entry | None = None
         if len(self.open) > self.count:
             for entry in self.open.values():
@@ -78,8 +79,8 @@ class InFlight:
     def _live_head(self, heap: list[int], *, last_chance: bool) -> "Entry | None":
         while heap:
             entry = self.open.get(heap[0])
-            # Its place may be an old one: a consumer has it, a timer keeps it apart, or it
-            # was put off and is listed elsewhere now.
+            # It may be stale: a consumer holds the entry now, a timer delays it, or it is
+            # listed in the other heap.
             if (
                 entry is not None
                 and entry.consumer is None

@@ -193,8 +193,8 @@ class Queues:
         if dead_letters.is_dead_letter_topic(name):
             return for_dead_letters()
         declared = Policy()
-        declared.max_attempts = self._settings.queue_attempts_max
-        declared.ttl_us = self._settings.queue_ttl_us
+        declared.max_attempts = self._settings.queues.attempts_max
+        declared.ttl_us = self._settings.queues.ttl_us
         return declared
 
     def declare(self, topic: Topic, declared: Policy, now_us: int) -> Queue:
@@ -405,7 +405,7 @@ class Queues:
         """Settle everything that waits; return how many messages that were."""
         before = queue.waiting()
         self.purges.empty(queue, now_us)
-        self.stats.purged += before
+        self.stats.dropped.purged += before
         self.sharing.unblock(queue)
         return before
 

@@ -1,4 +1,4 @@
-"""Retry: how long a delivery may stay unacknowledged, and when it was the last.
+"""Retry: how long a delivery may stay unacknowledged, and which delivery is the last.
 
 Pure decisions; the broker acts on them.
 """
@@ -6,7 +6,7 @@ Pure decisions; the broker acts on them.
 from typing import Final
 
 _DOUBLINGS_MAX: Final = 40
-"""Beyond this every backoff has met its maximum; it keeps the shift small."""
+"""By then every backoff has reached its maximum; this bounds the shift."""
 
 
 def delay_us(attempt: int, *, backoff_us: int, backoff_max_us: int) -> int:

@@ -86,12 +86,12 @@ def of_policy(policy: Policy, settings: Settings) -> Rules:
     """Return the rules of a queue."""
     rules = Rules(
         attempts_max=policy.max_attempts,
-        timeout_us=settings.queue_ack_timeout_us,
-        backoff_us=settings.queue_backoff_us,
-        backoff_max_us=settings.queue_backoff_max_us,
+        timeout_us=settings.queues.ack_timeout_us,
+        backoff_us=settings.queues.backoff_us,
+        backoff_max_us=settings.queues.backoff_max_us,
         in_flight_max=NO_BOUND,
-        window=settings.queue_window,
-        window_bytes=settings.queue_window_bytes,
+        window=settings.queues.window,
+        window_bytes=settings.queues.window_bytes,
     )
     rules.dead_letters = policy.dead_letters
     rules.dead_letter_topic = policy.dead_letter_name

@@ -82,9 +82,9 @@ class Sharing:
                 self.pushing.deliver(consumer.peer, Delivery(message, 0, 0))
                 pushed = True
             else:
-                self.stats.dropped_overflow += 1
+                self.stats.dropped.overflow += 1
         if not pushed:
-            self.stats.dropped_unheard += 1
+            self.stats.dropped.unheard += 1
 
     def drop_excess(self, queue: Queue, now_us: int) -> None:
         """Drop the oldest messages of a queue that has too many, if that is its policy."""
@@ -103,7 +103,7 @@ class Sharing:
     def _drop_oldest(self, channel: Channel, now_us: int) -> bool:
         if not self.purges.drop_oldest(channel, now_us):
             return False
-        self.stats.dropped_overflow += 1
+        self.stats.dropped.overflow += 1
         return True
 
     # Out: a consumer gets a message.

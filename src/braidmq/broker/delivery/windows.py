@@ -41,7 +41,7 @@ class Windows:
         rules = channel.rules
         size = len(message.body)
         if self._others_spend_the_budget(channel, size):
-            self._stats.dropped_overflow += 1
+            self._stats.dropped.overflow += 1
             return
         while volatile and (
             len(volatile) >= rules.window
@@ -50,7 +50,7 @@ class Windows:
         ):
             dropped = volatile.popleft()
             self.hold(channel, -len(dropped.body))
-            self._stats.dropped_overflow += 1
+            self._stats.dropped.overflow += 1
         volatile.append(message)
         self.hold(channel, size)
 

@@ -1,7 +1,7 @@
-"""`braidmq bench`: how much a broker takes and gives, and how long a message is under way.
+"""`braidmq bench`: measure the throughput and latency of a broker.
 
-It measures broker and client library together, as a Python program meets them, from one
-process. What the broker alone can do is measured by `make bench`, with frames made by hand.
+It measures broker and client library together, as a Python program would see them, from one
+process. `make bench` measures the broker alone, with frames made by hand.
 """
 
 import os
@@ -33,11 +33,11 @@ MESSAGES_DEFAULT: Final = 100_000
 PARTIES_MAX: Final = 1_000
 SECONDS_MAX: Final = 86_400
 _STEPS: Final = 1_000
-"""Of the bar."""
+"""Resolution of the progress bar."""
 
 
 class Strand(StrEnum):
-    """Over which protocol it is measured."""
+    """Protocol to measure."""
 
     BLIP = "blip"
     VIBE = "vibe"
@@ -45,57 +45,71 @@ class Strand(StrEnum):
 
 
 Publishers = Annotated[
-    int, typer.Option(min=1, max=PARTIES_MAX, help="Each with a connection of its own.")
+    int, typer.Option(min=1, max=PARTIES_MAX, help="Publishers, each with its own connection.")
 ]
 Subscribers = Annotated[
-    int, typer.Option(min=0, max=PARTIES_MAX, help="0: only publish. They share on Vibe.")
+    int,
+    typer.Option(
+        min=0,
+        max=PARTIES_MAX,
+        help="Subscribers; 0: only publish. On Vibe they share the messages.",
+    ),
 ]
 Size = Annotated[
-    int, typer.Option(min=SIZE_MIN, max=MESSAGE_BYTES_MAX, help="Bytes of a message.")
+    int, typer.Option(min=SIZE_MIN, max=MESSAGE_BYTES_MAX, help="Size of a message in bytes.")
 ]
 Messages = Annotated[
     int | None,
-    typer.Option(min=1, max=MESSAGES_MAX, help=f"In all; default: {MESSAGES_DEFAULT}."),
+    typer.Option(
+        min=1, max=MESSAGES_MAX, help=f"Total number of messages; default: {MESSAGES_DEFAULT}."
+    ),
 ]
 Duration = Annotated[
     float | None,
-    typer.Option(min=0.1, max=SECONDS_MAX, metavar="SECONDS", help="Instead: so long."),
+    typer.Option(
+        min=0.1,
+        max=SECONDS_MAX,
+        metavar="SECONDS",
+        help="Run for this many seconds instead.",
+    ),
 ]
 Rate = Annotated[
-    float, typer.Option(min=0, help="Messages a second in all; 0: as many as it takes.")
+    float, typer.Option(min=0, help="Total messages per second; 0: as fast as possible.")
 ]
 Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw it: a .svg or .html file.")
+    Path | None, typer.Option(metavar="FILE", help="Write charts to this .svg or .html file.")
 ]
 Url = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="blip://, vibe:// or qumbed://KEY@HOST:PORT, or http://, which tells where the "
-        "strand is, or BRAIDMQ_URL; default: a broker of its own, which goes away again.",
+        help="Broker's address: blip://, vibe:// or qumbed://KEY@HOST:PORT, or http:// to look "
+        "up the strand's; also BRAIDMQ_URL; default: start a temporary broker.",
     ),
 ]
 
 
 def bench(
     *,
-    strand: Annotated[Strand | None, typer.Option(help="Default: of --url, or blip.")] = None,
+    strand: Annotated[
+        Strand | None, typer.Option(help="Protocol; default: that of --url, or blip.")
+    ] = None,
     publishers: Publishers = 1,
     subscribers: Subscribers = 1,
     size: Size = 128,
     messages: Messages = None,
     duration: Duration = None,
-    qos: Annotated[int, typer.Option(min=0, max=1, help="1: durable; 0: memory only.")] = 1,
+    qos: Annotated[int, typer.Option(min=0, max=1, help="1: durable; 0: in memory only.")] = 1,
     rate: Rate = 0.0,
     percentiles: Annotated[
-        str, typer.Option(metavar="LIST", help="Of the latencies.")
+        str, typer.Option(metavar="LIST", help="Percentiles of the latencies.")
     ] = PERCENTILES,
-    topic: Annotated[str | None, typer.Option(help="Default: one of its own.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Topic to use; default: a new one.")] = None,
     plot: Plot = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish and receive as fast as it goes, or at a rate; print rates and latencies."""
+    """Publish and receive as fast as possible, or at a rate; print rates and latencies."""
     from braidmq.cli.bench.load import Load
     from braidmq.cli.bench.plot import kind_of
     from braidmq.cli.bench.report import parse_percentiles
@@ -104,7 +118,7 @@ def bench(
     if plot is not None:
         kind_of(plot)
     if messages is not None and duration is not None:
-        raise ConfigError("--messages", "give it or --duration, and not both")
+        raise ConfigError("--messages", "give either --messages or --duration")
     address = url or os.environ.get("BRAIDMQ_URL")
     if address is not None and is_http(address):
         address = strand_address(address, (strand or Strand.BLIP).value)
@@ -130,7 +144,7 @@ def _strand(chosen: Strand | None, url: str | None) -> str:
     if scheme not in set(Strand):
         raise ConfigError("--url", "must be blip://, vibe:// or qumbed://KEY@HOST:PORT")
     if chosen is not None and chosen != scheme:
-        raise ConfigError("--strand", f"is {chosen.value}, but the address is of {scheme}")
+        raise ConfigError("--strand", f"is {chosen.value}, but the address is for {scheme}")
     return scheme
 
 
@@ -153,7 +167,7 @@ def _run(load: "Load", url: str | None) -> "Measured":
 
 @asynccontextmanager
 async def _broker(strand: str, url: str | None) -> AsyncIterator[str]:
-    """Give the address of the broker that is measured."""
+    """Yield the address of the broker to measure."""
     if url is not None:
         yield url
         return
@@ -191,9 +205,9 @@ def _tell(
     told = bench_report.troubles(found)
     if not is_ours and sys.stderr.isatty() and (left := bench_report.remains(found)):
         told.append(left)
-    if sys.stdout.isatty():  # a script has read the documentation
+    if sys.stdout.isatty():  # a script needs no explanation
         told += bench_report.notes(found)
         if plot is not None:
-            told.append(f"drawn in {printable(str(plot))}")
+            told.append(f"charts written to {printable(str(plot))}")
     for line in told:
         print(line, file=sys.stderr)

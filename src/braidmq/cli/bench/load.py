@@ -1,14 +1,14 @@
 """The load of `braidmq bench`: publishers and subscribers on the client library, and a clock.
 
-A message says when it was due and which one it is:
+A message holds the time at which it was due and its number:
 
     0   1                    21             33
     +---+--------------------+--------------+-------------+---+
     | " | due, ns, 20 digits | no, 12 digits| filling ... | " |    a JSON string
     +---+--------------------+--------------+-------------+---+
 
-Its latency runs from the moment at which it was due, not from the one at which it was sent: a
-load generator that waits for a slow broker would otherwise not count the waiting.
+Latency is measured from the time at which a message was due, not from when it was sent.
+Otherwise a generator that waits for a slow broker would leave that wait out of the figures.
 """
 
 import asyncio
@@ -26,21 +26,21 @@ if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Client, Subscription
 
 SIZE_MIN: Final = 34
-"""Bytes of a message that says nothing but its moment and its number."""
+"""Size of a message without filling, in bytes."""
 
 MESSAGES_MAX: Final = 10_000_000
-"""Of one run: each costs eight bytes for its latency and one for having been seen."""
+"""Per run: each costs eight bytes for its latency and one to detect redelivery."""
 
 BATCH_COUNT: Final = 500
-"""Messages that a publisher has confirmed together; at a rate, those that are due."""
+"""Messages per batch of a publisher; at a rate, as many as are due."""
 
 TAKE_COUNT: Final = 256
 SILENCE_S_MAX: Final = 10.0
-"""How long nothing may arrive, behind the last confirmation, before a run is given up on."""
+"""How long a run waits for the next delivery after the last confirmation."""
 
 LOOK_S: Final = 0.02
 BUCKET_S: Final = 0.1
-"""The grain of the rates over time."""
+"""Resolution of the rates over time."""
 
 _NS: Final = 1_000_000_000
 _STAMP: Final = slice(1, 21)
@@ -48,12 +48,12 @@ _NUMBER: Final = slice(21, 33)
 
 
 class BenchError(BraidError):
-    """A run did not do what it measures; its figures would mean nothing."""
+    """A run failed in a way that makes its figures meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of a run; one of `messages` and `seconds` ends it."""
+    """The parameters of a run; either `messages` or `seconds` ends it."""
 
     strand: str
     topic: str
@@ -67,13 +67,13 @@ class Load:
 
     @property
     def shares(self) -> bool:
-        """Whether subscribers share the messages, as those of a queue do."""
+        """Whether subscribers share the messages, as consumers of a queue do."""
         return self.strand == "vibe"
 
 
 @dataclass(slots=True)
 class Measured:
-    """What a run has counted; times are seconds."""
+    """The counts of a run; times are in seconds."""
 
     published: int = 0
     refused: int = 0
@@ -95,7 +95,7 @@ def payload(due_ns: int, number: int, size: int) -> bytes:
 
 
 class Run:
-    """One run on one broker; *progress* is told how much of it is done, from 0 to 1."""
+    """One run against one broker; *progress* is called with the part done, from 0 to 1."""
 
     def __init__(self, load: Load, progress: Callable[[float], None]) -> None:
         self._load = load
@@ -107,11 +107,11 @@ class Run:
         self._last_delivery_ns = 0
 
     async def go(self, url: str) -> Measured:
-        """Publish, receive, count.
+        """Publish, receive and count.
 
         Raises:
-            BenchError: Something that must arrive did not.
-            ClientError: The broker cannot be reached, or refuses all that is published.
+            BenchError: Durable messages were not delivered.
+            ClientError: The broker cannot be reached, or refuses every publish.
         """
         import braidmq
 
@@ -152,12 +152,12 @@ class Run:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _is_new_queue(self, client: "Client") -> bool:
-        """Tell whether the queue is ours to delete; one that is there is somebody's."""
+        """Return whether the queue is new, and so ours to delete at the end."""
         from braidmq.client import QueueRefused
 
         try:
             return await client.queue_info(self._load.topic) is None
-        except QueueRefused:  # who may not know may still publish
+        except QueueRefused:  # a key that may not look may still publish
             self._measured.queue_stays = True
             return False
 
@@ -166,14 +166,14 @@ class Run:
 
         try:
             await client.delete_queue(self._load.topic)
-        except ClientError:  # it is not what was measured, nor why that failed
+        except ClientError:  # the figures are still valid
             self._measured.queue_stays = True
 
     async def _publish_all(self, publishers: "list[Client]") -> None:
         self._started_ns = self._last_delivery_ns = time.monotonic_ns()
         tasks = [asyncio.create_task(self._publish(client)) for client in publishers]
         try:
-            # The first that fails ends the others: half a load measures nothing.
+            # The first failure ends the others: half a load measures nothing.
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
@@ -200,7 +200,7 @@ class Run:
             self._tell()
 
     async def _publish_batch(self, client: "Client", batch: list[bytes]) -> int:
-        """Return how many of a batch were taken; raise when none was, of this or another."""
+        """Return how many of a batch were accepted; raise if no message ever was."""
         from braidmq.client import PublishError
 
         load, measured = self._load, self._measured
@@ -210,11 +210,11 @@ class Run:
         measured.refused += len(refusals)
         measured.published += published
         if refusals and not measured.published:
-            raise refusals[0]  # a rate of refusals would say nothing about messages
+            raise refusals[0]  # a rate of refusals says nothing about messages
         return published
 
     def _due(self, rate: float) -> Iterator[list[bytes] | None]:
-        """Yield what one publisher shall send now, perhaps nothing yet; None at the end."""
+        """Yield what a publisher must send now, perhaps an empty batch; None at the end."""
         load, sent = self._load, 0
         while not self._is_over():
             now_ns = time.monotonic_ns()
@@ -275,7 +275,9 @@ class Run:
         if is_one and int(number) < self._next_number:
             return int(number), int(due_ns)
         topic = self._load.topic
-        raise BenchError(f"there are messages of others on {topic}; take another --topic")
+        raise BenchError(
+            f"{topic} carries messages of other publishers; choose another --topic"
+        )
 
     async def _wait_for_rest(self, tasks: "list[asyncio.Task[None]]") -> None:
         expected = self._expected()
@@ -284,7 +286,7 @@ class Run:
         while self._measured.delivered < expected and time.monotonic() < deadline:
             for task in tasks:
                 if task.done():
-                    task.result()  # it never ends by itself, so this raises
+                    task.result()  # it only ends by an error: raise it
             await asyncio.sleep(LOOK_S)
             if self._measured.delivered != delivered:
                 delivered = self._measured.delivered
@@ -300,11 +302,11 @@ class Run:
         measured = self._measured
         measured.deliver_s = (self._last_delivery_ns - self._started_ns) / _NS
         measured.lost = max(0, self._expected() - measured.delivered)
-        # Qumbed delivers at most once, and QoS 0 stays in memory: there a loss is a figure.
+        # Qumbed delivers at most once and QoS 0 is in memory: there, a loss is a result.
         if measured.lost and self._load.qos and self._load.strand != "qumbed":
             raise BenchError(
-                f"{measured.lost:,} of {self._expected():,} deliveries did not come in "
-                f"{SILENCE_S_MAX:.0f} s of silence; look at the broker's log"
+                f"{measured.lost:,} of {self._expected():,} deliveries are missing after "
+                f"{SILENCE_S_MAX:.0f} s without any; look at the broker's log"
             )
 
     def _elapsed_s(self) -> float:

@@ -1,7 +1,7 @@
-"""The picture of a run of `braidmq bench`: one SVG, or one HTML page with it inside.
+"""The charts of a run of `braidmq bench`: one SVG file, or one HTML page with it inside.
 
-Nothing is loaded and nothing runs in it: it can be mailed. Above are the rates over time,
-below the latency at each percentile, on an axis on which every further nine is as wide.
+Above are the rates over time, below the latency by percentile. That axis is logarithmic, so
+that each further nine takes the same width.
 """
 
 import math
@@ -13,10 +13,10 @@ from typing import Final
 
 from braidmq.base.counts import counted
 from braidmq.base.errors import ConfigError
+from braidmq.base.svg import element, picture, text
 from braidmq.cli.bench.load import BUCKET_S, Measured
 from braidmq.cli.bench.report import Figures, percentile
 
-_SVG: Final = "http://www.w3.org/2000/svg"
 WIDTH: Final = 760
 HEIGHT: Final = 560
 _LEFT: Final = 80
@@ -39,10 +39,10 @@ Point = tuple[float, float]
 
 
 def kind_of(path: Path) -> str:
-    """Return which kind of file is meant.
+    """Return the kind of file to write.
 
     Raises:
-        ConfigError: It is neither .svg nor .html, or has no directory to be in.
+        ConfigError: It is neither .svg nor .html, or its directory does not exist.
     """
     kind = path.suffix.lower().removeprefix(".")
     if kind not in {"svg", "html"}:
@@ -53,32 +53,33 @@ def kind_of(path: Path) -> str:
 
 
 def write(path: Path, found: Figures, measured: Measured) -> None:
-    """Write the picture."""
-    picture = svg(found, measured)
+    """Write the charts to *path*."""
+    drawn = svg(found, measured)
     if kind_of(path) == "html":
         title = escape(_title(found))
-        picture = (
+        drawn = (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width">'
             '<meta name="color-scheme" content="light dark">'
-            f"<title>{title}</title></head><body>\n{picture}\n</body></html>"
+            f"<title>{title}</title></head><body>\n{drawn}\n</body></html>"
         )
-    path.write_text(picture + "\n", "utf-8")
+    path.write_text(drawn + "\n", "utf-8")
 
 
 def svg(found: Figures, measured: Measured) -> str:
-    """Return the picture."""
-    label = escape(_title(found), quote=True)
-    parts = [
-        f'<svg xmlns="{_SVG}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">',
-        f"<style>{_STYLE}</style>",
-        f'<rect class="b" width="{WIDTH}" height="{HEIGHT}"/>',
-        f'<text class="t" x="{_LEFT}" y="20">{escape(_title(found))}</text>',
+    """Return the charts as one picture."""
+    title = _title(found)
+    drawn = [
+        element("style", _STYLE),
+        element("rect", class_="b", width=WIDTH, height=HEIGHT),
+        text(title, class_="t", x=_LEFT, y=20),
         *_rates(measured),
         *_latencies(measured),
-        "</svg>",
     ]
-    return "\n".join(parts)
+    about = "Rates over time, and latency by percentile"
+    return picture(
+        WIDTH, HEIGHT, drawn, name="bench", title=title, description=about, standalone=True
+    )
 
 
 def _title(found: Figures) -> str:
@@ -94,12 +95,12 @@ def _rates(measured: Measured) -> list[str]:
     highest = max((y for line in lines for _, y in line), default=1.0)
     longest = max((x for line in lines for x, _ in line), default=BUCKET_S)
     ticks = [(longest * n / _TICKS, f"{longest * n / _TICKS:.3g} s") for n in range(_TICKS + 1)]
-    panel = _panel(_TOPS[0], "messages a second", highest, ticks, longest)
+    panel = _panel(_TOPS[0], "messages per second", highest, ticks, longest)
     for name, line, at in (("p", lines[0], 0), ("d", lines[1], 90)):
         panel.append(_line(name, line, _TOPS[0], longest, highest))
         word = "published" if name == "p" else "delivered"
         place = WIDTH - _RIGHT - 160 + at
-        panel.append(f'<text class="k{name}" x="{place}" y="{_TOPS[0] - 8}">{word}</text>')
+        panel.append(text(word, class_=f"k{name}", x=place, y=_TOPS[0] - 8))
     return panel
 
 
@@ -115,7 +116,7 @@ def _latencies(measured: Measured) -> list[str]:
         return []
     last = _NINES[-1]
     for nines in _NINES:
-        # Beyond what the number of messages can tell, every percentile is the largest.
+        # With too few messages for a percentile, it would only be the largest value again.
         if len(ordered) * (100 - nines) / 100 < 1:
             last = nines
             break
@@ -138,18 +139,15 @@ def _panel(
     top: int, title: str, highest: float, ticks: Sequence[tuple[float, str]], width: float
 ) -> list[str]:
     bottom = top + _PANEL_HEIGHT
-    parts = [f'<text class="t" x="{_LEFT}" y="{top - 8}">{title}</text>']
+    parts = [text(title, class_="t", x=_LEFT, y=top - 8)]
     for n in range(_TICKS + 1):
         y = bottom - _PANEL_HEIGHT * n / _TICKS
         kind = "g" if n else "a"
-        parts.append(
-            f'<line class="{kind}" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:g}" y2="{y:g}"/>'
-        )
+        parts.append(element("line", class_=kind, x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y))
         label = _label(highest * n / _TICKS)
-        parts.append(f'<text x="{_LEFT - 8}" y="{y + 4:g}" text-anchor="end">{label}</text>')
+        parts.append(text(label, x=_LEFT - 8, y=y + 4, text_anchor="end"))
     for at, label in ticks:
-        x = _x(at, width)
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>')
+        parts.append(text(label, x=_x(at, width), y=bottom + 18, text_anchor="middle"))
     return parts
 
 
@@ -162,7 +160,7 @@ def _line(name: str, points: Sequence[Point], top: int, width: float, highest: f
         f"{_x(x, width):.1f},{top + _PANEL_HEIGHT * (1 - y / (highest or 1.0)):.1f}"
         for x, y in points
     )
-    return f'<polyline class="l {name}" points="{" ".join(places)}"/>'
+    return element("polyline", class_=f"l {name}", points=" ".join(places))
 
 
 def _x(at: float, width: float) -> float:

@@ -1,4 +1,4 @@
-"""What `braidmq bench` says: rates and percentiles, as a table or as JSON."""
+"""The result of `braidmq bench`: rates and percentiles, as a table or as JSON."""
 
 import math
 from array import array
@@ -45,7 +45,7 @@ class Figures:
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:
-    """Return percentiles from text with commas between.
+    """Parse percentiles separated by commas.
 
     Raises:
         ConfigError: One of them is not between 0 and 100.
@@ -56,21 +56,22 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
         found = ()
     if not found or len(found) > PERCENTILES_MAX or not all(0 < p <= 100 for p in found):  # noqa: PLR2004 - a hundred per cent
         problem = (
-            f"must be up to {PERCENTILES_MAX} numbers above 0 and up to 100: {PERCENTILES}"
+            f"must be 1 to {PERCENTILES_MAX} numbers above 0 and up to 100, as in {PERCENTILES}"
         )
         raise ConfigError("--percentiles", problem)
     return found
 
 
 def percentile(ordered: Sequence[float], wanted: float) -> float:
-    """Return the smallest value that *wanted* per cent of the values do not exceed."""
-    # A rank that is whole but for rounding, as 99.9 % of 1,000, is not the next one.
+    """Return the smallest value that *wanted* percent of the values do not exceed."""
+    # 99.9 % of 1,000 is 999.0000000000001 in floating point: without rounding, ceil gives
+    # the next rank.
     rank = math.ceil(round(len(ordered) * wanted / 100, 6))
     return ordered[max(rank, 1) - 1]
 
 
 def figures(load: Load, measured: Measured, percentiles: Sequence[float]) -> Figures:
-    """Return what is told of a run."""
+    """Return the figures of a run."""
     published, delivered = measured.published, measured.delivered
     return Figures(
         strand=load.strand,
@@ -109,7 +110,7 @@ def _percentiles_ms(values: "array[float]", wanted: Sequence[float]) -> dict[str
 
 
 def rows(found: Figures) -> list[dict[str, object]]:
-    """Return the lines of the table."""
+    """Return the rows of the table."""
     told: list[dict[str, object]] = [
         {
             "what": "published",
@@ -133,7 +134,7 @@ def rows(found: Figures) -> list[dict[str, object]]:
 
 
 def columns(found: Figures) -> tuple[str, ...]:
-    """Return the heads of the table's columns."""
+    """Return the column names of the table."""
     percentiles = [f"{name} ms" for name in found.confirmation_ms or found.latency_ms]
     return ("what", "messages", "messages/s", "MB/s", *percentiles)
 
@@ -143,17 +144,21 @@ def _cells(percentiles: dict[str, float]) -> dict[str, str]:
 
 
 def notes(found: Figures) -> list[str]:
-    """Return what has to be known to read the table."""
-    told = ["published: until confirmed, by the batch; delivered: from due to handed over"]
+    """Return notes on how to read the table."""
+    told = [
+        "published: time to confirm a batch; delivered: from when it was due to the handler"
+    ]
     if not found.qos:
-        told[0] = "published: until handed over, by the batch; delivered: from due to received"
+        told[0] = (
+            "published: time to send a batch; delivered: from when it was due to the handler"
+        )
     if found.asked_rate is None and found.subscribers:
-        told.append("without --rate the broker is full, and a latency is mostly time in line")
+        told.append("without --rate the broker is saturated, and latency is mostly queueing")
     return told
 
 
 def troubles(found: Figures) -> list[str]:
-    """Return what did not go as it should."""
+    """Return what went wrong."""
     told = []
     for name in ("refused", "repeated", "lost"):
         count = getattr(found, name)
@@ -163,11 +168,11 @@ def troubles(found: Figures) -> list[str]:
 
 
 def remains(found: Figures) -> str:
-    """Return what stays behind in a broker that was there before; "" when nothing does."""
+    """Return what the run leaves at an existing broker; "" if nothing."""
     told = ""
     if found.published and found.qos:
         messages = counted(found.published, "message")
-        told = f"left in the log until retention takes it: topic {printable(found.topic)} "
+        told = f"left in the log until retention removes it: topic {printable(found.topic)} "
         told += f"with {messages}"
     if found.queue_stays:
         queue = f"queue {printable(found.topic)} stays: `braidmq queue delete` removes it"
@@ -176,5 +181,5 @@ def remains(found: Figures) -> str:
 
 
 def as_json(found: Figures) -> dict[str, object]:
-    """Return all of it, for a machine."""
+    """Return all figures for JSON."""
     return asdict(found)

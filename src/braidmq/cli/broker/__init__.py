@@ -1,1 +1,1 @@
-"""Commands about a broker itself: serve, config, keys, discovery, its log, doctor."""
+"""Commands for a broker itself: serve, config, keys, discover, wal, doctor."""

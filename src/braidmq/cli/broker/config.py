@@ -1,4 +1,4 @@
-"""`braidmq config show`, and the options by which every command finds its configuration."""
+"""`braidmq config show`, and the options with which commands find their configuration."""
 
 import os
 import tomllib
@@ -17,7 +17,9 @@ app = typer.Typer(help="The configuration.", no_args_is_help=True)
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", help="TOML or YAML file; also BRAIDMQ_CONFIG.", metavar="FILE"),
+    typer.Option(
+        "--config", help="Configuration, TOML or YAML; also BRAIDMQ_CONFIG.", metavar="FILE"
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -25,10 +27,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def effective_config(
     config_file: Path | None, flags: Mapping[str, object], *, keys_needed: bool
 ) -> "Config":
-    """Return the configuration of this process: file, environment, flags.
+    """Return the configuration of this process, from file, environment and flags.
 
     Raises:
-        ConfigError: It cannot be used.
+        ConfigError: It is invalid.
     """
     from braidmq.server.config.config import load
 
@@ -44,7 +46,7 @@ def show(config_file: ConfigFile = None, *, as_json: AsJson = False) -> None:
 
     text = to_text(effective_config(config_file, {}, keys_needed=False))
     if as_json:
-        # What is masked is masked in one place: the text is read back.
+        # Secrets are masked in one place, `to_text`: read its result back.
         print_json(tomllib.loads(text))
     else:
         print(text, end="")

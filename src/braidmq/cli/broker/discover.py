@@ -1,6 +1,7 @@
-"""`braidmq discover`: which Qumbed relays announce themselves on the local network.
+"""`braidmq discover`: list the Qumbed relays that announce themselves on the local network.
 
-What is printed is what somebody claims; a relay's certificate and key are to be checked.
+Announcements are not authenticated: anyone on the network may send them, so check a relay's
+certificate and key before trusting it.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from braidmq.cli.broker.config import AsJson
 from braidmq.cli.tables import print_rows
 
 DEFAULT_TIMEOUT_S: Final = 3.0
-"""An answer takes a tenth of a second; one that was lost is asked for again after one."""
+"""An answer takes a tenth of a second; a lost query is repeated after one second."""
 
 _COLUMNS: Final = ("node", "address", "public_key", "topics")
 
@@ -24,11 +25,11 @@ def discover(
         float, typer.Option(min=0.1, max=3_600, metavar="SECONDS", help="How long to listen.")
     ] = DEFAULT_TIMEOUT_S,
     count: Annotated[
-        int | None, typer.Option(min=1, help="End as soon as so many are heard.")
+        int | None, typer.Option(min=1, help="Stop after this many relays.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the Qumbed relays that announce themselves by mDNS."""
+    """List the Qumbed relays that announce themselves over mDNS."""
     from braidmq.server.strands.qumbed.mdns import find
 
     rows = [
@@ -43,5 +44,5 @@ def discover(
     ]
     print_rows(rows, _COLUMNS, as_json=as_json)
     if not rows:
-        hint = f"none heard in {timeout:g} s: 'braidmq serve --mdns' announces a relay"
+        hint = f"no relay heard within {timeout:g} s; `braidmq serve --mdns` announces one"
         print(hint, file=sys.stderr)

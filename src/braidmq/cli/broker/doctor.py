@@ -1,7 +1,7 @@
-"""`braidmq doctor`: what this machine has, what is missing, and how to get it.
+"""`braidmq doctor`: check this machine for what a broker needs, and say how to get it.
 
-It looks and times; it installs nothing, and what it writes into the data directory it
-removes again. A missing thing that a broker can do without is told, not held against it.
+It installs nothing, and removes what it writes to the data directory to time the disk. Missing
+software that a broker can run without is reported, but does not make the exit code 1.
 """
 
 import errno
@@ -31,13 +31,13 @@ if TYPE_CHECKING:  # pydantic is slow to import
 PYTHON_MIN: Final = (3, 11)
 PROBE_COUNT: Final = 16
 PROBE_BYTES: Final = 4_096
-"""One page: what a small commit writes."""
+"""One page, the size of a small commit."""
 
 FSYNC_SLOW_S: Final = 0.02
-"""Above it, durable publishing waits more for the disk than for everything else."""
+"""Above this, durable publishing spends most of its time waiting for the disk."""
 
 FSYNC_UNREAL_S: Final = 0.000_005
-"""Below it no device can have answered: the file system keeps the data in memory."""
+"""Below this no device can have answered: the file system keeps the data in memory."""
 
 MOUNTS_FILE: Final = Path("/proc/self/mountinfo")
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
@@ -46,10 +46,10 @@ MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
 ARROW_PACKAGES: Final = ("pyarrow", "numpy")
 SPARK_PACKAGES: Final = ("pyspark", *ARROW_PACKAGES)
 PANDAS_TOO_NEW: Final = 3
-"""Spark says that it is not supported. We need none at all."""
+"""Spark does not support it. BraidMQ itself does not use pandas."""
 
 ANSWER_TIMEOUT_S: Final = 2.0
-"""A broker of this machine answers sooner."""
+"""A broker on this machine answers sooner."""
 
 _IN_USE: Final = f": {os.strerror(errno.EADDRINUSE)}"
 
@@ -57,12 +57,12 @@ OK: Final = "ok"
 WARNING: Final = "warning"
 MISSING: Final = "missing"
 BROKEN: Final = "broken"
-"""A broker cannot start, or would lose messages; doctor exits with 1."""
+"""A broker could not start, or would lose messages: doctor exits with 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at: how it is, and what to do about it."""
+    """The result of one check, and what to do about it."""
 
     name: str
     state: str
@@ -72,10 +72,12 @@ class Finding:
 
 def doctor(
     config_file: ConfigFile = None,
-    data_dir: Annotated[Path | None, typer.Option(metavar="DIR")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory of the log.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at this machine: what is missing, and how to get it."""
+    """Check this machine: what is missing, and how to get it."""
     config = effective_config(config_file, {"data_dir": data_dir}, keys_needed=False)
     findings = list(_findings(config))
     if as_json:
@@ -111,7 +113,7 @@ def _findings(config: "Config") -> Iterator[Finding]:
 
 
 def python_version() -> Finding:
-    """Is this Python new enough?"""
+    """Check the version of Python."""
     found = f"{platform.python_implementation()} {platform.python_version()}"
     if sys.version_info >= PYTHON_MIN:
         return Finding("python", OK, found)
@@ -119,7 +121,7 @@ def python_version() -> Finding:
 
 
 def compiled() -> Finding:
-    """Do the hot modules run compiled?"""
+    """Check whether the hot modules are compiled."""
     from braidmq.base.build import compiled_modules, hot_modules, is_compiled
 
     hot, fast = hot_modules(), compiled_modules()
@@ -130,48 +132,48 @@ def compiled() -> Finding:
     else:
         slow = ", ".join(name for name in hot if name not in fast)
         found = f"{len(fast)} of {len(hot)} compiled; interpreted: {slow}"
-    advice = "works, but slower; with a C compiler installed, 'make setup' compiles them"
+    advice = "slower; with a C compiler installed, 'make setup' compiles them"
     return Finding("modules", WARNING, found, advice)
 
 
 def c_compiler() -> Finding:
-    """Is there a C compiler for the hot modules?"""
+    """Look for a C compiler for the hot modules."""
     for name in ("cc", "gcc", "clang"):
         path = shutil.which(name)
         if path:
             return Finding("c compiler", OK, path)
-    advice = "only needed to compile: Debian 'apt install gcc', Fedora 'dnf install gcc'"
+    advice = "only needed to compile; Debian: 'apt install gcc', Fedora: 'dnf install gcc'"
     return Finding("c compiler", MISSING, "none", advice)
 
 
 def event_loop() -> Finding:
-    """Is the fast event loop there?"""
+    """Look for the fast event loop."""
     if find_spec("uvloop"):
         return Finding("uvloop", OK, "installed")
-    return Finding("uvloop", MISSING, "none", "works, but slower; pip install uvloop")
+    return Finding("uvloop", MISSING, "none", "slower without; pip install uvloop")
 
 
 def api_keys(count: int) -> Finding:
-    """Can clients sign in?"""
+    """Check that API keys are configured."""
     if count:
         return Finding("api keys", OK, f"{count} configured")
-    advice = "'braidmq keys new --name NAME' makes one; --dev does without"
+    advice = "'braidmq keys new --name NAME' makes one; serve --dev needs none"
     return Finding("api keys", WARNING, "none configured", advice)
 
 
 def data_directory(path: Path) -> Finding:
-    """Can the log be written where it shall be?"""
+    """Check that the log can be written."""
     place = _existing(path)
     if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
         return Finding(
-            "data directory", OK, f"{path}" if place == path else f"{path}, to be made"
+            "data directory", OK, f"{path}" if place == path else f"{path}, will be created"
         )
-    advice = f"make {place} a directory that this user may write, or set data_dir"
+    advice = f"make {place} a directory that this user can write to, or set data_dir"
     return Finding("data directory", BROKEN, f"{path} is not writable", advice)
 
 
 def file_system(path: Path, mounts_file: Path = MOUNTS_FILE) -> Finding:
-    """Does the data directory lie on a disk of this machine?"""
+    """Check that the data directory is on a local disk."""
     try:
         kind = _file_system_kind(_existing(path).resolve(), mounts_file.read_text("utf-8"))
     except OSError:
@@ -179,7 +181,7 @@ def file_system(path: Path, mounts_file: Path = MOUNTS_FILE) -> Finding:
     if kind in NETWORK_FILE_SYSTEMS:
         return Finding("file system", BROKEN, kind, "the log needs a local disk; set data_dir")
     if kind in MEMORY_FILE_SYSTEMS:
-        return Finding("file system", WARNING, kind, "memory only: a reboot loses the log")
+        return Finding("file system", WARNING, kind, "in memory: a reboot loses the log")
     return Finding("file system", OK, kind or "unknown")
 
 
@@ -192,25 +194,23 @@ def _file_system_kind(path: Path, mounts: str) -> str:
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         point = Path(left.split()[4].encode("ascii", "replace").decode("unicode_escape"))
-        # Of two mounts on one point the later one is seen.
+        # Of two mounts on one point the later one is visible.
         if path.is_relative_to(point) and len(point.parts) >= len(best.parts):
             best, kind = point, right.split()[0]
     return kind
 
 
 def fsync_latency(path: Path) -> Finding:
-    """How long does the disk take to keep a small commit?"""
+    """Measure how long the disk takes for a small commit."""
     try:
         latency_s = statistics.median(_probe(_existing(path)))
     except OSError as error:
         return Finding("fsync", WARNING, f"not measured: {error.strerror}")
     found = f"{latency_s * 1000:.3f} ms (median of {PROBE_COUNT})"
     if latency_s > FSYNC_SLOW_S:
-        return Finding(
-            "fsync", WARNING, found, "slow disk: durable publishing will wait for it"
-        )
+        return Finding("fsync", WARNING, found, "slow disk: durable publishes will wait for it")
     if latency_s < FSYNC_UNREAL_S:
-        advice = "too fast for a disk: this place may not survive a power cut"
+        advice = "too fast for a disk: data may not survive a power cut"
         return Finding("fsync", WARNING, found, advice)
     return Finding("fsync", OK, found)
 
@@ -225,7 +225,7 @@ def _probe(directory: Path) -> Iterator[float]:
 
 
 def port(name: str, host: str, number: int, kind: int) -> Finding:
-    """Could the listener have its address now?"""
+    """Check that a listener's address is free."""
     title = f"{name} address"
     shown = f"{host}:{number}"
     try:
@@ -236,7 +236,9 @@ def port(name: str, host: str, number: int, kind: int) -> Finding:
             if kind == socket.SOCK_STREAM:
                 probe.listen()
     except OSError as error:
-        advice = f"a broker may be running; else set {name}.port, or {name}.enabled = false"
+        advice = (
+            f"a broker may be running; otherwise set {name}.port, or {name}.enabled = false"
+        )
         return Finding(title, WARNING, f"{shown}: {error.strerror}", advice)
     return Finding(title, OK, f"{shown} is free")
 
@@ -255,7 +257,7 @@ def _addresses(config: "Config") -> Iterator[Finding]:
 
 
 def _answers(config: "Config") -> bool:
-    """Tell whether a broker is on the address of HTTP that one would have here."""
+    """Return whether a broker answers on the configured HTTP address."""
     from braidmq.cli.api import Api, HttpError
 
     http = config.http
@@ -267,17 +269,17 @@ def _answers(config: "Config") -> bool:
 
 
 def running(taken: Sequence[Finding]) -> Finding:
-    """Tell of a broker that is there, and of the addresses that it has."""
+    """Report a running broker and the addresses it uses."""
     places = ", ".join(
         f"{finding.name.partition(' ')[0]} {finding.found.removesuffix(_IN_USE)}"
         for finding in taken
     )
-    advice = "a second one needs other addresses and another data directory"
-    return Finding("broker", OK, f"one is running here: {places}", advice)
+    advice = "a second broker needs other addresses and another data directory"
+    return Finding("broker", OK, f"running on {places}", advice)
 
 
 def spark() -> Finding:
-    """Which of the packages are there that Arrow tables, Flight and pipelines need?"""
+    """Look for the packages that Arrow tables, Flight and pipelines need."""
     versions = {name: _version(name) for name in SPARK_PACKAGES}
     lacking = [name for name, found in versions.items() if not found]
     told = [f"{name} {found}" for name, found in versions.items() if found]
@@ -286,7 +288,7 @@ def spark() -> Finding:
         pipelines = "'pip install braidmq[spark]' for pipelines"
         if set(lacking) & set(ARROW_PACKAGES):
             pipelines = f"'pip install braidmq[columnar]' for Arrow Flight, {pipelines}"
-        return Finding("spark", MISSING, found, f"a broker runs without; {pipelines}")
+        return Finding("spark", MISSING, found, f"optional; {pipelines}")
     pandas = _version("pandas")
     if pandas and int(pandas.partition(".")[0]) >= PANDAS_TOO_NEW:
         advice = f"Spark does not support pandas {PANDAS_TOO_NEW}: pip install 'pandas<3'"
@@ -295,7 +297,7 @@ def spark() -> Finding:
 
 
 def _version(package: str) -> str:
-    """Return the version that is installed; nothing, if none is."""
+    """Return the installed version, or an empty string."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -303,7 +305,7 @@ def _version(package: str) -> str:
 
 
 def java() -> Finding:
-    """Is there a Java runtime for Spark, and which will it be?"""
+    """Find the Java runtime that Spark will use."""
     from braidmq.spark.runtime.java import ADVICE, JAVA_MIN, find_java
 
     found = find_java()
@@ -314,7 +316,7 @@ def java() -> Finding:
 
 
 def _existing(path: Path) -> Path:
-    """Return *path*, or the nearest directory above it that is there."""
+    """Return *path*, or the nearest existing directory above it."""
     for place in (path, *path.absolute().parents):
         if place.exists():
             return place

@@ -1,7 +1,7 @@
-"""`braidmq keygen`: make a key pair for Qumbed's sealed messages.
+"""`braidmq keygen`: make a key pair for Qumbed's encrypted messages.
 
-The private key goes into a new file for its owner only; on the screen it comes with `--out -`
-and not otherwise. API keys, which are another thing, are made by `braidmq keys new`.
+The private key is written to a new file that only its owner can read; it is printed only with
+`--out -`. API keys are something else: `braidmq keys new` makes them.
 """
 
 import os
@@ -22,7 +22,7 @@ _MODE: Final = 0o600
 def keygen(
     out: Annotated[
         str,
-        typer.Option(metavar="FILE", help="For the private key; - prints it."),
+        typer.Option(metavar="FILE", help="New file for the private key; - prints it."),
     ] = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
@@ -45,15 +45,15 @@ def keygen(
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    """Write a file that was not there, for its owner only, and wait for the disk."""
+    """Write a new file that only its owner can read, and wait until it is on disk."""
     from braidmq.base.errors import ConfigError
 
-    # Not through a temporary file: where others may write too, its name could be taken first.
+    # No temporary file and rename: in a shared directory another user could take its name.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, _MODE)
     except FileExistsError:
-        problem = f"{path} is there already, and a key that is overwritten is lost"
+        problem = f"{path} exists, and overwriting a key would lose it; name another file"
         raise ConfigError("--out", problem) from None
     try:
         with os.fdopen(descriptor, "wb") as file:

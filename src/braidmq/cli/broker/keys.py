@@ -1,6 +1,6 @@
 """`braidmq keys`: make an API key, list the configured ones.
 
-A key is shown once, when it is made; only its hash is kept, and by nobody but the file.
+A key is printed once, when it is made; the configuration file holds only its hash.
 """
 
 import json
@@ -15,22 +15,27 @@ from braidmq.cli.tables import print_json, print_rows
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 
 _NO_KEYS: Final = (
-    "no keys are configured; `braidmq keys new --name NAME` makes one, --config FILE names "
-    "another configuration, and a broker of `serve --dev` has a key of its own, dev-key"
+    "no keys are configured; `braidmq keys new --name NAME` makes one, --config FILE reads "
+    "another configuration, and `serve --dev` always accepts the key dev-key"
 )
 
-Patterns = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="May be repeated.")]
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help="Topics that it may use; may be repeated."),
+]
 
 
 @app.command("new")
 def new(
-    name: Annotated[str, typer.Option(help="The principal.")],
+    name: Annotated[str, typer.Option(help="Name of the principal.")],
     publish: Patterns = None,
     subscribe: Patterns = None,
-    admin: Annotated[bool, typer.Option("--admin", help="May manage the broker.")] = False,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="Allow administration of the broker.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it once, with the block for the configuration file."""
+    """Make a key and print it, with the block to add to the configuration file."""
     from braidmq.server.access.keys import hash_key, new_key
 
     key = new_key()
@@ -44,7 +49,7 @@ def new(
     if as_json:
         print_json({"key": key, **entry})
         return
-    print(f"# API key of {name}; it is shown this once:")
+    print(f"# API key of {name}; it is printed only this once:")
     print(f"#   {key}")
     print("[[auth.keys]]")
     for field, value in entry.items():
@@ -64,10 +69,10 @@ def _checked_name(name: str) -> str:
 
 @app.command("list")
 def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """List the configured keys: names and permissions, never the keys."""
+    """List the names and permissions of the configured keys."""
     config = effective_config(config_file, {}, keys_needed=False)
     rows = [key.model_dump(exclude={"hash"}) for key in config.auth.keys]
-    if rows or as_json or not sys.stdout.isatty():  # nobody looks at an empty table
+    if rows or as_json or not sys.stdout.isatty():  # an empty table tells a person nothing
         print_rows(rows, ("name", "publish", "subscribe", "admin"), as_json=as_json)
     if not rows and not as_json:
         print(_NO_KEYS, file=sys.stderr)

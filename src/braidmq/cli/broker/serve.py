@@ -1,4 +1,4 @@
-"""`braidmq serve`: configuration, logs, and then the daemon until it is told to stop."""
+"""`braidmq serve`: load the configuration, set up logging, run the daemon."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,17 +8,22 @@ import typer
 from braidmq.cli.broker.config import ConfigFile, effective_config
 from braidmq.cli.progress import progress
 
-Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address, or off.")]
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Address to listen on, or off.")
+]
 
 
 def serve(
     *,
     config_file: ConfigFile = None,
     dev: Annotated[
-        bool, typer.Option("--dev", help="Loopback only, and the API key dev-key.")
+        bool,
+        typer.Option(
+            "--dev", help="Development mode: loopback only, with the API key dev-key."
+        ),
     ] = False,
     data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the log is kept.")
+        Path | None, typer.Option(metavar="DIR", help="Directory of the log.")
     ] = None,
     blip: Address = None,
     vibe: Address = None,
@@ -27,10 +32,12 @@ def serve(
     flight: Address = None,
     ready_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Written with the addresses when all accept."),
+        typer.Option(
+            metavar="FILE", help="Write the addresses to this file once all listeners accept."
+        ),
     ] = None,
     mdns: Annotated[
-        bool, typer.Option("--mdns", help="Announce the Qumbed strand on the local network.")
+        bool, typer.Option("--mdns", help="Announce Qumbed on the local network.")
     ] = False,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C."""

@@ -1,7 +1,7 @@
-"""`braidmq wal`: look at the log of a stopped broker, and mend it.
+"""`braidmq wal`: verify, dump and repair the log of a stopped broker.
 
-`verify` and `dump` change nothing. `repair` changes something only with --accept-loss, and
-keeps what it replaces in quarantine/; nothing is deleted.
+`verify` and `dump` change nothing. `repair` changes files only with --accept-loss, and moves
+what it replaces to quarantine/; it deletes nothing.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,10 @@ DUMP_COUNT_DEFAULT: Final = 100
 _COLUMNS: Final = ("id", "kind", "topic", "timestamp", "qos", "priority", "bytes", "segment")
 
 DataDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Default: data_dir of the configuration.")
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Directory of the log; default: data_dir of the configuration."
+    ),
 ]
 
 
@@ -40,7 +43,7 @@ DataDir = Annotated[
 def verify(
     data_dir: DataDir = None, config_file: ConfigFile = None, *, as_json: AsJson = False
 ) -> None:
-    """Read the whole log and say what is wrong; exit 65 when a broker would not start."""
+    """Read the whole log and report damage; exit 65 if a broker would not start."""
     from braidmq.broker.records import describe
     from braidmq.wal.maintenance.repair import verify as verify_log
 
@@ -57,11 +60,11 @@ def repair(
     config_file: ConfigFile = None,
     *,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Write down as lost what cannot be read.")
+        bool, typer.Option("--accept-loss", help="Record unreadable messages as lost.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a damaged log usable again; what is lost is named, the original is kept."""
+    """Make a damaged log usable again; list what is lost, keep the original files."""
     from braidmq.broker.records import describe
     from braidmq.wal.maintenance.repair import repair as repair_log
 
@@ -70,7 +73,7 @@ def repair(
     _print_report(report, as_json=as_json)
     if not report.is_intact and not accept_loss:
         if not as_json:
-            print("nothing was changed; --accept-loss gives up the ids above")
+            print("nothing was changed; to give up the ids above, pass --accept-loss")
         raise typer.Exit(EXIT_DAMAGED_LOG)
 
 
@@ -79,14 +82,16 @@ def dump(
     data_dir: DataDir = None,
     config_file: ConfigFile = None,
     *,
-    from_id: Annotated[int, typer.Option("--from", min=1, help="The first id.")] = 1,
-    limit: Annotated[int, typer.Option(min=1, help="Records at most.")] = DUMP_COUNT_DEFAULT,
+    from_id: Annotated[int, typer.Option("--from", min=1, help="First id to print.")] = 1,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Maximum number of records.")
+    ] = DUMP_COUNT_DEFAULT,
     payloads: Annotated[
-        bool, typer.Option("--payloads", help="With --json: the messages' payloads, too.")
+        bool, typer.Option("--payloads", help="With --json: print payloads too.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the records of the log, one a line."""
+    """Print the records of the log, one per line."""
     from braidmq.broker.records import describe
     from braidmq.wal.maintenance.repair import dump as dump_log
 
@@ -105,10 +110,10 @@ def dump(
 
 @contextmanager
 def _log(config_file: Path | None, data_dir: Path | None) -> Iterator["Disk"]:
-    """Give the data directory, held against a broker that might start meanwhile.
+    """Yield the data directory, locked so that no broker can start meanwhile.
 
     Raises:
-        ConfigError: There is no log.
+        ConfigError: It contains no log.
         DataDirInUseError: A broker is using it.
     """
     from braidmq.wal.disk import Disk
@@ -134,7 +139,7 @@ def _print_report(report: "Report", *, as_json: bool) -> None:
         f"ids {report.first_id} to {report.last_id}, durable up to {report.durable_id}"
     )
     for first_id, last_id in report.gaps:
-        print(f"gap: ids {first_id} to {last_id} were lost and are written down as such")
+        print(f"gap: ids {first_id} to {last_id} were lost and are recorded as such")
     for note in report.notes:
         print(f"note: {printable(note)}")
     for damage in report.damages:

@@ -1,1 +1,1 @@
-"""Commands about what a broker holds: messages, topics, queues, dead letters, live view."""
+"""Commands for the contents of a broker: messages, topics, queues, dead letters, top."""

@@ -1,4 +1,4 @@
-"""`braidmq dlq`: look at the dead letters of a running broker, send them back, let them go."""
+"""`braidmq dlq`: list, replay and purge the dead letters of a running broker."""
 
 import http
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ LETTERS_DEFAULT: Final = 100
 LIST: Final = "braidmq dlq list"
 
 LETTERS_AT_ONCE: Final = 1_000
-"""So many are sent back by one request, for a bar that moves: it is answered when all of them
-are committed."""
+"""Letters replayed per request. The response comes when all of them are committed, so smaller
+requests make the progress bar move."""
 
 _QUEUE_COLUMNS: Final = ("queue", "messageCount", "inFlight", "subscriberCount")
 _COLUMNS: Final = ("offset", "id", "reason", "deathQueue", "attempts", "timestamp", "size")
@@ -33,7 +33,9 @@ _COLUMNS: Final = ("offset", "id", "reason", "deathQueue", "attempts", "timestam
 Queue = Annotated[
     str,
     typer.Argument(
-        metavar="QUEUE", help="As `dlq list` names it.", autocompletion=letter_queue_names
+        metavar="QUEUE",
+        help="Dead letter queue, as `dlq list` names it.",
+        autocompletion=letter_queue_names,
     ),
 ]
 
@@ -43,15 +45,19 @@ def list_(
     queue: Annotated[
         str | None,
         typer.Argument(
-            metavar="[QUEUE]", help="List the letters in it.", autocompletion=letter_queue_names
+            metavar="[QUEUE]",
+            help="List the letters in this queue.",
+            autocompletion=letter_queue_names,
         ),
     ] = None,
     *,
-    count: Annotated[int, typer.Option(min=1, help="Letters at most.")] = LETTERS_DEFAULT,
+    count: Annotated[
+        int, typer.Option(min=1, help="Maximum number of letters to list.")
+    ] = LETTERS_DEFAULT,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the queues of dead letters, or the letters that wait in one, oldest first."""
+    """List the dead letter queues, or the letters waiting in one, oldest first."""
     api = api_at(url)
     if queue is None:
         print_rows(list(api.rows(LETTERS, "queues")), _QUEUE_COLUMNS, as_json=as_json)
@@ -66,18 +72,19 @@ def replay(
     queue: Queue,
     *,
     count: Annotated[
-        int | None, typer.Option(min=1, help="So many of the oldest; default: all.")
+        int | None,
+        typer.Option(min=1, help="Replay only this many, oldest first; default: all."),
     ] = None,
     offset: Annotated[
-        int | None, typer.Option(min=1, help="Only the letter at this offset.")
+        int | None, typer.Option(min=1, help="Replay only the letter at this offset.")
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send dead letters back to the queues that they came from."""
+    """Send dead letters back to the queues they came from."""
     api = api_at(url)
     if offset is not None:
-        # The broker is told both, if both are given, and says what is wrong with that.
+        # If --count is given too, the broker refuses the pair and says why.
         with _meant(api, queue), waiting("sending the letter back"):
             sent = _send_back(api, queue, count=count, offset=offset)
     else:
@@ -91,9 +98,9 @@ def replay(
 
 @app.command("purge")
 def purge(queue: Queue, *, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
-    """Let go of all letters that wait in a queue of dead letters."""
+    """Delete all letters waiting in a dead letter queue."""
     api = api_at(url)
-    # A purge takes any queue; this one is not meant for messages that are still alive.
+    # The broker would purge any queue; this command must not delete live messages.
     with _meant(api, queue):
         api.ask("GET", _page(queue, 1, 1), listed_by=LIST)
     confirm("purge dead letters", queue, yes=yes)
@@ -104,14 +111,14 @@ def purge(queue: Queue, *, yes: Yes = False, url: Url = None, as_json: AsJson = 
 
 
 def _send_back_in_parts(api: Api, queue: str, total: int, advance: Advance) -> int:
-    """Send so many of the oldest letters back, and tell how far it is; return how many went."""
+    """Replay the *total* oldest letters, reporting progress; return how many were sent."""
     sent = stayed = 0
     advance(0, total)
     while True:
-        # Letters that do not say where they came from stay, and are met again by each request
-        # before the others: as many others are asked for at least, so that this stays cheap.
+        # Letters without an origin cannot be replayed. They stay at the head of the queue, and
+        # each request meets them again first: asking for as many others keeps that cheap.
         asked = min(stayed + max(stayed, LETTERS_AT_ONCE), total - sent)
-        # Where no letter waits, the broker is asked all the same: it knows what is wrong.
+        # With no letter waiting, the broker is asked anyway: its error says what is wrong.
         went = _send_back(api, queue, count=max(asked, 1))
         sent += went
         stayed = asked - went
@@ -127,13 +134,13 @@ def _send_back(api: Api, queue: str, *, count: int | None, offset: int | None = 
 
 
 def _waiting_in(api: Api, queue: str) -> int:
-    """Return how many letters wait in a queue; none if it is no queue of dead letters."""
+    """Return how many letters wait in a queue; 0 if it is no dead letter queue."""
     row = _row_of(api, queue)
     return 0 if row is None else api.number_in(row, "messageCount")
 
 
 def _row_of(api: Api, queue: str) -> dict[str, object] | None:
-    # Whoever may send letters back sees their queue in this list, but perhaps not by itself.
+    # A key that may replay sees the queue in this list, but perhaps not on its own page.
     for row in api.rows(LETTERS, "queues", after=queue[:-1]):
         name = str(row.get("queue"))
         if name >= queue:
@@ -143,23 +150,23 @@ def _row_of(api: Api, queue: str) -> dict[str, object] | None:
 
 @contextmanager
 def _meant(api: Api, queue: str) -> Iterator[None]:
-    """Tell whoever names the queue that letters came from which one they are in."""
+    """If *queue* is where letters came from, name its dead letter queue in the error."""
     try:
         yield
     except HttpError as error:
         if error.status != http.HTTPStatus.NOT_FOUND:
             raise
-        with suppress(HttpError):  # what it says is less to the point than the first error
+        with suppress(HttpError):  # the first error says more
             letters = _letters_of(api, queue)
             if _row_of(api, letters) is not None:
-                told = f"{printable(queue)} is no queue of dead letters"
+                told = f"{printable(queue)} is not a dead letter queue"
                 error = HttpError(f"{told}; did you mean {printable(letters)}?", error.status)
         raise error from None
 
 
 def _letters_of(api: Api, queue: str) -> str:
     name: object = None
-    with suppress(HttpError):  # topics have dead letters, too
+    with suppress(HttpError):  # it may be a topic: those have dead letters too
         name = api.ask("GET", path_of("api", "queues", queue)).get("deadLetterQueueName")
     return str(name or f"dlq.{queue}")
 

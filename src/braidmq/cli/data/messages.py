@@ -1,4 +1,4 @@
-"""`braidmq publish` and `braidmq subscribe`: messages by hand, through the client library."""
+"""`braidmq publish` and `braidmq subscribe`, on the client library."""
 
 import asyncio
 import os
@@ -29,24 +29,28 @@ Url = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="blip://, vibe:// or qumbed://KEY@HOST:PORT, or http://, which tells where Blip "
-        "is; also BRAIDMQ_URL, out of sight.",
+        help="Broker's address: blip://, vibe:// or qumbed://KEY@HOST:PORT, or http:// to look "
+        "up Blip's; also BRAIDMQ_URL, which keeps the key off the command line.",
     ),
 ]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)]
-Qos = Annotated[int, typer.Option(min=0, max=1, help="1: durable; 0: memory only.")]
-SchemaId = Annotated[str, typer.Option(metavar="ID", help="Payloads keep to it (Qumbed).")]
+Qos = Annotated[int, typer.Option(min=0, max=1, help="1: durable; 0: in memory only.")]
+SchemaId = Annotated[
+    str, typer.Option(metavar="ID", help="Schema that payloads must match (Qumbed).")
+]
 PrivateKey = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="What `keygen` wrote; else a new key (Qumbed)."),
+    typer.Option(
+        metavar="FILE", help="Private key written by `keygen`; default: a new one (Qumbed)."
+    ),
 ]
 CaFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Who may vouch for the broker (Qumbed)."),
+    typer.Option(metavar="FILE", help="CA certificates to verify the broker with (Qumbed)."),
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Take any certificate (Qumbed).")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Accept any certificate (Qumbed).")]
 
-_NO_PAYLOAD: Final = "is left out; give a text, '' for an empty one, or pipe it in"
+_NO_PAYLOAD: Final = "is missing; give a text, '' for an empty message, or pipe it in"
 
 
 def publish(
@@ -55,32 +59,39 @@ def publish(
         str | None,
         typer.Argument(
             metavar="PAYLOAD|-",
-            help="Text, or - for standard input, which is also read when this is left out.",
+            help="Text to publish; - or nothing reads standard input.",
             show_default=False,
         ),
     ] = None,
     *,
     qos: Qos = 1,
     header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Header to send; may be repeated (Vibe)."),
     ] = None,
-    priority: Annotated[int | None, typer.Option(help="Where the strand has it.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Priority of the message (Vibe).")
+    ] = None,
     recipient: Annotated[
-        str | None, typer.Option(metavar="HEX", help="Seal it for this public key (Qumbed).")
+        str | None,
+        typer.Option(metavar="HEX", help="Encrypt the payload for this public key (Qumbed)."),
     ] = None,
     envelope: Annotated[
         bool,
-        typer.Option("--envelope", help="Seal topic, number and time in with it (Qumbed)."),
+        typer.Option(
+            "--envelope",
+            help="Encrypt topic, sequence number and time with the payload (Qumbed).",
+        ),
     ] = False,
     schema: SchemaId = "",
     private_key: PrivateKey = None,
     ca_file: CaFile = None,
     insecure: Insecure = False,
-    count: Annotated[int, typer.Option(min=1, help="Publish it so often.")] = 1,
+    count: Annotated[int, typer.Option(min=1, help="Publish the message this many times.")] = 1,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a message, and return when it is durable."""
+    """Publish a message and wait until it is durable."""
     asyncio.run(
         _publish(
             _url(url),
@@ -105,17 +116,19 @@ def publish(
 def subscribe(
     topic: Topic,
     *,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="Exit after this many messages.")
+    ] = None,
     qos: Qos = 1,
     trust: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HEX",
-            help="Take messages of this public key only; may be repeated (Qumbed).",
+            help="Accept only messages from this public key; may be repeated (Qumbed).",
         ),
     ] = None,
     envelope: Annotated[
-        bool, typer.Option("--envelope", help="Refuse what is in none (Qumbed).")
+        bool, typer.Option("--envelope", help="Refuse messages without an envelope (Qumbed).")
     ] = False,
     schema: SchemaId = "",
     private_key: PrivateKey = None,
@@ -124,10 +137,10 @@ def subscribe(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the messages of a topic as they come, until Ctrl-C or SIGTERM.
+    """Print the messages of a topic as they arrive, until Ctrl-C or SIGTERM.
 
-    What was published before does not come, but for what waits in a queue (Vibe). Either end
-    removes the subscription.
+    Only messages published from now on are printed, except on Vibe, where those waiting in the
+    queue come first. The subscription is removed on exit.
     """
     run_until_ended(
         _subscribe(
@@ -174,10 +187,10 @@ def _payload(argument: str | None) -> bytes:
         raise ConfigError("PAYLOAD", _NO_PAYLOAD)
     if argument is None or argument == "-":
         payload = sys.stdin.buffer.read(MESSAGE_BYTES_MAX + 1)
-        if argument is None and not payload:  # nobody has piped anything, as under cron
+        if argument is None and not payload:  # empty stdin, as under cron
             raise ConfigError("PAYLOAD", _NO_PAYLOAD)
     else:
-        # What the shell passes is bytes; they go out as they came in.
+        # The shell passes bytes, not necessarily UTF-8: they are sent unchanged.
         payload = os.fsencode(argument)
     if len(payload) > MESSAGE_BYTES_MAX:
         raise ConfigError("PAYLOAD", f"must be at most {MESSAGE_BYTES_MAX} bytes")
@@ -241,16 +254,16 @@ async def _subscribe(
 ) -> None:
     import braidmq
 
-    options["on_reconnect"] = lambda: _note("connected again")
+    options["on_reconnect"] = lambda: _note("reconnected")
     async with (
         braidmq.connect(url, **options) as client,
         client.subscribe(topic, qos=qos, envelope=envelope, schema=schema) as messages,
     ):
         if sys.stderr.isatty():
-            _note(f"waiting for messages of {printable(topic)}; Ctrl-C ends")
+            _note(f"waiting for messages on {printable(topic)}; press Ctrl-C to stop")
         printed = 0
         async for message in messages:
-            # Acknowledged once it is out; a message that nobody could see comes again.
+            # Acknowledged after printing: if printing fails, the message is redelivered.
             async with message.process():
                 _print_message(message, as_json=as_json)
             printed += 1
@@ -268,7 +281,7 @@ def _print_message(message: "Message", *, as_json: bool) -> None:
     elif sys.stdout.isatty():
         print(printable(message.payload.decode("utf-8", "backslashreplace")))
     else:
-        # In a pipe the bytes are for a program: verbatim, one message a line.
+        # A program reads the pipe: bytes verbatim, one message per line.
         sys.stdout.buffer.write(message.payload + b"\n")
     sys.stdout.flush()
 

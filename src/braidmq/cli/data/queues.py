@@ -1,4 +1,4 @@
-"""`braidmq queue`: make, list, look at, empty and delete the queues of a running broker."""
+"""`braidmq queue`: create, list, show, purge and delete the queues of a running broker."""
 
 from typing import Annotated, Final
 
@@ -16,7 +16,7 @@ app = typer.Typer(help="Queues of a running broker.", no_args_is_help=True)
 QUEUES: Final = "/api/queues"
 LIST: Final = "braidmq queue list"
 DIGITS_MAX: Final = 18
-"""More milliseconds than any broker takes."""
+"""More milliseconds than any broker accepts."""
 
 _COLUMNS: Final = ("name", "deliveryMode", "messageCount", "inFlight", "subscriberCount")
 
@@ -30,39 +30,51 @@ def create(
     delivery_mode: Annotated[
         str | None,
         typer.Option(
-            metavar="MODE", help="RoundRobin, FanOutWithAck, FanOutWithoutAck, PriorityBased."
+            metavar="MODE", help="RoundRobin, FanOutWithAck, FanOutWithoutAck or PriorityBased."
         ),
     ] = None,
     max_queue_size: Annotated[
-        int | None, typer.Option(metavar="COUNT", help="Waiting messages; default: no bound.")
+        int | None,
+        typer.Option(
+            metavar="COUNT", help="Maximum number of waiting messages; default: unlimited."
+        ),
     ] = None,
     overflow_strategy: Annotated[
         str | None,
         typer.Option(
-            metavar="STRATEGY", help="DropOldest, DropNewest, BlockPublisher, RedirectToDlq."
+            metavar="STRATEGY", help="DropOldest, DropNewest, BlockPublisher or RedirectToDlq."
         ),
     ] = None,
     message_ttl: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Milliseconds, or hh:mm:ss.")
+        str | None,
+        typer.Option(metavar="TIME", help="Expiry of messages: milliseconds, or hh:mm:ss."),
     ] = None,
     max_retry_attempts: Annotated[
-        int | None, typer.Option(metavar="COUNT", help="Deliveries of one message.")
+        int | None,
+        typer.Option(
+            metavar="COUNT", help="Deliveries of a message before the queue gives up on it."
+        ),
     ] = None,
     dead_letters: Annotated[
         bool | None,
-        typer.Option("--dead-letters/--no-dead-letters", help="Keep what is given up on."),
+        typer.Option(
+            "--dead-letters/--no-dead-letters", help="Keep messages that the queue gives up on."
+        ),
     ] = None,
     dead_letter_queue: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where; default: dlq.NAME.")
+        str | None,
+        typer.Option(metavar="NAME", help="Queue for dead letters; default: dlq.NAME."),
     ] = None,
     durable: Annotated[
         bool | None,
-        typer.Option("--durable/--in-memory", help="Whether messages survive a restart."),
+        typer.Option(
+            "--durable/--in-memory", help="Whether messages survive a broker restart."
+        ),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a queue; what is not said has its default."""
+    """Create a queue; options left out have their defaults."""
     said = {
         "name": name,
         "deliveryMode": delivery_mode,
@@ -76,7 +88,7 @@ def create(
     }
     given = {key: value for key, value in said.items() if value is not None}
     queue = api_at(url).ask("POST", QUEUES, given)
-    print_done(queue, f"queue {printable(name)} is there", as_json=as_json)
+    print_done(queue, f"queue {printable(name)} exists", as_json=as_json)
 
 
 @app.command("list")
@@ -87,7 +99,7 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
 
 @app.command("info")
 def info(name: Name, url: Url = None, as_json: AsJson = False) -> None:
-    """Print everything about one queue."""
+    """Show the settings and counts of a queue."""
     queue = api_at(url).ask("GET", path_of("api", "queues", name), listed_by=LIST)
     if as_json:
         print_json(queue)
@@ -98,7 +110,7 @@ def info(name: Name, url: Url = None, as_json: AsJson = False) -> None:
 
 @app.command("delete")
 def delete(name: Name, *, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
-    """Delete a queue with all that waits in it; its dead letters stay."""
+    """Delete a queue and its waiting messages; its dead letters stay."""
     api = api_at(url)
     confirm("delete queue", name, yes=yes)
     answer = api.work("DELETE", path_of("api", "queues", name), listed_by=LIST)
@@ -107,7 +119,7 @@ def delete(name: Name, *, yes: Yes = False, url: Url = None, as_json: AsJson = F
 
 @app.command("purge")
 def purge(name: Name, *, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
-    """Let go of everything that waits in a queue."""
+    """Delete all messages waiting in a queue."""
     api = api_at(url)
     confirm("purge queue", name, yes=yes)
     answer = api.work("POST", path_of("api", "queues", name, "purge"), listed_by=LIST)
@@ -117,7 +129,7 @@ def purge(name: Name, *, yes: Yes = False, url: Url = None, as_json: AsJson = Fa
 
 
 def _number_or_text(text: str | None) -> int | str | None:
-    """Return milliseconds as the number they are; the broker judges everything else."""
+    """Return milliseconds as a number, other text as it is: the broker validates it."""
     if text is not None and len(text) <= DIGITS_MAX and text.isascii() and text.isdigit():
         return int(text)
     return text

@@ -1,9 +1,9 @@
-"""`braidmq top`: what a running broker does now, redrawn as it goes on, until Ctrl-C.
+"""`braidmq top`: a live view of a running broker, until Ctrl-C.
 
-The numbers are those of `/api/events`, which the broker sends once a second; how busy a topic
-is comes from two looks at `/api/topics`. On a terminal it takes the whole screen, and waits
-for a broker that has gone away; in a pipe each look is a block of plain lines, with --json one
-object on one line, and a broker that goes is the end.
+The numbers are those of `/api/events`, which the broker sends once a second; a topic's rate is
+the difference of two requests to `/api/topics`. On a terminal it takes the whole screen and
+waits for a broker that is restarting. In a pipe each update is a block of plain lines, with
+--json one object per line, and it ends when the broker does.
 """
 
 import http
@@ -22,7 +22,7 @@ from braidmq.cli.tables import print_json
 EVENTS: Final = "/api/events"
 OVERVIEW: Final = "/api/overview"
 TOPICS: Final = "/api/topics?sort=last&limit=100"
-"""The topics that were published to last: the busiest are among them."""
+"""The topics published to most recently: the busiest are among them."""
 
 INTERVAL_S_MAX: Final = 3_600
 RETRY_S: Final = 1.0
@@ -32,17 +32,20 @@ _AWAY: Final = frozenset({0, http.HTTPStatus.SERVICE_UNAVAILABLE})
 
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one update and exit.")] = False,
     interval: Annotated[
         float,
         typer.Option(
-            min=1, max=INTERVAL_S_MAX, metavar="SECONDS", help="Between looks; whole seconds."
+            min=1,
+            max=INTERVAL_S_MAX,
+            metavar="SECONDS",
+            help="Time between updates, in whole seconds.",
         ),
     ] = 1.0,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Watch a running broker: rates by strand, fsync, backlog, memory, the busiest topics."""
+    """Watch a running broker: rates, fsync latency, backlog, memory, busiest topics."""
     api, every = api_at(url), round(interval)
     try:
         if once:
@@ -53,11 +56,11 @@ def top(
         else:
             _draw(api, every=every)
     except KeyboardInterrupt:
-        return  # it is how one leaves; nothing went wrong
+        return  # the normal way to leave
 
 
 def _views(api: Api, *, every: int) -> Iterator[View]:
-    """Yield what is to be shown, once in so many seconds."""
+    """Yield an update every *every* seconds."""
     counts: dict[str, int] = {}
     looked_s = time.monotonic()
     behind = every - 1  # so that the first is shown at once
@@ -84,12 +87,12 @@ def _views(api: Api, *, every: int) -> Iterator[View]:
 def _rates(
     before: dict[str, int], now: dict[str, int], seconds: float
 ) -> list[tuple[str, float | None, int]]:
-    """Return topics with messages a second and in all, the busiest first.
+    """Return topics with their rate and number of messages, the busiest first.
 
-    At the first look nothing is known about rates, and the largest come first.
+    The first update has no rates yet, and sorts by the number of messages.
     """
     rows: list[tuple[str, float | None, int]] = [
-        # A topic that was not among the last ones a look ago has new messages, at least one.
+        # A topic that was not on the last page has been published to since, at least once.
         (name, max(0, count - before.get(name, count - 1)) / seconds if before else None, count)
         for name, count in now.items()
     ]

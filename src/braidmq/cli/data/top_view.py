@@ -1,4 +1,4 @@
-"""What `braidmq top` shows of one look, as rich draws it, as plain lines and as JSON."""
+"""How `braidmq top` shows one update: on a terminal, as plain lines and as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ TOPICS_IN_JSON: Final = 20
 NAME_CHARS_MAX: Final = 60
 _STRANDS: Final = ("blip", "vibe", "qumbed", "http", "spark")
 _ROWS_BESIDES: Final = 18
-"""Of the screen, that are not topics."""
+"""Lines of the screen that are not topics."""
 
 _KIB: Final = 1024
 
 
 class Point(msgspec.Struct, rename={"into": "in"}):
-    """The numbers of one second, as `/api/events` tells them; rates are per second."""
+    """The numbers of one second, from `/api/events`; rates are per second."""
 
     time: str = ""
     into: dict[str, float] = {}  # msgspec makes each point its own
@@ -44,7 +44,7 @@ class Point(msgspec.Struct, rename={"into": "in"}):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One look at a broker; topics: name, messages a second (at first None), in all."""
+    """One update; topics: name, messages per second (None at first), number of messages."""
 
     place: str
     overview: Mapping[str, object]
@@ -52,7 +52,7 @@ class View:
     topics: list[tuple[str, float | None, int]]
 
     def as_json(self) -> dict[str, object]:
-        """Return it for a machine."""
+        """Return it as JSON."""
         return {
             "broker": self.place,
             "overview": {k: v for k, v in self.overview.items() if k != "build"},
@@ -65,7 +65,7 @@ class View:
 
 
 def point_of(name: str, data: object) -> Point | None:
-    """Return the numbers that an event tells; None when it tells something else."""
+    """Return the numbers of an event, or None for other events."""
     if name == "history" and isinstance(data, list) and data:
         data = data[-1]
     elif name != "numbers":
@@ -77,7 +77,7 @@ def point_of(name: str, data: object) -> Point | None:
 
 
 def facts(view: View) -> list[tuple[str, str]]:
-    """Return the lines that are not rates: what it is, and what it says."""
+    """Return the lines that are not rates: label and value."""
     point, overview = view.point, view.overview
     connections = ", ".join(f"{k} {n}" for k, n in sorted(point.connections.items()) if n)
     limit = overview.get("memory_limit_bytes")
@@ -86,7 +86,7 @@ def facts(view: View) -> list[tuple[str, str]]:
         held += f" of {size(limit)}"
     if point.rss_bytes:
         held += f", process {size(point.rss_bytes)}"
-    lag = "" if point.loop_lag_ms is None else f", loop late {point.loop_lag_ms:,.1f} ms"
+    lag = "" if point.loop_lag_ms is None else f", loop lag {point.loop_lag_ms:,.1f} ms"
     return [
         ("backlog", f"{point.backlog:,} waiting, {point.in_flight:,} in flight"),
         ("dead letters", f"{point.dead_letters:,}"),
@@ -99,7 +99,7 @@ def facts(view: View) -> list[tuple[str, str]]:
 
 
 def title(view: View) -> str:
-    """Return what broker it is and how it is."""
+    """Return the broker's version, address and state."""
     overview = view.overview
     state = "ready" if overview.get("ready") else f"not ready: {overview.get('reason')}"
     up = overview.get("uptime_s")
@@ -108,15 +108,15 @@ def title(view: View) -> str:
 
 
 def rates(view: View) -> list[tuple[str, float, float]]:
-    """Return messages a second in and out of each strand that is known, and of all."""
+    """Return messages per second in and out, by strand and in total."""
     into, out = view.point.into, view.point.out
     known = [name for name in _STRANDS if name in into or name in out]
     rows = [(name, into.get(name, 0.0), out.get(name, 0.0)) for name in known]
-    return [*rows, ("all", sum(into.values()), sum(out.values()))]
+    return [*rows, ("total", sum(into.values()), sum(out.values()))]
 
 
 def plain(view: View) -> str:
-    """Return it as lines without colours; cells are tab-separated."""
+    """Return it as plain, tab-separated lines."""
     lines = [title(view), "strand\tin/s\tout/s"]
     lines += [f"{name}\t{into:.0f}\t{out:.0f}" for name, into, out in rates(view)]
     lines += [f"{name}\t{said}" for name, said in facts(view)]
@@ -129,14 +129,14 @@ def plain(view: View) -> str:
 
 
 def print_drawn(view: View) -> None:
-    """Print it as a terminal shows it, once."""
+    """Print it once on a terminal."""
     from rich.console import Console
 
     Console().print(drawn(view, height=_ROWS_BESIDES + TOPICS_SHOWN, is_live=False))
 
 
 def drawn(view: View, *, height: int, is_live: bool = True) -> "RenderableType":
-    """Return it as rich draws it on a screen of so many lines."""
+    """Return it as rich draws it on a screen of *height* lines."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -156,26 +156,26 @@ def drawn(view: View, *, height: int, is_live: bool = True) -> "RenderableType":
     for head in ("messages/s", "messages"):
         busiest.add_column(head, justify="right", min_width=10)
     for name, rate, count in view.topics[: max(1, height - _ROWS_BESIDES)]:
-        # A Text takes no markup: a topic may have any name.
+        # Text is not parsed as markup; topic names may contain anything.
         shown = Text(_cut(printable(name)), overflow="ellipsis", no_wrap=True)
         busiest.add_row(shown, _rate(rate), f"{count:,}")
     parts: list[RenderableType] = [Text(title(view), style="bold"), both, busiest]
     if is_live:
-        parts.append(Text("Ctrl-C ends", "dim"))
+        parts.append(Text("press Ctrl-C to stop", "dim"))
     return Group(*parts)
 
 
 def away(reason: str) -> "RenderableType":
-    """Return what is on the screen while there is no broker to look at."""
+    """Return what to show while the broker is away."""
     from rich.console import Group
     from rich.text import Text
 
-    told = Text("looking again each second; Ctrl-C ends", "dim")
+    told = Text("trying again every second; press Ctrl-C to stop", "dim")
     return Group(Text(printable(reason), style="bold"), told)
 
 
 def size(count: float) -> str:
-    """Return bytes as a person reads them."""
+    """Return a number of bytes with a binary unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < _KIB:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
@@ -192,7 +192,7 @@ def _rate(rate: float | None) -> str:
 
 
 def _ms(value: float | None) -> str:
-    return f"{value:,.2f} ms" if value else "-"  # no disk takes no time: none was asked
+    return f"{value:,.2f} ms" if value else "-"  # 0 means that no fsync was measured
 
 
 def _time(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""`braidmq topics`: what topics a running broker has, asked over HTTP."""
+"""`braidmq topics`: list the topics of a running broker, over HTTP."""
 
 from typing import Final
 

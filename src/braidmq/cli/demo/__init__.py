@@ -1,1 +1,1 @@
-"""`braidmq demo`: the whole product at work, with counts that must agree."""
+"""`braidmq demo`: the whole product under load, with counts that must agree."""

@@ -1,4 +1,4 @@
-"""What the demo counts: who has seen what, and whether it is what was promised."""
+"""The demo's counts: what each consumer has handled, and whether that is all of it."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from braidmq.cli.tables import styled
 
 @dataclass
 class Account:
-    """What one consumer has seen; messages are known by the number in their payload."""
+    """What one consumer has handled; messages are identified by the number in their payload."""
 
     name: str
     handled: set[int] = field(default_factory=set)
@@ -18,13 +18,13 @@ class Account:
 
     @property
     def again(self) -> str:
-        """How many deliveries were of messages that had been handled before, in words."""
-        return f"{self.deliveries - len(self.handled):,} delivered again"
+        """The number of redeliveries, as text."""
+        return f"{self.deliveries - len(self.handled):,} redelivered"
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the summary: messages that must be the same; of lists, in the same order."""
+    """One line of the summary: two collections that must be equal; lists also in order."""
 
     what: str
     expected: set[int] | list[int]
@@ -33,19 +33,19 @@ class Line:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing is missing, invented, or out of its place."""
+        """Whether nothing is missing, extra or out of order."""
         return self.expected == self.found
 
     @property
     def verdict(self) -> str:
-        """What is to be said of it."""
+        """The verdict, as text."""
         if self.agrees:
             return "ok"
         expected, found = Counter(self.expected), Counter(self.found)
         missing, extra = (expected - found).total(), (found - expected).total()
         if not missing and not extra:
-            return "NO: in another order"
-        return f"NO: {missing:,} missing, {extra:,} too many"
+            return "NO: out of order"
+        return f"NO: {missing:,} missing, {extra:,} extra"
 
 
 def summarize(lines: list[Line]) -> bool:
@@ -56,7 +56,9 @@ def summarize(lines: list[Line]) -> bool:
         numbers = f"{len(line.expected):9,} {len(line.found):9,}"
         note = f"  ({line.note})" if line.note else ""
         print(f"{line.what:30}{numbers}  {styled(line.verdict, fg=colour)}{note}")
-    print("\nTwice and again are what at least once means: in doubt, both ends repeat.")
+    print(
+        "\nDuplicates and redeliveries are at-least-once delivery: in doubt, both ends repeat."
+    )
     if all(line.agrees for line in lines):
         verdict = "The counts agree: nothing that was confirmed is missing."
         print(styled(verdict, fg=typer.colors.GREEN, bold=True))

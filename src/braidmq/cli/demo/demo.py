@@ -1,15 +1,15 @@
-"""`braidmq demo`: a real broker, killed in the middle of its work, and counts that must agree.
+"""`braidmq demo`: a real broker, killed under load, and counts that must agree.
 
     sensors -- readings, on Blip --+--> archive, on Blip
                                    +--> two workers, on one Vibe queue
     desk ---- commands, on Vibe ---+--> machine, on Blip
-                                   +--> robot, on Vibe: late, and then by urgency
-    and what is on Qumbed: see demo_meters.py; through Spark: demo_tables.py
+                                   +--> robot, on Vibe: starts late, reads by priority
+    for Qumbed see meters.py; for Spark, spark.py
 
-The broker gets a SIGKILL and is started again on the same log; one reading cannot be handled,
-becomes a dead letter and is sent back. Spark makes tables of the log, and
-replays a part of it. Then everything is counted, what the log and the tables hold included.
-Nothing here is part of the product: it uses command line and client library, as users do.
+The broker is killed with SIGKILL and restarted on the same log. One reading cannot be handled,
+becomes a dead letter and is replayed. Spark makes tables of the log and replays part of it.
+Then everything is counted, including the contents of the log and of the tables. The demo uses
+only the command line and the client library, as users do.
 """
 
 import asyncio
@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from braidmq.base.counts import counted
 from braidmq.base.errors import ConfigError
 from braidmq.cli.demo.count import Account, Line, summarize
 from braidmq.cli.demo.meters import ALARMS, Meters
-from braidmq.cli.demo.tables import Tables, can_run
+from braidmq.cli.demo.spark import Tables, can_run
 from braidmq.cli.own_broker import LOOK_S, BrokerProcess, DemoError
 from braidmq.cli.signals import cancel_on_signals
 from braidmq.cli.tables import styled
@@ -55,26 +56,29 @@ COMMAND_PAUSE_S: Final = 0.1
 PRIORITIES: Final = 4
 ATTEMPTS_MAX: Final = 3
 POISON_PAUSE_S: Final = 1.0  # between its deliveries, so that they span the kill
-BURST_SHARE: Final = 4  # one reading in so many is in the burst that the broker dies in
+BURST_SHARE: Final = 4  # 1/4 of the readings is in the burst during which the broker is killed
 
-EXIT_TERMINATED: Final = 128 + signal.SIGTERM  # as shells say it
+EXIT_TERMINATED: Final = 128 + signal.SIGTERM  # by the convention of shells
 SETTLE_S_MAX: Final = 60.0
 PROGRESS_S: Final = 1.0
 
 
 def demo(
     readings: Annotated[
-        int, typer.Option(min=BATCH_COUNT, max=1_000_000, help="Sensor readings to publish.")
+        int,
+        typer.Option(
+            min=BATCH_COUNT, max=1_000_000, help="Number of sensor readings to publish."
+        ),
     ] = READINGS_DEFAULT,
     tables: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep Spark's tables here, in a new directory."),
+        typer.Option(metavar="DIR", help="New directory in which to keep Spark's tables."),
     ] = None,
 ) -> None:
-    """Kill a busy broker and count: nothing that was confirmed is missing."""
+    """Kill a busy broker, restart it, and verify that no confirmed message is lost."""
     if tables is not None and tables.exists():
-        raise ConfigError("--tables", f"{tables} is there already; name a new directory")
-    # A connection that breaks is the point here, and told below in our own words.
+        raise ConfigError("--tables", f"{tables} exists; name a new directory")
+    # Broken connections are expected here; the demo reports them in its own lines.
     client_log = logging.getLogger("braidmq.client")
     level = client_log.level
     client_log.setLevel(logging.CRITICAL)
@@ -90,32 +94,32 @@ def demo(
         if agreed:
             shutil.rmtree(directory, ignore_errors=True)
     if not agreed:
-        print(f"The log is kept: {directory}")
+        print(f"The log is kept in {directory}")
         raise typer.Exit(1)
     _tell_where_to_look(tables)
 
 
 def _tell_where_to_look(tables: Path | None) -> None:
-    print("\nWhere to look:")
+    print("\nWhere to go from here:")
     if tables is not None and tables.exists():
-        print(f"  the tables, Parquet files for any reader   {tables}")
-        print(f"  a page about them                          {tables / 'report/report.html'}")
-    print(f"  a broker of your own, with its page        {_program()} serve --dev")
+        print(f"  the tables, as Parquet files               {tables}")
+        print(f"  the report about them                      {tables / 'report/report.html'}")
+    print(f"  your own broker, with a dashboard          {_program()} serve --dev")
     print("                                             http://127.0.0.1:9100")
-    print("  what to do with it                         README.md, docs/start.md")
+    print("  the documentation                          README.md, docs/start.md")
 
 
 def _program() -> str:
-    """Return what starts this program again from where we are."""
+    """Return the command that starts this program from the current directory."""
     called = sys.argv[0]
     if Path(called).name != PROGRAM:
-        return PROGRAM  # another program runs us, and we cannot know how to be called
+        return PROGRAM  # run by another program: the path of ours is unknown
     found = shutil.which(PROGRAM)
     on_path = found is not None and Path(found).resolve() == Path(called).resolve()
     return PROGRAM if on_path else shlex.quote(called)
 
 
-# Who publishes and who consumes.
+# Publishers and consumers.
 
 
 def _reading(number: int, *, broken: bool = False) -> bytes:
@@ -134,7 +138,7 @@ def _number(payload: bytes) -> int:
     return number
 
 
-def _by_urgency(numbers: Iterable[int]) -> list[int]:
+def _by_priority(numbers: Iterable[int]) -> list[int]:
     return sorted(numbers, key=lambda number: (-(number % PRIORITIES), number))
 
 
@@ -144,7 +148,7 @@ def _batches(numbers: range) -> Iterable[range]:
 
 
 class Story:
-    """Everything that happens between the first start of the broker and the count."""
+    """The events of the demo, from the first start of the broker to the count."""
 
     def __init__(
         self, broker: BrokerProcess, readings: int, tables: Path | None = None
@@ -155,7 +159,7 @@ class Story:
         before = (readings - readings // BURST_SHARE) // 2
         self._burst = range(before + 1, before + readings // BURST_SHARE + 1)
         self._burst_is_seen = asyncio.Event()
-        self.poison = before  # the reading that nobody can handle until it is sent back
+        self.poison = before  # the reading that workers reject until it is replayed
         self._is_mended = False
         self.confirmed: set[int] = set()
         self.repeated = 0
@@ -171,7 +175,7 @@ class Story:
         self.tables = None if tables is None else Tables(broker, tables, topics, self.say)
 
     async def run(self) -> None:
-        """Let it happen; return when everything is handled, or takes too long."""
+        """Run the demo; return when everything is handled, or after a timeout."""
         import braidmq
 
         blip_at, vibe_at, qumbed_at, *_ = self._broker.addresses.values()
@@ -210,7 +214,10 @@ class Story:
             if self.tables is not None:
                 await self.tables.run(blip)
             else:
-                self.say("Spark", "is not installed, so no tables: pip install braidmq[spark]")
+                self.say(
+                    "Spark",
+                    "is not installed, so there are no tables; pip install braidmq[spark]",
+                )
             self.left = sum([await self._waiting(vibe, name) for name in QUEUES])
 
     async def _subscribe(
@@ -227,8 +234,8 @@ class Story:
             messages = await stack.enter_async_context(client.subscribe(topic))
             group.create_task(self._consume(messages, account))
             entered.append(messages)
-        self.say("Blip", "sensors publish readings for an archive; a machine awaits commands")
-        self.say("Vibe", "a desk publishes commands; two workers share the readings in a queue")
+        self.say("Blip", "sensors publish readings to an archive; a machine waits for commands")
+        self.say("Vibe", "a desk publishes commands; two workers share a queue of readings")
         return entered
 
     async def _publish_readings(self, blip: "Client") -> None:
@@ -237,14 +244,15 @@ class Story:
         batches = [*_batches(everything[:first]), self._burst, *_batches(everything[last:])]
         for batch in batches:
             if batch is self._burst:
-                self.say("sensors", f"now a burst of {len(batch):,} readings at once")
+                self.say("sensors", f"a burst of {len(batch):,} readings at once")
             await self._publish_batch(blip, batch)
             await asyncio.sleep(BATCH_PAUSE_S)
 
     async def _publish_batch(self, blip: "Client", batch: range) -> None:
         from braidmq.client import PublishError
 
-        # With retry, what the kill left in doubt is sent again, perhaps stored twice.
+        # With retry, readings whose confirmation the kill prevented are sent again, and may be
+        # stored twice.
         readings = (_reading(number, broken=number == self.poison) for number in batch)
         results = await blip.publish_many(READINGS, readings, retry=True)
         for number, result in zip(batch, results, strict=True):
@@ -256,7 +264,7 @@ class Story:
         for number in range(1, COMMANDS_COUNT + 1):
             payload = json.dumps({"number": number, "turn": "left"}).encode()
             priority = number % PRIORITIES  # Low, Normal, High, Critical
-            # With a dedupId, what is sent again is recognised, and stored once.
+            # With a dedupId the broker recognises a retry and stores it once.
             headers = {"dedupId": f"command-{number}"}
             await vibe.publish(
                 COMMANDS, payload, headers=headers, priority=priority, retry=True
@@ -265,12 +273,12 @@ class Story:
             await asyncio.sleep(COMMAND_PAUSE_S)
 
     async def _kill_and_replay(self, vibe: "Client") -> None:
-        # Some of the burst is delivered then, some stored, some neither: nobody knows how much.
+        # At that moment parts of the burst are delivered, stored, or neither.
         await self._burst_is_seen.wait()
         await self._broker.kill()
         self.say("KILL -9", "the broker is dead, in the middle of the burst", alarm=True)
         await self._broker.start()
-        self.say("broker", "up again on the same log; clients find it by themselves")
+        self.say("broker", "restarted on the same log; clients reconnect by themselves")
         await self._send_dead_letter_back(vibe)
 
     async def _consume(self, messages: "Subscription", account: Account) -> None:
@@ -292,22 +300,24 @@ class Story:
                 self._burst_is_seen.set()
 
     async def _work_off_commands(self, vibe: "Client") -> None:
-        self.say("robot", f"comes late, to {await self._waiting(vibe, COMMANDS)} commands")
+        self.say(
+            "robot", f"starts late, with {await self._waiting(vibe, COMMANDS)} commands waiting"
+        )
         deadline = time.monotonic() + SETTLE_S_MAX
         async with vibe.subscribe(COMMANDS) as messages:
             while len(self.robot) < len(self.commands) and time.monotonic() < deadline:
                 for message in await messages.fetch():
                     self.robot.append(_number(message.payload))
                     await message.ack()
-        self.say("robot", f"has {len(self.robot)}, the critical first: {self.robot[:3]} ...")
+        self.say("robot", f"got {len(self.robot)}, critical ones first: {self.robot[:3]} ...")
 
     async def _send_dead_letter_back(self, vibe: "Client") -> None:
         deadline = time.monotonic() + SETTLE_S_MAX
         while not await self._waiting(vibe, DEAD_READINGS):
             if time.monotonic() > deadline:
-                raise DemoError(f"reading {self.poison} does not become a dead letter")
+                raise DemoError(f"reading {self.poison} did not become a dead letter")
             await asyncio.sleep(LOOK_S)
-        self.say("broker", f"gave up on reading {self.poison}: it is a dead letter now")
+        self.say("broker", f"gave up on reading {self.poison}: it is now a dead letter")
         self._is_mended = True
         replay = ("dlq", "replay", DEAD_READINGS)
         self.say("operator", f"$ braidmq {' '.join(replay)}")
@@ -346,7 +356,7 @@ class Story:
 
 
 async def _run(directory: Path, readings: int, tables: Path) -> list[Line]:
-    print("Three strands exchange messages, and the broker is killed on the way.\n")
+    print("Clients exchange messages over three protocols; the broker is killed meanwhile.\n")
     cancel_on_signals()  # so that the broker's process is ended too, whatever ends ours
     broker = BrokerProcess(directory)
     try:
@@ -355,7 +365,7 @@ async def _run(directory: Path, readings: int, tables: Path) -> list[Line]:
         await story.run()
         code = await broker.stop()
     except ExceptionGroup as group:
-        # Told as one line, and the first is the one that ended the others.
+        # The first one ended the others, and is reported as one line.
         raise group.exceptions[0] from None
     finally:
         await broker.kill()
@@ -403,7 +413,7 @@ def count(story: Story, readings: int, log: dict[str, list[int]]) -> list[Line]:
         Line("commands confirmed, on Vibe", set(range(1, COMMANDS_COUNT + 1)), commands),
         Line("  in the log, each once", sorted(commands), sorted(log[COMMANDS])),
         Line("  machine, on Blip", commands, story.machine.handled, story.machine.again),
-        Line("  robot, on Vibe, by urgency", _by_urgency(commands), story.robot),
+        Line("  robot, on Vibe, by priority", _by_priority(commands), story.robot),
         Line("dead letters in the log", [poison], log[DEAD_READINGS], f"reading {poison}"),
         Line("  handled after the replay", {poison}, story.replayed),
         *story.meters.lines(told, commands),
@@ -412,4 +422,4 @@ def count(story: Story, readings: int, log: dict[str, list[int]]) -> list[Line]:
 
 
 def _doubled(numbers: list[int]) -> str:
-    return f"{sum(times > 1 for times in Counter(numbers).values()):,} twice"
+    return counted(sum(times > 1 for times in Counter(numbers).values()), "duplicate")

@@ -1,8 +1,8 @@
-"""The demo's third strand: meters on Qumbed, an office that alone can read their bills.
+"""The demo's third strand: meters on Qumbed, and the one office that can read their bills.
 
-meters -- bills, sealed for the office, on Qumbed ---+--> office, on Qumbed: opens them
-                                                     +--> vault, on Blip: has boxes
-       -- alarms, for everybody, on Qumbed ----------+--> siren, on Blip
+meters -- bills, sealed for the office, on Qumbed ---+--> office, on Qumbed: decrypts them
+                                                     +--> vault, on Blip: sees ciphertext
+       -- alarms, for all, on Qumbed ----------------+--> siren, on Blip
                                                      +--> guard, on Vibe
 readings, of Blip ----- sealed by the broker --------+--> screen, on Qumbed
 commands, of Vibe ------ sealed by the broker -------+--> screen, on Qumbed
@@ -25,14 +25,14 @@ BILLS_COUNT: Final = 40
 ALARMS_COUNT: Final = 40
 PAUSE_S: Final = 0.15
 KEEPALIVE_S: Final = 1.0
-"""Soon enough that nobody waits long for a broker that was killed: UDP does not tell."""
+"""Short, because UDP does not report that a broker was killed: only silence does."""
 
 _OWING: Final = b"owing"
-"""A word of every bill's plaintext."""
+"""Appears in the plaintext of every bill."""
 
 
 class Meters:
-    """Who sends and receives on Qumbed, and who else gets what they send."""
+    """Publishers and consumers on Qumbed, and the other consumers of their messages."""
 
     def __init__(self, say: Callable[[str, str], None]) -> None:
         self._say = say
@@ -51,7 +51,7 @@ class Meters:
         self.screen_commands = Account("screen")
 
     async def connect(self, stack: AsyncExitStack, url: str) -> None:
-        """Connect those on Qumbed; the office believes the meters' key and no other."""
+        """Connect the clients on Qumbed; the office trusts only the meters' key."""
         import braidmq
         from braidmq.client.qumbed import KeyPair
 
@@ -78,7 +78,7 @@ class Meters:
         readings: str,
         commands: str,
     ) -> list["Subscription"]:
-        """Have everybody listen, each for as long as *stack* is open."""
+        """Subscribe all consumers, for as long as *stack* is open."""
         assert self._office is not None
         assert self._screen is not None
         parties: Iterable[tuple[Client, str, Callable[[Message], None]]] = (
@@ -94,16 +94,16 @@ class Meters:
             messages = await stack.enter_async_context(client.subscribe(topic))
             group.create_task(_consume(messages, handle))
             entered.append(messages)
-        self._say("Qumbed", "meters send bills sealed for an office, and alarms for everybody")
+        self._say("Qumbed", "meters publish bills encrypted for an office, and alarms for all")
         return entered
 
     async def publish(self) -> None:
-        """Send bills that only the office can read, and alarms, in turn."""
+        """Publish bills that only the office can read, and alarms, in turn."""
         meters = self._meters
         assert meters is not None
         for number in range(1, BILLS_COUNT + 1):
             bill = json.dumps({"number": number, _OWING.decode(): number * 10}).encode()
-            # Every publish has an id, so that what is sent again is stored once.
+            # Every publish has an id, so a retry is stored once.
             await meters.publish(
                 BILLS, bill, recipient=self._office_key, envelope=True, retry=True
             )
@@ -113,11 +113,11 @@ class Meters:
             self.alarms.add(number)
             await asyncio.sleep(PAUSE_S)
         self._say(
-            "meters", f"all {len(self.bills)} bills and {len(self.alarms)} alarms are sent"
+            "meters", f"all {len(self.bills)} bills and {len(self.alarms)} alarms are confirmed"
         )
 
     def is_done(self, readings: set[int], commands: set[int]) -> bool:
-        """Whether everybody has everything."""
+        """Return whether every consumer has handled every message."""
         return (
             self.bills == self.office.handled
             and len(self.vault_boxes) >= len(self.bills)
@@ -132,11 +132,11 @@ class Meters:
         all_bills = set(range(1, BILLS_COUNT + 1))
         all_alarms = set(range(1, ALARMS_COUNT + 1))
         boxes = set(range(1, len(self.vault_boxes) + 1))
-        opened = f"{self.office.again}; sealed from end to end"
+        opened = f"{self.office.again}; end-to-end encrypted"
         return [
             Line("bills confirmed, on Qumbed", all_bills, self.bills),
-            Line("  office, on Qumbed, opened", self.bills, self.office.handled, opened),
-            Line("  vault, on Blip, boxes", self.bills, boxes),
+            Line("  office, on Qumbed, decrypted", self.bills, self.office.handled, opened),
+            Line("  vault, on Blip, encrypted", self.bills, boxes),
             Line("  of them readable", set(), set(range(self.readable_boxes))),
             Line("alarms confirmed, on Qumbed", all_alarms, self.alarms),
             Line("  siren, on Blip", self.alarms, self.siren.handled, self.siren.again),

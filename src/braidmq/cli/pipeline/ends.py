@@ -1,6 +1,7 @@
-"""How SIGTERM ends a pipeline that has no handler of its own yet: in one line, with success.
+"""How SIGTERM ends a pipeline that is still starting: with one line and exit code 0.
 
-Spark's modules take seconds to load on a busy machine, and nothing is begun by then.
+Loading Spark's modules takes seconds, and the pipeline installs its own handler only after
+that. Until then it has begun nothing that would have to be finished.
 """
 
 import signal
@@ -14,11 +15,11 @@ from typing import NoReturn
 
 
 class _TerminatedError(BaseException):
-    """SIGTERM has come; no `except Exception` on the way out is meant."""
+    """SIGTERM arrived; a BaseException, so that no `except Exception` swallows it."""
 
 
 def stoppable(command: Callable[..., None]) -> Callable[..., None]:
-    """Return *command* as one that SIGTERM ends at any moment."""
+    """Return *command* wrapped so that SIGTERM ends it at any moment."""
 
     @wraps(command)
     def run(**given: object) -> None:
@@ -33,9 +34,9 @@ def stoppable(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def _raised() -> Iterator[None]:
-    """Let the first SIGTERM be an exception, in the main thread.
+    """Turn the first SIGTERM into an exception, in the main thread.
 
-    `timeout` sends it twice, to the process and to its group.
+    Later ones are ignored: `timeout` sends it twice, to the process and to its group.
     """
     if current_thread() is not main_thread():
         yield

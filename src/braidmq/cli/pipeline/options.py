@@ -1,4 +1,4 @@
-"""The options of pipelines, in groups, and what each tells the source, the sink or Spark."""
+"""Options of the pipelines, in groups, and their translation for source, sink and Spark."""
 
 import os
 from dataclasses import dataclass, replace
@@ -15,40 +15,53 @@ if TYPE_CHECKING:  # pyspark takes a second, and --help does not need it
 
 @dataclass(frozen=True, kw_only=True)
 class FromLog:
-    """Where the log is, and which topics of it are wanted."""
+    """Where the log is, and which of its topics to read."""
 
     path: Annotated[
-        Path | None, typer.Option("--path", metavar="DIR", help="The broker's data directory.")
+        Path | None,
+        typer.Option(
+            "--path", metavar="DIR", help="Data directory of the broker, on this machine."
+        ),
     ] = None
     endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="Instead: grpc://HOST:8815 of the broker.")
+        str | None,
+        typer.Option(
+            metavar="URL", help="Broker's Flight address instead of --path: grpc://HOST:8815."
+        ),
     ] = None
     api_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="For --endpoint; also BRAIDMQ_API_KEY, out of sight."),
+        typer.Option(metavar="KEY", help="API key for --endpoint; also BRAIDMQ_API_KEY."),
     ] = None
     subscribe: Annotated[
-        str | None, typer.Option(metavar="TOPICS", help="With commas between; default: all.")
+        str | None,
+        typer.Option(
+            metavar="TOPICS", help="Topics to read, separated by commas; default: all."
+        ),
     ] = None
     subscribe_pattern: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Instead: of whole names of topics.")
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Read the topics whose whole name matches, instead of --subscribe.",
+        ),
     ] = None
     fail_on_data_loss: Annotated[
         bool,
         typer.Option(
             "--fail-on-data-loss/--no-fail-on-data-loss",
-            help="Whether to end where retention took what is unread, or to read on behind it.",
+            help="Fail if retention removed unread messages; otherwise skip them.",
         ),
     ] = True
 
     def source(self, group: str | None = None) -> dict[str, str]:
-        """Return what the source is told; the cursor of a *group* takes a key, too.
+        """Return the options of the source; committing for a *group* needs a key, too.
 
         Raises:
             ConfigError: Neither or both of --path and --endpoint.
         """
         if (self.path is None) == (self.endpoint is None):
-            raise ConfigError("--path", "give it or --endpoint, and not both")
+            raise ConfigError("--path", "give either --path or --endpoint")
         api_key = self.api_key
         if api_key is None and (self.endpoint is not None or group is not None):
             api_key = os.environ.get("BRAIDMQ_API_KEY")
@@ -63,10 +76,10 @@ class FromLog:
         )
 
     def source_beside_sink(self, group: str | None = None) -> dict[str, str]:
-        """Return what the source is told when a sink is told the key.
+        """Return the options of the source if a sink is used, too.
 
-        With a path the key is the sink's alone, unless for the cursor of a *group*: who has the
-        files needs no broker to read them.
+        With a path only the sink gets the key, unless the source commits for a *group*: reading
+        files needs no broker.
 
         Raises:
             ConfigError: Neither or both of --path and --endpoint.
@@ -75,7 +88,7 @@ class FromLog:
         return (self if needs_key else replace(self, api_key=None)).source(group)
 
     def sink(self) -> dict[str, str]:
-        """Return where the broker is, as the sink is told it."""
+        """Return the options of the sink."""
         key = self.api_key or os.environ.get("BRAIDMQ_API_KEY")
         return _said(path=self.path, endpoint=self.endpoint, apiKey=key)
 
@@ -85,17 +98,20 @@ class Times:
     """A range of time."""
 
     since: Annotated[
-        str | None, typer.Option("--from", metavar="WHEN", help="2026-11-16T12:00:00Z, or ms.")
+        str | None,
+        typer.Option(
+            "--from", metavar="WHEN", help="Start time, 2026-11-16T12:00:00Z or milliseconds."
+        ),
     ] = None
     until: Annotated[
-        str | None, typer.Option("--to", metavar="WHEN", help="As --from; not included.")
+        str | None, typer.Option("--to", metavar="WHEN", help="End time, exclusive; as --from.")
     ] = None
 
     def source(self) -> dict[str, str]:
-        """Return the range as the source is told it.
+        """Return the range as options of the source.
 
         Raises:
-            ConfigError: One of them is not a moment.
+            ConfigError: One of them is not a time.
         """
         from braidmq.spark.pipelines.moments import moment_ms
 
@@ -112,57 +128,62 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True)
 class Unsealing:
-    """How sealed payloads are opened."""
+    """How encrypted payloads are decrypted."""
 
     private_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Unseal payloads first (Qumbed).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Decrypt payloads with this private key (Qumbed)."),
     ] = None
     trust: Annotated[
         list[str] | None,
-        typer.Option(metavar="HEX", help="Of this public key only; may be repeated (Qumbed)."),
+        typer.Option(
+            metavar="HEX",
+            help="Accept only payloads from this public key; may be repeated (Qumbed).",
+        ),
     ] = None
 
     def source(self) -> dict[str, str]:
-        """Return what the source is told about sealed payloads."""
+        """Return the options of the source for encrypted payloads."""
         key = None if self.private_key is None else self.private_key.absolute()
         return _said(privateKeyFile=key, trustedKeys=",".join(self.trust or ()) or None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """Where tables are written, and as what."""
+    """Where tables are written, and in which format."""
 
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the tables are.")]
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the tables.")]
     format_: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="parquet or delta.")
+        str, typer.Option("--format", metavar="FORMAT", help="Table format: parquet or delta.")
     ] = "parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """When a pipeline reads, and where it notes how far it is."""
+    """When a pipeline reads, and where it keeps its checkpoint."""
 
     checkpoint: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Where its place is, if it keeps one; default: in --out."
-        ),
+        typer.Option(metavar="DIR", help="Checkpoint directory; default: inside --out."),
     ] = None
     trigger: Annotated[
         str,
         typer.Option(
-            metavar="WHEN", help="available-now, or, but for a replay, every so often: 10s."
+            metavar="WHEN", help="available-now, or an interval such as 10s (not for replay)."
         ),
     ] = "available-now"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Streaming:
-    """How a query goes through the log, batch by batch."""
+    """How a query reads the log, batch by batch."""
 
     starting_offsets: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help='earliest, a number, or {"topic": {"0": number}}.'),
+        typer.Option(
+            metavar="WHERE",
+            help='First offset: earliest, a number, or {"topic": {"0": number}}.',
+        ),
     ] = None
     max_offsets: Annotated[
         int | None,
@@ -170,15 +191,15 @@ class Streaming:
             "--max-offsets-per-trigger",
             min=1,
             metavar="COUNT",
-            help="Messages of a micro-batch.",
+            help="Maximum number of messages in a micro-batch.",
         ),
     ] = None
     compact: Annotated[
-        bool, typer.Option("--compact", help="Merge the small files of each directory.")
+        bool, typer.Option("--compact", help="Merge small files afterwards.")
     ] = False
 
     def source(self) -> dict[str, str]:
-        """Return what the source is told about batches."""
+        """Return the options of the source for batches."""
         return _said(
             startingOffsets=self.starting_offsets, maxOffsetsPerTrigger=self.max_offsets
         )
@@ -186,19 +207,19 @@ class Streaming:
 
 @dataclass(frozen=True, kw_only=True)
 class OnSpark:
-    """Where Spark runs, and how."""
+    """Where and how Spark runs."""
 
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark's master; default: this machine.")
+        str | None, typer.Option(metavar="URL", help="Spark master; default: this machine.")
     ] = None
     conf: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Configuration of Spark; may be repeated."),
+        typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated."),
     ] = None
 
 
 ONCE = Streaming()
-"""As a pipeline goes that reads a range and ends."""
+"""For pipelines that read a range once."""
 
 
 def plan_of(
@@ -209,10 +230,10 @@ def plan_of(
     spark: OnSpark,
     streaming: Streaming = ONCE,
 ) -> "Plan":
-    """Return what a pipeline is told.
+    """Return the plan of a pipeline.
 
     Raises:
-        ConfigError: A value cannot be used, or Spark is not installed.
+        ConfigError: A value is invalid, or Spark is not installed.
     """
     need_spark()
     from braidmq.spark.pipelines.runs.runs import Plan
@@ -235,10 +256,10 @@ def plan_of(
 
 
 def need_spark() -> None:
-    """Say how to get Spark when it is not there.
+    """Check that Spark is installed.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: It is not, with the command that installs it.
     """
     from importlib.util import find_spec
 

@@ -1,7 +1,7 @@
 """`braidmq pipeline`: the log as tables, through Apache Spark.
 
-Progress goes to stderr, a line for each micro-batch; SIGTERM and Ctrl-C end a pipeline behind
-the batch that it is writing, and the next run goes on from there.
+Progress goes to stderr, one line per micro-batch. SIGTERM and Ctrl-C end a pipeline after the
+batch that it is writing; the next run continues from there.
 """
 
 from pathlib import Path
@@ -29,13 +29,16 @@ app = typer.Typer(help="The log as tables, through Apache Spark.", no_args_is_he
 TypedPairs = Annotated[
     list[str] | None,
     typer.Option(
-        "--typed", metavar="TOPIC=SCHEMA", help="A topic with a schema; may be repeated."
+        "--typed", metavar="TOPIC=SCHEMA", help="Topic and its schema; may be repeated."
     ),
 ]
 
 
 Group = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Retention waits for it; with --api-key.")
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Consumer group that retention waits for; needs an API key."
+    ),
 ]
 
 
@@ -51,7 +54,7 @@ def archive(
     course: Course,
     spark: OnSpark,
 ) -> None:
-    """Write every message into files by day and topic."""
+    """Write all messages to files, partitioned by day and topic."""
     plan = plan_of(
         log.source(group), tables=tables, course=course, spark=spark, streaming=streaming
     )
@@ -71,7 +74,8 @@ def typed(
     schema_id: Annotated[
         str | None,
         typer.Option(
-            metavar="SCHEMA", help="Instead, of --subscribe: a built-in one, or a .json file."
+            metavar="SCHEMA",
+            help="Schema of all topics in --subscribe: built-in, or a .json file.",
         ),
     ] = None,
     unsealing: Unsealing,
@@ -81,10 +85,10 @@ def typed(
     course: Course,
     spark: OnSpark,
 ) -> None:
-    """Write messages of a schema as tables of its fields, and misfits into quarantine."""
+    """Write messages to tables with the columns of their schema; quarantine the rest."""
     chosen = log.subscribe or log.subscribe_pattern
     if bool(pairs) == bool(schema_id) or bool(pairs) == bool(chosen):
-        problem = "give topics by it, or --schema-id with --subscribe, and not both"
+        problem = "give either --typed, or --schema-id with --subscribe"
         raise ConfigError("--typed", problem)
     source = log.source(group) | unsealing.source()
     plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
@@ -102,22 +106,31 @@ def rollup(
     *,
     tables: Tables,
     schema_id: Annotated[
-        str, typer.Option(metavar="SCHEMA", help="Of readings: built-in, or a .json file.")
+        str,
+        typer.Option(
+            metavar="SCHEMA", help="Schema of the readings: built-in, or a .json file."
+        ),
     ],
     value: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="The number, if there are several.")
+        str | None,
+        typer.Option(
+            metavar="FIELD", help="Field to aggregate, if the schema has several numbers."
+        ),
     ] = None,
     watermark: Annotated[
-        str, typer.Option(metavar="TIME", help="How much later a reading may come than others.")
+        str, typer.Option(metavar="TIME", help="Allowed lateness of event times.")
     ] = "10m",
     ahead: Annotated[
-        str, typer.Option(metavar="TIME", help="How far a clock may be ahead of the broker's.")
+        str,
+        typer.Option(
+            metavar="TIME", help="How far event times may be ahead of the broker's clock."
+        ),
     ] = "1d",
     close: Annotated[
-        bool, typer.Option("--close", help="Close the minutes that are open at the end.")
+        bool, typer.Option("--close", help="Close all open minutes at the end.")
     ] = False,
     topic: Annotated[
-        bool, typer.Option("--topic/--no-topic", help="Publish closed minutes, too.")
+        bool, typer.Option("--topic/--no-topic", help="Also publish closed minutes to a topic.")
     ] = True,
     unsealing: Unsealing,
     log: FromLog,
@@ -126,7 +139,7 @@ def rollup(
     course: Course,
     spark: OnSpark,
 ) -> None:
-    """Sum readings up by sensor and minute: in a table, and on the topic rollup.SCHEMA."""
+    """Aggregate readings by sensor and minute, to a table and the topic rollup.SCHEMA."""
     source = log.source_beside_sink(group) | unsealing.source()
     plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
     from braidmq.spark.pipelines.moments import length_ms
@@ -146,42 +159,51 @@ def rollup(
 def replay(
     *,
     name: Annotated[
-        str, typer.Option(metavar="NAME", help="Run again under the same name, it goes on.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the replay; running it again under this name resumes it.",
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where its own files are; default: --checkpoint."),
+        typer.Option(metavar="DIR", help="Directory for its own files; default: --checkpoint."),
     ] = None,
     table: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Rows of Parquet files or Delta; default: the log."),
+        typer.Option(metavar="DIR", help="Parquet or Delta table to replay; default: the log."),
     ] = None,
     format_: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="FORMAT", help="Of --table, parquet or delta; default: seen."
+            "--format",
+            metavar="FORMAT",
+            help="Format of --table, parquet or delta; default: detected.",
         ),
     ] = None,
     to_topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Default: each row's own.")
+        str | None,
+        typer.Option(metavar="TOPIC", help="Topic to publish to; default: that of each row."),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(metavar="COUNT", help="Messages a second, at most.")
+        float | None, typer.Option(metavar="COUNT", help="Maximum messages per second.")
     ] = None,
     times: Times,
     log: FromLog,
     course: Course,
     spark: OnSpark,
 ) -> None:
-    """Publish rows of a table, or of a time in the log, again; dead letters where they died."""
+    """Republish rows of a table or a range of the log; dead letters go to their origin."""
     source = log.source_beside_sink()
     choices = (times.since, times.until, log.subscribe, log.subscribe_pattern)
     chosen = [option for option in choices if option]
     if table is not None and chosen:
-        raise ConfigError("--table", f"{chosen[0]!r} chooses in the log, not in a table")
+        raise ConfigError(
+            "--table", f"{chosen[0]!r} selects from the log and cannot be combined with it"
+        )
     own = out or course.checkpoint
     if own is None:
-        raise ConfigError("--out", "is missing; give it, or --checkpoint")
+        raise ConfigError("--out", "is required, or --checkpoint")
     source |= times.source()
     plan = plan_of(source, tables=Tables(out=own), course=course, spark=spark)
     from braidmq.spark.pipelines.replay.replay import Wish
@@ -204,7 +226,7 @@ def report(
     course: Course,
     spark: OnSpark,
 ) -> None:
-    """Say what is in the log: volume, sizes, dead letters, misfits, as tables and a page."""
+    """Report on the log as tables and a page: volume, sizes, dead letters, misfits."""
     source = log.source() | times.source()
     plan = plan_of(source, tables=tables, course=course, spark=spark)
     from braidmq.spark.pipelines.report.report import PAGE

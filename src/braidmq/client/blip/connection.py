@@ -58,7 +58,7 @@ class BlipConnection(Connection[Answer]):
         receiver: Receiver,
         on_lost: Callable[["BlipConnection"], None],
     ) -> None:
-        super().__init__(endpoint, options, on_lost, OWN_IDS_FROM)
+        super().__init__(endpoint, options, on_lost, last_number=OWN_IDS_FROM)
         self._receiver = receiver
         # A dead letter can exceed the largest message: its topic's name is longer.
         self._decoder = frames.FrameDecoder(frames.LENGTH_MAX + TOPIC_BYTES_MAX)
@@ -136,14 +136,14 @@ class BlipConnection(Connection[Answer]):
         elif kind == frames.NACK:
             self._refuse(correlation_id, Refusal(*messages.read_nack(payload)))
         elif kind == frames.ACK:
-            self._reply(correlation_id, messages.read_subscription_id(payload))
+            self._requests.reply(correlation_id, messages.read_subscription_id(payload))
         elif kind == frames.STATS:
-            self._reply(correlation_id, messages.read_stats(payload))
+            self._requests.reply(correlation_id, messages.read_stats(payload))
         else:
             raise MalformedFrameError(f"a broker does not send frames of type {kind:#04x}")
 
     def _refuse(self, correlation_id: int, refusal: Refusal) -> None:
-        if self._reply(correlation_id, refusal) or self._receiver.take_refusal(
+        if self._requests.reply(correlation_id, refusal) or self._receiver.take_refusal(
             correlation_id, refusal
         ):
             return

@@ -147,7 +147,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                 return
             connection = await self._link.ready()
         if message.subscription_id != self.subscription_id:
-            self._stale(delivery_id, "its subscription was replaced", confirmed=confirmed)
+            _report_stale(delivery_id, "its subscription was replaced", confirmed=confirmed)
             return
         connection.send(messages.encode_ack(delivery_id, self.subscription_id))
         if confirmed:
@@ -176,7 +176,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         if correlation_id in self._confirming:
             self._confirming[correlation_id] = refusal
         elif correlation_id < OWN_IDS_FROM:
-            self._stale(correlation_id, refusal.text, confirmed=False)
+            _report_stale(correlation_id, refusal.text, confirmed=False)
         elif correlation_id == self._probe_id:
             self._probe_refusal = refusal
         elif refusal.code == _NOT_FOUND and self._connection is not None:
@@ -223,10 +223,6 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                     raise
             else:
                 return
-
-    @property
-    def _is_pushed_to(self) -> bool:
-        return self._pushing and self._traits.credit
 
     async def _gather(self, count: int, deadline: float) -> None:
         """Ask for *count* messages, and wait for the first until *deadline*."""
@@ -287,12 +283,13 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout_at(max(deadline, clock() + FETCH_GRACE_S)), self._asking:
-                while self._connection is not None and not self._is_pushed_to:
+                while self._connection is not None:
                     before = len(self._inbox)
                     missing = min(count - before, POLLS_PER_FENCE_MAX)
-                    if missing > 0:
-                        await self._ask(self._connection, missing)
-                    if len(self._inbox) < before + missing or missing <= 0:
+                    if missing <= 0 or (self._pushing and self._traits.credit):
+                        return
+                    await self._ask(self._connection, missing)
+                    if len(self._inbox) < before + missing:
                         return
         except TimeoutError:
             return  # nothing is lost: late answers go to the inbox
@@ -348,15 +345,9 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         finally:
             refusal = self._confirming.pop(delivery_id)
         if refusal is not None:
-            self._stale(delivery_id, refusal.text, confirmed=True)
+            _report_stale(delivery_id, refusal.text, confirmed=True)
         elif not reached:
             raise connection.lost()
-
-    @staticmethod
-    def _stale(delivery_id: int, text: str, *, confirmed: bool) -> None:
-        if confirmed:
-            raise StaleDelivery(delivery_id, text)
-        log.warning("delivery %d cannot be acknowledged: %s", delivery_id, text)
 
     async def _leave(self, connection: BlipConnection) -> None:
         if self._keep or not self._traits.credit:  # UNSUBSCRIBE is an extension, as CREDIT is
@@ -373,3 +364,10 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                 "subscription %d stays until its lease ends: there is no connection",
                 self.subscription_id,
             )
+
+
+def _report_stale(delivery_id: int, text: str, *, confirmed: bool) -> None:
+    """Raise if the caller waits for the confirmation, else log."""
+    if confirmed:
+        raise StaleDelivery(delivery_id, text)
+    log.warning("delivery %d cannot be acknowledged: %s", delivery_id, text)

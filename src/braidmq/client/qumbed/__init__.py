@@ -1,7 +1,7 @@
-"""The client over the Qumbed strand: what is sealed at one end is opened at the other.
+"""The client over the Qumbed strand: messages are sealed at one end and opened at the other.
 
-It knows no other strand; what they share lies above it. It is imported when it is used: boxes
-and QUIC take libraries that programs on other strands need not load.
+It knows no other strand; what they share is in `client`. It is imported when it is first used:
+boxes and QUIC need libraries that programs on other strands should not have to load.
 
 `KeyPair` and `TrustList` are for users: pass them to `braidmq.connect` as `private_key` and
 `trust`.

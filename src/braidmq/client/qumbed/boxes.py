@@ -1,8 +1,9 @@
-"""Key pairs: seal a payload for somebody, open what somebody has sealed. No trust is in it.
+"""Key pairs: seal a payload for a recipient, open what a sender has sealed.
 
-A key file holds the private key as 64 hexadecimal digits and a line end, and is its owner's
-only: `braidmq keygen` writes one. Whom to believe is in trust.py. A box alone can be shown
-again, on another topic, and to the one who sealed it: envelope.py is against that.
+A key file holds the private key as 64 hexadecimal digits and a newline, and only its owner may
+read it: `braidmq keygen` writes one. A box says nothing about whether to trust its sender: see
+trust.py. It can also be replayed, on another topic or back to its own sender: envelope.py
+prevents that.
 """
 
 import secrets
@@ -25,21 +26,21 @@ from braidmq.wire.qumbed.boxes import (
 from braidmq.wire.qumbed.public_keys import fault
 
 BOXES_MAX: Final = 1_024
-"""Peers whose boxes are kept: some hundred kilobytes, and strangers cannot make it more."""
+"""Peers whose boxes are cached: some hundred kilobytes, which unknown senders cannot exceed."""
 
 KEY_FILE_BYTES_MAX: Final = 1_024
-"""More than a key and its line end; what is longer is some other file."""
+"""More than a key and its newline; a longer file is something else."""
 
 _FIELD_PRIME: Final = 2**255 - 19
 
 
 class KeyPair:
-    """A private key with its public one, and the boxes to and from others.
+    """A private key and its public key, and the boxes to and from others.
 
-    It is made of the private key's 32 raw bytes, which it shows only when asked by name.
+    It is made from the private key's 32 bytes, which only :meth:`reveal_private_key` returns.
 
     Raises:
-        KeyRefused: They are not 32, or nothing but zeros.
+        KeyRefused: They are not 32 bytes, or all zero.
     """
 
     __slots__ = ("_boxes", "_private_key")
@@ -61,7 +62,7 @@ class KeyPair:
         """Return the pair of a private key in hexadecimal digits.
 
         Raises:
-            KeyRefused: *text* is something else; it is not repeated.
+            KeyRefused: *text* is something else; the error does not repeat it.
         """
         try:
             private_key = parse_key(text)
@@ -74,7 +75,7 @@ class KeyPair:
         """Return the pair whose private key is in a file.
 
         Raises:
-            KeyRefused: It cannot be read, can be by others than its owner, or holds no key.
+            KeyRefused: It cannot be read, is readable by other users, or holds no key.
         """
         try:
             data = read_private(Path(path), bytes_max=KEY_FILE_BYTES_MAX)
@@ -87,21 +88,21 @@ class KeyPair:
 
     @property
     def public_key(self) -> bytes:
-        """What others seal for: 32 bytes."""
+        """The key that others seal for: 32 bytes."""
         return self._boxes.public_key
 
     @property
     def key_id(self) -> bytes:
-        """What the public key is recognised by: its first 8 bytes."""
+        """The first 8 bytes of the public key, which identify it."""
         return key_id(self._boxes.public_key)
 
     @property
     def held_boxes(self) -> int:
-        """How many peers' boxes are kept."""
+        """How many peers' boxes are cached."""
         return self._boxes.held_boxes
 
     def reveal_private_key(self) -> bytes:
-        """Return the private key, to be kept where nobody else can read it."""
+        """Return the private key; keep it where no one else can read it."""
         return self._private_key
 
     def seal(self, payload: bytes, recipient: bytes) -> bytes:
@@ -114,10 +115,10 @@ class KeyPair:
         return self._boxes.seal(payload, recipient, nonce=secrets.token_bytes(NONCE_BYTES))
 
     def open(self, sealed: bytes, sender: bytes) -> bytes:
-        """Return what the holder of the public key *sender* has sealed for this pair.
+        """Return what the holder of the public key *sender* sealed for this pair.
 
         Raises:
-            SenderRefused: The key is this pair's own, or no key.
+            SenderRefused: The key is this pair's own, or is not a valid key.
             NotOpened: The box is damaged, or was sealed by or for another key.
         """
         self.refuse_own(sender)
@@ -130,12 +131,13 @@ class KeyPair:
             raise NotOpened(str(error)) from None
 
     def refuse_own(self, sender: bytes) -> None:
-        """Let everybody's key pass but this pair's own.
+        """Refuse this pair's own public key as a sender.
 
-        What one has sealed for oneself would come back as news.
+        A box opens in both directions, so a relay could return a client's own message to it as
+        if it were new.
 
         Raises:
-            SenderRefused: It is.
+            SenderRefused: *sender* is this pair's own key.
         """
         if sender == self.public_key:
             raise SenderRefused(sender, "the key is the receiver's own", reflected=True)
@@ -144,18 +146,19 @@ class KeyPair:
         return f"KeyPair({self.key_id.hex()})"
 
     def __reduce__(self) -> str:
-        # What is pickled lies about in caches and on wires.
-        raise TypeError("a key pair is not to be pickled")
+        # A pickle would end up in caches and on the wire.
+        raise TypeError("a key pair cannot be pickled")
 
 
 def check_public_key(key: bytes) -> None:
-    """Let a public key pass that can be somebody's, and is written in the one way there is.
+    """Accept only a usable public key in canonical form.
 
-    The curve takes other spellings of a number for the same key. As a sender's, they would
-    pass by whatever knows that key: a list, a window, the receiver's check for its own.
+    The curve accepts several encodings of the same key. If they were allowed for a sender, it
+    could evade every check that compares bytes: a trust list, a replay window, the receiver's
+    check for its own key.
 
     Raises:
-        KeyRefused: It is not 32 bytes, of low order, or spelt otherwise.
+        KeyRefused: It is not 32 bytes, of low order, or not in canonical form.
     """
     if problem := fault(key):
         raise KeyRefused(f"the public key {problem}")
@@ -167,7 +170,7 @@ def parse_public_key(text: str) -> bytes:
     """Return the public key that *text* holds as hexadecimal digits.
 
     Raises:
-        KeyRefused: It holds something else.
+        KeyRefused: It is not a usable public key.
     """
     try:
         key = parse_key(text)
@@ -178,17 +181,17 @@ def parse_public_key(text: str) -> bytes:
 
 
 def read_private(path: Path, *, bytes_max: int) -> bytes:
-    """Return the content of a file that is its owner's only.
+    """Return the content of a file that only its owner may access.
 
     Raises:
         KeyRefused: It is not such a file, or holds more than *bytes_max*.
-        OSError: It is not there, or cannot be read.
+        OSError: It does not exist, or cannot be read.
     """
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         raise KeyRefused(f"{path}: is not a file")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise KeyRefused(f"{path}: is open to others than its owner; chmod 600 it")
+        raise KeyRefused(f"{path}: is accessible to other users; run chmod 600 on it")
     file = Disk(path.parent).open(path.name, write=False, create=False)
     data = read_all(file, bytes_max + 1, 0)
     file.close()

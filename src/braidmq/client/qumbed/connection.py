@@ -21,7 +21,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.client.connection import Connection, greeted
 from braidmq.client.errors import ConnectionFailed, InvalidArgument
 from braidmq.client.options import Options
-from braidmq.client.replies import Refusal, Replies
+from braidmq.client.replies import Refusal, Replies, Requests
 from braidmq.client.url import Endpoint
 from braidmq.transport import quic_client
 from braidmq.transport.certificates import CertificateFiles, load
@@ -66,6 +66,29 @@ class _Question(NamedTuple):
     """None: a fence, and the id is its number."""
     at: int = 0
     is_publish: bool = False
+
+
+class _Questions(Requests[Answer]):
+    """Requests in the order in which they were sent, which is that of their answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line: deque[_Question] = deque()
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def expect(self, request_id: int | str, replies: Replies[Answer], at: int) -> None:
+        """Add a request; only publishes have text as their ids."""
+        is_publish = isinstance(request_id, str)
+        self.line.append(_Question(str(request_id), replies, at, is_publish))
+
+    def drop(self) -> None:
+        """Tell all waiters that their answer will not come."""
+        line, self.line = self.line, deque()
+        for question in line:
+            if question.replies is not None:
+                question.replies.lose()
 
 
 class _Stream:
@@ -136,10 +159,10 @@ class QumbedConnection(Connection[Answer]):
         receiver: Receiver,
         on_lost: Callable[["QumbedConnection"], None],
     ) -> None:
-        super().__init__(endpoint, options, on_lost)
+        self._questions = _Questions()
+        super().__init__(endpoint, options, on_lost, requests=self._questions)
         self._receiver = receiver
         self._decoder = frames.FrameDecoder()
-        self._questions: deque[_Question] = deque()
         self._stream = _Stream(client, self)
         self.gateway_key = b""
         self.is_paused = False
@@ -226,7 +249,7 @@ class QumbedConnection(Connection[Answer]):
                 self._receiver.delivered()
 
     def _answer(self, answer: Answer) -> None:
-        question = self._questions[0] if self._questions else None
+        question = self._questions.line[0] if self._questions.line else None
         if isinstance(answer, Error) and (question is None or answer.id != question.id):
             log.warning("refused by the broker: %s %s", answer.code, answer.message)
             return
@@ -234,7 +257,7 @@ class QumbedConnection(Connection[Answer]):
             raise MalformedPayloadError("an answer without a request")
         if question.is_publish and isinstance(answer, Ack) and answer.message_id != question.id:
             raise MalformedPayloadError("an Ack for another message than the oldest")
-        self._questions.popleft()
+        self._questions.line.popleft()
         if question.replies is None:
             self._reach(int(question.id))
         else:
@@ -242,29 +265,15 @@ class QumbedConnection(Connection[Answer]):
 
     def _ping(self, number: int) -> bytes:
         name = str(number)
-        self._questions.append(_Question(name, None))
+        self._questions.line.append(_Question(name, None))
         return messages.discovery("", (), b"", "", frame_id=name)
-
-    def _expect(self, request_id: int | str, replies: Replies[Answer], at: int) -> None:
-        # Only publishes have ids of text: see `_answer`, which checks theirs.
-        is_publish = isinstance(request_id, str)
-        self._questions.append(_Question(str(request_id), replies, at, is_publish))
-
-    def _has_requests(self) -> bool:
-        return bool(self._questions)
-
-    def _drop_requests(self) -> None:
-        questions, self._questions = self._questions, deque()
-        for question in questions:
-            if question.replies is not None:
-                question.replies.lose()
 
     def _probe_after_s(self) -> float | None:
         return None  # QUIC's own pings are cheaper for the broker
 
     def _silent_s(self, now: float) -> float:
         silent_s = super()._silent_s(now)
-        if self._questions and self._questions[0].is_publish:
+        if self._questions.line and self._questions.line[0].is_publish:
             # A broker may make a publisher wait for room in a full queue for any length of
             # time. It is not dead meanwhile: it answers QUIC's pings.
             return min(silent_s, time.monotonic() - self._stream.wire.heard_at)

@@ -1,4 +1,4 @@
-"""Envelope v2: what a box does not say by itself, sealed in with the payload.
+"""Envelope v2: what a box does not protect by itself, sealed in with the payload.
 
 Inside the box:
 
@@ -9,21 +9,24 @@ Inside the box:
     | schema length | schema id | payload ...                         |
     +---------------+-----------+-------------------------------------+
 
-    sender          32 bytes, the public key of who sealed it
-    sequence        u64, higher with each message of that sender
+    sender          32 bytes, the public key that sealed it
+    sequence        u64, increases with each message of that sender
     timestamp       u64, milliseconds of Unix time by the sender's clock
-    lengths         u16, of the text behind them in UTF-8; all numbers are big-endian
+    lengths         u16, of the UTF-8 text that follows; all numbers are big-endian
 
-The first byte marks it: no JSON and no UTF-8 text begins with 0xc1. Whatever begins otherwise
-was sealed without an envelope, and is passed on as it is unless envelopes are required.
+The first byte marks it: neither JSON nor UTF-8 text begins with 0xc1. A payload that begins
+otherwise was sealed without an envelope, and is passed on as it is unless envelopes are
+required.
 
-Refused are: another topic or schema than the message came with, so that a relay cannot pass one
-thing for another; another sender than the one it came from, so that one's own messages do not
-come back as the recipient's (a box is the same in both directions); and replays.
+The receiver refuses a message that arrives with another topic or schema, so that a relay cannot
+pass one message off as another; one whose sender differs from the one it arrived with, so that
+a client's own messages do not return as the recipient's (a box is the same in both directions);
+and replays.
 
-Replays are found by a window for each sender and topic: of the last 1,024 numbers each is taken
-once, older ones never. Windows are in memory: after a restart of the receiver, what was taken
-before it can be shown once more; the timestamp tells. One program at a time sends with a key.
+A window for each sender and topic detects replays: of the last 1,024 sequence numbers each is
+accepted once, and older ones never. Windows are kept in memory only: after the receiver
+restarts, a message from before can be replayed once; its timestamp shows that. Only one program
+at a time may send with a key.
 """
 
 import struct
@@ -45,15 +48,15 @@ from braidmq.wire.qumbed.boxes import KEY_BYTES
 MARK: Final = 0xC1
 
 WINDOW: Final = 1_024
-"""How far behind a sender's highest number one may come and still be judged."""
+"""How far a number may be behind its sender's highest and still be judged."""
 
 WINDOWS_MAX: Final = 16_384
-"""Pairs of sender and topic that are followed: some megabytes. To forget one would let its
-replays pass, so further pairs are refused."""
+"""Windows that are kept, one for each pair of sender and topic: some megabytes. Dropping one
+would let its replays through, so further pairs are refused instead."""
 
 SEQUENCES_PER_MS: Final = 1_000
-"""A sender begins at its clock's time by this, faster than it can count: so that numbers go on
-rising when it starts again, without a file."""
+"""A sender starts at its clock's milliseconds times this, which is faster than it can count.
+Its numbers therefore keep increasing after a restart, without a file."""
 
 U16_MAX: Final = 2**16 - 1
 U64_MAX: Final = 2**64 - 1
@@ -68,22 +71,22 @@ _HEAD: Final = struct.Struct(
 )
 _LENGTH: Final = struct.Struct(">H")
 _SEEN_MASK: Final = (1 << WINDOW) - 1
-_TOO_SHORT: Final = "the envelope ends too early"
+_TOO_SHORT: Final = "the envelope is truncated"
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A message that was opened and taken."""
+    """A message that was opened and accepted."""
 
     payload: bytes = field(repr=False)
     sender: bytes
     sequence: int | None = None
-    """None without an envelope, and then nothing but the payload was sealed."""
+    """None without an envelope: then only the payload was sealed."""
     timestamp_ms: int | None = None
 
 
 class Envelope(NamedTuple):
-    """What lies in a box; its text is not yet compared with anything."""
+    """The content of a box; nothing in it has been checked yet."""
 
     sender: bytes
     sequence: int
@@ -93,7 +96,7 @@ class Envelope(NamedTuple):
     payload: bytes
 
     def __repr__(self) -> str:
-        return f"Envelope({self.sequence})"  # without the payload: it may be printed
+        return f"Envelope({self.sequence})"  # without the payload: this may be logged
 
 
 def write_envelope(envelope: Envelope) -> bytes:
@@ -111,10 +114,10 @@ def write_envelope(envelope: Envelope) -> bytes:
 
 
 def read_envelope(plaintext: bytes) -> Envelope | None:
-    """Return the envelope that came out of a box, or None when there is none in it.
+    """Return the envelope in a box's plaintext, or None if there is none.
 
     Raises:
-        MessageRefused: It has the mark and is no envelope.
+        MessageRefused: It has the mark and is malformed.
     """
     if not plaintext or plaintext[0] != MARK:
         return None
@@ -135,19 +138,19 @@ def _read_text(data: bytes, offset: int) -> tuple[bytes, int]:
 
 
 class ReplayWindow:
-    """Which numbers of one sender were taken."""
+    """Which sequence numbers of one sender were accepted."""
 
     __slots__ = ("_highest", "_seen")
 
     def __init__(self) -> None:
         self._highest = -1
-        self._seen = 0  # bit n: the highest less n was taken
+        self._seen = 0  # bit n: the highest minus n was accepted
 
     def take(self, sequence: int) -> bool:
-        """Take a number and say so; False for one that was taken, or is too old to tell."""
+        """Accept a number; return False if it was accepted before or is too old to tell."""
         behind = self._highest - sequence
         if behind < 0:
-            # A sender may leap as far as it likes; the shift must not follow it.
+            # A sender may skip any amount of numbers; the shift must stay bounded.
             self._seen = ((self._seen << min(-behind, WINDOW)) | 1) & _SEEN_MASK
             self._highest = sequence
             return True
@@ -158,7 +161,7 @@ class ReplayWindow:
 
 
 class Sealer:
-    """Seals payloads in envelopes, numbered in the order in which they are sealed."""
+    """Seals payloads in envelopes, with increasing sequence numbers."""
 
     def __init__(self, keys: KeyPair, *, now_ms: int) -> None:
         self._keys = keys
@@ -172,7 +175,7 @@ class Sealer:
 
         Raises:
             KeyRefused: Nothing can be sealed for that key.
-            InvalidArgument: Topic or schema id is too long, or no text.
+            InvalidArgument: The topic or schema id is too long, or not valid text.
         """
         assert 0 <= now_ms <= U64_MAX
         envelope = Envelope(
@@ -189,10 +192,10 @@ class Sealer:
 
 
 class Opener:
-    """Opens what comes, and takes it or not.
+    """Opens messages, and accepts or refuses them.
 
-    *trust* says whose messages are taken; None takes anybody's, and leaves it to the program
-    to look at the sender. With *required*, boxes without an envelope are refused.
+    *trust* says which senders to accept; None accepts all, and leaves it to the program to look
+    at the sender. With *required*, boxes without an envelope are refused.
     """
 
     def __init__(
@@ -204,10 +207,13 @@ class Opener:
         self._windows: dict[tuple[bytes, str], ReplayWindow] = {}
 
     def open(self, sealed: bytes, sender: bytes, *, topic: str, schema_id: str = "") -> Opened:
-        """Return the message that came from *sender* with this topic and schema id.
+        """Return the message that arrived from *sender* with this topic and schema id.
+
+        The order matters: a sender is remembered as trusted, and a number as seen, only after
+        the box was opened, since what a message claims about itself can be forged.
 
         Raises:
-            MessageRefused: It is not taken; the subclass says why.
+            MessageRefused: It is not accepted; the subclass says why.
         """
         self._keys.refuse_own(sender)
         if self._trust is not None:
@@ -230,15 +236,15 @@ class Opener:
         window = self._windows.get((sender, topic))
         if window is None:
             if len(self._windows) >= WINDOWS_MAX:
-                raise SenderRefused(sender, f"{WINDOWS_MAX} senders are followed, no more are")
+                raise SenderRefused(sender, f"the limit of {WINDOWS_MAX} senders is reached")
             window = self._windows[sender, topic] = ReplayWindow()
         return window
 
 
 def _check_target(envelope: Envelope, sender: bytes, topic: str, schema_id: str) -> None:
     if envelope.sender != sender:
-        raise SenderRefused(sender, "the message was sealed by another", reflected=True)
-    # Bytes are compared: what is no text equals nothing, and needs no decoding.
+        raise SenderRefused(sender, "the message was sealed by another key", reflected=True)
+    # Compare bytes: invalid UTF-8 then equals no topic, and need not be decoded.
     if envelope.topic != topic.encode("utf-8", "surrogatepass"):
         raise Retargeted("the message was sealed for another topic")
     if envelope.schema_id != schema_id.encode("utf-8", "surrogatepass"):
@@ -249,7 +255,7 @@ def _as_bytes(name: str, text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} holds lone surrogates") from None
+        raise InvalidArgument(f"{name} contains lone surrogates") from None
     if len(data) > U16_MAX:
         raise InvalidArgument(f"{name} has {len(data)} bytes, at most {U16_MAX}")
     return data

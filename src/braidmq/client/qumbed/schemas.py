@@ -1,8 +1,8 @@
-"""Schemas on the client's side: what a payload must be before it is sealed, and when opened.
+"""Schemas in the client: payloads are validated before sealing and after opening.
 
-A broker cannot look into sealed messages, so the two ends hold them against their schemas. The
-three that every broker knows are built in; others are given by the program. A schema that only
-the broker knows is left to the broker.
+A broker cannot look into sealed messages, so both ends validate them. The three schemas that
+every broker knows are built in; the program may add others. A schema that only the broker knows
+is left to the broker.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ from braidmq.client.errors import InvalidArgument
 from braidmq.client.options import Schema
 
 PROBLEM_CHARS_MAX: Final = 160
-"""A path can be as long as a payload's keys are."""
+"""Problems are cut to this length: a path can be as long as the keys of a payload."""
 
 
 class Schemas:
-    """The schemas that this client knows: the built-in ones, and *given* by their ids.
+    """The schemas that this client knows: the built-in ones, and those *given*, by id.
 
     Raises:
-        InvalidArgument: An id cannot be one, or is taken, or it is no JSON Schema that stands
-            by itself.
+        InvalidArgument: An id is invalid or in use, or a schema is not a self-contained JSON
+            Schema.
     """
 
     def __init__(self, given: Mapping[str, Schema] | None = None) -> None:
@@ -32,7 +32,7 @@ class Schemas:
         for schema_id, schema in (*BUILT_IN.items(), *(given or {}).items()):
             check_schema_id(schema_id)
             if not schema_id or schema_id in self._validators:
-                raise InvalidArgument(f"schema {schema_id!r} cannot be given: no such new id")
+                raise InvalidArgument(f"schema id {schema_id!r} is empty or already in use")
             try:
                 validator = jsonschema_rs.validator_for(dict(schema), offline=True)
             except jsonschema_rs.ValidationError as error:
@@ -44,9 +44,9 @@ class Schemas:
             self._validators[schema_id] = validator
 
     def problem(self, schema_id: str, payload: bytes) -> str:
-        """Say where *payload* breaks a schema, never repeating a value.
+        """Return where *payload* violates a schema, without repeating any value.
 
-        "" when it does not, or when the schema is not known here.
+        Returns "" if it does not, or if the schema is not known here.
         """
         validator = self._validators.get(schema_id)
         if validator is None:
@@ -60,17 +60,17 @@ class Schemas:
         except jsonschema_rs.ValidationError as error:
             return _where(error)
         except (ValueError, RecursionError):
-            # It is deeper than the validator goes, or has a number of thousands of digits.
+            # It is nested too deeply for the validator, or has a number of thousands of digits.
             return "the payload cannot be validated"
         return ""
 
 
 def check_schema_id(schema_id: str) -> None:
-    """Raise InvalidArgument unless *schema_id* can be a schema's, or is empty for none."""
+    """Raise InvalidArgument unless *schema_id* is a valid id, or empty for none."""
     try:
         size = len(schema_id.encode())
     except UnicodeEncodeError:
-        raise InvalidArgument("a schema id is a text without lone surrogates") from None
+        raise InvalidArgument("a schema id is text without lone surrogates") from None
     if size > SCHEMA_ID_BYTES_MAX:
         raise InvalidArgument(f"a schema id has at most {SCHEMA_ID_BYTES_MAX} bytes")
 

@@ -1,25 +1,25 @@
-"""Trust: from which public keys messages are taken, and on which topics.
+"""Trust: from which public keys messages are accepted, and on which topics.
 
-A box proves that its sender holds a private key, not that the key is anybody's we know. So a
-list says whom to believe:
+A box proves that its sender holds a private key, not that it is a key we know. A trust list
+decides which senders to trust:
 
-- pinned keys are believed on every topic;
-- with trust on first use, a topic's first sender is believed from then on, on that topic
-  (or the first few, as many as `senders_per_topic` says);
+- pinned keys are trusted on every topic;
+- with trust on first use, the first sender on a topic is trusted from then on, on that topic
+  (or the first few, as `senders_per_topic` says);
 - all others are refused.
 
-What was learned on first use is kept in a file, for its owner only:
+Senders trusted on first use are kept in a file that only its owner may access:
 
     {"version": 1,
      "topics": {"sensors/temp": ["07a37cbc..."]}}            topic: public keys in hex
 
 1. The whole new file is written beside the old one and synced.
 2. It takes the old one's place, and the directory is synced.
-3. The sender is believed. What cannot be kept is not believed either: after a restart
-   somebody else could be the first.
+3. The sender is trusted. One that cannot be written down is not trusted: after a restart,
+   another sender could be first.
 
-One program at a time keeps such a file. A message's topic is what the relay says, unless it is
-in an envelope (envelope.py). Nothing here opens boxes: see boxes.py.
+Only one program at a time may use such a file. A message's topic is what the relay says, unless
+it is in an envelope (envelope.py). Nothing here opens boxes: see boxes.py.
 """
 
 from collections.abc import Iterable
@@ -36,10 +36,10 @@ from braidmq.wal.files import replace_file
 VERSION: Final = 1
 
 LEARNED_MAX: Final = 10_000
-"""Senders learned on first use, over all topics: each new one rewrites the file."""
+"""Senders trusted on first use, over all topics: each new one rewrites the file."""
 
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""More than that many keys take on topics of an ordinary length."""
+"""More than that many keys need, on topics with names of ordinary length."""
 
 
 class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,14 +48,14 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrustList:
-    """Whose messages are taken.
+    """The senders whose messages are accepted.
 
-    Of *pinned* public keys always; with a file for *first_use*, of the first
-    *senders_per_topic* senders on a topic as well.
+    *pinned* public keys always; with a file for *first_use*, the first *senders_per_topic*
+    senders on a topic as well.
 
     Raises:
-        KeyRefused: A pinned key cannot be one, or the file cannot be used; it is left as it is.
-        InvalidArgument: No sender would be taken, whoever it is.
+        KeyRefused: A pinned key is invalid, or the file cannot be used; it is not changed.
+        InvalidArgument: The list would accept no sender at all.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TrustList:
         for key in self._pinned:
             check_public_key(key)
         if not self._pinned and first_use is None:
-            raise InvalidArgument("trust needs pinned keys, or a file for first use")
+            raise InvalidArgument("a trust list needs pinned keys or a first_use file")
         if senders_per_topic < 1:
             raise InvalidArgument("senders_per_topic must be at least 1")
         self._path = None if first_use is None else Path(first_use)
@@ -77,12 +77,12 @@ class TrustList:
         self._learned = {} if self._path is None else _load(self._path)
 
     def check(self, sender: bytes, topic: str) -> None:
-        """Refuse a sender that is certainly not believed; learn nothing.
+        """Refuse a sender that is certainly not trusted; remember nothing.
 
-        It needs no opened box, so that strangers cost little.
+        This comes before a box is opened, so that messages from unknown senders cost little.
 
         Raises:
-            SenderRefused: It is not on the list, and there is no first use for it.
+            SenderRefused: It is not on the list, and cannot be trusted on first use.
         """
         if sender in self._pinned:
             return
@@ -90,21 +90,21 @@ class TrustList:
             raise SenderRefused(sender, "it is not on the trust list")
         known = self._learned.get(topic, ())
         if sender not in known and len(known) >= self._senders_per_topic:
-            raise SenderRefused(sender, "others were first on this topic")
+            raise SenderRefused(sender, "other senders were first on this topic")
 
     def admit(self, sender: bytes, topic: str) -> None:
-        """Believe a sender whose box has been opened, for the first time or again.
+        """Trust a sender whose box has been opened, for the first time or again.
 
-        Never before: what a message claims of its sender, anybody can claim.
+        Never call this before: only the opened box proves that the sender is who it claims.
 
         Raises:
-            SenderRefused: It is not believed, or cannot be remembered.
+            SenderRefused: It is not trusted, or cannot be remembered.
         """
         self.check(sender, topic)
         if sender in self._pinned or sender in self._learned.get(topic, ()):
             return
         if sum(map(len, self._learned.values())) >= LEARNED_MAX:
-            raise SenderRefused(sender, f"{LEARNED_MAX} senders were learned, no more are")
+            raise SenderRefused(sender, f"the limit of {LEARNED_MAX} senders is reached")
         learned = {**self._learned, topic: (*self._learned.get(topic, ()), sender)}
         assert self._path is not None
         try:
@@ -115,7 +115,7 @@ class TrustList:
         self._learned = learned
 
     def learned(self, topic: str) -> tuple[bytes, ...]:
-        """Return the senders that were first on *topic*."""
+        """Return the senders that are trusted on *topic* from first use."""
         return self._learned.get(topic, ())
 
 
@@ -137,7 +137,7 @@ def _load(path: Path) -> dict[str, tuple[bytes, ...]]:
     except (ValueError, RecursionError) as error:
         raise KeyRefused(f"{path}: does not hold a trust list: {error}") from None
     if content.version != VERSION:
-        problem = f"has version {content.version}; this program knows {VERSION}"
+        problem = f"has version {content.version}; this program supports {VERSION}"
         raise KeyRefused(f"{path}: {problem}")
     try:
         return {

@@ -12,7 +12,7 @@ from typing import Final
 
 from braidmq.client.connection import Connection, dial
 from braidmq.client.options import Options
-from braidmq.client.replies import Refusal, Replies
+from braidmq.client.replies import Refusal
 from braidmq.client.url import Endpoint
 from braidmq.wire.errors import MalformedPayloadError
 from braidmq.wire.vibe import frames, messages
@@ -22,6 +22,9 @@ from braidmq.wire.vibe.session import AUTH_FAILED
 BODY_BYTES_MAX: Final = 16 * frames.BODY_MAX
 """The largest body that the client accepts: a broker may be configured to send more than the
 default."""
+
+ID_DIGITS_MAX: Final = 20
+"""Of the largest number that a request can have."""
 
 OFFERED_COMPRESSION: Final = "brotli,gzip"
 
@@ -135,20 +138,21 @@ class VibeConnection(Connection[Body]):
                 self._receiver.delivered()
 
     def _answer(self, body: Body) -> None:
+        # Requests and fences have numbers as ids, messages have not. The length is checked
+        # because Python refuses to convert thousands of digits.
+        is_number = body.id.isdecimal() and body.id.isascii() and len(body.id) <= ID_DIGITS_MAX
+        request_id = int(body.id) if is_number else body.id
         if body.type in _REPLIES:
-            if not self._reply(body.id, body) and body.type == messages.ERROR:
+            if not self._requests.reply(request_id, body) and body.type == messages.ERROR:
                 log.warning("refused by the broker: %s %s", body.error_code, body.error_message)
         elif body.type == messages.PONG:
-            if body.id.isdecimal() and body.id.isascii():
-                self._reach(int(body.id))
+            if isinstance(request_id, int):
+                self._reach(request_id)
         elif body.type == messages.DISCONNECT:
             self.ended_by_peer = True
             self.abort("the broker disconnected")
         else:
             raise MalformedPayloadError(f"a broker does not send messages of type {body.type}")
-
-    def _expect(self, request_id: int | str, replies: Replies[Body], at: int) -> None:
-        super()._expect(str(request_id), replies, at)  # ids are text on this strand
 
     def _ping(self, number: int) -> bytes:
         return self._frame(_body(messages.PING, str(number)))

@@ -1,4 +1,4 @@
-"""Rows of the index and bytes of the segment as the columns that Spark's Kafka source has.
+"""Index rows and segment bytes as Arrow columns, named like those of Spark's Kafka source.
 
 key            binary          the header `key`, else null
 value          binary          the payload
@@ -7,7 +7,7 @@ partition      int32           always 0
 offset         int64           the id
 timestamp      timestamp       when it was accepted: microseconds, UTC
 timestampType  int32           always 1, "log append time"
-headers        list<struct>    of key and value; null without any; only when asked for
+headers        list<struct>    of key and value; null if there are none; only on request
 qos            int32
 priority       string          low, normal, high, critical
 origin         string          blip, vibe, qumbed, http, spark
@@ -28,7 +28,7 @@ from braidmq.columnar.segments.layout import (
     HEADERS_AT,
     NOTHING,
     TOPIC_LENGTH_BYTES,
-    Places,
+    FileOffsets,
     gather_bytes,
     is_run,
 )
@@ -39,7 +39,7 @@ KEY_HEADER: Final = b"key"
 LOG_APPEND_TIME: Final = 1
 REPEATED_ROWS: Final = 65_536
 REPEATED_VALUES: Final = 16
-"""Columns of one value are kept for so many rows, and so many of them."""
+"""Constant columns are cached: up to this many rows, and this many different values."""
 
 TYPES: Final[dict[str, pa.DataType]] = {
     "key": pa.binary(),
@@ -55,11 +55,11 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "origin": pa.string(),
 }
 OF_HEADERS: Final = frozenset({"key", "headers"})
-"""Columns that are made of a message's headers."""
+"""Columns that need a message's headers."""
 
 
 def _words(named: dict[int, str]) -> pa.Array:
-    # A number that has no word yet is shown as the number.
+    # A number without a name, of a later version, is shown as the number.
     return pa.array([named.get(number, str(number)) for number in range(256)], pa.string())
 
 
@@ -88,10 +88,10 @@ def schema_of(names: Sequence[str]) -> pa.Schema:
 
 
 def column_names(columns: Sequence[str] | None, *, headers: bool) -> list[str]:
-    """Return the names of the columns that are wanted, all of them for None.
+    """Return the names of the wanted columns; None means all.
 
     Raises:
-        ConfigError: There is no such column, or it is named twice.
+        ConfigError: There is no such column, or one is named twice.
     """
     if columns is None:
         return [name for name in TYPES if headers or name != "headers"]
@@ -104,9 +104,9 @@ def column_names(columns: Sequence[str] | None, *, headers: bool) -> list[str]:
 
 
 class Columns:
-    """The columns of some rows of a segment, each made when it is asked for.
+    """The columns of some rows of a segment, each made on request.
 
-    The rows are in order, verified, and lie near enough to be gathered together.
+    The rows are in order, verified, and within a span that 32-bit offsets can address.
     """
 
     def __init__(self, segment: Segment, picked: Picked) -> None:
@@ -117,7 +117,7 @@ class Columns:
         self._buffer = segment.buffer if picked.copied is None else picked.copied
 
     def batch(self, names: Sequence[str]) -> pa.RecordBatch:
-        """Return the columns *names* as a batch; it has its rows even without any column.
+        """Return the columns *names* as a batch; without columns it still has its row count.
 
         Raises:
             DamagedLogError: Headers are not what the broker writes.
@@ -138,13 +138,13 @@ class Columns:
 
     def value(self) -> pa.Array:
         """Return the payloads."""
-        starts: Places = self._rows["payload_at"]
+        starts: FileOffsets = self._rows["payload_at"]
         if self._picked.moved is not None:
             starts = starts + self._picked.moved
         return gather_bytes(self._buffer, starts, starts + self._rows["payload_bytes"])
 
     def topic(self) -> pa.Array:
-        """Return the topics' names."""
+        """Return the topic names."""
         return _named(self._segment.name_array, self._rows["topic"])
 
     def _parsed(self) -> Headers:
@@ -168,9 +168,10 @@ class Columns:
         return self._headers
 
     def _have_no_headers(self) -> bool:
-        """Tell whether these rows, if they follow each other, surely have no headers.
+        """Tell whether these rows certainly have no headers, without reading any record.
 
-        It is so when all that there is between the first and the last byte is something else.
+        For a run of rows this is arithmetic: if heads, topics and payloads add up to all bytes
+        from the first record to the last, nothing is left for headers.
         """
         rows = self._rows
         if not is_run(self._picked.chosen):
@@ -200,7 +201,7 @@ class Columns:
         )
 
     def key(self) -> pa.Array:
-        """Return the headers `key`."""
+        """Return the values of the header `key`."""
         return self.named_header(KEY_HEADER)
 
     def partition(self) -> pa.Array:
@@ -217,19 +218,19 @@ class Columns:
         return pa.array(moments).view(TYPES["timestamp"])
 
     def timestamp_type(self) -> pa.Array:
-        """Return ones: the broker has set the timestamps."""
+        """Return ones: the broker set the timestamps."""
         return _repeated(pa.scalar(LOG_APPEND_TIME, pa.int32()), len(self._rows))
 
     def qos(self) -> pa.Array:
-        """Return what the messages were published with."""
+        """Return the quality of service that the messages were published with."""
         return pa.array(self._rows["qos"].astype(np.int32))
 
     def priority(self) -> pa.Array:
-        """Return the words for the priorities."""
+        """Return the names of the priorities."""
         return _named(PRIORITIES, self._rows["priority"], _repeated)
 
     def origin(self) -> pa.Array:
-        """Return the strands that the messages came on."""
+        """Return the names of the strands that the messages came by."""
         return _named(ORIGINS, self._rows["origin"], _repeated)
 
 
@@ -244,7 +245,7 @@ def _named(
 
 
 def _repeated(value: pa.Scalar, count: int) -> pa.Array:
-    """Return one of few values so many times; what was made for other rows is used again."""
+    """Return a value *count* times, as a slice of a cached array if that is long enough."""
     return _many(value).slice(0, count) if count <= REPEATED_ROWS else pa.repeat(value, count)
 
 

@@ -1,8 +1,8 @@
-"""Payloads as typed columns: unsealed first, then decoded; a bad row stays, with its reason.
+"""Payloads as typed columns: unsealed, then decoded; an invalid row stays, with the reason.
 
-Behind a batch's columns come the fields of the schema and `_error`, which is null when the row
-is fine. Else the fields are null and `value` is intact: as sealed as it was if it could not be
-opened, unsealed if it could and is not what its schema says.
+A batch gets the fields of the schema and `_error` as further columns. `_error` is null for a
+valid row. For any other the fields are null, and `value` is kept: sealed if it could not be
+opened, unsealed if it was opened but does not match its schema.
 """
 
 import json
@@ -33,33 +33,33 @@ PROBLEM_CHARS_MAX: Final = 160
 NOT_UTF8: Final = "the payload is not UTF-8"
 _NULL: Final = b"null"
 SHAPES_MAX: Final = 4
-"""So many shapes are looked for in a batch; what fits none of them is decoded one by one."""
+"""Shapes to try in a batch; rows that fit none of them are decoded one by one."""
 
 SHAPED_ROWS_MIN: Final = 256
-"""Fewer rows are not worth the arrays."""
+"""With fewer rows, arrays cost more than they save."""
 
 LONE_SURROGATES: Final = "a text holds lone surrogates"
 OUT_OF_RANGE: Final = "a number is out of range"
 
 
 class Source(Protocol):
-    """What decoding asks of the columns that a batch was made of."""
+    """What decoding needs of the columns that a batch was made from."""
 
     def value(self) -> pa.Array:
         """Return the payloads."""
 
     def topic(self) -> pa.Array:
-        """Return the topics' names."""
+        """Return the topic names."""
 
     def named_header(self, name: bytes) -> pa.Array:
         """Return the value of one header for each row, null where there is none; as binary."""
 
 
 class Decoding:
-    """What is done with payloads: *unsealing*, a *schema*, or both.
+    """How payloads are decoded: by *unsealing*, a *schema*, or both.
 
     Raises:
-        ConfigError: Neither, or a field has the name of a column.
+        ConfigError: Neither was given, or a field has the name of a column.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class Decoding:
 
     @property
     def unseals(self) -> bool:
-        """Whether payloads are unsealed, for which headers are needed."""
+        """Whether payloads are unsealed, which needs their headers."""
         return self._unsealing is not None
 
     def schema_behind(self, columns: pa.Schema) -> pa.Schema:
-        """Return the schema of batches whose own columns are *columns*."""
+        """Return the schema of decoded batches whose own columns are *columns*."""
         added = [pa.field(field.name, field.type) for field in self._fields]
         return pa.schema([*columns, *added, pa.field(ERROR_COLUMN, pa.string())])
 
     def decode(self, batch: pa.RecordBatch, columns: Source) -> pa.RecordBatch:
-        """Return *batch*, which was made of *columns*, with its payloads read."""
+        """Return *batch*, which was made from *columns*, with its payloads decoded."""
         names = batch.schema.names
         values = batch.column("value") if "value" in names else columns.value()
         opened = None if self._unsealing is None else self._unseal(columns, values)
@@ -103,7 +103,7 @@ class Decoding:
     def _unseal(
         self, columns: Source, values: pa.Array
     ) -> tuple[list[bytes], list[str | None]] | None:
-        """Return the payloads, opened, and what is wrong with them; None if none is sealed."""
+        """Return the opened payloads and their errors; None if none is sealed."""
         assert self._unsealing is not None
         senders = columns.named_header(SENDER_HEADER)
         if senders.null_count == len(senders):
@@ -124,9 +124,9 @@ class Decoding:
         return payloads, errors
 
     def decode_array(self, values: pa.Array) -> list[pa.Array]:
-        """Return the columns of the fields and the errors, of payloads that are not sealed.
+        """Return the columns of fields and errors for payloads that are not sealed.
 
-        Those of one shape are decoded together, the others one by one.
+        Payloads of one shape are decoded together, the others one by one.
         """
         if self._schema is None:
             return [pa.nulls(len(values), pa.string())]
@@ -135,7 +135,7 @@ class Decoding:
         for attempt in range(SHAPES_MAX):
             if len(left) < SHAPED_ROWS_MIN:
                 break
-            # Not always the first one: it may be the only one of its kind.
+            # Sample at different depths: the first payload may be the only one of its shape.
             shown = values[int(left[len(left) * attempt // SHAPES_MAX])].as_py()
             shape = Shape.of(shown, self._schema)
             if shape is not None:
@@ -151,7 +151,7 @@ class Decoding:
     def decode_listed(
         self, payloads: Sequence[bytes], errors: list[str | None]
     ) -> list[pa.Array]:
-        """Return the columns of the fields and the errors, of payloads one by one."""
+        """Return the columns of fields and errors, decoding payloads one by one."""
         arrays: list[pa.Array] = []
         if self._schema is not None:
             rows = decode_rows(self._schema, payloads, errors)
@@ -160,7 +160,7 @@ class Decoding:
 
 
 def _in_order(parts: Sequence[Fitting]) -> list[pa.Array]:
-    """Return the columns of all rows, which are in some part each."""
+    """Return the columns of all rows, in their original order; each row is in one part."""
     if len(parts) == 1:
         return parts[0].columns
     order = np.concatenate([part.rows for part in parts])
@@ -174,14 +174,14 @@ def _in_order(parts: Sequence[Fitting]) -> list[pa.Array]:
 def decode_rows(
     schema: TypedSchema, payloads: Sequence[bytes], errors: list[str | None]
 ) -> list[Any]:
-    """Return a row for each payload, None where there is an error, which is put into *errors*.
+    """Return a row for each payload, or None if it is invalid; the reason goes to *errors*.
 
-    A payload that has an error already is not looked at.
+    A payload that already has an error is not decoded.
     """
     decode = schema.decoder.decode
     nested = [(f"f{i}", field) for i, field in enumerate(schema.fields) if field.opens]
     if not nested and all(map(bytes.isascii, payloads)) and not any(errors):
-        # As a rule all of a batch are fine.
+        # The usual case: all payloads of a batch are valid.
         with suppress(ValueError, RecursionError):
             return list(map(decode, payloads))
     rows: list[Any] = []
@@ -193,7 +193,7 @@ def decode_rows(
                 if nested:
                     _check_nested(row, nested)
                 if not payload.isascii():
-                    payload.decode()  # the decoder does not look into what it skips
+                    payload.decode()  # the decoder does not check the texts that it skips
             except UnicodeDecodeError:
                 row, errors[number] = None, NOT_UTF8
             except (ValueError, RecursionError) as error:
@@ -218,9 +218,10 @@ def _is_of(field: Field, text: bytes) -> bool:
 def _second_look(
     schema: TypedSchema, payload: bytes, nested: list[tuple[str, Field]]
 ) -> tuple[Any, str]:
-    """Return the row of a payload that the decoder alone refuses, or None and why it is right.
+    """Return the row of a payload that only the decoder refuses, else None and the reason.
 
-    JSON Schema calls 1.0 an integer, and what no column shows may hold lone surrogates.
+    msgspec refuses two kinds of valid payload: JSON Schema calls 1.0 an integer, and texts that
+    no column shows may hold lone surrogates. A reason of "" leaves it to the decoder's text.
     """
     try:
         values = strict_json.read_value_exactly(payload)
@@ -245,7 +246,7 @@ def _second_look(
 
 
 def _finite_text(values: dict[str, Any]) -> str | None:
-    """Return the JSON of values; None if it has none for a number, which must not be null."""
+    """Return the JSON of values; None if a number is infinite, which JSON cannot express."""
     try:
         return _plain.encode(values)
     except ValueError:

@@ -1,10 +1,10 @@
-"""Headers of many messages at once: no loop per message, one per header that the longest has.
+"""Headers of many messages at once: the loop runs per header of one message, not per message.
 
     a block, as `braidmq.broker.headers` writes it
     repeated: u16 key length | key | u16 value length | value     little-endian, UTF-8
 
-The header whose key is empty holds a Vibe publisher's own id of the message; no publisher has
-sent it as a header, so it is not shown as one.
+The header with the empty key holds a Vibe publisher's own id of the message. The publisher did
+not send it as a header, so it is not shown as one.
 """
 
 from typing import Final
@@ -25,14 +25,14 @@ _LENGTH: Final = np.dtype([("length", "<u2")])
 
 
 class MalformedHeadersError(Exception):
-    """A block is not one; never seen in a record whose checksum is right."""
+    """A block is malformed; this cannot happen in a record that the broker wrote."""
 
 
 class Headers:
     """The headers of *count* messages, whose blocks are at starts..ends of a segment.
 
     Raises:
-        MalformedHeadersError: A block is not one.
+        MalformedHeadersError: A block is malformed.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class Headers:
         self._data: Bytes = np.frombuffer(buffer, np.uint8)
         found = self._parse(starts, ends)
         order = np.argsort(found[0], kind="stable")
-        # Of each header: its message, and where its key and value begin and end.
+        # Of each header: its message, and where its key and value start and end. The rounds of
+        # `_parse` are interleaved; a stable sort puts each message's headers back in order.
         self._rows, self._key_at, self._key_end, self._value_at, self._value_end = (
             column[order] for column in found
         )
@@ -52,6 +53,7 @@ class Headers:
         rows = np.nonzero(ends > starts)[0]
         at = starts[rows]
         rounds: list[list[Numbers]] = []
+        # Round n parses header n of every message that has one.
         while len(rows):
             key_at, key_end = self._text(at, ends[rows])
             value_at, value_end = self._text(key_end, ends[rows])
@@ -73,7 +75,7 @@ class Headers:
         return start, end
 
     def array(self) -> pa.Array:
-        """Return a list of key and value for each message, null for one without headers.
+        """Return a list of keys and values for each message, null if it has no headers.
 
         Raises:
             MalformedHeadersError: A key is not UTF-8.

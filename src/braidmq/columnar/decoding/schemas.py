@@ -4,11 +4,11 @@
     integer        int64       minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf
     number         double      the same
     boolean        bool
-    object, array  string      its JSON text; what is in it is not looked at
+    object, array  string      its JSON text; the content is not checked
 
-and of each, `["type", "null"]`. `required` and `additionalProperties: false` are kept. A schema
-that says more is refused: rows would pass for valid that the broker refuses. So is one whose
-names differ by case only, because readers of tables do not tell them apart.
+and of each, `["type", "null"]`. `required` and `additionalProperties: false` are enforced. A
+schema with any other keyword is refused: rows would count as valid that the broker refuses. So
+is one whose names differ by case only, because readers of tables do not distinguish them.
 """
 
 import math
@@ -52,10 +52,10 @@ _OPENS: Final = {"object": b"{", "array": b"["}
 
 
 class Field:
-    """One property: its name, its column, and how its values are judged.
+    """One property: its name, its column, and how its values are checked.
 
-    It is plain if only its *bounds* judge it, by the names that msgspec has for them, and all
-    of these are numbers that a double holds exactly.
+    `bounds` are under msgspec's names. The field is plain if it has only bounds, and a double
+    holds each of them exactly: such a field can also be checked as a whole column.
     """
 
     def __init__(self, name: str, schema: object, *, required: bool) -> None:
@@ -92,13 +92,13 @@ class Field:
             raise _refusal(f"{self.name!r}: {error}") from None
         self.bounds = {name: at for name, at in bounds.items() if at != _INT64.get(name)}
         self.is_plain = simple and all(map(_is_plain, self.bounds.items()))
-        if self.nullable and not self.opens:  # a text may be null as it is
+        if self.nullable and not self.opens:  # raw JSON text may be `null` in any case
             found = found | None
         return found if self.required else found | msgspec.UnsetType
 
 
 def _of_integers(given: dict[str, Any]) -> dict[str, Any]:
-    """Return bounds as integers have them, those of 64 bits among them: whole and inclusive."""
+    """Return the bounds as inclusive integers, including those of 64 bits."""
     if any(isinstance(bound, bool) for bound in given.values()):
         raise TypeError("a bound must be a number")
     least, most = [_INT64["ge"]], [_INT64["le"]]
@@ -136,7 +136,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _check_names(fields: list[Field]) -> None:
-    """Refuse names that Spark, among others, would take for one column."""
+    """Refuse names that Spark, among others, would treat as one column."""
     seen: dict[str, str] = {}
     for field in fields:
         other = seen.setdefault(field.name.lower(), field.name)
@@ -149,10 +149,10 @@ def _refusal(problem: str) -> ConfigError:
 
 
 class TypedSchema:
-    """A JSON Schema's fields, in order, with the decoder of its payloads.
+    """The fields of a JSON Schema, in order, with a decoder for its payloads.
 
     Raises:
-        ConfigError: It is not of a flat object.
+        ConfigError: It does not describe a flat object.
     """
 
     def __init__(self, schema_id: str, json_schema: dict[str, object]) -> None:
@@ -187,15 +187,15 @@ class TypedSchema:
         self.decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self.row)
 
     def __reduce__(self) -> tuple[type["TypedSchema"], tuple[str, dict[str, object]]]:
-        """Say how it is made again elsewhere: types that are made here cannot travel."""
+        """Pickle the schema, not the types made from it: those cannot be pickled."""
         return TypedSchema, (self.id, self._content)
 
     @classmethod
     def built_in(cls, schema_id: str) -> "TypedSchema":
-        """Return one of the schemas that every broker has.
+        """Return one of the built-in schemas.
 
         Raises:
-            ConfigError: There is none of that id.
+            ConfigError: There is no built-in schema of that id.
         """
         if schema_id not in BUILT_IN:
             raise _refusal(f"there is no schema {schema_id!r}: {', '.join(sorted(BUILT_IN))}")
@@ -206,7 +206,7 @@ class TypedSchema:
         """Return the schema in a file; its id is its `$id`, or the file's name without `.json`.
 
         Raises:
-            ConfigError: It cannot be read, or is not of a flat object.
+            ConfigError: It cannot be read, or does not describe a flat object.
         """
         try:
             content = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])

@@ -1,16 +1,18 @@
-"""Payloads that are written alike, decoded together: place after place, not row after row.
+"""Payloads of one shape, decoded together: column by column, not row by row.
 
 A device writes the same members in the same order, and only the values differ:
 
     {"celsius":21.50,"timestamp_ms":1700000000000,"sensor_id":"a/7"}
     -----------~~~~~----------------~~~~~~~~~~~~~--------------~~~--
-    - the texts of its shape        ~ the places, each of a number or a string
+    - the texts of its shape        ~ the slots, each of a number or a string
 
-One payload gives the shape. Where the quotes of another one are says where its texts must be,
-and arrays compare them; where all payloads have the same texts at the same bytes, as devices
-of one make often write them, nothing has to be looked for. A row that fits is decoded exactly
-as the decoder of the schema does it; whatever is not as plain as that, an escape or an exponent
-for example, does not fit and is left to the decoder, which alone finds that a payload is wrong.
+One payload gives the shape. The positions of another payload's quotes tell where its texts must
+be, and numpy compares them for all payloads at once. If all payloads have the same texts at the
+same offsets, as devices of one make often do, nothing has to be searched.
+
+This is a fast path, never a judge. A row that fits is decoded exactly as the schema's decoder
+would. Anything less plain, an escape or an exponent for example, does not fit and is left to
+the decoder, which alone decides that a payload is invalid.
 """
 
 import re
@@ -26,13 +28,13 @@ import pyarrow.compute as pc
 from braidmq.columnar.decoding.schemas import Field, TypedSchema
 from braidmq.columnar.segments.layout import Bytes, Flags, Numbers, gather_bytes
 
-PLACES_MAX: Final = 64
+SLOTS_MAX: Final = 64
 QUOTES_FACTOR_MAX: Final = 4
-"""Payloads that have so many times the quotes of a shape are not taken apart: each quote needs
-memory, and nobody but an enemy writes such ones."""
+"""Payloads with this many times the quotes of a shape are left to the decoder: each quote takes
+memory, and such payloads are more likely an attack than data."""
 
 NUMBER_CHARS_MAX: Final = 24
-"""Longer numbers do not fit: beyond this two decoders might not round alike."""
+"""Longer numbers do not fit: two decoders might round them differently."""
 
 _STRING: Final = "string"
 _TYPES: Final = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64()}
@@ -55,7 +57,7 @@ _LENGTHS: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]]] = {
 _QUOTE, _BACKSLASH = b'"\\'
 _MINUS, _POINT, _ZERO, _NINE = b"-.09"
 _TEXT_MIN: Final = 0x20
-"""Below are control characters; as signed bytes, those of other than ASCII too."""
+"""Below it are control characters, and, as signed bytes, all that are not ASCII."""
 
 _OPENING: Final = re.compile(rb" *\{")
 _NAME: Final = re.compile(rb' *"([^"\\]*)" *: *')
@@ -64,22 +66,22 @@ _COMMA: Final = re.compile(rb" *,")
 _CLOSING: Final = re.compile(rb" *\} *")
 
 
-class Place(NamedTuple):
-    """Where a value is: the number of its field, if it has one, and what must be there."""
+class Slot(NamedTuple):
+    """A value between two texts: the number of its field, if it has one, and its kind."""
 
     field: int | None
     kind: str
 
 
 class Fitting(NamedTuple):
-    """The rows that fit a shape, by their numbers, and the columns of all fields for them."""
+    """The numbers of the rows that fit a shape, and the columns of all fields for them."""
 
     rows: Numbers
     columns: list[pa.Array]
 
 
 class Payloads:
-    """A binary array as numpy sees it: its bytes, and where in them its rows are."""
+    """A binary array for numpy: its bytes, and where its rows start and end."""
 
     def __init__(self, values: pa.Array) -> None:
         _, offsets, buffer = values.buffers()
@@ -92,31 +94,31 @@ class Payloads:
         self.data: Bytes = np.frombuffer(self.buffer, np.uint8)
 
     def are_all(self, length: int) -> bool:
-        """Tell whether every row has so many bytes."""
+        """Tell whether every row has *length* bytes."""
         return bool(np.all(self.ends - self.starts == length))
 
     def _cut_out(self, start: int, end: int) -> bytes:
-        """Return these bytes of each row, one behind the other, when rows are equally long."""
+        """Return bytes start..end of each row, joined; all rows must be equally long."""
         count = len(self.starts)
-        # As plain bytes: numpy copies those in one go.
+        # As plain bytes, which numpy copies in one go.
         plain = f"V{end - start}"
         return np.ndarray(
             (count,), plain, self.data, start, (len(self.data) // count,)
         ).tobytes()
 
     def all_have(self, text: bytes, at: int) -> bool:
-        """Tell whether *text* stands there in every row, when rows are equally long."""
+        """Tell whether every row has *text* at offset *at*; all must be equally long."""
         return self._cut_out(at, at + len(text)) == text * len(self.starts)
 
     def pieces(self, start: int, end: int) -> pa.Array:
-        """Return these bytes of each row as a binary array, when rows are equally long."""
+        """Return bytes start..end of each row as a binary array; all must be equally long."""
         offsets = np.arange(len(self.starts) + 1, dtype=np.int32)
         offsets *= end - start
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self._cut_out(start, end))]
         return pa.Array.from_buffers(pa.binary(), len(self.starts), buffers)
 
     def rows_at(self, places: Numbers) -> Numbers:
-        """Return the rows that these bytes belong to."""
+        """Return the rows that the bytes at these offsets belong to."""
         found: Numbers = np.searchsorted(self.ends, places, side="right")
         return found
 
@@ -137,11 +139,11 @@ class Payloads:
         return found.take(places, mode="clip"), fits
 
     def have(self, text: bytes, places: Numbers) -> Flags:
-        """Return where *text* stands at these places, which may be outside of the bytes."""
+        """Tell for each offset, which may be out of range, whether *text* is there."""
         last = self.data.size - len(text)
         if last < 0:
             return np.zeros(len(places), np.bool_)
-        # A text at every byte, as plain bytes: numpy copies those where they are.
+        # An item at every byte, as plain bytes, of which only those at the offsets are copied.
         plain = np.ndarray((last + 1,), f"V{len(text)}", self.data, 0, (1,))
         found = plain[np.clip(places, 0, last)]
         if found.tobytes() == text * len(places):
@@ -152,16 +154,16 @@ class Payloads:
 
 
 class Shape:
-    """The texts around the values of a payload, and what stands between them.
+    """The texts around the values of a payload, and the slots between them.
 
-    *shown* is that payload, and *spans* say where in it the places start and end.
+    *shown* is that payload; *spans* are where its slots start and end.
     """
 
     def __init__(
-        self, shown: bytes, spans: Sequence[tuple[int, int]], places: Sequence[Place]
+        self, shown: bytes, spans: Sequence[tuple[int, int]], slots: Sequence[Slot]
     ) -> None:
-        assert len(spans) == len(places)
-        self._places = places
+        assert len(spans) == len(slots)
+        self._slots = slots
         self._spans = spans
         self._length = len(shown)
         bounds = [0, *chain.from_iterable(spans), len(shown)]
@@ -172,39 +174,39 @@ class Shape:
 
     @classmethod
     def of(cls, payload: bytes, schema: TypedSchema) -> "Shape | None":
-        """Return the shape of a payload; None if it is not plain, or not what *schema* says."""
+        """Return the shape of a payload; None if it is not plain or does not fit *schema*."""
         numbers = {field.name.encode(): i for i, field in enumerate(schema.fields)}
         spans: list[tuple[int, int]] = []
-        places: list[Place] = []
+        slots: list[Slot] = []
         seen: set[bytes] = set()
         found, at = _OPENING.match(payload), 0
-        while found is not None and len(places) < PLACES_MAX:
+        while found is not None and len(slots) < SLOTS_MAX:
             name = _NAME.match(payload, found.end())
             value = name and _VALUE.match(payload, name.end())
             if not name or not value or name[1] in seen:
                 return None
             seen.add(name[1])
-            place = _place(schema, numbers.get(name[1]), value)
-            if place is None:
+            slot = _slot(schema, numbers.get(name[1]), value)
+            if slot is None:
                 return None
-            inset = place.kind == _STRING  # the quotes belong to the texts
+            inset = slot.kind == _STRING  # quotes belong to the texts, not to the slot
             spans.append((value.start() + inset, value.end() - inset))
-            places.append(place)
+            slots.append(slot)
             at = value.end()
             found = _COMMA.match(payload, at)
-        if not places or not _CLOSING.fullmatch(payload, at):
+        if not slots or not _CLOSING.fullmatch(payload, at):
             return None
         if any(f.required and f.name.encode() not in seen for f in schema.fields):
             return None
-        return cls(payload, spans, places)
+        return cls(payload, spans, slots)
 
     def fitting(self, values: pa.Array, fields: Sequence[Field]) -> Fitting:
-        """Return the rows of *values*, binary and without nulls, that fit, decoded."""
+        """Return the rows of *values*, a binary array without nulls, that fit, decoded."""
         payloads = Payloads(values)
         even = self._is_in_all(payloads)
         starts, ends, fits = self._laid_evenly(payloads) if even else self._laid_on(payloads)
-        for place, start, end in zip(self._places, starts, ends, strict=True):
-            if place.kind != _STRING:
+        for slot, start, end in zip(self._slots, starts, ends, strict=True):
+            if slot.kind != _STRING:
                 fits &= _may_be_numbers(payloads.data, start, end)
         signed = payloads.data.view(np.int8)
         if signed.min(initial=_TEXT_MIN) < _TEXT_MIN:
@@ -224,7 +226,7 @@ class Shape:
         return self._decoded(rows, pieces, fields)
 
     def _is_in_all(self, payloads: Payloads) -> bool:
-        """Tell whether every row has the texts where the shown payload has them, no more."""
+        """Tell whether every row has the texts at the same offsets, and no other quotes."""
         if not payloads.are_all(self._length):
             return False
         if not all(map(payloads.all_have, self._texts, self._texts_at)):
@@ -233,13 +235,13 @@ class Shape:
         return int(np.count_nonzero(payloads.data == _QUOTE)) == quotes * len(payloads.starts)
 
     def _laid_evenly(self, payloads: Payloads) -> tuple[list[Numbers], list[Numbers], Flags]:
-        """Return the same as `_laid_on` for rows that all have the texts at the same bytes."""
+        """Return the same as `_laid_on`, if all rows have the texts at the same offsets."""
         starts = [payloads.starts + start for start, _ in self._spans]
         ends = [payloads.starts + end for _, end in self._spans]
         return starts, ends, np.ones(len(payloads.starts), np.bool_)
 
     def _laid_on(self, payloads: Payloads) -> tuple[list[Numbers], list[Numbers], Flags]:
-        """Return where each row's places start and end, and which rows have all the texts."""
+        """Return where each row's slots start and end, and which rows have all the texts."""
         counts = [text.count(b'"') for text in self._texts]
         quotes, fits = payloads.quotes(sum(counts))
         starts: list[Numbers] = []
@@ -262,18 +264,18 @@ class Shape:
     def _decoded(
         self, rows: Numbers, pieces: list[pa.Array], fields: Sequence[Field]
     ) -> Fitting:
-        """Return columns made of the *pieces* at the places of *rows*, without the odd ones."""
+        """Return columns of the *pieces* in the slots of *rows*, without rows that fail."""
         columns = [pa.nulls(len(rows), field.type) for field in fields]
         fine: list[pa.Array] = []
-        for place, piece in zip(self._places, pieces, strict=True):
+        for slot, piece in zip(self._slots, pieces, strict=True):
             column = piece.view(pa.string())
-            if place.kind != _STRING:
-                column = _numbers(column, place.kind)
+            if slot.kind != _STRING:
+                column = _numbers(column, slot.kind)
             if column.null_count:
                 fine.append(column.is_valid())
-            if place.field is not None:
-                columns[place.field] = column
-                fine += _judged(fields[place.field], column)
+            if slot.field is not None:
+                columns[slot.field] = column
+                fine += _judged(fields[slot.field], column)
         odd = np.zeros(len(rows), np.bool_)
         for flags in fine:
             odd |= ~flags.fill_null(pa.scalar(value=False)).to_numpy(zero_copy_only=False)
@@ -282,23 +284,23 @@ class Shape:
         return Fitting(rows, columns)
 
 
-def _place(schema: TypedSchema, number: int | None, value: re.Match[bytes]) -> Place | None:
+def _slot(schema: TypedSchema, number: int | None, value: re.Match[bytes]) -> Slot | None:
     kind = _STRING if value[1] is not None else "integer" if value[2] is None else "number"
     if number is None:
-        anything = Place(None, _STRING if kind == _STRING else "number")
+        anything = Slot(None, _STRING if kind == _STRING else "number")
         return None if schema.is_strict else anything
     field = schema.fields[number]
     fits = field.kind == kind or (field.kind == "number" and kind == "integer")
-    return Place(number, field.kind) if fits and field.is_plain else None
+    return Slot(number, field.kind) if fits and field.is_plain else None
 
 
 def _may_be_numbers(data: Bytes, starts: Numbers, ends: Numbers) -> Flags:
-    """Tell where a number may stand, as far as its length, first and last characters say."""
+    """Tell where a number may be, judged by length and first and last character."""
     negative = data.take(starts, mode="clip") == _MINUS
     first_at = starts + negative
     lengths = ends - first_at
     first = data.take(first_at, mode="clip")
-    # Neither 01 nor 0x1 nor -0, which is 0 for the decoder.
+    # Not 01 or 0x1, which are not JSON, and not -0, which the decoder reads as 0.
     alone = np.where(lengths == 1, ~negative, data.take(first_at + 1, mode="clip") == _POINT)
     found: Flags = (lengths >= 1) & (lengths <= NUMBER_CHARS_MAX)
     found &= _are_digits(first) & ((first != _ZERO) | alone)
@@ -312,8 +314,9 @@ def _are_digits(characters: Bytes) -> Flags:
 
 
 def _numbers(texts: pa.Array, kind: str) -> pa.Array:
-    """Return the numbers of texts that may be numbers so far, null where one is not plain."""
-    # Arrow reads 1.e5 too; of integers, only what JSON knows, as nothing begins with 0x here.
+    """Return the numbers of texts that passed `_may_be_numbers`; null if one is not plain."""
+    # Arrow also reads 1.e5, which is not JSON. Of integers it reads only what JSON allows:
+    # `_may_be_numbers` has excluded 0x.
     if kind == "integer" or not _have_letters(texts):
         with suppress(pa.ArrowInvalid):
             return texts.cast(_TYPES[kind])
@@ -326,7 +329,7 @@ def _have_letters(texts: pa.Array) -> bool:
 
 
 def _judged(field: Field, column: pa.Array) -> list[pa.Array]:
-    """Return for each bound which values keep it; null where there is none."""
+    """Return for each bound which values are within it; null where there is no value."""
     found = []
     for name, bound in field.bounds.items():
         if name in _LENGTHS:

@@ -1,21 +1,11 @@
 """Opening sealed payloads: NaCl boxes of Qumbed publishers, with or without an envelope.
 
-A payload is sealed when its message names its sender's public key and the payload is no JSON
-text. Inside the box there may be an envelope, version 2:
+A payload is sealed if its message names the sender's public key and the payload is not JSON.
+The box may hold an envelope, whose bytes `braidmq.wire.qumbed.envelopes` draws.
 
-    0      1        33         41             49              51
-    +------+--------+----------+--------------+---------------+-------+
-    | 0xc1 | sender | sequence | timestamp ms | topic length  | topic |
-    +------+--------+----------+--------------+---------------+-------+
-    | schema length | schema id | payload ...                         |
-    +---------------+-----------+-------------------------------------+
-
-    sender          32 bytes, the public key of who sealed it
-    lengths         u16, of the text behind them in UTF-8; all numbers are big-endian
-
-Refused are boxes of untrusted senders and of the reader's own key, and envelopes that name
-another sender, topic or schema than the message came with. Replays are not refused: a log that
-is read twice must give the same rows twice.
+Boxes of untrusted senders and of the reader's own key are refused, and so are envelopes that
+name another sender, topic or schema than their message. Replays are not refused: reading a log
+twice must give the same rows twice.
 """
 
 import base64
@@ -31,30 +21,30 @@ from braidmq.broker.schemas import SEALED_BYTES_MIN
 from braidmq.wal.disk import Disk
 from braidmq.wal.files import read_all
 from braidmq.wire.qumbed.boxes import BoxError, Boxes, UnusableKeyError, parse_key
-from braidmq.wire.qumbed.public_keys import PUBLIC_KEY_BYTES, fault
+from braidmq.wire.qumbed.envelopes import Envelope, TruncatedEnvelopeError, read_envelope
+from braidmq.wire.qumbed.public_keys import fault
 
 SENDER_HEADER: Final = b"senderPublicKey"
 SCHEMA_HEADER: Final = b"schemaId"
 
-ENVELOPE_MARK: Final = 0xC1
 BOXES_MAX: Final = 1_024
-"""Senders whose boxes are kept at hand."""
+"""Senders whose boxes are cached."""
 
 KEY_FILE_BYTES_MAX: Final = 1_024
-_ENVELOPE_HEAD_BYTES: Final = 49
-_SENDER_AT: Final = 1
 _FIELD_PRIME: Final = 2**255 - 19
 
 
 class NotUnsealedError(BraidError):
-    """A sealed payload is not opened; the text says why, and repeats nothing of it."""
+    """A sealed payload was not opened; the text says why, without any of its content."""
 
 
 class Unsealing:
-    """Opens what was sealed for a private key, by anybody or by *trusted* public keys only.
+    """Opens payloads that were sealed for a private key.
+
+    With *trusted*, only those of these senders' public keys are opened.
 
     Raises:
-        ConfigError: A key cannot be one.
+        ConfigError: A key is not valid.
     """
 
     def __init__(self, private_key: bytes, *, trusted: Iterable[bytes] | None = None) -> None:
@@ -71,20 +61,22 @@ class Unsealing:
     def from_file(
         cls, path: Path | str, *, trusted: Iterable[bytes] | None = None
     ) -> "Unsealing":
-        """Return one with the private key in a file, as `braidmq keygen` writes it.
+        """Return one for the private key in a file, as `braidmq keygen` writes it.
 
         Raises:
-            ConfigError: It cannot be read, is open to others, or holds no key.
+            ConfigError: The file cannot be read, is accessible to others, or holds no key.
         """
         return cls(_read_key(Path(path)), trusted=trusted)
 
     def open(
         self, payload: bytes, sender_text: bytes, *, topic: str, schema_id: bytes
     ) -> bytes:
-        """Return what is in a payload whose message has a sender; itself if it is not sealed.
+        """Return the content of a payload whose message names a sender.
+
+        A payload that is not sealed is returned as it is.
 
         Raises:
-            NotUnsealedError: It is sealed, and is not opened.
+            NotUnsealedError: It is sealed and could not be opened, or must not be.
         """
         if is_json(payload) or len(payload) < SEALED_BYTES_MIN:
             return payload
@@ -95,18 +87,19 @@ class Unsealing:
             raise NotUnsealedError("the sender is not trusted")
         try:
             plaintext = self._boxes.open(payload, sender)
-        except BoxError as error:
+            envelope = read_envelope(plaintext)
+        except (BoxError, TruncatedEnvelopeError) as error:
             raise NotUnsealedError(str(error)) from None
-        if not plaintext or plaintext[0] != ENVELOPE_MARK:
+        if envelope is None:
             return plaintext
-        return _payload_of(plaintext, sender, topic.encode(), schema_id)
+        return _payload_of(envelope, sender, topic.encode(), schema_id)
 
 
 def public_key_problem(key: bytes) -> str:
-    """Say why *key* cannot be a sender's public key, or nothing."""
+    """Say why *key* is not a valid public key of a sender, or ""."""
     problem = fault(key)
     if not problem and int.from_bytes(key, "little") >= _FIELD_PRIME:
-        return "is not in canonical form"  # a second spelling would pass by a list
+        return "is not in canonical form"  # a second encoding would evade a trust list
     return problem
 
 
@@ -120,25 +113,16 @@ def _sender_of(text: bytes) -> bytes:
     return sender
 
 
-def _payload_of(envelope: bytes, sender: bytes, topic: bytes, schema_id: bytes) -> bytes:
-    sealed_by = envelope[_SENDER_AT : _SENDER_AT + PUBLIC_KEY_BYTES]
-    sealed_topic, behind = _text(envelope, _ENVELOPE_HEAD_BYTES)
-    sealed_schema, behind = _text(envelope, behind)
-    if sealed_by != sender:
+def _payload_of(envelope: Envelope, sender: bytes, topic: bytes, schema_id: bytes) -> bytes:
+    # A box is the same in both directions, and a relay could pass one message off as another:
+    # the envelope is what ties a payload to its sender, topic and schema.
+    if envelope.sender != sender:
         raise NotUnsealedError("the message was sealed by another")
-    if sealed_topic != topic:
+    if envelope.topic != topic:
         raise NotUnsealedError("the message was sealed for another topic")
-    if sealed_schema != schema_id:
+    if envelope.schema_id != schema_id:
         raise NotUnsealedError("the message was sealed with another schema")
-    return envelope[behind:]
-
-
-def _text(envelope: bytes, at: int) -> tuple[bytes, int]:
-    start = at + 2
-    end = start + int.from_bytes(envelope[at:start], "big")
-    if len(envelope) < max(start, end):
-        raise NotUnsealedError("the envelope ends too early")
-    return envelope[start:end], end
+    return envelope.payload
 
 
 def _read_key(path: Path) -> bytes:

@@ -1,1 +1,1 @@
-"""The wire of the Arrow Flight endpoint: requests, failures, streams, stages."""
+"""The protocol of the Arrow Flight endpoint: requests, failures, streams, stages."""

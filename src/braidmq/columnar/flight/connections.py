@@ -1,6 +1,6 @@
-"""A connection to a Flight endpoint: made when it is needed, with typed errors.
+"""A connection to a Flight endpoint: opened on first use, with typed errors.
 
-It knows how to ask, not what: requests and answers are JSON messages of `columnar.requests`.
+It carries requests and answers, which are JSON messages of `columnar.flight.requests`.
 """
 
 import re
@@ -24,10 +24,10 @@ from braidmq.columnar.flight.failures import (
 from braidmq.columnar.flight.requests import BadRequestError, Message, decode, encode
 
 ANSWER_BYTES_MAX: Final = 256 * MIB
-"""One answer: a page of topics, the parts of a range, the mark at the end of a stream."""
+"""The longest answer: a page of topics, the parts of a range, the end mark of a stream."""
 
 KEEPALIVE_MS: Final = 310_000
-"""A silent connection is asked for a sign of life; servers bear it every five minutes."""
+"""How often an idle connection is pinged; gRPC servers allow it every five minutes."""
 
 KEEPALIVE_PATIENCE_MS: Final = 20_000
 
@@ -36,7 +36,7 @@ _OPTIONS: Final = [
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_PATIENCE_MS),
     ("grpc.http2.max_pings_without_data", 0),  # no limit: a commit may take its time
-    # An endpoint of its own is a connection of its own, not one that the process shares.
+    # Each endpoint gets its own connection; gRPC would share one within the process.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 _PASSING: Final = (
@@ -45,7 +45,7 @@ _PASSING: Final = (
     fl.FlightCancelledError,
     OSError,
 )
-"""What the library raises when it is the way that failed, and not the endpoint."""
+"""What the library raises if the connection failed rather than the endpoint."""
 
 _NOISE: Final = re.compile(r"\.? (?:Detail|gRPC client debug context): .*", re.DOTALL)
 _PREAMBLE: Final = re.compile(r"^Flight returned [a-z ]+ error, with message: ")
@@ -54,10 +54,10 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class Connection:
-    """What is needed to reach an endpoint, and the connection once it was; for any thread.
+    """The address and key of an endpoint, and the connection once it is open; for any thread.
 
     Raises:
-        ConfigError: The address or the key cannot be one.
+        ConfigError: The address or the key is not valid.
     """
 
     def __init__(self, address: str, api_key: str, roots: bytes | None) -> None:
@@ -91,10 +91,10 @@ class Connection:
         return fl.FlightCallOptions(headers=[(b"authorization", bearer)])
 
     def ask(self, action: str, request: Message, kind: type[AnyMessage]) -> AnyMessage:
-        """Return the one answer to a request.
+        """Return the only answer to a request.
 
         Raises:
-            BraidError: What the endpoint says instead.
+            BraidError: The endpoint's error.
         """
         answers = list(self.answers(action, request, kind))
         if len(answers) != 1:
@@ -107,7 +107,7 @@ class Connection:
         """Yield the answers to a request.
 
         Raises:
-            BraidError: What the endpoint says instead.
+            BraidError: The endpoint's error.
         """
         with self.told():
             asked = fl.Action(action, encode(request))
@@ -115,10 +115,10 @@ class Connection:
                 yield self.decoded(kind, result.body)
 
     def decoded(self, kind: type[AnyMessage], data: pa.Buffer) -> AnyMessage:
-        """Return an answer.
+        """Return an answer, decoded.
 
         Raises:
-            EndpointFailedError: It is none.
+            EndpointFailedError: It is not an answer of that kind.
         """
         try:
             return decode(kind, data.to_pybytes(), bytes_max=ANSWER_BYTES_MAX)
@@ -126,10 +126,10 @@ class Connection:
             raise EndpointFailedError(f"{self.address} answers what {error}") from None
 
     def get(self, request: Message) -> fl.FlightStreamReader:
-        """Return the stream that is asked for; use it inside of `told`.
+        """Return the requested stream; use it inside `told`.
 
         Raises:
-            BraidError: What the endpoint says instead.
+            BraidError: The endpoint's error.
         """
         with self.told():
             return self._connected().do_get(fl.Ticket(encode(request)), self._call())
@@ -137,10 +137,10 @@ class Connection:
     def put(
         self, request: Message, schema: pa.Schema
     ) -> tuple[fl.FlightStreamWriter, fl.FlightMetadataReader]:
-        """Return a stream to write to, and that of the answers; use them inside of `told`.
+        """Return a stream to write to, and the stream of answers; use them inside `told`.
 
         Raises:
-            BraidError: What the endpoint says instead.
+            BraidError: The endpoint's error.
         """
         descriptor = fl.FlightDescriptor.for_command(encode(request))
         with self.told():
@@ -151,7 +151,7 @@ class Connection:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Raise what the endpoint says as the exception that it is."""
+        """Turn a Flight error into the exception that the endpoint raised."""
         try:
             yield
         except (fl.FlightError, pa.ArrowException, OSError) as error:
@@ -180,6 +180,6 @@ def _check(address: str, api_key: str) -> None:
         problem = f"{address!r} is not grpc://host:port or grpc+tls://host:port"
         raise ConfigError("endpoint", problem)
     if not api_key:
-        raise ConfigError("api_key", "is missing: the endpoint lets nobody in without one")
+        raise ConfigError("api_key", "is missing: the endpoint requires an API key")
     if not (api_key.isascii() and api_key.isprintable()):
         raise ConfigError("api_key", "has characters that no API key has")

@@ -2,16 +2,16 @@
 
     {"error": "data_loss", "first_id": 17, "last_id": 40, "reason": "retention deleted them"}
 
-The client raises what was raised in the broker, or what the same read of a directory would
-raise. Errors that only an endpoint has are here:
+The client raises the exception that the broker raised, or that the same read of a directory
+would raise. Errors that only an endpoint can have are defined here:
 
     EndpointError
     |-- UnauthenticatedError   no API key, or an unknown one
-    |-- UnavailableError       it cannot be reached, is busy, or shuts down: try again
-    |   `-- BrokenStreamError  a stream ended before its end
+    |-- UnavailableError       it cannot be reached, is busy, or is shutting down: try again
+    |   `-- BrokenStreamError  a stream ended early
     `-- EndpointFailedError    the endpoint itself has failed
 
-and one that is a ConfigError: TooManyTopicsError, which is raised before anything is sent.
+TooManyTopicsError is a ConfigError, and is raised before anything is sent.
 """
 
 from collections.abc import Callable
@@ -36,23 +36,23 @@ from braidmq.columnar.loss import DataLossError, Loss
 INTERNAL: Final = "internal"
 
 TEXT_CHARS_MAX: Final = 200
-"""Of each text of an error: together they travel in headers, which must be short."""
+"""The longest text of an error: it travels in gRPC headers, which must be short."""
 
 
 class EndpointError(BraidError):
-    """The endpoint says no."""
+    """The base of the errors that only an endpoint can have."""
 
 
 class UnauthenticatedError(EndpointError):
-    """There is no API key, or nobody has it."""
+    """The API key is missing or unknown."""
 
 
 class UnavailableError(EndpointError):
-    """The endpoint cannot be reached or takes no calls now; the same call may succeed later."""
+    """The endpoint cannot be reached, or takes no calls now; a retry may succeed."""
 
 
 class BrokenStreamError(UnavailableError):
-    """A stream ended before its end."""
+    """A stream ended before its end mark."""
 
 
 class EndpointFailedError(EndpointError):
@@ -60,7 +60,7 @@ class EndpointFailedError(EndpointError):
 
 
 class TooManyTopicsError(ConfigError):
-    """The names of the wanted topics do not fit into a request; found out on this side."""
+    """The names of the wanted topics do not fit into a request; the client finds out itself."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key, "wants more topics than fit into a request; read all, and filter")
@@ -74,7 +74,7 @@ _TEXTS: Final[dict[str, type[BraidError]]] = {
     "log_full": LogFullError,
     INTERNAL: EndpointFailedError,
 }
-"""Errors that are their text."""
+"""Errors that consist of a text."""
 
 _FIELDS: Final[dict[str, tuple[type[BraidError], tuple[str, ...]]]] = {
     "config": (ConfigError, ("key", "problem")),
@@ -88,13 +88,13 @@ _FIELDS: Final[dict[str, tuple[type[BraidError], tuple[str, ...]]]] = {
     "refused_row": (RefusedRowError, ("row", "reason")),
     "unknown_stage": (UnknownStageError, ("stage",)),
 }
-"""Errors that are made of their fields."""
+"""Errors that are rebuilt from their fields."""
 
 _DATA_LOSS: Final = "data_loss"
 
 
 def encode_failure(error: BraidError) -> bytes:
-    """Return the JSON of an error; one that clients do not know is the endpoint's own."""
+    """Return the JSON of an error; one that clients do not know becomes `internal`."""
     said = {
         name: shortened(value) if isinstance(value, str) else value
         for name, value in _said(error).items()
@@ -103,7 +103,7 @@ def encode_failure(error: BraidError) -> bytes:
 
 
 def shortened(text: str) -> str:
-    """Return a text as an error carries it: not too long, and without lone surrogates."""
+    """Return a text that an error can carry: not too long, without lone surrogates."""
     plain = text.encode(errors="replace").decode()
     return plain if len(plain) <= TEXT_CHARS_MAX else plain[: TEXT_CHARS_MAX - 1] + "…"
 
@@ -121,7 +121,7 @@ def _said(error: BraidError) -> dict[str, Any]:
 
 
 def decode_failure(data: bytes, address: str) -> BraidError | None:
-    """Return the error that the endpoint at *address* has told, or None if that is none."""
+    """Return the error that the endpoint at *address* sent, or None if it sent none."""
     try:
         said = msgspec.json.decode(data, type=dict[str, str | int])
         kind = str(said.pop("error"))

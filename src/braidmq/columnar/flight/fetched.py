@@ -1,7 +1,8 @@
-"""Batches that come from an endpoint: whole or an error, decoded on this side.
+"""Batches that are fetched from an endpoint: complete or an error, decoded by the client.
 
-The endpoint ends a stream with an empty batch that says how many rows came before it, and what
-was passed over. A stream that ends without it, or with other numbers, has lost something.
+A connection that breaks can look like the end of a stream. So the endpoint ends each stream
+with an empty batch that carries the number of rows and the skipped ids; a stream that ends
+without this mark, or with another number, is broken.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -19,7 +20,7 @@ from braidmq.columnar.loss import Loss, warn
 
 
 def columns_to_fetch(wanted: Sequence[str], decoding: Decoding | None) -> list[str]:
-    """Return the columns that the endpoint must send: those, and what they are decoded from."""
+    """Return the columns to fetch: the wanted ones, and those that decoding needs."""
     needed: list[str] = []
     if decoding is not None:
         needed = ["value", "topic", "headers"] if decoding.unseals else ["value"]
@@ -27,7 +28,7 @@ def columns_to_fetch(wanted: Sequence[str], decoding: Decoding | None) -> list[s
 
 
 class FetchedColumns:
-    """What decoding asks of a batch that came with `columns_to_fetch`."""
+    """The columns of a fetched batch, as decoding needs them."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
@@ -37,7 +38,7 @@ class FetchedColumns:
         return self._batch.column("value")
 
     def topic(self) -> pa.Array:
-        """Return the topics' names."""
+        """Return the topic names."""
         return self._batch.column("topic")
 
     def named_header(self, name: bytes) -> pa.Array:
@@ -85,7 +86,7 @@ class FetchedBatches:
         return next(self._found)
 
     def close(self) -> None:
-        """Let go of a stream that is not read to its end."""
+        """Cancel a stream that is not read to its end."""
         self._found.close()
 
     def _read(self) -> Generator[pa.RecordBatch]:

@@ -1,9 +1,9 @@
-"""What the Flight endpoint is asked and what it answers: JSON, the same on both sides.
+"""Requests to the Flight endpoint and its answers: JSON, the same on both sides.
 
     a read        DoGet      ticket: `ReadRequest`; the last batch is empty, with `EndOfRead`
     a stage       DoPut      command: `StageRequest`; the last batch is empty, with
                              `EndOfStage`; the answer is a `Stage`, in the stream of metadata
-    all the rest  DoAction   body: the request of `ACTIONS`; answers in one or more results
+    anything else DoAction   body: the request of `ACTIONS`; answers in one or more results
 
 Nothing here connects, listens or reads a log.
 """
@@ -17,15 +17,15 @@ from braidmq.base.errors import BraidError
 from braidmq.base.limits import MIB
 
 REQUEST_BYTES_MAX: Final = 4 * MIB
-"""A ticket, a command or a body: room for some ten thousand topics' names."""
+"""A ticket, a command or a body: room for some ten thousand topic names."""
 
 ID_MAX: Final = 2**63 - 1
 BATCH_ROWS_MAX: Final = 65_536
 READ_BATCH_BYTES: Final = MIB
-"""Records that are sent in one batch, or a single one that is larger."""
+"""Bytes of records in one batch; a larger record is sent alone."""
 
 STAGE_BATCH_BYTES_MAX: Final = 64 * MIB
-"""A batch of a stage; the client cuts smaller ones, of `STAGE_BATCH_BYTES` each."""
+"""The largest batch of a stage; our client sends smaller ones, of `STAGE_BATCH_BYTES`."""
 
 STAGE_BATCH_BYTES: Final = 4 * MIB
 PAGE_TOPICS: Final = 1_000
@@ -34,14 +34,14 @@ PAGE_TOPICS: Final = 1_000
 assert STAGE_BATCH_BYTES < STAGE_BATCH_BYTES_MAX
 
 Whole = Annotated[int, msgspec.Meta(ge=-ID_MAX, le=ID_MAX)]
-"""A number that whoever reads the log judges, as he does for a directory."""
+"""Any number; the reader of the log checks its range, as it does for a directory."""
 
 Id = Annotated[int, msgspec.Meta(ge=0, le=ID_MAX)]
 StageId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class BadRequestError(BraidError):
-    """A request to the endpoint is not one."""
+    """A request to the endpoint is malformed."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -49,15 +49,15 @@ class BadRequestError(BraidError):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What all requests and answers share. A later version's answer may say more."""
+    """The base of all requests and answers; answers of a later version may have more fields."""
 
 
 class Request(Message, frozen=True, forbid_unknown_fields=True):
-    """What requests share: a field that is not known is an error, not left out in silence."""
+    """The base of all requests: an unknown field is an error, not silently ignored."""
 
 
 class ReadRequest(Request, frozen=True):
-    """Messages from `start` to before `end`; see `columnar.batches`. None: all there are."""
+    """Messages from `start` to before `end`; see `columnar.batches`. None means all."""
 
     start: Whole | None = None
     end: Whole | None = None
@@ -70,7 +70,7 @@ class ReadRequest(Request, frozen=True):
 
 
 class LostIds(Message, frozen=True):
-    """Ids that a read has passed over."""
+    """Ids that a read has skipped."""
 
     first_id: Id
     last_id: Id
@@ -78,18 +78,18 @@ class LostIds(Message, frozen=True):
 
 
 class EndOfRead(Message, frozen=True):
-    """The mark at the end of a read: so many rows came before it, and so much was lost."""
+    """The mark at the end of a read: the number of rows before it, and the lost ids."""
 
     rows: Id
     losses: list[LostIds] = []
 
 
 class OffsetsRequest(Request, frozen=True):
-    """Where the durable log begins and ends."""
+    """Where the durable log starts and ends."""
 
 
 class OffsetsAnswer(Message, frozen=True):
-    """The ids that the log has: from `earliest` to before `latest`."""
+    """The ids in the log: from `earliest` up to but not including `latest`."""
 
     earliest: Id
     latest: Id
@@ -108,21 +108,21 @@ class NumberAnswer(Message, frozen=True):
 
 
 class TopicsRequest(Request, frozen=True):
-    """The topics of a range, and perhaps others; those that the key may subscribe to."""
+    """The topics of a range, and perhaps others; only those that the key may subscribe to."""
 
     start: Whole = 0
     end: Whole = ID_MAX
 
 
 class TopicsAnswer(Message, frozen=True):
-    """Some of the topics, and the end of the range that was looked at."""
+    """A page of topics, and the end of the range that was examined."""
 
     topics: list[str]
     end: Id
 
 
 class TopicCountsRequest(Request, frozen=True):
-    """What each topic has in a range."""
+    """The messages and payload bytes of each topic in a range."""
 
     start: Whole | None = None
     end: Whole | None = None
@@ -130,7 +130,7 @@ class TopicCountsRequest(Request, frozen=True):
 
 
 class TopicCountsAnswer(Message, frozen=True):
-    """Messages and payload bytes of some of the topics."""
+    """A page of topics with their messages and payload bytes."""
 
     counts: dict[str, tuple[Id, Id]]
 
@@ -163,14 +163,14 @@ class AdvanceRequest(Request, frozen=True):
 
 
 class OpenCursorRequest(Request, frozen=True):
-    """A cursor of that name, made if it is not there; start None: at the end of the log."""
+    """Open a cursor, creating it at `start` if needed; None is the end of the log."""
 
     name: str
     start: Whole | None = None
 
 
 class CursorPlace(Message, frozen=True):
-    """Where a cursor began and is, and whether it was made just now."""
+    """The initial and current position of a cursor, and whether it was just created."""
 
     name: str
     initial: Id
@@ -179,24 +179,24 @@ class CursorPlace(Message, frozen=True):
 
 
 class MoveCursorRequest(Request, frozen=True):
-    """Everything before `offset` is done with."""
+    """Move a cursor: everything before `offset` is done."""
 
     name: str
     offset: Id
 
 
 class RemoveCursorRequest(Request, frozen=True):
-    """The cursor is not needed any more."""
+    """Remove a cursor."""
 
     name: str
 
 
 class CursorsRequest(Request, frozen=True):
-    """The cursors that the key may move; all of them for an admin's."""
+    """The cursors that the key may move; all of them if it is an admin's."""
 
 
 class CursorRow(Message, frozen=True):
-    """One cursor: whose it is, where it began and is, and how many ids it is behind."""
+    """One cursor: its principal, initial and current position, and its lag in ids."""
 
     name: str
     principal: str
@@ -212,7 +212,7 @@ class CursorsAnswer(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """It is done, and there is nothing to say about it."""
+    """The answer to a request that has no result."""
 
 
 class StageRequest(Request, frozen=True):
@@ -222,20 +222,20 @@ class StageRequest(Request, frozen=True):
 
 
 class EndOfStage(Message, frozen=True):
-    """The mark at the end of a stage: so many rows came before it."""
+    """The mark at the end of a stage: the number of rows before it."""
 
     rows: Id
 
 
 class Stage(Message, frozen=True):
-    """Rows that the broker keeps, durably, until they are committed or dropped."""
+    """Rows that the broker stores durably until they are committed or dropped."""
 
     id: StageId
     rows: Id
 
 
 class SinkKey(Request, frozen=True):
-    """What a batch is known by: a repeat of it changes nothing."""
+    """The identity of a batch: committing it again changes nothing."""
 
     query: str
     sink: str
@@ -243,21 +243,21 @@ class SinkKey(Request, frozen=True):
 
 
 class CommitRequest(Request, frozen=True):
-    """Exactly these stages are the batch, and become messages."""
+    """Commit exactly these stages as the batch: their rows become messages."""
 
     key: SinkKey
     stages: list[StageId]
 
 
 class SinkCommit(Message, frozen=True):
-    """How many messages the batch has, and whether it was there already."""
+    """The number of messages of the batch, and whether it was committed before."""
 
     messages: Id
     repeated: bool
 
 
 class AbortRequest(Request, frozen=True):
-    """These stages are not wanted."""
+    """Drop these stages."""
 
     stages: list[StageId]
 
@@ -276,7 +276,7 @@ ACTIONS: Final[dict[str, type[Request]]] = {
     "commit": CommitRequest,
     "abort": AbortRequest,
 }
-"""The actions by their names, each with what its body holds."""
+"""The actions by name, each with the request in its body."""
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
@@ -296,10 +296,10 @@ def encode(message: Message) -> bytes:
 def decode(
     kind: type[AnyMessage], data: bytes | memoryview, *, bytes_max: int = REQUEST_BYTES_MAX
 ) -> AnyMessage:
-    """Return what *data* says; no bytes at all stand for a request without fields.
+    """Return the message in *data*; no bytes at all are a request without fields.
 
     Raises:
-        BadRequestError: It is too long, no JSON, or not of that kind.
+        BadRequestError: It is too long, not JSON, or not of that kind.
     """
     if len(data) > bytes_max:
         raise BadRequestError(f"{len(data)} bytes are too long, the limit is {bytes_max}")

@@ -1,7 +1,7 @@
-"""Sending a stage: rows for a later commit, in small batches, with a mark at their end.
+"""Sending a stage: rows for a later commit, in small batches, with an end mark.
 
-A connection that breaks looks to a server like one that is done with sending, so that only the
-mark says that the rows are all there.
+To the server, a connection that breaks looks like one that has finished sending. Only the mark
+tells that all rows have arrived.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,12 +27,13 @@ def send_stage(
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
 ) -> Stage:
-    """Send rows and return the stage that the broker keeps of them.
+    """Send rows and return the stage that the broker stores.
 
-    It connects with the first batch: who waits for rows keeps nobody else from sending.
+    The stream is opened once the first batch is there: the endpoint takes a limited number of
+    streams, and one that waits for its rows must not block others.
 
     Raises:
-        BraidError: What the endpoint says instead.
+        BraidError: The endpoint's error.
     """
     rows = iter(batches)
     first = next(rows, None)
@@ -65,7 +66,7 @@ def _with_first(
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in pieces of about `STAGE_BATCH_BYTES`, each of at least one row."""
+    """Yield a batch in slices of about `STAGE_BATCH_BYTES`, each of at least one row."""
     if batch.nbytes <= STAGE_BATCH_BYTES or len(batch) <= 1:
         yield batch
         return
@@ -93,7 +94,7 @@ def _write(
             else:
                 writer.write_with_metadata(batch, mark)
         except (fl.FlightError, pa.ArrowException, OSError):
-            writer.close()  # raises why the endpoint listens no longer
+            writer.close()  # raises the endpoint's reason, which says more than this error
             raise
 
 

@@ -1,6 +1,7 @@
-"""Checksums of bytes that are mapped: of whole blocks, or of single records.
+"""Checksums of mapped bytes: of whole blocks, or of single records.
 
-Both prove the same. A block is quicker by the byte, a record when few of a block are wanted.
+Either one proves that bytes are intact. Verifying blocks is faster per byte; verifying records
+is faster if only a few of a block are wanted.
 """
 
 from typing import Final
@@ -14,7 +15,7 @@ from braidmq.columnar.segments.layout import Bytes, Flags, Numbers
 from braidmq.wal.tables import SEGMENT_BLOCK_BYTES
 
 RECORD_COST_BYTES: Final = 600
-"""To verify a record by itself takes as long as so many bytes of a block, and its own twice."""
+"""Measured: a record by itself costs this many bytes of a block, plus twice its own size."""
 
 
 def checksum(data: Bytes | pa.Buffer) -> int:
@@ -23,18 +24,18 @@ def checksum(data: Bytes | pa.Buffer) -> int:
 
 
 def records_are_intact(buffer: pa.Buffer, ids: Numbers, starts: Numbers, ends: Numbers) -> bool:
-    """Tell whether the records with these ids lie at starts..ends of *buffer*, unharmed."""
+    """Tell whether the records with these ids are intact at starts..ends of *buffer*."""
     return None not in copies(buffer, ids, starts, ends)
 
 
 def blocks_are_cheaper(blocks: int, records: int, record_bytes: int) -> bool:
-    """Tell whether to verify so many blocks is less work than so many records in them."""
+    """Tell whether verifying the blocks costs less than verifying the records in them."""
     alone = 2 * record_bytes + RECORD_COST_BYTES * records
     return blocks * SEGMENT_BLOCK_BYTES <= alone
 
 
 class Blocks:
-    """The blocks of a sealed segment, each verified once."""
+    """The blocks of a sealed segment, each verified at most once."""
 
     def __init__(self, data: Bytes, sums: list[int]) -> None:
         self._data = data
@@ -42,10 +43,11 @@ class Blocks:
         self.verified: Flags = np.zeros(len(sums), np.bool_)
 
     def unverified(self, starts: Numbers, ends: Numbers) -> Numbers:
-        """Return the numbers of the blocks below starts..ends that are still to be verified."""
+        """Return the numbers of the blocks under starts..ends that were not yet verified."""
         first = starts // SEGMENT_BLOCK_BYTES
         behind = -(-ends // SEGMENT_BLOCK_BYTES)
-        # One more where a piece begins, one less behind its end: above zero is covered.
+        # A sweep without a loop: +1 where a range starts, -1 behind its end; a block is covered
+        # where the running sum is above zero.
         size = len(self._sums) + 1
         depth = np.bincount(first, minlength=size) - np.bincount(
             np.maximum(behind, first), minlength=size
@@ -54,7 +56,7 @@ class Blocks:
         return wanted
 
     def are_intact(self, numbers: Numbers) -> bool:
-        """Verify blocks; return whether all of them are what was written."""
+        """Verify blocks; return whether all of them are intact."""
         for number in numbers.tolist():
             start = number * SEGMENT_BLOCK_BYTES
             block = self._data[start : start + SEGMENT_BLOCK_BYTES]

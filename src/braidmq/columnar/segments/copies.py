@@ -1,4 +1,4 @@
-"""Few records of many, copied beside each other: verified together, and used from the cache.
+"""A few records of many, copied side by side: verified together, then used from the cache.
 
     in the segment               in the copy, when its checksum is taken
     0    8        12    16       0     4       12      16
@@ -6,14 +6,17 @@
     | id | length | crc | body | | end | zeros | begin | body |
     +----+--------+-----+------+ +-----+-------+-------+------+
 
-    end     what the record before must have left, its crc (0 for the first), with all bits
-            turned round
-    begin   CRC-32C of the id, with all bits turned round, xor length
+    end     the inverted crc of the record before (of 0 for the first)
+    begin   the inverted CRC-32C of the id, xor the length
 
-A CRC-32C is a state that bytes are mixed into, and four bytes that are as the state is make it
-zero; zeros leave it so. From there the four bytes before a body lead to the state behind the
-record's id and length. So the copy has the checksum of its last record if each of them has its
-own. One that has not leaves another state, and no intact record behind it leads back.
+Calling the CRC function once per record would be a loop in Python. Instead the 16 bytes of each
+record's header are overwritten so that one call over the whole copy verifies all records:
+
+A CRC-32C is a 32-bit state into which bytes are mixed. Feeding it four bytes equal to the state
+makes it zero, and zeros keep it zero. From there, the four bytes of `begin` lead to the state
+that the record's id and length would have left, and the body follows. So if each record has its
+own checksum, the copy has the checksum of the last one. A record that has not leaves another
+state, and no intact record behind it leads back, since mixing is reversible.
 """
 
 from collections.abc import Iterator
@@ -33,14 +36,14 @@ from braidmq.columnar.segments.layout import (
     Rows,
     gather_bytes,
     gather_structs,
-    near_pieces,
+    near_groups,
     scatter_structs,
 )
 from braidmq.wal.format import RECORD_HEADER_BYTES
 
 GROUP_RECORDS: Final = 65_536
 GROUP_BYTES: Final = 4 * MIB
-"""Records are copied together up to here: many, and yet in the cache."""
+"""Bounds of one copy: many records, and yet few enough to stay in the CPU's cache."""
 
 _ID_BYTES: Final = 8
 _LOW_BITS: Final = 16
@@ -53,9 +56,9 @@ assert _BRIDGE.itemsize == RECORD_HEADER_BYTES
 
 
 class Copy:
-    """Records that lie at starts..ends of *buffer*, in order, each with a body.
+    """A copy of the records at starts..ends of *buffer*, in order, each with a body.
 
-    `moved` says how far it is from a body there to the same body in `buffer`.
+    `moved` is the distance from each body in the segment to the same body in the copy.
     """
 
     def __init__(self, buffer: pa.Buffer, starts: Numbers, ends: Numbers) -> None:
@@ -66,11 +69,11 @@ class Copy:
         self.moved: Numbers = self._starts - starts
 
     def message_heads(self) -> Rows:
-        """Return the heads of records that are long enough for a message; ids are not right."""
+        """Return the heads of the records as messages; `settle` has overwritten their ids."""
         return gather_structs(self.buffer, self._starts, MESSAGE_HEAD)
 
     def settle(self, ids: Numbers) -> bool:
-        """Tell, once, whether they are the records with these ids, and have their checksums."""
+        """Tell whether the records of *ids* are intact; call it once: it is destructive."""
         sums = self._heads["crc"]
         if not np.array_equal(self._heads["id"], ids):
             return False
@@ -83,7 +86,7 @@ class Copy:
 
 
 def _sums_of(ids: Numbers) -> Sums:
-    """Return the CRC-32C of each id as a record has it; they are in order and not far apart."""
+    """Return the CRC-32C of each id; the ids are in order and not far apart."""
     high = ids >> _LOW_BITS
     first, last = int(high[0]), int(high[-1])
     of_high = np.array(
@@ -99,7 +102,10 @@ def _sum_of(number: int) -> int:
 
 @cache
 def _changes_by_low_bits() -> Sums:
-    """Return how the checksum of a number changes with its lowest bits: each by itself."""
+    """Return how the lowest bits change a number's checksum.
+
+    CRC is linear: each bit contributes by itself, and the contributions are xored.
+    """
     changes = np.zeros(1, np.uint32)
     for bit in range(_LOW_BITS):
         change = np.uint32(_sum_of(1 << bit) ^ _sum_of(0))
@@ -110,9 +116,9 @@ def _changes_by_low_bits() -> Sums:
 def copies(
     buffer: pa.Buffer, ids: Numbers, starts: Numbers, ends: Numbers
 ) -> Iterator[tuple[slice, Copy] | None]:
-    """Yield the records with these ids, which lie at starts..ends, in groups, verified.
+    """Yield verified copies of the records with these ids at starts..ends, in groups.
 
-    None is yielded instead of a group with a record that is damaged, elsewhere or another.
+    None stands for a group in which a record is damaged or not the one with its id.
     """
     if (
         np.any(ends - starts <= RECORD_HEADER_BYTES)
@@ -121,6 +127,6 @@ def copies(
     ):
         yield None
         return
-    for group in near_pieces(starts, ends, rows=GROUP_RECORDS, record_bytes=GROUP_BYTES):
+    for group in near_groups(starts, ends, rows=GROUP_RECORDS, record_bytes=GROUP_BYTES):
         copy = Copy(buffer, starts[group], ends[group])
         yield (group, copy) if copy.settle(ids[group]) else None

@@ -1,11 +1,11 @@
 """Sealed segments that an open log keeps mapped from one read of few topics to the next.
 
-Most of such a read is to map files, to have their pages found and to decode their tables. A
-sealed segment does not change, so all of that is good for the next read as well, and where the
-records of few topics are, for one that asks for the same ones. Of the segment that grows the
-topics of its rows are kept, each of which was compared with its record: they say which of them
-are wanted. What is not kept is trust in files: every read verifies for itself the records that
-it uses.
+Such a read spends most of its time mapping files, faulting in pages and decoding tables. A
+sealed segment never changes, so the next read can reuse all of that, and, if it asks for the
+same topics, the positions of their records as well. Of the active segment, the topic of each
+verified row is kept: it tells which rows are wanted.
+
+Trust is not kept: bytes can rot between two reads, so every read verifies the records it uses.
 """
 
 from collections.abc import Collection
@@ -16,23 +16,23 @@ from braidmq.base.limits import MIB
 from braidmq.columnar.segments.segments import KnownTopics, Segment
 
 HELD_SEGMENTS_MAX: Final = 64
-"""Each has two files open."""
+"""Each keeps two files mapped."""
 
 HELD_BYTES_MAX: Final = 8192 * MIB
-"""Pages of files, which the system takes back when it needs memory, and counts until then."""
+"""Mapped pages: the kernel reclaims them under pressure, but until then they count as ours."""
 
 
 class _Held(NamedTuple):
     segment: Segment
     read: int
-    """The read that it was used by."""
+    """The number of the last read that used it."""
 
 
 class HeldSegments:
-    """Segments of one log that nobody reads at the moment; for any thread.
+    """Mapped segments of one log that no read is using at the moment; for any thread.
 
-    Their files have at most *bytes_max* together. `growing` is what is known of the segment
-    that is not sealed.
+    Their files have at most *bytes_max* in total. `growing` holds the verified topics of the
+    active segment. A read takes a segment out and gives it back, so no two reads share one.
     """
 
     def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
@@ -43,7 +43,7 @@ class HeldSegments:
         self.growing: KnownTopics | None = None
 
     def begin_read(self, first_ids: Collection[int]) -> None:
-        """Let go of segments that are not listed any more, so that their files can be freed."""
+        """Drop segments that retention has deleted, so that their disk space can be freed."""
         with self._lock:
             self._read += 1
             self._held = {
@@ -51,7 +51,7 @@ class HeldSegments:
             }
 
     def take(self, first_id: int, last_id: int) -> Segment | None:
-        """Return a segment for one read, if it is held and its files are still the same."""
+        """Return a segment for one read, if it is held and its files are unchanged."""
         with self._lock:
             held = self._held.pop(first_id, None)
         if held is None or held.segment.last_id != last_id or not held.segment.is_current():
@@ -59,7 +59,7 @@ class HeldSegments:
         return held.segment
 
     def give(self, segment: Segment) -> None:
-        """Keep a segment, whose read is over, for the next one."""
+        """Keep a segment for the next read; its own read is over."""
         if not segment.renew():
             if not segment.index.is_proof:
                 self.growing = segment.known_topics()
@@ -73,12 +73,13 @@ class HeldSegments:
         while len(self._held) > HELD_SEGMENTS_MAX or size > self._bytes_max:
             first_id = next(iter(self._held))
             if self._held[first_id].read == self._read:
-                # All were used by this read, and the next one like it begins with the first.
+                # This read used all of them, and a repeat will start with the first one. So
+                # drop the last: dropping the first would leave the repeat nothing to reuse.
                 first_id = next(reversed(self._held))
             size -= self._held.pop(first_id).segment.mapped_bytes
 
     def clear(self) -> None:
-        """Let go of all."""
+        """Drop everything."""
         with self._lock:
             self._held = {}
         self.growing = None

@@ -1,10 +1,10 @@
-"""The index of a segment as columns that can be believed, however it came about.
+"""The index of a segment as verified columns, whichever way it was made.
 
-    a sealed one     rows are verified by the index's own row sums
-    a growing one    has no sums yet: every row is compared with the record that it points to
-    a rebuilt one    made in memory from the segment, verified on the way
+    sealed     rows are verified by the index's own row sums
+    growing    has no sums yet: every row is compared with the record that it points to
+    rebuilt    made in memory from the segment, which is verified on the way
 
-Nothing is ever written: a reader leaves the data directory as it is.
+A reader never writes: it leaves the data directory unchanged, even a stale index.
 """
 
 from typing import Any, Final, Protocol
@@ -60,23 +60,23 @@ from braidmq.wal.tables import (
 TopicColumn = NDArray[np.unsignedinteger[Any]]
 
 CHECKED_ROWS: Final = 16_384
-"""Rows of a growing index are compared so many at a time: what is made of them stays cached."""
+"""Rows of a growing index to compare at a time: few enough to stay in the CPU's cache."""
 
 NO_NUMBERS: Final[TopicColumn] = np.zeros(0, np.uint32)
 _NO_SUMS: Final[list[int]] = []
 
 
 class DoubtError(Exception):
-    """Index and segment do not agree; the segment, walked over, says who is right."""
+    """Index and segment disagree; reading the whole segment will tell which one is wrong."""
 
 
 class Index(Protocol):
     """Rows of one segment.
 
-    `topics` are the topics' names in order of their numbers, the first of them empty;
-    `block_sums` are there when the segment is sealed. `numbers` are the topics of the first
-    rows, or of all, as far as they can be believed whatever becomes of the file. `is_proof`
-    says that its maker has verified the segment.
+    `topics` are the topic names by number, the first one empty. `block_sums` is empty unless
+    the segment is sealed. `numbers` are the topics of the first rows, or of all: verified
+    copies, which stay right whatever happens to the file. `is_proof`: making the index has
+    verified the whole segment.
     """
 
     rows: Rows
@@ -87,15 +87,15 @@ class Index(Protocol):
     is_proof: bool
 
     def check(self, first: int, last: int) -> None:
-        """Return when rows[first:last] can be believed.
+        """Verify rows[first:last].
 
         Raises:
-            DoubtError: They cannot.
+            DoubtError: They are not right.
         """
 
 
 class SealedIndex:
-    """An index with tables and trailer that fit the segment."""
+    """An index whose tables and trailer match the segment."""
 
     is_proof = False
 
@@ -112,7 +112,7 @@ class SealedIndex:
         self.block_sums = tables.block_sums
 
     def check(self, first: int, last: int) -> None:
-        """Verify the blocks of these rows, each once."""
+        """Verify the blocks of these rows, each at most once."""
         for block in range(first // BLOCK_ROWS, -(-last // BLOCK_ROWS)):
             if self._checked[block]:
                 continue
@@ -124,7 +124,7 @@ class SealedIndex:
             self._checked[block] = True
 
     def renew(self) -> None:
-        """Verify each block once more when it is used."""
+        """Forget what was verified: each block is verified again when it is used."""
         self._checked[:] = False
 
 
@@ -157,9 +157,9 @@ def _is_index_of(buffer: pa.Buffer, first_id: int, created_us: int) -> bool:
 
 
 class GrowingIndex:
-    """The index of the segment that grows, up to the durable mark.
+    """The index of the active segment, up to the durable mark.
 
-    The topics of its first rows may be *known* from a read before this one.
+    The topics of its first rows may be *known*: an earlier read verified them.
     """
 
     is_proof = False
@@ -173,7 +173,7 @@ class GrowingIndex:
         self._checked = range(0)
         self.rows = rows
         self.gap_count = int(np.count_nonzero(rows["kind"] == GAP_KIND))
-        # A repair may have put its gap record where other rows were.
+        # A repair may have put a gap record where other rows were: then nothing is known.
         self.numbers = NO_NUMBERS if self.gap_count else known[: len(rows)]
         self._names = self._read_names()
         self._name_bytes = np.array([len(name) for name in self._names], np.int64)
@@ -182,7 +182,8 @@ class GrowingIndex:
             raise DoubtError
 
     def _read_names(self) -> list[bytes]:
-        # The row where the highest number grows is a record that carries the name.
+        # The file of a growing index has no table of names. Numbers are given in order of first
+        # use, so the first row with a new highest number points to a record with that name.
         highest = np.maximum.accumulate(self.rows["topic"])
         grown = np.nonzero(np.diff(highest, prepend=np.uint32(0)))[0]
         if not np.array_equal(highest[grown], np.arange(1, len(grown) + 1)):
@@ -204,7 +205,7 @@ class GrowingIndex:
 
     @staticmethod
     def _topics_at(rows: Rows, starts: Numbers, heads: Rows) -> Numbers:
-        """Return where the topics of messages begin, behind their lengths."""
+        """Return where the topic names of messages start, behind their lengths."""
         fixed = HEADERS_AT[rows["kind"]]
         topics_at: Numbers = starts + fixed + heads["headers_bytes"] + TOPIC_LENGTH_BYTES
         if np.any(fixed == 0) or np.any(topics_at > rows["payload_at"]):
@@ -298,7 +299,7 @@ def growing_index(
         return None
     rows = rows_of(buffer, count, HEADER_BYTES)
     if rows["id"][-1] != last_id:
-        # Only a gap record makes ids run ahead of rows.
+        # There are fewer rows than ids only if there is a gap record.
         count = int(np.searchsorted(rows["id"], np.uint64(last_id), side="right"))
         rows = rows[:count]
     try:
@@ -316,10 +317,10 @@ def _last_id(rows: Rows, segment: pa.Buffer) -> int:
 
 
 def gap_of(segment: pa.Buffer, row: np.void) -> tuple[int, int]:
-    """Return the first and the last id that a gap record stands for.
+    """Return the first and the last id of a gap record.
 
     Raises:
-        DoubtError: It is none.
+        DoubtError: It is not a gap record.
     """
     body = segment.slice(int(row["payload_at"]), int(row["payload_bytes"])).to_pybytes()
     gap = decode_gap(body)
@@ -329,7 +330,7 @@ def gap_of(segment: pa.Buffer, row: np.void) -> tuple[int, int]:
 
 
 class RebuiltIndex:
-    """An index that was made from the segment, which was verified on the way."""
+    """An index that was made in memory from its segment, verifying every record."""
 
     is_proof = True
     block_sums = _NO_SUMS
@@ -341,16 +342,16 @@ class RebuiltIndex:
         self.gap_count = int(np.count_nonzero(self.rows["kind"] == GAP_KIND))
 
     def check(self, first: int, last: int) -> None:
-        """Everything was verified when it was made."""
+        """Do nothing: every row was verified when the index was made."""
 
 
 def rebuilt_index(
     segment: pa.Buffer, *, first_id: int, last_id: int, sealed: bool
 ) -> RebuiltIndex:
-    """Return an index of the segment's records up to *last_id*, each of which is verified.
+    """Return an index of the segment's records up to *last_id*, each of them verified.
 
     Raises:
-        DamagedLogError: A record of them is damaged, missing or of an unknown type.
+        DamagedLogError: A record is damaged, missing or of an unknown type.
     """
 
     def read(size: int, offset: int) -> bytes:
@@ -364,7 +365,7 @@ def rebuilt_index(
         wanted = [record for record in records if record[0] <= last_id]
         rows += index_rows_of(first_id, start, wanted, describe, topics)
         if walk.next_id > last_id and not sealed:
-            break  # what is behind the durable mark is not looked at
+            break  # the broker may still be writing behind the durable mark
     if sealed:
         verdict = judge_sealed(walk, last_id + 1, read)
     elif walk.next_id <= last_id:

@@ -1,4 +1,4 @@
-"""Where the parts of a record are, for arrays of records. No file.
+"""Where the parts of records are, computed for whole arrays of records. No file.
 
     an index row, as numpy sees it
   0    8              16               20               24      28    29         30       31
@@ -31,8 +31,8 @@ from braidmq.wal.format import HEADER_BYTES, RECORD_HEADER_BYTES, ROW_BYTES
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
-Places = NDArray[np.int64] | NDArray[np.uint32]
-"""Offsets in a segment, as they are computed or as index rows have them."""
+FileOffsets = NDArray[np.int64] | NDArray[np.uint32]
+"""Offsets in a segment, as computed (int64) or as index rows hold them (uint32)."""
 Flags = NDArray[np.bool_]
 Rows = NDArray[np.void]
 """Index rows: a structured array of ROW."""
@@ -86,16 +86,16 @@ def _heads() -> Numbers:
 
 
 HEADERS_AT: Final = _heads()
-"""By kind: where a message's headers begin in its record; 0 for what is no message."""
+"""By kind: where a message's headers start in its record; 0 if the kind is no message."""
 
 
 def rows_of(buffer: pa.Buffer, count: int, at: int = 0) -> Rows:
-    """Return *count* index rows that begin at *at*, without copying them."""
+    """Return *count* index rows that start at *at*, without copying them."""
     return np.frombuffer(buffer, ROW, count, at)
 
 
 def is_run(chosen: Numbers) -> bool:
-    """Tell whether rows, which are in order and not none, follow each other without a hole."""
+    """Tell whether row numbers, which are in order, are consecutive; False for none."""
     return len(chosen) > 0 and int(chosen[-1]) - int(chosen[0]) == len(chosen) - 1
 
 
@@ -103,7 +103,7 @@ def take_rows(rows: Rows, chosen: Numbers) -> Rows:
     """Return the chosen rows, which are in order."""
     if is_run(chosen):
         return rows[int(chosen[0]) : int(chosen[-1]) + 1]
-    # As words, because numpy copies structures field by field.
+    # Taken as 64-bit words: numpy would copy structures field by field.
     words = rows.view(np.uint64).reshape(-1, ROW_BYTES // 8)
     taken: Rows = words.take(chosen, axis=0).view(ROW)[:, 0]
     return taken
@@ -135,7 +135,7 @@ def starts_at(rows: Rows, chosen: Numbers) -> Numbers:
 
 def ends_at(rows: Rows, chosen: Numbers) -> Numbers:
     """Return where the records of the chosen rows end."""
-    # Offset and length lie side by side and are taken as one word.
+    # Offset and length are adjacent: take both with one 64-bit word.
     places = rows.view(np.uint64)[chosen * (ROW_BYTES // 8) + _PAYLOAD_WORD]
     ends: Numbers = (places & 0xFFFF_FFFF).astype(np.int64)
     ends += (places >> 32).astype(np.int64)
@@ -162,9 +162,9 @@ def scatter_structs(buffer: pa.Buffer, at: Numbers, structs: Rows) -> None:
 
 
 def _plain_at_every_byte(buffer: pa.Buffer, kind: np.dtype[np.void]) -> Rows:
-    """Return a structure at every byte of *buffer*, of which few will be used.
+    """Return a view of *buffer* with an item at every byte, of which few will be used.
 
-    As plain bytes, because numpy copies structures field by field.
+    The items are plain bytes: numpy would copy structures field by field.
     """
     plain = np.dtype((np.void, kind.itemsize))
     return np.ndarray((buffer.size - kind.itemsize + 1,), plain, buffer, 0, (1,))
@@ -173,11 +173,11 @@ def _plain_at_every_byte(buffer: pa.Buffer, kind: np.dtype[np.void]) -> Rows:
 _EVEN: Final = pa.array(np.arange(0, 2**17, 2, dtype=np.int64))
 
 
-def gather_bytes(buffer: pa.Buffer, starts: Places, ends: Places) -> pa.Array:
-    """Return the pieces starts..ends of *buffer* as a binary array; they are in its order.
+def gather_bytes(buffer: pa.Buffer, starts: FileOffsets, ends: FileOffsets) -> pa.Array:
+    """Return the bytes at starts..ends of *buffer*, which are in order, as a binary array.
 
-    An array is laid on the buffer as it is, whose odd values are what lies between the pieces;
-    the even ones are taken out of it.
+    There is no loop per value: an Arrow array is laid over the buffer without copying, in which
+    every second value is what lies between two wanted ones; then the wanted ones are taken.
     """
     count = len(starts)
     if not count:
@@ -185,7 +185,7 @@ def gather_bytes(buffer: pa.Buffer, starts: Places, ends: Places) -> pa.Array:
     base = int(starts[0])
     assert int(ends[-1]) - base <= SPAN_BYTES_MAX
     offsets = np.empty(2 * count, np.int32)
-    # Without arrays in between: this is done for every message.
+    # No intermediate arrays: this runs for every message.
     np.subtract(starts, starts.dtype.type(base), out=offsets[0::2], casting="unsafe")
     np.subtract(ends, ends.dtype.type(base), out=offsets[1::2], casting="unsafe")
     laid = pa.Array.from_buffers(
@@ -196,12 +196,13 @@ def gather_bytes(buffer: pa.Buffer, starts: Places, ends: Places) -> pa.Array:
     return laid.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int64)))
 
 
-def near_pieces(
+def near_groups(
     starts: Numbers, ends: Numbers, *, rows: int, record_bytes: int
 ) -> Iterator[slice]:
-    """Yield records, in order, in pieces of bounded size that can be gathered together.
+    """Yield records, in order, in groups that can be gathered with 32-bit offsets.
 
-    Each has at least one record, at most *rows* of them, and if it can *record_bytes*.
+    Each group has at least one record, at most *rows*, and at most *record_bytes* unless its
+    only record is larger.
     """
     total = np.cumsum(ends - starts)
     at = 0
@@ -215,4 +216,4 @@ def near_pieces(
 
 
 SPAN_BYTES_MAX: Final = 2**31 - 1
-"""Offsets of a binary array are i32, so pieces that are gathered together lie so near."""
+"""Offsets of a binary array are i32, so what is gathered together must lie within this span."""

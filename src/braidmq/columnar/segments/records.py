@@ -1,6 +1,7 @@
-"""Index rows made of records: what they say is then as good as the records' own checksums.
+"""Index rows rebuilt from records, so that the records' own checksums cover them.
 
-For few rows of many that is quicker than to verify the blocks of the index that have them.
+If only a few rows of many are wanted, this is faster than verifying the index blocks around
+them.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from braidmq.wal.format import TYPE_MASK
 
 
 class Found(NamedTuple):
-    """Rows of records, and the records' only copy unless they were too many for one."""
+    """The rows of records, and the copy of the records if they fit into a single one."""
 
     rows: Rows
     copy: Copy | None
@@ -37,10 +38,10 @@ def rows_of_records(
     topics: NDArray[np.unsignedinteger[Any]],
     name_bytes: Numbers,
 ) -> Found | None:
-    """Return the rows of the messages that lie at starts..ends of a segment, verified.
+    """Return the verified rows of the messages at starts..ends of a segment.
 
-    *name_bytes* are the lengths of the topics' names by their numbers. None is returned when
-    there are no intact messages with these ids there.
+    *name_bytes* are the lengths of the topic names by number. None if any of these is not an
+    intact message with its id: index and segment disagree.
     """
     rows = np.empty(len(starts), ROW)
     rows["id"] = ids
@@ -61,7 +62,7 @@ def rows_of_records(
 def _describe(
     rows: Rows, copy: Copy, starts: Numbers, ends: Numbers, name_bytes: Numbers
 ) -> bool:
-    """Fill in *rows*, whose ids and topics are known; tell whether they are messages."""
+    """Fill in *rows*, whose ids and topics are known; tell whether all are messages."""
     heads = copy.message_heads()
     kinds = heads["kind"] & TYPE_MASK
     headers_at = HEADERS_AT[kinds]
@@ -78,7 +79,7 @@ def _describe(
 
 
 def rows_of_sizes(ids: Numbers, sizes: NDArray[np.uint32]) -> Rows:
-    """Return rows that say nothing but these ids and lengths of payloads."""
+    """Return rows that hold only these ids and payload lengths."""
     rows = np.zeros(len(ids), ROW)
     rows["id"] = ids
     rows["payload_bytes"] = sizes

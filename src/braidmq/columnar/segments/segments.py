@@ -1,7 +1,7 @@
-"""Segments as a reader maps them: their rows, and bytes that are verified before they are used.
+"""Segments as a reader maps them: index rows, and bytes that are verified before use.
 
-A segment is mapped once and stays readable when retention deletes its file meanwhile. Whoever
-maps a segment does not lock, and never writes.
+A mapped segment stays readable if retention deletes its file meanwhile. Readers take no lock
+and never write. They read only durable records, and the broker no longer writes there.
 """
 
 import os
@@ -46,20 +46,20 @@ from braidmq.wal.segment import segment_path
 from braidmq.wal.tables import BLOCK_ROWS
 
 WINDOW_ROWS: Final = 128 * BLOCK_ROWS
-"""Rows that are looked at together, so that memory does not grow with a segment's length."""
+"""Rows that are processed together, so that memory does not grow with a segment's length."""
 
 DENSE_WINDOW_ROWS: Final = 4 * BLOCK_ROWS
-"""The same where every row is wanted: few, so that what was verified is used from the cache."""
-
+"""The same if every row is wanted: few, so that verified bytes are still in the CPU's cache."""
 
 SPARSE_ROWS: Final = 16
-"""Where only one of so many rows, or fewer, is wanted, its record is read to verify it."""
+"""If at most one of this many rows is wanted, records are verified instead of index blocks."""
 
 
 class Need(IntEnum):
-    """What rows are to be good for: all that they say, their payloads, or all of the records.
+    """How far rows must be verified, in increasing order.
 
-    Or only for their ids, and for payload lengths that are an estimate.
+    SIZES: ids are right, payload lengths are an estimate. ROWS: all fields of the rows.
+    PAYLOADS: the payloads as well. RECORDS: the whole records.
     """
 
     SIZES = 0
@@ -69,9 +69,10 @@ class Need(IntEnum):
 
 
 class Picked(NamedTuple):
-    """Rows by their numbers, which are in order, what they say, and where they begin.
+    """Rows that were picked: their numbers in order, their content, where their records start.
 
-    The records' bodies may have been copied: then they are in *copied*, *moved* so far.
+    If the records were copied, the copy is *copied*, and *moved* is the distance from each
+    record in the segment to its place in the copy.
     """
 
     chosen: Numbers
@@ -80,15 +81,15 @@ class Picked(NamedTuple):
     copied: pa.Buffer | None = None
     moved: Numbers | None = None
 
-    def part(self, piece: slice) -> "Picked":
-        """Return some of them."""
-        starts = None if self.starts is None else self.starts[piece]
-        moved = None if self.moved is None else self.moved[piece]
-        return Picked(self.chosen[piece], self.rows[piece], starts, self.copied, moved)
+    def part(self, rows: slice) -> "Picked":
+        """Return a slice of them."""
+        starts = None if self.starts is None else self.starts[rows]
+        moved = None if self.moved is None else self.moved[rows]
+        return Picked(self.chosen[rows], self.rows[rows], starts, self.copied, moved)
 
 
 class Question(NamedTuple):
-    """Which rows are wanted: those of some topics, by flags for their numbers, in a window."""
+    """Which rows are wanted: those of some topics, as flags by topic number, in a window."""
 
     topics: bytes
     first: int
@@ -96,30 +97,30 @@ class Question(NamedTuple):
 
 
 class KnownTopics(NamedTuple):
-    """What is known of the first rows of a file: the numbers of their topics, in order."""
+    """The verified topic numbers of a file's first rows, in order."""
 
     file: "FileIdentity"
     created_us: int
     numbers: TopicColumn
 
     def of(self, file: "FileIdentity", created_us: int) -> TopicColumn:
-        """Return what is known of a segment, which may be another one."""
+        """Return the numbers if this is the same segment file, else none."""
         is_same = (file, created_us) == (self.file, self.created_us)
         return self.numbers if is_same else NO_NUMBERS
 
 
 class FileIdentity(NamedTuple):
-    """Which file it is, whatever its name or its content."""
+    """A file's identity, independent of its name and content."""
 
     device: int
     inode: int
 
 
 class MappedFile:
-    """The bytes of a file as they are now, which are not read yet.
+    """A file, mapped at its present size; pages are read when they are used.
 
     Raises:
-        FileNotFoundError: It is not there.
+        FileNotFoundError: It does not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -128,13 +129,13 @@ class MappedFile:
             status = os.fstat(file.fileno())
             self._state = _state(status)
             self.identity = FileIdentity(status.st_dev, status.st_ino)
-            # Not Arrow's own map: it has the whole file read ahead, of which little is wanted.
+            # Not Arrow's memory map: it reads ahead the whole file, and little is wanted.
             self.buffer: pa.Buffer = pa.py_buffer(
                 mmap(file.fileno(), 0, access=ACCESS_READ) if status.st_size else b""
             )
 
     def is_current(self) -> bool:
-        """Tell whether it is still the file of that name, and was not written since."""
+        """Tell whether the name still belongs to this file, and it was not written since."""
         try:
             return _state(self._path.stat()) == self._state
         except FileNotFoundError:
@@ -148,10 +149,10 @@ def _state(status: os.stat_result) -> tuple[int, int, int, int]:
 class Segment:
     """One segment from its first id up to *last_id*, all of which is durable.
 
-    The topics of one that grows may be *known* in part from a read before this one.
+    For the active segment, *known* may hold topics that an earlier read verified.
 
     Raises:
-        FileNotFoundError: It is not there.
+        FileNotFoundError: It does not exist.
         DamagedLogError: It cannot be read.
     """
 
@@ -228,13 +229,14 @@ class Segment:
         self.name_bytes: Numbers = np.array([len(name) for name in index.topics], np.int64)
 
     def is_current(self) -> bool:
-        """Tell whether the files that were mapped are still those of the log."""
+        """Tell whether the mapped files are still those of the log."""
         return all(file.is_current() for file in self._files)
 
     def renew(self) -> bool:
-        """Forget what was verified, so that all of it is again; tell whether that is possible.
+        """Forget what was verified, so that the next read verifies it again.
 
-        It is not where a segment grows, or was verified as a whole to make its index.
+        Returns False if that is not possible: the segment is still growing, or its index was
+        rebuilt in memory, which verified the segment as a whole.
         """
         if not isinstance(self.index, SealedIndex):
             return False
@@ -243,22 +245,22 @@ class Segment:
         return True
 
     def remember(self, question: Question, chosen: Numbers) -> None:
-        """Keep which rows answer a question, if they are few: it may be asked again."""
+        """Keep the rows that answer a question, if they are few: it may be asked again."""
         chosen.flags.writeable = False
         if len(chosen) * SPARSE_ROWS < question.last - question.first:
             self._asked = question, chosen
 
     def chosen_before(self, question: Question) -> Numbers | None:
-        """Return the rows that answer a question, if it was the last one of its kind."""
+        """Return the rows that answer a question, if it is the one that was asked last."""
         return self._asked[1] if self._asked and self._asked[0] == question else None
 
     def known_topics(self) -> "KnownTopics":
-        """Return the topics of its rows, as far as they were verified from the first one on."""
+        """Return the topics of its rows, from the first one on as far as they are verified."""
         return KnownTopics(self._identity, self._created_us, self.index.numbers)
 
     def number(self, topic: str) -> int:
-        """Return the number of a topic; 0 when the segment has no message of it."""
-        # No topic has half a surrogate, but whoever asks for one is not to blame.
+        """Return the number of a topic; 0 if the segment has no message of it."""
+        # No topic contains a lone surrogate, but asking for one is no error: it is just absent.
         return self.index.topics.get(topic.encode(errors="surrogatepass"), 0)
 
     def _damage(self, reason: str) -> DamagedLogError:
@@ -272,21 +274,22 @@ class Segment:
 
     @property
     def rows(self) -> Rows:
-        """The rows of the index; `windows` says which can be believed."""
+        """The rows of the index; only those that `windows` yielded are verified."""
         return self.index.rows
 
     @property
     def blocks_verified(self) -> int:
-        """How many blocks of the segment were verified as a whole so far."""
+        """How many blocks of the segment were verified so far."""
         return int(self._blocks.verified.sum())
 
     def windows(
         self, start: int, end: int, rows_max: int = WINDOW_ROWS, *, settled: bool = True
     ) -> Iterator[tuple[int, int]]:
-        """Yield the rows first..last, verified, that have the ids start up to before *end*.
+        """Yield the verified rows first..last that hold the ids from *start* to before *end*.
 
-        A gap record that reaches into these ids is among them. If they need not be *settled*
-        now, rows whose topics are known without them are not verified yet.
+        A gap record that reaches into this range is included. Without *settled*, rows whose
+        topics are known from elsewhere are yielded unverified; `verified` checks those that
+        are picked.
 
         Raises:
             DamagedLogError: The segment is damaged.
@@ -301,7 +304,7 @@ class Segment:
             if unsettled < last:
                 self._settled(unsettled, last)
             yield first, last
-            # By ids: if the index was made anew meanwhile, rows may have moved.
+            # Continue by id, not by row: if the index was rebuilt meanwhile, rows have moved.
             at = self._id_behind(last) if last < behind else end
 
     def _settled(self, first: int, last: int) -> None:
@@ -311,10 +314,10 @@ class Segment:
             self.doubt()
 
     def doubt(self) -> None:
-        """Find out who is right, index or segment, by walking over the segment.
+        """Settle a disagreement of index and segment by reading the whole segment.
 
         Raises:
-            DamagedLogError: It is the segment that is wrong.
+            DamagedLogError: The segment is wrong, not the index.
         """
         if self.index.is_proof:
             raise self._damage("its records do not agree with themselves")
@@ -339,10 +342,10 @@ class Segment:
         return row
 
     def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Return the ids (first, last) of the gap records in rows[first:last].
+        """Return the id ranges (first, last) of the gap records in rows[first:last].
 
         Raises:
-            DamagedLogError: One is not what was written.
+            DamagedLogError: A gap record is damaged.
         """
         if not self.index.gap_count:
             return []
@@ -353,12 +356,12 @@ class Segment:
         return [gap_of(self.buffer, row) for row in found.rows]
 
     def verified(self, select: Callable[[], Numbers], need: Need) -> Picked:
-        """Return the rows that *select* selects, verified as far as there is *need*.
+        """Return the rows that *select* returns, verified as far as *need* says.
 
-        It is called again if the index had to be made anew.
+        *select* is called again if the index had to be rebuilt.
 
         Raises:
-            DamagedLogError: They are not what was written.
+            DamagedLogError: A record is damaged.
         """
         picked = self._picked(select(), need)
         if picked is None:
@@ -368,7 +371,7 @@ class Segment:
         return picked
 
     def _picked(self, chosen: Numbers, need: Need) -> Picked | None:
-        """Return rows that are good for *need*, or None: something is wrong."""
+        """Return the chosen rows, verified for *need*; None if index and segment disagree."""
         if self.index.is_proof or not len(chosen):
             return Picked(chosen, take_rows(self.rows, chosen))
         numbers = self.index.numbers
@@ -386,11 +389,11 @@ class Segment:
     def _picked_sparsely(
         self, numbers: TopicColumn, chosen: Numbers, need: Need
     ) -> Picked | None:
-        """Do the same without verifying the rows of the index: few of them are wanted."""
+        """Do the same by the records alone: few rows are wanted, so their blocks cost more."""
         ids = chosen + self.first_id
         if need is Need.SIZES:
             return Picked(chosen, rows_of_sizes(ids, self.rows["payload_bytes"][chosen]))
-        starts, ends = self._places(chosen)
+        starts, ends = self._positions(chosen)
         found = rows_of_records(
             self.buffer,
             starts,
@@ -406,10 +409,10 @@ class Segment:
             return Picked(chosen, rows, starts)
         return Picked(chosen, rows, starts, copy.buffer, copy.moved)
 
-    def _places(self, chosen: Numbers) -> tuple[Numbers, Numbers]:
-        """Return where the records of these rows start and end, as far as the index knows.
+    def _positions(self, chosen: Numbers) -> tuple[Numbers, Numbers]:
+        """Return where the records of these rows start and end, according to the index.
 
-        Whoever reads the same topics again, of a segment that is held, chooses the same rows.
+        A repeated read of the same topics of a held segment picks the same rows: keep them.
         """
         if self._placed is None or self._placed[0] is not chosen:
             self._placed = chosen, self.starts(chosen), ends_at(self.rows, chosen)
@@ -421,7 +424,7 @@ class Segment:
 
     def _are_intact(self, chosen: Numbers, *, whole: bool) -> bool:
         if self.index.block_sums:
-            starts, ends = self._pieces(chosen)
+            starts, ends = self._ranges(chosen)
             used = starts if whole else self.rows["payload_at"][chosen[: len(starts)]]
             blocks = self._blocks.unverified(used.astype(np.int64), ends)
             if blocks_are_cheaper(len(blocks), len(chosen), int((ends - starts).sum())):
@@ -430,15 +433,15 @@ class Segment:
         ids = self.rows["id"][chosen].astype(np.int64)
         return records_are_intact(self.buffer, ids, starts, ends)
 
-    def _pieces(self, chosen: Numbers) -> tuple[Numbers, Numbers]:
-        """Return where the records of these rows start and end; of a run, as one piece."""
+    def _ranges(self, chosen: Numbers) -> tuple[Numbers, Numbers]:
+        """Return where the records of these rows start and end; a run counts as one range."""
         if is_run(chosen):
             last = chosen[-1:]
             return self.starts(chosen[:1]), ends_of(take_rows(self.rows, last))
         return self.starts(chosen), ends_of(take_rows(self.rows, chosen))
 
     def span(self, picked: Picked) -> int:
-        """Return how many bytes there are from the first of these records to the last one."""
+        """Return the bytes from the start of the first record to the end of the last."""
         if not len(picked.chosen):
             return 0
         return int(ends_of(picked.rows[-1:])[0] - self.starts_of(picked.part(slice(1)))[0])

@@ -1,8 +1,14 @@
-"""The durable log at one moment: which segments there are, and up to which id they count.
+"""The durable log at one moment: its segments, and the last id that is durable.
 
-The mark is read before the directory: whatever it covers is then in a segment that is listed,
-or was deleted by retention. Sealed segments were synced before they were sealed, so that their
-ids are durable even where the mark, which is not itself synced, is older.
+A reader shares no lock with the broker, which may append, rotate and delete meanwhile. Three
+rules keep its view consistent:
+
+1. The durable mark is read before the directory is listed. All that the mark covers is then in
+   a listed segment, or was deleted by retention.
+2. A sealed segment was synced before its successor was made. So its ids are durable even if the
+   mark, which is itself never synced, is older.
+3. A segment that cannot be opened is looked up in a new listing before it counts as damaged:
+   retention may have deleted it, or a rotation was under way.
 """
 
 from bisect import bisect_right
@@ -22,17 +28,17 @@ from braidmq.wal.opening import read_mark
 from braidmq.wal.segment import list_segments, segment_path
 
 MARK_READS_MAX: Final = 16
-"""A mark that is read while it is written may look torn; it is read again so often."""
+"""A mark that is read while it is being written may look torn: try again this often."""
 
 
-class View:
-    """The log below a data directory, as far as it is durable now.
+class DurableView:
+    """The durable log below a data directory, as it is now.
 
-    Segments of which little is read are *held* for the next view, if anybody holds them.
+    With *held*, segments of which little is read stay mapped for the next view.
 
     Raises:
         ConfigError: There is no log.
-        DamagedLogError: There was one, and its segments are gone.
+        DamagedLogError: There is a durable mark, but no segment.
     """
 
     def __init__(self, path: Path | str, held: HeldSegments | None = None) -> None:
@@ -60,7 +66,7 @@ class View:
 
     @property
     def earliest(self) -> int:
-        """The lowest id that the log still has, or will have."""
+        """The lowest id that the log still holds; in an empty log, the next one."""
         return self._first_ids[0] if self._first_ids else FIRST_ID
 
     @property
@@ -69,25 +75,26 @@ class View:
         return self.durable_id + 1
 
     def first_ids(self, start: int, end: int) -> list[int]:
-        """Return the first ids of the segments that have ids from *start* to before *end*."""
+        """Return the first ids of the segments that hold ids from *start* to before *end*."""
         below = max(bisect_right(self._first_ids, start) - 1, 0)
         end = min(end, self.latest)
         return [first_id for first_id in self._first_ids[below:] if first_id < end]
 
     def open(self, first_id: int, held: HeldSegments | None = None) -> Segment | None:
-        """Return a segment, or None when retention has deleted it since the view was taken.
+        """Return a segment, or None if retention has deleted it since the view was taken.
 
-        One that is *held* is taken from there.
+        If *held* has it mapped, that mapping is used.
 
         Raises:
-            DamagedLogError: It cannot be read, or is missing and was not deleted in turn.
+            DamagedLogError: It cannot be read, or is missing although an older one exists.
         """
         while True:
             seen = self._first_ids
             try:
                 return self._opened(first_id, held)
             except (FileNotFoundError, DamagedLogError) as error:
-                # What is listed while the log turns to a new segment may not fit together.
+                # A listing that was made during a rotation may take the segment for sealed, or
+                # for the last one, when it no longer is. Decide by a new listing.
                 self._first_ids = list_segments(self._disk)
                 if self._first_ids and self._first_ids[0] > first_id:
                     return None
@@ -103,7 +110,7 @@ class View:
         except OSError as error:
             if error.errno != ENOMEM or held is None:
                 raise
-            held.clear()  # it only saves time, and its addresses are needed
+            held.clear()  # a cache: give its address space back and try again
             return self._open(first_id, held)
 
     def _open(self, first_id: int, held: HeldSegments | None) -> Segment:
@@ -120,17 +127,18 @@ class View:
     def segments(
         self, start: int, end: int, losses: Losses, *, hold: bool = False
     ) -> Iterator[Segment]:
-        """Yield the segments that have ids from *start* to before *end*; note what is gone.
+        """Yield the segments that hold ids from *start* to before *end*; record lost ones.
 
-        A segment is used until the next one is asked for. To *hold* them is for those who
-        read little of each: every page that was read counts for the process that maps it.
+        A segment may be used until the next one is requested. *hold* keeps it mapped
+        afterwards, which suits reads of few topics: pages that were read count as memory of
+        this process until they are unmapped.
 
         Raises:
-            DamagedLogError: One cannot be read.
-            DataLossError: One is gone, and the read must not go on without it.
+            DamagedLogError: A segment cannot be read.
+            DataLossError: A segment is gone, and *losses* treats that as an error.
         """
         first_ids = self.first_ids(start, end)
-        # Now, because the list is another one when a segment was missed.
+        # Computed before the loop: `open` may replace the list of segments.
         ends = [*first_ids[1:], end] if first_ids else []
         held = self._held if hold else None
         for first_id, behind in zip(first_ids, ends, strict=True):
@@ -140,14 +148,14 @@ class View:
                 continue
             try:
                 yield segment
-            finally:  # whoever has seen enough does not ask for the next one
+            finally:  # also when the caller stops early and closes this generator
                 if held is not None:
                     held.give(segment)
 
 
-def view_of(log: Path | str | View) -> View:
-    """Return the view of a data directory now, or the one that was given."""
-    return log if isinstance(log, View) else View(log)
+def view_of(log: Path | str | DurableView) -> DurableView:
+    """Return a new view of a data directory, or the given view itself."""
+    return log if isinstance(log, DurableView) else DurableView(log)
 
 
 def _missing(first_id: int, last_id: int, reason: str) -> DamagedLogError:

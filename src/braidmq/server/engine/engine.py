@@ -206,7 +206,7 @@ class Engine(Host):
     ) -> None:
         """Take in backlog; *lost_count* ids of it were deleted by forced retention."""
         self.reads_done += 1
-        self.broker.stats.lost_to_retention += lost_count
+        self.broker.stats.dropped.retention += lost_count
         self.broker.supply(request, found, reached_id, self._now_us())
         self.end_turn()
 

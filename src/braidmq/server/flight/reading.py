@@ -15,7 +15,7 @@ from braidmq.columnar.flight import requests
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches
 from braidmq.columnar.segments.names import topic_names
-from braidmq.columnar.segments.views import View
+from braidmq.columnar.segments.views import DurableView
 from braidmq.columnar.times import offset_at
 
 
@@ -55,7 +55,7 @@ class Reading:
         self, _principal: Principal, request: requests.OffsetAtRequest
     ) -> requests.NumberAnswer:
         """Return the id at a time."""
-        return requests.NumberAnswer(offset_at(View(self._path), request.time_us))
+        return requests.NumberAnswer(offset_at(DurableView(self._path), request.time_us))
 
     def topics(
         self, principal: Principal, request: requests.TopicsRequest

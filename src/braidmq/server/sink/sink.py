@@ -312,7 +312,7 @@ class _Chunk:
         rows: list[Row] = []
         bytes_left = CHUNK_BYTES
         while row < self.intent.rows and len(rows) < CHUNK_ROWS and bytes_left > 0:
-            stage, at = self.intent.place(row)
+            stage, at = self.intent.locate(row)
             found = self._stages.read(stage.hex(), at, CHUNK_ROWS - len(rows), bytes_left)
             if not found:
                 raise DamagedStageError(stage.hex(), "it has lost rows")

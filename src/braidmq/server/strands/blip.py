@@ -310,7 +310,7 @@ class BlipConnection(Connection):
             if not consumer.subscription.ended:
                 return consumer
             del self.consumers[command.subscription_id]
-        consumer = self._broker.attach(self, command.subscription_id)
+        consumer = self._broker.subscriptions.attach(self, command.subscription_id)
         if consumer is None:
             self._not_found(command)
         return consumer

@@ -16,7 +16,7 @@ _SIGN_BIT: Final = 2**255  # X25519 ignores it, so each bad point has two encodi
 
 def _low_order_keys() -> frozenset[bytes]:
     # The u-coordinates on Curve25519 and its twist whose order divides 8, and the two of them
-    # that have a second encoding in 255 bits. With these every secret key yields the same box.
+    # that have a second encoding in 255 bits. With these every secret key makes the same box.
     of_order_8 = (
         0x00B8495F16056286FDB1329CEB8D09DA6AC49FF1FAE35616AEB8413B7C7AEBE0,
         0x57119FD0DD4E22D8868E1C58C45C44045BEF839C55B1D0B1248C50A3BC959C5F,

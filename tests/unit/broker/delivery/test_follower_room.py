@@ -168,7 +168,7 @@ def test_a_broker_that_ends_pushes_nothing_more() -> None:
 
     assert ([], []) == (take(peer), take(other))
     assert (True, True) == (follower_of(peer).behind, follower_of(other, "b").behind)
-    assert 1 == drive.broker.stats.dropped_overflow
+    assert 1 == drive.broker.stats.dropped.overflow
     assert [] == drive.broker.take_reads(drive.now_us)
 
 
@@ -225,7 +225,7 @@ def test_a_dead_letter_and_what_lives_in_memory_only_are_dropped(topic: str, qos
     (given,) = peer.deliveries
     drive.broker.too_large(peer, given.message, drive.now_us)
 
-    assert {"tooLarge": 1} == drive.broker.stats.dropped
+    assert {"tooLarge": 1} == drive.broker.stats.dropped.by_reason
     assert not drive.broker.wants_commit()
 
 
@@ -238,4 +238,4 @@ def test_without_room_for_a_letter_the_message_is_dropped_and_counted() -> None:
     drive.refuse()
     drive.broker.too_large(peer, given.message, drive.now_us)
 
-    assert {"tooLarge": 1} == drive.broker.stats.dropped
+    assert {"tooLarge": 1} == drive.broker.stats.dropped.by_reason

@@ -191,7 +191,7 @@ def test_a_memory_only_message_is_pushed_at_once_or_dropped_and_counted() -> Non
     give_room(drive, peer, ROOM_BYTES)
 
     assert [b"now", b"overtakes", b"0"] == take(peer)
-    assert 1 == drive.broker.stats.dropped_overflow
+    assert 1 == drive.broker.stats.dropped.overflow
 
 
 def test_a_memory_only_message_counts_those_it_was_pushed_to() -> None:
@@ -204,7 +204,7 @@ def test_a_memory_only_message_counts_those_it_was_pushed_to() -> None:
     message.recipient_key_id = id_of(KEY)
     drive.broker.publish(message, drive.now_us)
 
-    assert (1, 1) == (message.routed, drive.broker.stats.dropped_overflow)
+    assert (1, 1) == (message.routed, drive.broker.stats.dropped.overflow)
 
 
 def test_what_has_expired_is_passed_over_and_counted() -> None:

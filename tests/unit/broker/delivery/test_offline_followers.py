@@ -380,7 +380,7 @@ def test_nobody_polls_a_follower() -> None:
     peer = follow(drive, "a")
     given = follower_of(peer).id
 
-    assert drive.broker.attach(peer, given) is None
+    assert drive.broker.subscriptions.attach(peer, given) is None
 
 
 def test_retention_waits_for_who_is_away() -> None:

@@ -39,7 +39,7 @@ def test_purging_ends_what_waits_and_not_what_is_in_flight() -> None:
     (third,) = drive.taken(consumer)
     purged = purge(drive, queue)
     left = facts(queue)
-    counted = drive.broker.stats.purged
+    counted = drive.broker.stats.dropped.purged
     drive.commit()
     drive.restart()
     again = drive.queue("q")

@@ -73,7 +73,7 @@ def test_overflow_drops_the_oldest_memory_only_message() -> None:
 
     assert [b"durable", b"3", b"4"] == [d.message.payload for d in taken if d]
     assert taken[3] is None
-    assert 3 == drive.broker.stats.dropped_overflow
+    assert 3 == drive.broker.stats.dropped.overflow
     assert DELIVERED == drive.ack(consumer, durable)
     assert 0 == drive.broker.dispatch.windows.held_bytes
 
@@ -88,7 +88,7 @@ def test_memory_only_messages_are_bounded_in_bytes() -> None:
 
     assert delivery is not None
     assert 500 * b"4" == delivery.message.payload
-    assert 3 == drive.broker.stats.dropped_overflow
+    assert 3 == drive.broker.stats.dropped.overflow
 
 
 def test_memory_only_messages_are_bounded_over_all_subscriptions() -> None:
@@ -103,7 +103,7 @@ def test_memory_only_messages_are_bounded_over_all_subscriptions() -> None:
     kept = drive.poll(second)
     assert kept is not None
     assert 10 * b"2" == kept.message.payload
-    assert 1 == drive.broker.stats.dropped_overflow
+    assert 1 == drive.broker.stats.dropped.overflow
 
 
 def test_large_memory_only_messages_cannot_outgrow_the_budget() -> None:
@@ -116,7 +116,7 @@ def test_large_memory_only_messages_cannot_outgrow_the_budget() -> None:
             drive.publish(f"t{number}", size * b"x", qos=0)
 
     assert drive.broker.dispatch.windows.held_bytes <= 1000
-    assert drive.broker.stats.dropped_overflow > 0
+    assert drive.broker.stats.dropped.overflow > 0
 
 
 def test_memory_only_and_durable_messages_keep_their_order_of_arrival() -> None:

@@ -50,7 +50,7 @@ def test_without_acknowledgement_what_nobody_hears_is_dropped_and_counted(drive:
     drive.broker.resume(full.peer, drive.now_us)
 
     assert ([], [], [3]) == tuple(drive.pushed_ids(c) for c in (full, done, ada))
-    assert (1, 2) == (drive.broker.stats.dropped_unheard, drive.broker.stats.dropped_overflow)
+    assert (1, 2) == (drive.broker.stats.dropped.unheard, drive.broker.stats.dropped.overflow)
 
 
 def test_without_acknowledgement_nothing_comes_back_after_a_restart(drive: Drive) -> None:

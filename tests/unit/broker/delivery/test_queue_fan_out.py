@@ -375,7 +375,7 @@ def test_a_fan_out_drops_the_oldest_of_each_subscriber(drive: Drive) -> None:
 
     assert [2, 3, 4, 5, 6, 7] == drive.ack_all(quick)
     assert [2, 6, 7] == drive.ack_all(slow)
-    assert 3 == drive.broker.stats.dropped_overflow
+    assert 3 == drive.broker.stats.dropped.overflow
 
 
 def test_who_comes_to_a_fan_out_that_drops_gets_the_newest() -> None:
@@ -387,7 +387,7 @@ def test_who_comes_to_a_fan_out_that_drops_gets_the_newest() -> None:
 
     assert 3 == waiting
     assert [9, 10, 11] == drive.ack_all(drive.join(queue))
-    assert (7, 0) == (drive.broker.stats.dropped_overflow, queue.waiting())
+    assert (7, 0) == (drive.broker.stats.dropped.overflow, queue.waiting())
 
 
 def test_the_slowest_subscriber_blocks_publishers(drive: Drive) -> None:

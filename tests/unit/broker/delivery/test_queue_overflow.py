@@ -28,7 +28,7 @@ def test_drop_oldest_keeps_the_newest(window: int) -> None:
     ids = drive.publish_many("q", 10)
     waiting = queue.waiting()
 
-    assert (4, 6) == (waiting, drive.broker.stats.dropped_overflow)
+    assert (4, 6) == (waiting, drive.broker.stats.dropped.overflow)
     assert ids[-4:] == drive.ack_all(drive.join(queue))
 
 
@@ -101,7 +101,7 @@ def test_the_oldest_is_the_one_that_arrived_first() -> None:
     first = [d.message.payload for d in drive.pushed(consumer)]
 
     assert [b"0", b"1"] == first
-    assert 1 == drive.broker.stats.dropped_overflow
+    assert 1 == drive.broker.stats.dropped.overflow
 
 
 # BlockPublisher.

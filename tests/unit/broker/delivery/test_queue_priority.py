@@ -132,7 +132,7 @@ def test_the_oldest_of_the_lowest_priority_is_dropped() -> None:
 
     assert 3 == queue.waiting()
     assert [2, 5, 6] == drive.ack_all(drive.join(queue, 1))
-    assert 2 == drive.broker.stats.dropped_overflow
+    assert 2 == drive.broker.stats.dropped.overflow
 
 
 def test_what_is_urgent_is_dropped_when_there_is_nothing_else() -> None:

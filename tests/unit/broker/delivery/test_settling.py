@@ -85,7 +85,7 @@ def test_without_dead_letters_the_end_is_a_drop_and_is_counted_by_its_reason() -
     drive.advance(60 * S)
     drive.broker.full_barrier()
     drive.commit()
-    dropped, expired = dict(drive.broker.stats.dropped), drive.broker.stats.expired
+    dropped, expired = dict(drive.broker.stats.dropped.by_reason), drive.broker.stats.expired
     drive.restart()
 
     assert ({"rejected": 1, "maxRetries": 1}, 1) == (dropped, expired)

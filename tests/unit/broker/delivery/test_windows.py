@@ -108,7 +108,7 @@ def test_elders_make_room_for_a_memory_only_message(bench: Bench) -> None:
 
     assert [5] * 9 + [6] == by_count
     assert [5] * 6 + [6, 60] == by_bytes
-    assert (4, 96) == (bench.stats.dropped_overflow, bench.windows.held_bytes)
+    assert (4, 96) == (bench.stats.dropped.overflow, bench.windows.held_bytes)
 
 
 def test_elders_go_when_all_together_hold_too_much(bench: Bench) -> None:
@@ -127,7 +127,7 @@ def test_a_memory_only_message_goes_when_others_spend_the_budget(bench: Bench) -
     bench.windows.hold(bench.another(), 205)
 
     assert [40] == bench.offer(50)
-    assert (1, 245) == (bench.stats.dropped_overflow, bench.windows.held_bytes)
+    assert (1, 245) == (bench.stats.dropped.overflow, bench.windows.held_bytes)
 
 
 def test_one_memory_only_message_fits_alone_whatever_its_size(bench: Bench) -> None:

@@ -5,12 +5,14 @@ import pytest
 from braidmq.cli.main import main
 
 USAGE = {
-    "--messages 5 --duration 2": "--messages: give it or --duration, and not both",
+    "--messages 5 --duration 2": "--messages: give either --messages or --duration",
     "--percentiles 101": "--percentiles: must be",
     "--plot x.png": "--plot: must be a file that ends in .svg or .html",
     "--plot nowhere/x.svg": "--plot: there is no directory nowhere",
     "--url ftp://k@127.0.0.1:1": "--url: must be blip://, vibe:// or qumbed://",
-    "--url blip://k@127.0.0.1:1 --strand vibe": "--strand: is vibe, but the address is of blip",
+    "--url blip://k@127.0.0.1:1 --strand vibe": (
+        "--strand: is vibe, but the address is for blip"
+    ),
     "--size 10": "--size",
     "--strand amqp": "--strand",
 }

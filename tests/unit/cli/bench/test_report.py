@@ -115,4 +115,4 @@ def test_a_person_is_told_how_to_read_it() -> None:
     full = notes(figures(load(), Measured(), (50,)))
 
     assert at_rate == full[:1]
-    assert "time in line" in full[1]
+    assert "mostly queueing" in full[1]

@@ -26,7 +26,7 @@ def test_a_line_says_what_to_do_when_none_is_heard(
 ) -> None:
     """On stderr: what reads the output gets an empty list, which is no error."""
     assert 0 == main(["discover", "--timeout", "0.2", *options])
-    hint = "none heard in 0.2 s: 'braidmq serve --mdns' announces a relay\n"
+    hint = "no relay heard within 0.2 s; `braidmq serve --mdns` announces one\n"
     assert (printed, hint) == capsys.readouterr()
 
 

@@ -56,7 +56,7 @@ def test_nothing_stays_behind_in_the_data_directory(
     place = tmp_path / "data"
     main(["doctor", "--data-dir", str(place)])
 
-    assert f"{place}, to be made" in capsys.readouterr().out
+    assert f"{place}, will be created" in capsys.readouterr().out
     assert [] == list(tmp_path.iterdir())
 
 
@@ -166,7 +166,7 @@ INSTALLED = {
     ),
     "no Spark": (
         {"pyarrow": "26.0.1", "numpy": "2.4.6", "pandas": "3.0"},
-        ("missing", "pyarrow 26.0.1, numpy 2.4.6, no pyspark", "without; 'pip install b"),
+        ("missing", "pyarrow 26.0.1, numpy 2.4.6, no pyspark", "optional; 'pip install b"),
     ),
     "nothing": (
         {},

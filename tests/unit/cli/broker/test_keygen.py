@@ -107,7 +107,7 @@ def test_nothing_is_overwritten(
     assert 2 == main(["keygen", "--out", str(path)])
     captured = capsys.readouterr()
     assert "" == captured.out
-    assert f"error: --out: {path} is there already" in captured.err
+    assert f"error: --out: {path} exists, and overwriting" in captured.err
     assert 1 == captured.err.count("\n")
     if kind == "broken link":
         assert not target.exists()

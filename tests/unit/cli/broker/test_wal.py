@@ -102,7 +102,7 @@ def test_repair_does_nothing_without_consent(
     code, text = ran(capsys, "repair", "--data-dir", damaged)
 
     assert 65 == code
-    assert "nothing was changed; --accept-loss gives up the ids above\n" in text
+    assert "nothing was changed; to give up the ids above, pass --accept-loss\n" in text
     assert before == (damaged / "wal" / SEGMENT).read_bytes()
 
 
@@ -116,7 +116,7 @@ def test_repair_with_consent_makes_the_log_whole(
     assert list((damaged / "quarantine").iterdir())
     code, text = ran(capsys, "verify", "--data-dir", damaged)
     assert 0 == code
-    assert "gap: ids 1 to 1 were lost and are written down as such\n" in text
+    assert "gap: ids 1 to 1 were lost and are recorded as such\n" in text
 
 
 def test_repair_of_an_intact_log_changes_nothing(
@@ -244,7 +244,7 @@ def test_a_log_in_use_is_left_alone(
     disk.unlock("LOCK")
 
     assert 75 == code
-    hint = "stop it first, or choose another with --data-dir"
+    hint = "stop that broker, or choose another directory with --data-dir"
     assert f"error: data directory {data_dir} is in use by another broker; {hint}\n" == text
 
 

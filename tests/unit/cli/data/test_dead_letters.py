@@ -107,8 +107,8 @@ def test_letters_are_sent_back(
 @pytest.mark.parametrize(
     "case",
     [
-        ("dlq.work", "error: work is no queue of dead letters; did you mean dlq.work?\n"),
-        ("dlq.other", "; `braidmq dlq list` names those there are\n"),
+        ("dlq.work", "error: work is not a dead letter queue; did you mean dlq.work?\n"),
+        ("dlq.other", "; `braidmq dlq list` lists the existing ones\n"),
     ],
 )
 def test_whoever_names_the_queue_is_told_where_its_letters_are(
@@ -137,7 +137,7 @@ def test_the_name_that_a_queue_has_for_its_letters_is_told(
     world.bury("work", b"1", letters="lost")
 
     assert 1 == main(["dlq", "list", "work", "--url", url(port)])
-    told = "error: work is no queue of dead letters; did you mean lost?\n"
+    told = "error: work is not a dead letter queue; did you mean lost?\n"
     assert told == capsys.readouterr().err
 
 
@@ -248,7 +248,7 @@ def test_a_queue_of_living_messages_is_left_alone(
 
     assert 1 == main(["dlq", *command, "a", "--url", url(port)])
     assert (
-        f"error: 127.0.0.1:{port} answers 404: no such queue of dead letters; "
-        "`braidmq dlq list` names those there are\n" == capsys.readouterr().err
+        f"error: 127.0.0.1:{port} answered 404: no such queue of dead letters; "
+        "`braidmq dlq list` lists the existing ones\n" == capsys.readouterr().err
     )
     assert 5 == waiting(world, "a")

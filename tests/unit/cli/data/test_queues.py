@@ -43,7 +43,7 @@ def test_a_queue_is_created_with_all_its_options(
     )
     world.declare("d")
     assert plain == replace(world.status.queues.facts("d"), name="c", dead_letter_name="dlq.c")
-    assert "queue a is there\nqueue b is there\nqueue c is there\n" == capsys.readouterr().out
+    assert "queue a exists\nqueue b exists\nqueue c exists\n" == capsys.readouterr().out
 
 
 def test_a_bad_value_is_exit_2_and_named(port: int, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +57,7 @@ def test_a_conflict_is_exit_1(port: int, capsys: pytest.CaptureFixture[str]) -> 
     assert 0 == main(["queue", "create", "a", "--url", url(port)])
     assert 1 == main(["queue", "create", "a", "--max-queue-size", "1", "--url", url(port)])
     assert (
-        f"error: 127.0.0.1:{port} answers 409: the queue exists with other options\n"
+        f"error: 127.0.0.1:{port} answered 409: the queue exists with other options\n"
         == capsys.readouterr().err
     )
 
@@ -136,8 +136,8 @@ def test_what_is_not_there_is_told_with_a_hint(
     """Exit 1, and the command that lists those there are."""
     assert 1 == main(["queue", *command, "x", "--url", url(port)])
     assert (
-        f"error: 127.0.0.1:{port} answers 404: no such queue; "
-        "`braidmq queue list` names those there are\n" == capsys.readouterr().err
+        f"error: 127.0.0.1:{port} answered 404: no such queue; "
+        "`braidmq queue list` lists the existing ones\n" == capsys.readouterr().err
     )
 
 
@@ -149,7 +149,7 @@ def test_what_a_key_may_not_do_is_told(
 
     assert 1 == main(["queue", "delete", "orders.a", "--yes", "--url", url(port, ORDERS_KEY)])
     assert (
-        "answers 403: this API key lacks the permission delete_queue; "
+        "answered 403: this API key lacks the permission delete_queue; "
         in capsys.readouterr().err
     )
     assert ["orders.a"] == named(world)

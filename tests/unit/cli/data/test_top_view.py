@@ -76,10 +76,10 @@ def test_plain_lines_say_everything() -> None:
     assert "BraidMQ 0.1.0 at 127.0.0.1:9100, ready, up 1 h 2 min" == lines[0]
     for line in (
         "blip\t1200\t900",
-        "all\t1203\t920",
+        "total\t1203\t920",
         "backlog\t4,321 waiting, 17 in flight",
         "dead letters\t2",
-        "fsync\t0.80 ms p50, 4.25 ms p99, loop late 0.3 ms",
+        "fsync\t0.80 ms p50, 4.25 ms p99, loop lag 0.3 ms",
         "memory\t3.0 MiB of 256.0 MiB, process 70.0 MiB",
         "log\t5.0 GiB",
         "connections\tblip 3",

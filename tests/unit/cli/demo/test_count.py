@@ -17,7 +17,7 @@ def test_the_verdict_is_that_of_every_line(capsys: pytest.CaptureFixture[str]) -
     assert "The counts agree" in capsys.readouterr().out
     assert not summarize([good, bad])
     out = capsys.readouterr().out
-    assert "NO: 2 missing, 1 too many" in out
+    assert "NO: 2 missing, 1 extra" in out
     assert "THE COUNTS DO NOT AGREE." in out
 
 

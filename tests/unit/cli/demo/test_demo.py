@@ -65,7 +65,7 @@ async def test_duplicates_are_told_and_no_loss() -> None:
     lines = count(await made(), READINGS, log())
 
     assert [] == disagreeing(lines)
-    assert ["1 twice", "2 delivered again", "5 and 4; 1 delivered again"] == [
+    assert ["1 duplicate", "2 redelivered", "5 and 4; 1 redelivered"] == [
         line.note for line in lines[1:4]
     ]
 
@@ -75,7 +75,7 @@ LOSSES = {
     "the archive": ("archive, on Blip", "archive"),
     "an unconfirmed command": ("commands confirmed, on Vibe", "commands"),
     "the machine": ("machine, on Blip", "machine"),
-    "the robot": ("robot, on Vibe, by urgency", "robot"),
+    "the robot": ("robot, on Vibe, by priority", "robot"),
     "the dead letter": ("handled after the replay", "replayed"),
 }
 
@@ -110,7 +110,7 @@ async def test_commands_out_of_their_urgency_are_a_disagreement() -> None:
     story.robot.sort()
     (line,) = [line for line in count(story, READINGS, log()) if not line.agrees]
 
-    assert ("robot, on Vibe, by urgency", "NO: in another order") == (
+    assert ("robot, on Vibe, by priority", "NO: out of order") == (
         line.what.strip(),
         line.verdict,
     )
@@ -178,7 +178,7 @@ def test_counts_that_disagree_are_exit_1_and_keep_the_log(
 
     assert 1 == main(["demo"])
     (kept,) = tmp_path.iterdir()
-    assert capsys.readouterr().out.endswith(f"The log is kept: {kept}\n")
+    assert capsys.readouterr().out.endswith(f"The log is kept in {kept}\n")
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ def test_at_the_end_it_tells_what_can_be_typed_next(
 
     assert 0 == code
     assert [
-        "Where to look:",
-        f"  a broker of your own, with its page        {shown} serve --dev",
+        "Where to go from here:",
+        f"  your own broker, with a dashboard          {shown} serve --dev",
         "                                             http://127.0.0.1:9100",
-        "  what to do with it                         README.md, docs/start.md",
+        "  the documentation                          README.md, docs/start.md",
     ] == lines[-4:]
 
 

@@ -38,8 +38,8 @@ def test_when_everybody_has_everything_all_lines_agree() -> None:
 
 
 CHANGES: dict[str, Callable[[Meters], object]] = {
-    "office, on Qumbed, opened": lambda meters: meters.office.handled.pop(),
-    "vault, on Blip, boxes": lambda meters: meters.vault_boxes.pop(),
+    "office, on Qumbed, decrypted": lambda meters: meters.office.handled.pop(),
+    "vault, on Blip, encrypted": lambda meters: meters.vault_boxes.pop(),
     "siren, on Blip": lambda meters: meters.siren.handled.pop(),
     "guard, on Vibe": lambda meters: meters.guard.handled.pop(),
     "readings on Qumbed's screen": lambda meters: meters.screen_readings.handled.pop(),

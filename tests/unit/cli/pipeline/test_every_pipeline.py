@@ -108,4 +108,4 @@ def test_a_replay_has_its_own_files_in_one_place_if_that_is_enough(
 
     out, place = Path("out").absolute(), Path("place").absolute()
     assert [(out, None), (place, place)] == [(plan.out, plan.checkpoint) for plan in plans]
-    assert "error: --out: is missing; give it, or --checkpoint\n" == capsys.readouterr().err
+    assert "error: --out: is required, or --checkpoint\n" == capsys.readouterr().err

@@ -34,7 +34,7 @@ def test_the_sink_finds_the_broker_as_the_source_does(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("place", [{}, {"path": DATA, "endpoint": ENDPOINT}])
 def test_the_log_is_in_one_place(place: dict[str, object]) -> None:
     """Neither nowhere nor in two."""
-    with pytest.raises(ConfigError, match="give it or --endpoint, and not both"):
+    with pytest.raises(ConfigError, match="give either --path or --endpoint"):
         FromLog(**place).source()  # type: ignore[arg-type] # of several types
 
 

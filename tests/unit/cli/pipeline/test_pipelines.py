@@ -124,8 +124,8 @@ def test_typed_takes_pairs_or_one_schema(given: list[Any]) -> None:
     )
 
 
-ONE_PLACE = "error: --path: give it or --endpoint, and not both\n"
-ONE_WAY = "error: --typed: give topics by it, or --schema-id with --subscribe, and not both\n"
+ONE_PLACE = "error: --path: give either --path or --endpoint\n"
+ONE_WAY = "error: --typed: give either --typed, or --schema-id with --subscribe\n"
 REFUSED = {
     "archive --out o": ONE_PLACE,
     "archive --out o --path p --endpoint e": ONE_PLACE,

@@ -30,7 +30,7 @@ REFUSED = {
     ),
     "replay of a table with a time": (
         ["replay", "--path=x", "--name=n", "--checkpoint=c", "--table=t", "--from=2026-11-16"],
-        "--table: '2026-11-16' chooses in the log, not in a table",
+        "--table: '2026-11-16' selects from the log and cannot be combined with it",
     ),
     "replay from no time": (
         ["replay", "--path=x", "--name=n", "--checkpoint=c", "--from=yesterday"],
@@ -42,7 +42,7 @@ REFUSED = {
     ),
     "report of two places": (
         ["report", "--path=x", "--endpoint=grpc://a:1", "--out=o"],
-        "--path: give it or --endpoint, and not both",
+        "--path: give either --path or --endpoint",
     ),
     "report of a topic with no schema": (
         ["report", "--path=x", "--out=o", "--typed=t"],

@@ -82,8 +82,8 @@ def test_schemas_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("schema_id", "schema", "text"),
     [
-        ("", {}, "no such new id"),
-        ("control.Command", {}, "no such new id"),
+        ("", {}, "empty or already in use"),
+        ("control.Command", {}, "empty or already in use"),
         ("a", {"type": "nonsense"}, "'a' is not a JSON Schema"),
         ("a", {"$ref": "http://127.0.0.1:1/other"}, "'a' is not a JSON Schema"),
         ("a", {"pattern": "("}, "'a' is not a JSON Schema"),

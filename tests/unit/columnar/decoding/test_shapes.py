@@ -11,8 +11,8 @@ from braidmq.columnar.decoding.decode import SHAPED_ROWS_MIN, SHAPES_MAX, Decodi
 from braidmq.columnar.decoding.schemas import TypedSchema
 from braidmq.columnar.decoding.shapes import (
     NUMBER_CHARS_MAX,
-    PLACES_MAX,
     QUOTES_FACTOR_MAX,
+    SLOTS_MAX,
     Shape,
 )
 
@@ -176,7 +176,7 @@ def test_a_payload_of_another_shape_does_not_fit(odd: bytes) -> None:
         GOOD.replace(b'"sensor_id"', b'"sensor\\u005fid"'),
         GOOD.replace(b"}", b',"celsius":2}'),
         b'{"celsius":21.5,"timestamp_ms":17}',
-        b"{" + b",".join(b'"n%d":1' % n for n in range(PLACES_MAX + 1)) + b"," + GOOD[1:],
+        b"{" + b",".join(b'"n%d":1' % n for n in range(SLOTS_MAX + 1)) + b"," + GOOD[1:],
     ],
 )
 def test_what_is_not_plain_shows_no_shape(payload: bytes) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from braidmq.base.errors import ConfigError
 from braidmq.client.qumbed.boxes import KeyPair
-from braidmq.client.qumbed.envelope import Envelope, Sealer, write_envelope
+from braidmq.client.qumbed.envelope import Sealer
 from braidmq.columnar.decoding.unsealing import NotUnsealedError, Unsealing
+from braidmq.wire.qumbed.envelopes import Envelope, write_envelope
 
 SENDER, READER, STRANGER = KeyPair.generate(), KeyPair.generate(), KeyPair.generate()
 PAYLOAD = b'{"celsius":21.5}'
@@ -59,8 +60,8 @@ REFUSED = {
     "another topic": (READER, sealed("u"), text_of(SENDER), "another topic"),
     "another schema": (READER, sealed("t", "u"), text_of(SENDER), "another schema"),
     "reflected": (READER, enveloped(OTHER_SENDER), text_of(SENDER), "by another"),
-    "cut off": (READER, enveloped(OTHER_SENDER[:40]), text_of(SENDER), "too early"),
-    "cut in the topic": (READER, enveloped(OTHER_SENDER[:51]), text_of(SENDER), "too early"),
+    "cut off": (READER, enveloped(OTHER_SENDER[:40]), text_of(SENDER), "truncated"),
+    "cut in the topic": (READER, enveloped(OTHER_SENDER[:51]), text_of(SENDER), "truncated"),
     "no base64": (READER, sealed(), b"????", "not base64"),
     "no key": (READER, sealed(), b"AAAA", "not 32 bytes"),
     "nobody's key": (READER, sealed(), base64.b64encode(bytes(32)), "low order"),

@@ -15,7 +15,7 @@ from braidmq.columnar.segments.layout import (
     gather_bytes,
     gather_structs,
     is_run,
-    near_pieces,
+    near_groups,
     starts_of,
     take_rows,
 )
@@ -73,7 +73,7 @@ def test_pieces_are_bounded_and_have_everything(
     ends = np.cumsum([gap + length for gap, length in records], dtype=np.int64)
     starts = ends - np.array([length for _, length in records], np.int64)
 
-    pieces = list(near_pieces(starts, ends, rows=rows, record_bytes=size))
+    pieces = list(near_groups(starts, ends, rows=rows, record_bytes=size))
 
     assert list(range(len(records))) == [i for p in pieces for i in range(p.start, p.stop)]
     for piece in pieces:

@@ -7,7 +7,7 @@ import pytest
 from braidmq import columnar
 from braidmq.base.errors import DamagedLogError
 from braidmq.columnar.loss import DataLossError, Losses
-from braidmq.columnar.segments.views import View
+from braidmq.columnar.segments.views import DurableView
 from braidmq.wal.format import encode_mark
 from tests.unit.columnar.logs import (
     log_of,
@@ -30,17 +30,17 @@ def test_sealed_segments_count_although_the_mark_is_old_or_torn(tmp_path: Path) 
 
     for content in (encode_mark(3), b"\xff" * 12, b""):
         mark.write_bytes(content)
-        assert last == View(tmp_path).latest
+        assert last == DurableView(tmp_path).latest
         assert list(range(1, last)) == offsets_of(columnar.read(tmp_path))
     mark.unlink()
-    assert last == View(tmp_path).latest
+    assert last == DurableView(tmp_path).latest
 
 
 def test_segments_are_found_by_ids(tmp_path: Path) -> None:
     """Those that have an id of the range, and no other."""
     write_log(tmp_path, BODIES)
     first_ids = [int(path.stem) for path in segment_files(tmp_path)]
-    view = View(tmp_path)
+    view = DurableView(tmp_path)
 
     assert first_ids == view.first_ids(0, 1000)
     assert first_ids[:1] == view.first_ids(1, first_ids[1])
@@ -63,7 +63,7 @@ def test_a_missing_segment_in_the_middle_is_damage(tmp_path: Path) -> None:
 def test_a_segment_that_goes_missing_in_the_middle_is_damage(tmp_path: Path) -> None:
     """Listed and gone, while an older one is still there."""
     write_log(tmp_path, BODIES)
-    view = View(tmp_path)
+    view = DurableView(tmp_path)
     gone = segment_files(tmp_path)[1]
     gone.unlink()
 
@@ -78,7 +78,7 @@ def test_no_segment_where_a_mark_says_there_were_some_is_damage(tmp_path: Path) 
         path.unlink()
 
     with pytest.raises(DamagedLogError, match="no segment"):
-        View(tmp_path)
+        DurableView(tmp_path)
 
 
 def test_a_view_stays_what_it_was_while_the_log_grows(tmp_path: Path) -> None:
@@ -94,12 +94,12 @@ def test_a_view_stays_what_it_was_while_the_log_grows(tmp_path: Path) -> None:
 def test_a_segment_that_retention_deleted_is_lost(tmp_path: Path) -> None:
     """Which ids were in it is known from the segment that followed it."""
     with log_of(tmp_path, BODIES) as wal:
-        view = View(tmp_path)
+        view = DurableView(tmp_path)
         first_ids = view.first_ids(1, 201)
         retain_from(wal, first_ids[2])
 
         assert view.open(first_ids[1]) is None
-        view = View(tmp_path)
+        view = DurableView(tmp_path)
         retain_from(wal, first_ids[3])
         with pytest.raises(DataLossError) as caught:
             list(view.segments(1, 201, Losses("log", fail=True)))
@@ -109,7 +109,7 @@ def test_a_segment_that_retention_deleted_is_lost(tmp_path: Path) -> None:
 def test_several_segments_that_are_gone_are_lost_once_each(tmp_path: Path) -> None:
     """No id is told twice, although the list of segments was read anew meanwhile."""
     with log_of(tmp_path, BODIES) as wal:
-        view = View(tmp_path)
+        view = DurableView(tmp_path)
         first_ids = view.first_ids(1, 201)
         retain_from(wal, first_ids[4])
         losses = Losses("log", fail=False)

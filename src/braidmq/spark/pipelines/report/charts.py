@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from unicodedata import east_asian_width
 
+from braidmq.base.svg import element, picture, text
+
 WIDTH: Final = 328
 """Units of every chart; a telephone of 360 pixels has so many between its margins."""
 
@@ -42,6 +44,11 @@ class Bar(NamedTuple):
 
 def as_text(name: str, width_max: int = NAME_WIDTH_MAX) -> str:
     r"""Return a name for a page: control characters as `\x1b`, bounded, escaped."""
+    return html.escape(bounded(name, width_max))
+
+
+def bounded(name: str, width_max: int = NAME_WIDTH_MAX) -> str:
+    r"""Return a name of at most *width_max* columns, control characters as `\x1b`."""
     visible = "".join(map(_visible, name[: width_max + 1]))
     kept, width = 0, 0
     for character in visible:
@@ -49,7 +56,7 @@ def as_text(name: str, width_max: int = NAME_WIDTH_MAX) -> str:
         kept += width < width_max
     if width > width_max:
         visible = visible[:kept] + "…"
-    return html.escape(visible)
+    return visible
 
 
 def _visible(character: str) -> str:
@@ -61,21 +68,21 @@ def _visible(character: str) -> str:
 def bars(chart_id: str, title: str, description: str, values: Sequence[Bar]) -> str:
     """Return bars one below the other, each as long as its share of the largest."""
     largest = max((bar.size for bar in values), default=0.0)
-    drawn = [_bar(number, bar, largest) for number, bar in enumerate(values)]
-    return _svg(chart_id, title, description, max(len(values), 1) * _BAR_ROW, drawn)
+    drawn = [part for number, bar in enumerate(values) for part in _bar(number, bar, largest)]
+    height = max(len(values), 1) * _BAR_ROW
+    return picture(WIDTH, height, drawn, name=chart_id, title=title, description=description)
 
 
-def _bar(number: int, bar: Bar, largest: float) -> str:
+def _bar(number: int, bar: Bar, largest: float) -> list[str]:
     top = number * _BAR_ROW
     length = _share(bar.size, largest, WIDTH)
-    return (
-        f'<text x="0" y="{top + _BASELINE}">{as_text(bar.name)}</text>'
-        f'<text class="number" x="{WIDTH}" y="{top + _BASELINE}">{as_text(bar.shown)}</text>'
-        f'<rect class="track" x="0" y="{top + _BAR_TOP}" width="{WIDTH}" '
-        f'height="{_BAR_HEIGHT}" rx="2"/>'
-        f'<rect class="bar" x="0" y="{top + _BAR_TOP}" width="{length:g}" '
-        f'height="{_BAR_HEIGHT}" rx="2"/>'
-    )
+    words, box = top + _BASELINE, top + _BAR_TOP
+    return [
+        text(bounded(bar.name), x=0, y=words),
+        text(bounded(bar.shown), class_="number", x=WIDTH, y=words),
+        element("rect", class_="track", x=0, y=box, width=WIDTH, height=_BAR_HEIGHT, rx=2),
+        element("rect", class_="bar", x=0, y=box, width=length, height=_BAR_HEIGHT, rx=2),
+    ]
 
 
 def columns(
@@ -86,40 +93,24 @@ def columns(
     step = WIDTH / max(len(values), 1)
     foot = _COLUMNS_TOP + _COLUMNS_HEIGHT
     drawn = [
-        f'<line class="line" x1="0" x2="{WIDTH}" y1="{y}" y2="{y}"/>'
-        for y in (_COLUMNS_TOP, foot)
+        element("line", class_="line", x1=0, x2=WIDTH, y1=y, y2=y) for y in (_COLUMNS_TOP, foot)
     ]
     top = max(values, key=lambda bar: bar.size, default=None)
     if top is not None:
-        drawn.append(f'<text x="0" y="{_BASELINE}">{as_text(top.shown)}</text>')
+        drawn.append(text(bounded(top.shown), x=0, y=_BASELINE))
     for number, bar in enumerate(values):
         height = _share(bar.size, largest, _COLUMNS_HEIGHT)
         x = number * step
-        drawn.append(
-            f'<rect class="bar" x="{x + step * 0.1:g}" y="{foot - height:g}" '
-            f'width="{step * 0.8:g}" height="{height:g}"/>'
-        )
+        place = {"x": x + step * 0.1, "y": foot - height}
+        drawn.append(element("rect", class_="bar", **place, width=step * 0.8, height=height))
         if number % every == 0:
-            drawn.append(
-                f'<text class="middle" x="{x + step / 2:g}" y="{foot + _BASELINE + 2}">'
-                f"{as_text(bar.name)}</text>"
-            )
-    return _svg(chart_id, title, description, foot + _COLUMNS_FOOT, drawn)
+            below = {"x": x + step / 2, "y": foot + _BASELINE + 2}
+            drawn.append(text(bounded(bar.name), class_="middle", **below))
+    height = foot + _COLUMNS_FOOT
+    return picture(WIDTH, height, drawn, name=chart_id, title=title, description=description)
 
 
 def _share(size: float, largest: float, length: float) -> float:
     if size <= 0 or largest <= 0:
         return 0.0
     return round(max(size / largest * length, _LEAST), 2)
-
-
-def _svg(
-    chart_id: str, title: str, description: str, height: float, drawn: Sequence[str]
-) -> str:
-    return (
-        f'<svg role="img" viewBox="0 0 {WIDTH} {height:g}" '
-        f'aria-labelledby="{chart_id}-title {chart_id}-desc">'
-        f'<title id="{chart_id}-title">{html.escape(title)}</title>'
-        f'<desc id="{chart_id}-desc">{html.escape(description)}</desc>'
-        f"{''.join(drawn)}</svg>"
-    )

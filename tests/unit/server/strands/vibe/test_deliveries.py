@@ -250,7 +250,7 @@ def test_a_dead_letter_that_no_frame_can_carry_stays() -> None:
     assert [b"2"] == [frame.payload for frame in taken(wire) if frame.kind == DELIVER]
     queue = hand.engine.broker.queues.by_name["dlq.q"]
     assert (1, 1) == (queue.waiting(), queue.in_flight_count())
-    assert {} == hand.engine.broker.stats.dropped
+    assert {} == hand.engine.broker.stats.dropped.by_reason
 
 
 def test_a_memory_only_message_that_no_frame_can_carry_is_counted() -> None:
@@ -267,7 +267,7 @@ def test_a_memory_only_message_that_no_frame_can_carry_is_counted() -> None:
     hand.settle()
 
     assert [] == kinds(wire)
-    assert {"tooLarge": 1} == hand.engine.broker.stats.dropped
+    assert {"tooLarge": 1} == hand.engine.broker.stats.dropped.by_reason
 
 
 def test_what_no_frame_can_carry_takes_no_room_in_the_output() -> None:

@@ -1,13 +1,13 @@
 """The demo's data pipeline: the log as tables, through Spark, and back to a topic.
 
-the log --+--> typed:   readings as a table; what is no reading in quarantine
+the log --+--> typed:   readings as a table; malformed ones in quarantine
           +--> rollup:  each sensor's minutes, as a table and as messages --> board, on Blip
-          +--> replay:  the commands once more, on a topic of their own
-          +--> archive: every message, those of rollup and replay among them, in files
+          +--> replay:  the commands again, on a topic of their own
+          +--> archive: all messages, including those of rollup and replay, in files
           +--> report:  a page about all of it
 
-Each is a command, as users type it; all run in one process, so that Spark starts once. Then
-the files are read without Spark, and counted.
+Each is a command as users type it; all run in one process, so that Spark starts only once.
+Then the files are read without Spark, and counted.
 """
 
 import asyncio
@@ -41,19 +41,19 @@ _PROGRAM: Final = (
 
 
 def can_run() -> bool:
-    """Say whether Spark is installed."""
+    """Return whether Spark is installed."""
     return all(find_spec(name) is not None for name in NEEDED)
 
 
 def run_commands(commands: str) -> int:
-    """Run commands one after the other; return the first exit code that is not 0."""
+    """Run commands in sequence; return the first exit code other than 0."""
     from braidmq.cli.main import main
 
     return next((code for words in json.loads(commands) if (code := main(words))), 0)
 
 
 class Tables:
-    """The pipelines at work on a broker's log; what they write is below *directory*."""
+    """The pipelines over a broker's log; they write to *directory*."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Tables:
         self._say = say
 
     async def run(self, blip: "Client") -> None:
-        """Run every pipeline once, with what is in the log.
+        """Run every pipeline once over the log.
 
         Raises:
             DemoError: One of them failed.
@@ -83,11 +83,11 @@ class Tables:
                 ("typed", "--typed", of_readings),
                 ("rollup", *chosen, "--close"),
                 (*again, "--subscribe", self._commands, "--to-topic", AGAIN),
-                ("archive",),  # behind those that write to topics
+                ("archive",),  # after those that write to topics
                 ("report", "--typed", of_readings),
             )
             await self._watch(messages, len(_read(self.directory / "rollup" / SCHEMA)))
-        self._say("board", f"shows {len(self.board)} minutes of sensors")
+        self._say("board", f"shows {len(self.board)} sensor minutes")
 
     async def _pipelines(self, *commands: tuple[str, ...]) -> None:
         from braidmq.spark.runtime.java import LIGHT
@@ -127,7 +127,7 @@ class Tables:
                 await message.ack()
 
     def lines(self, data_dir: Path) -> list[Line]:
-        """Return the lines of the summary, of the log and of the tables as Arrow reads them.
+        """Return the lines of the summary, from the log and the tables as Arrow reads them.
 
         Raises:
             DemoError: A table cannot be read.
@@ -159,7 +159,7 @@ def count(
 ) -> list[Line]:
     """Return the lines of the summary: messages by their offsets, minutes by their places.
 
-    *of* are the topics of readings and of commands; the latter are known by their payloads.
+    *of* are the topics of readings and of commands; commands are identified by their payloads.
     """
     topics, offsets = log["topic"].to_pylist(), log["offset"].to_pylist()
     of_readings = [
@@ -180,7 +180,7 @@ def count(
             sorted(typed + apart),
             f"{len(apart)} in quarantine",
         ),
-        Line("  summed up by minute", list(range(len(typed))), list(range(summed))),
+        Line("  aggregated by minute", list(range(len(typed))), list(range(summed))),
         Line("minutes on the topic", list(range(len(minutes))), list(range(of_rollup))),
         Line("  board, on Blip, each once", list(range(len(minutes))), shown),
         Line("commands replayed, in order", _numbers(log, of[1]), _numbers(log, AGAIN)),
@@ -197,7 +197,7 @@ def _read(directory: Path) -> "pa.Table":
         if not any(part.startswith(("_", ".")) for part in file.relative_to(directory).parts)
     ]
     if not visible:
-        raise DemoError(f"there is no table in {directory}")
+        raise DemoError(f"no table found in {directory}")
     import pyarrow as pa
 
     return pa.concat_tables([pq.ParquetFile(file).read() for file in visible])
@@ -208,7 +208,7 @@ def _offsets(table: "pa.Table") -> list[int]:
 
 
 def _numbers(log: "pa.Table", topic: str) -> list[int]:
-    """Return the numbers in a topic's payloads, as they are in the log."""
+    """Return the numbers in a topic's payloads, in log order."""
     rows = zip(log["topic"].to_pylist(), log["value"].to_pylist(), strict=True)
     return [json.loads(value)["number"] for name, value in rows if name == topic]
 

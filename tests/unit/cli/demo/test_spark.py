@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from braidmq.cli.demo.count import Line
-from braidmq.cli.demo.tables import AGAIN, ROLLUP, _read, count
+from braidmq.cli.demo.spark import AGAIN, ROLLUP, _read, count
 from braidmq.cli.own_broker import DemoError
 
 READINGS, COMMANDS = TOPICS = ("readings", "commands")
@@ -68,7 +68,11 @@ def twice(name: str) -> Callable[[Tables, Board], None]:
 
 
 ARCHIVE, READ = "messages in Spark's archive", "readings in Spark's tables"
-SUMMED, SENT, SHOWN = "summed up by minute", "minutes on the topic", "board, on Blip, each once"
+SUMMED, SENT, SHOWN = (
+    "aggregated by minute",
+    "minutes on the topic",
+    "board, on Blip, each once",
+)
 CHANGES = {
     "a message is in no file": (shorter("archive"), [ARCHIVE]),
     "a message is in two files": (twice("archive"), [ARCHIVE]),
@@ -119,5 +123,5 @@ def test_what_is_hidden_is_no_table(tmp_path: Path) -> None:
 
 def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
     """In one line, with its place."""
-    with pytest.raises(DemoError, match=f"there is no table in {tmp_path}"):
+    with pytest.raises(DemoError, match=f"no table found in {tmp_path}"):
         _read(tmp_path)

@@ -1,0 +1,86 @@
+"""Envelopes: the bytes that are sealed in with a payload."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.wire.qumbed.envelopes import (
+    MARK,
+    Envelope,
+    TruncatedEnvelopeError,
+    read_envelope,
+    write_envelope,
+)
+
+SENDER = bytes(range(32))
+DRAWN = bytes.fromhex(
+    "c1"  # mark
+    f"{SENDER.hex()}"
+    "0000000000000007"  # sequence
+    "0000018bcfe56800"  # timestamp ms
+    "0002 c3a9"  # topic
+    "0001 73"  # schema id
+    "7b7d"  # payload
+)
+READ = Envelope(SENDER, 7, 1_700_000_000_000, "é".encode(), b"s", b"{}")
+PAYLOAD_AT = len(DRAWN) - 2
+
+
+def test_the_bytes_are_the_drawing() -> None:
+    """Bytes on record and envelope are each other's image."""
+    assert DRAWN == write_envelope(READ)
+    assert READ == read_envelope(DRAWN)
+
+
+@given(
+    st.builds(
+        Envelope,
+        st.binary(min_size=32, max_size=32),
+        st.integers(0, 2**64 - 1),
+        st.integers(0, 2**64 - 1),
+        st.binary(max_size=300),
+        st.binary(max_size=300),
+        st.binary(max_size=300),
+    )
+)
+def test_every_envelope_is_read_as_it_was_written(envelope: Envelope) -> None:
+    """Whatever the texts and the payload are."""
+    assert envelope == read_envelope(write_envelope(envelope))
+
+
+@pytest.mark.parametrize("size", range(1, PAYLOAD_AT))
+def test_an_envelope_that_is_cut_is_refused(size: int) -> None:
+    """At any byte before the payload, whose length is not written down."""
+    with pytest.raises(TruncatedEnvelopeError, match="the envelope is truncated"):
+        read_envelope(DRAWN[:size])
+
+
+def test_the_payload_may_be_empty() -> None:
+    """An envelope ends where its payload would start."""
+    assert READ._replace(payload=b"") == read_envelope(DRAWN[:PAYLOAD_AT])
+
+
+@pytest.mark.parametrize("plaintext", [b"", b"{}", b"\x00", b"\xc0", b"\xc2", DRAWN[1:]])
+def test_what_has_no_mark_is_a_bare_payload(plaintext: bytes) -> None:
+    """It was sealed without an envelope."""
+    assert read_envelope(plaintext) is None
+
+
+def test_no_text_starts_with_the_mark() -> None:
+    """So that no plain payload is mistaken for an envelope."""
+    with pytest.raises(UnicodeDecodeError):
+        bytes([MARK, 0x80]).decode()
+
+
+@given(st.binary(max_size=120))
+def test_noise_behind_the_mark_is_an_envelope_or_truncated(noise: bytes) -> None:
+    """Nothing else is raised."""
+    with suppress(TruncatedEnvelopeError):
+        assert read_envelope(bytes([MARK]) + noise) is not None
+
+
+def test_an_envelope_does_not_show_its_payload() -> None:
+    """It may get into a log."""
+    assert "Envelope(7)" == repr(READ)
