@@ -209,7 +209,7 @@ def read_state() -> State:
 
 
 def _begin() -> None:
-    # The fingerprint is taken first: whoever edits a source meanwhile makes it stale.
+    # The fingerprint is taken first: an edit during the build makes it stale.
     STATE_FILE.parent.mkdir(exist_ok=True)
     _write_state(State(fingerprint(), modules=[], problem="the last build did not end"))
 
@@ -242,7 +242,7 @@ def _imported_files(path: Path) -> Iterator[Path]:
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:
-        return  # somebody is editing it; the compiler will say so
+        return  # it is being edited; the compiler will report it
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

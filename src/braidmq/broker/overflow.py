@@ -21,7 +21,7 @@ def judge(queue: Queue) -> int:
     if policy.max_size == 0 or queue.waiting() + queue.pending < policy.max_size:
         return ACCEPT
     if policy.overflow == DROP_OLDEST:
-        return ACCEPT  # and its elder goes when it has come
+        return ACCEPT  # the oldest message is dropped once this one arrives
     if policy.overflow == BLOCK_PUBLISHER:
         return WAIT
     if policy.overflow == REDIRECT_TO_DLQ and policy.dead_letters:

@@ -25,7 +25,7 @@ from braidmq.broker.settings import Settings
 from braidmq.broker.topics import ORIGIN_SPARK, Message, Pending, Topics, body_of
 
 PLAIN_WRITES_MAX: Final = 10_000
-"""Plain writes that are remembered, the newest: once it is answered nobody repeats one."""
+"""The newest plain writes, which are remembered: Spark repeats none that was answered."""
 
 QUERIES_MAX: Final = 100_000
 """Queries of streams; they are never forgotten, so above it no new one is taken."""

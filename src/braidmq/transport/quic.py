@@ -34,7 +34,7 @@ DATAGRAM_BYTES: Final = 1200
 LOOPBACK_DATAGRAM_BYTES: Final = 1452
 """What every implementation receives; on the loopback no path is in between."""
 
-# A stranger could fill the log: aioquic has a line for each broken connection.
+# Any peer could flood the log: aioquic writes a line for each broken connection.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
 
 

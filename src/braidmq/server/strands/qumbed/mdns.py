@@ -124,7 +124,7 @@ def text_record(public_key: bytes, topics: Iterable[str]) -> dict[str, str]:
 
 
 def read_text_record(properties: Mapping[bytes, bytes | None]) -> tuple[str, tuple[str, ...]]:
-    """Return public key and topics of a stranger's TXT record, each empty where it has none."""
+    """Return public key and topics of a TXT record, each empty where it has none."""
     key = properties.get(_PUBLIC_KEY.encode()) or b""
     topics = (properties.get(_TOPICS.encode()) or b"").decode("utf-8", "replace")
     return (
@@ -327,7 +327,7 @@ class _Listener:
                 SERVICE_TYPE, name, question_type=_TO_ALL
             )
         except (OSError, ZeroconfError):
-            return  # a stranger's name that cannot be one
+            return  # the name in the record is not a valid one
         if info is None or info.port is None:
             return
         self.nodes[name] = _node(info, info.port)

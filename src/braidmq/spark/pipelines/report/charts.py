@@ -7,7 +7,7 @@ never smaller than they are there. Colours are the page's.
     name                     1,234
     ███████████████▏
 
-Names come from strangers: they are text, bounded, without control characters.
+Names are untrusted: they are text, bounded, without control characters.
 """
 
 import html
