@@ -33,6 +33,7 @@ HOT_MODULES: Final = (
     "braidmq.server.strands.qumbed.stream",
     "braidmq.server.strands.vibe.connection",
     "braidmq.server.strands.vibe.deliveries",
+    "braidmq.server.strands.vibe.gate",
     "braidmq.server.strands.vibe.given",
     "braidmq.server.strands.vibe.management",
 )

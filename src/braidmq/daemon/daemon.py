@@ -43,7 +43,7 @@ from braidmq.server.strands.listeners import Admission, MakeConnection, TcpListe
 from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.server.strands.qumbed.mdns import Announcer
 from braidmq.server.strands.vibe.connection import VibeConnection
-from braidmq.server.strands.vibe.management import VibeOptions
+from braidmq.server.strands.vibe.gate import VibeOptions
 from braidmq.transport.tcp import TcpWire
 from braidmq.wal.disk import Disk
 from braidmq.wal.maintenance.watching import Watch, unwatched

@@ -15,7 +15,7 @@ from typing import Final
 from braidmq.base.errors import BraidError
 from braidmq.broker.delivery.lanes import Lane
 from braidmq.server.strands.vibe.connection import VibeConnection
-from braidmq.server.strands.vibe.management import VibeOptions
+from braidmq.server.strands.vibe.gate import VibeOptions
 from braidmq.testing import ledger as kinds
 from braidmq.testing.clients import Client, Consumer, Plan, Publisher
 from braidmq.testing.clock import FakeClock

@@ -8,22 +8,17 @@ from collections import deque
 from typing import Final, final
 
 from braidmq.broker import admission, dead_letters
-from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, Principal, authorize
+from braidmq.broker import authorize as permissions
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.delivery.queues import PREFETCH_DEFAULT
 from braidmq.broker.settings import US_PER_MS
 from braidmq.broker.topics import Message, Topic
-from braidmq.server.access.user_administration import Outcome
-from braidmq.server.engine.connection import WAITING_REPLIES_MAX, Connection, WaitingReply
+from braidmq.server.engine.connection import WAITING_REPLIES_MAX, WaitingReply
 from braidmq.server.engine.host import Host, Limits, Wire
 from braidmq.server.strands.vibe.deliveries import Delivering, give_up, message_of
+from braidmq.server.strands.vibe.gate import VibeOptions
 from braidmq.server.strands.vibe.given import Given
-from braidmq.server.strands.vibe.management import (
-    NOT_ALLOWED,
-    QueueManagement,
-    VibeOptions,
-    VibeReply,
-)
+from braidmq.server.strands.vibe.management import VibeManagement, VibeReply
 from braidmq.wire.errors import WireError
 from braidmq.wire.vibe import messages, session
 
@@ -34,29 +29,19 @@ BLOCKED_BYTES_MAX: Final = 1024 * 1024
 """Payload bytes of those commands."""
 
 _FREE: Final = frozenset({messages.ACK, messages.PING, messages.DISCONNECT, messages.CONNECT})
-_MANAGEMENT: Final = frozenset(
-    {messages.CREATE_QUEUE, messages.DELETE_QUEUE, messages.QUEUE_INFO, messages.LIST_QUEUES}
-)
 _ADMINISTRATION: Final = frozenset(
     range(messages.CREATE_USER, messages.GET_USER_PERMISSIONS + 1)
 )
 
 
 @final
-class VibeConnection(Connection):
+class VibeConnection(VibeManagement):
     """One Vibe connection."""
 
     def __init__(
         self, host: Host, wire: Wire, limits: Limits, options: VibeOptions, number: int
     ) -> None:
-        super().__init__(host, wire, limits)
-        self._options: VibeOptions = options
-        self._number: int = number
-        self._session = session.Session(options.max_message_bytes)
-        self._management = QueueManagement(self._broker, self._session, options)
-        self._asking: bool = False  # a password or an administrator's command is being checked
-        self._is_done: bool = False  # what the peer sends from now on is ignored
-        self._may_publish: dict[str, int] = {}  # queue name: the principal's version
+        super().__init__(host, wire, limits, options, number)
         self._delivering = Delivering(self._session, options.max_message_bytes)
         self._held: session.Command | None = None
         self._blocked: deque[session.Command] = deque()
@@ -66,11 +51,6 @@ class VibeConnection(Connection):
         self._paid: bool = False  # the command at hand has its token
 
     # What the base asks for.
-
-    @property
-    def is_authenticated(self) -> bool:
-        """Whether the peer is authenticated."""
-        return self._session.state == session.CONNECTED
 
     def refuse(self, from_id: int, refused: list[Message], again_id: int, reason: str) -> None:  # noqa: ARG002 - every Publish has a reply that waits
         """Turn the answers to what the log refused, from *from_id* on, into Errors.
@@ -252,11 +232,14 @@ class VibeConnection(Connection):
         if kind == messages.UNSUBSCRIBE:
             self._leave(request.queue, now_us)
             self._reply(self._unsubscribed(request))
-        elif kind in _MANAGEMENT:
-            assert self.principal is not None
-            reply = self._management.answer(request, self.principal, self._last_id, now_us)
-            self._last_id = max(self._last_id, reply.after_id)
-            self._reply_after(reply)
+        elif kind == messages.CREATE_QUEUE:
+            self._create_queue(request, now_us)
+        elif kind == messages.DELETE_QUEUE:
+            self._delete_queue(request)
+        elif kind == messages.QUEUE_INFO:
+            self._queue_info(request)
+        elif kind == messages.LIST_QUEUES:
+            self._list_queues(request)
         elif kind == messages.CONNECT:
             self._connect(request)
         elif kind == messages.DISCONNECT:
@@ -273,7 +256,7 @@ class VibeConnection(Connection):
         principal = self.principal
         assert principal is not None
         if self._may_publish.get(request.queue) != principal.version:
-            if not self._is_allowed(PUBLISH, request):
+            if not self._is_allowed(permissions.PUBLISH, request):
                 return True
             if len(self._may_publish) >= session.KNOWN_QUEUES_MAX:
                 self._may_publish.clear()
@@ -299,9 +282,7 @@ class VibeConnection(Connection):
             self._error(request, session.SERVER_ERROR, admission.QUEUE_FULL)
         elif verdict == admission.REFUSED:
             self._error(request, session.SERVER_ERROR, self._admission.reason)
-        elif queue is None and self._management.auto_create(request.queue, now_us) is None:
-            self._error(request, self._management.code, self._management.reason)
-        else:
+        elif queue is not None or self._auto_create(request, now_us) is not None:
             stored = self._broker.accept(verdict, message, dedup_id, now_us)
             self._published(request, stored.id)
         return True
@@ -330,14 +311,13 @@ class VibeConnection(Connection):
 
     def _subscribe(self, request: session.Request, now_us: int) -> bool:
         """Make the peer a consumer; say whether that could be done yet."""
-        if not self._is_allowed(SUBSCRIBE, request):
+        if not self._is_allowed(permissions.SUBSCRIBE, request):
             return True
         queues = self._broker.queues
         queue = queues.by_name.get(request.queue)
         if queue is None:
-            queue = self._management.auto_create(request.queue, now_us)
+            queue = self._auto_create(request, now_us)
             if queue is None:
-                self._error(request, self._management.code, self._management.reason)
                 return True
         if queue.id > self._broker.committed_id:
             # What comes in the same commit must not be delivered before the SubscribeAck.
@@ -398,89 +378,3 @@ class VibeConnection(Connection):
             self._last_id = self._broker.barrier()
         pong = self._session.reply(messages.PONG, command.id, command.queue)
         self._reply_after(WaitingReply(self._last_id, pong))
-
-    # Who the peer is.
-
-    def _connect(self, request: session.Request) -> None:
-        self._session.negotiate(request.headers)
-        token = request.headers.get("authToken")
-        if token is not None:
-            self._let_in(request.id, self._host.find_principal(token))
-            return
-        name = request.headers.get("authUsername")
-        if name is None:
-            self._let_in(request.id, None)
-            return
-        password = request.headers.get("authPassword", "")
-        self._asking = self._host.check_password(
-            name, password, lambda found: self._answered(request.id, found)
-        )
-        if not self._asking:
-            self._error(request, session.RATE_LIMITED, "too many passwords wait; try again")
-
-    def _answered(self, request_id: str, found: Principal | None) -> None:
-        self._asking = False
-        if self._closed:
-            return
-        self._let_in(request_id, found)
-        self.wake()
-        self._host.end_turn()
-
-    def _let_in(self, request_id: str, found: Principal | None) -> None:
-        if found is None:
-            self._host.authentication_failures["vibe"] += 1
-            reply, is_last = self._session.refused(request_id)
-            self._reply(reply)
-            if is_last:
-                self._end()
-            return
-        if self.principal is not found:
-            self._may_publish = {}
-            for consumer in self.queue_consumers.values():
-                consumer.allowed = consumer.barred = -1  # the new principal is checked again
-        self.principal = found
-        self._wire.greeted()
-        headers = {
-            "serverVersion": self._options.version,
-            "connectionId": f"srv_{self._number}",
-        }
-        self._reply(self._session.connected(request_id, headers))
-
-    def _is_allowed(self, operation: str, request: session.Request) -> bool:
-        assert self.principal is not None
-        if authorize(self.principal, operation, request.queue):
-            return True
-        self._error(request, session.AUTH_FAILED, NOT_ALLOWED)
-        return False
-
-    def _administer(self, request: session.Request) -> None:
-        assert self.principal is not None
-        self._asking = True
-        self._host.administer(
-            self.principal,
-            request.kind,
-            request.payload,
-            lambda outcome: self._administered(request, outcome),
-        )
-
-    def _administered(self, request: session.Request, outcome: Outcome) -> None:
-        self._asking = False
-        if self._closed:
-            return
-        if outcome.code:
-            self._error(request, outcome.code, outcome.text)
-        else:
-            self._reply(
-                self._session.reply(
-                    request.kind, request.id, request.queue, payload=outcome.payload
-                )
-            )
-        self.wake()
-        self._host.end_turn()
-
-    def _end(self) -> None:
-        self._is_done = True
-        self._ending = True
-
-    def _error(self, command: session.Command, code: str, text: str) -> None:
-        self._reply(self._session.error(command.id, code, text, command.queue))

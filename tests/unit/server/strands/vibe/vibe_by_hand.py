@@ -4,7 +4,7 @@ from braidmq.broker.authorize import Principal
 from braidmq.broker.settings import Settings
 from braidmq.server.engine.host import Limits
 from braidmq.server.strands.vibe.connection import VibeConnection
-from braidmq.server.strands.vibe.management import VibeOptions
+from braidmq.server.strands.vibe.gate import VibeOptions
 from tests.integration.vibe.peer import ERROR, Message
 from tests.integration.vibe_peer import BODY_MAX, connect, parse
 from tests.unit.server.by_hand import Hand, HandWire
