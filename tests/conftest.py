@@ -24,6 +24,7 @@ TOGETHER: Final = {
     "tests/browser/": "browser",
     "tests/tidy/test_tidy.py": "tidy",
     "tests/packaging/test_wheel.py": "wheel",
+    "tests/docs/test_site.py": "site",
     "tests/docs/test_container.py": "container",
     "tests/docs/test_machine.py": "machine",
     "tests/chaos/test_power_cut.py": "machine",

@@ -1,12 +1,13 @@
-"""The format "braidmq" for sessions that never called `register`: Spark finds it by this name.
+"""Make the format "braidmq" available to sessions that never called `register`.
 
-Spark imports every module whose name begins so, in the Python of PYSPARK_PYTHON, and fails all
-its formats when one of them cannot be imported.
+Spark imports every module whose name starts with `pyspark_`, in the Python of PYSPARK_PYTHON,
+and registers its `DefaultSource`. If one such module cannot be imported, none of the formats
+works; so a missing dependency must not raise here.
 """
 
 from contextlib import suppress
 
-with suppress(ImportError):  # braidmq without its extra `spark`
+with suppress(ImportError):  # braidmq is installed without the extra `spark`
     from braidmq.spark.runtime.workers import settle
     from braidmq.spark.source import BraidSource as DefaultSource
 

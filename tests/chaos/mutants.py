@@ -145,11 +145,19 @@ MUTANTS: Final = (
     ),
     _mutant(
         "PING does not wait for acknowledgements",
-        ("server/strands/blip.py", "            self._last_id = self._broker.barrier()\n", ""),
+        (
+            "server/strands/blip/connection.py",
+            "            self.last_id = self._broker.barrier()\n",
+            "",
+        ),
     ),
     _mutant(
         "SUBSCRIBE is answered before its commit",
-        ("server/strands/blip.py", "WaitingReply(given, ack,", "WaitingReply(0, ack,"),
+        (
+            "server/strands/blip/consuming.py",
+            "SubscribeReply(given, ack,",
+            "SubscribeReply(0, ack,",
+        ),
     ),
     _mutant(
         "the ids of refused publishes are not taken back",
@@ -167,7 +175,7 @@ MUTANTS: Final = (
         "Pong does not wait for acknowledgements",
         (
             "server/strands/vibe/connection.py",
-            "            self._last_id = self._broker.barrier()\n",
+            "            self.last_id = self._broker.barrier()\n",
             "",
         ),
     ),

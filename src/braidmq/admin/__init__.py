@@ -1,5 +1,5 @@
-"""HTTP for people and monitors: health, metrics, the JSON API.
+"""HTTP for operators and monitors: health, metrics, the JSON API and the dashboard.
 
-It shows what an AdminSource says and hands on what is asked of it; it knows no broker, no
-log, and not the server that gives it both.
+Each noun of the API is one file, with its structs, its endpoints and the query behind them.
+`status.py` is the broker that they ask, and `http/` is how a request gets there.
 """

@@ -63,7 +63,7 @@ def walk(broker: Broker) -> Backlog:
 
 
 def lag_of(channel: Channel) -> int:
-    """Return how many messages wait in a channel; an upper bound when it is behind."""
+    """Return how many messages wait in a channel; an upper bound if it is behind."""
     waiting = len(channel.ready) + len(channel.volatile)
     waiting += len(channel.in_flight.open) - channel.in_flight.count
     if channel.position.behind:

@@ -3,7 +3,7 @@
     GET /                  index.html
     GET /static/{file}     any other file
 
-They are read once, and kept as they are and packed. Everybody may have them: they hold no data.
+They are read once, and kept plain and compressed. They need no key: they hold no data.
 """
 
 import functools
@@ -26,8 +26,8 @@ CONTENT_SECURITY_POLICY: Final = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""What a page may load and do: its own files and this API, nothing inline, no other place.
-And no text becomes markup or script: the browser refuses whatever would make it so."""
+"""What a page may load and do: its own files and this API, nothing inline or foreign.
+Trusted types make the browser refuse any attempt to turn text into markup or script."""
 
 MEDIA_TYPES: Final = {
     ".css": "text/css; charset=utf-8",
@@ -53,7 +53,7 @@ class PageFile:
     media_type: str
     etag: str
     data: bytes
-    packed: bytes  # empty when packing gains nothing
+    packed: bytes  # empty if compression gains nothing
 
 
 @functools.cache
@@ -109,7 +109,7 @@ def _sent(request: Request, page: PageFile | None) -> Response:
     if page is None:
         raise HTTPException(404, "no such file")
     headers = {
-        # Asked about at every use, so that a broker that was upgraded shows its own page.
+        # Revalidated at every use, so that an upgraded broker shows its own page.
         "Cache-Control": "no-cache",
         "Content-Security-Policy": CONTENT_SECURITY_POLICY,
         "Content-Type": page.media_type,

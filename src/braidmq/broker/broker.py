@@ -138,14 +138,6 @@ class Broker:
         self.stats.unsubscribed += 1
         return self.subscriptions.end(consumer.subscription, records.ENDED_BY_REQUEST)
 
-    def follow(self, peer: Peer, topic: Topic, key: bytes, now_us: int) -> int:
-        """Have a topic's messages pushed; return the id to be committed for it, or 0."""
-        return self.followers.follow(peer, topic, key, now_us)
-
-    def unfollow(self, peer: Peer, topic: Topic) -> int:
-        """End what `follow` began; return the id to be committed for it, or 0."""
-        return self.followers.unfollow(peer, topic)
-
     def too_large(self, peer: Peer, message: Message, now_us: int) -> None:
         """Make a dead letter of what was pushed to a follower and no frame can carry."""
         letter = self.followers.letter_of_too_large(peer, message, now_us)
@@ -250,7 +242,7 @@ class Broker:
         return self.outgoing.last_id
 
     def wants_commit(self) -> bool:
-        """Say whether there are records for the log.
+        """Return whether there are records for the log.
 
         Progress becomes a record with the next batch, at a barrier, or when it is due: until a
         barrier asks, no peer waits for the commit of an acknowledgement.

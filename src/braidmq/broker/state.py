@@ -232,11 +232,9 @@ def _restore_subscription(broker: Broker, row: list[Any]) -> None:
 
 
 def _restore_position(
-    channel: Channel,
-    ranges: list[tuple[int, int]],
-    handed_id: int,
-    attempts: list[tuple[int, int]],
+    channel: Channel, ranges: list[Any], handed_id: int, attempts: list[Any]
 ) -> None:
+    # MessagePack has no tuples: what was written as a pair is read as a list.
     position = channel.position
     assert position.settled is not None
     for after, last in ranges:

@@ -98,6 +98,7 @@ def cut(
     if parts is None:
         size = target_bytes or PART_BYTES
         return _cut(chunks(), start, end, lambda passed: passed + size)
+    # Two passes: the total must be known before it can be shared out. Both read only the index.
     total = sum(chunk.cost for chunk in chunks()) or 1
     return _cut(chunks(), start, end, partial(_next_share, total, parts))
 
@@ -132,6 +133,7 @@ def advance(
     passed = held = 0
     for chunk in _chunks(view, selection, start, view.latest, losses):
         if passed + chunk.messages > messages or held + chunk.payload_bytes > payload_bytes:
+            # A limit lies inside this chunk. Pass one message in any case if none was so far.
             fitting = int(np.searchsorted(chunk.sizes(), payload_bytes - held, side="right"))
             fitting = max(min(fitting, messages - passed), 0 if passed else 1)
             if fitting < chunk.messages:
@@ -151,6 +153,7 @@ def _chunks(
     view: DurableView, selection: Selection, start: int, end: int, losses: Losses
 ) -> Iterator[_Chunk]:
     for segment, first, last in windows(view, start, end, losses, selection):
+        # Estimated sizes will do to balance parts, and spare reading the records.
         found = segment.verified(partial(selection.rows, segment, first, last), Need.SIZES)
         if len(found.rows):
             yield _Chunk(found.rows)
@@ -158,6 +161,8 @@ def _chunks(
 
 def _next_share(total: int, parts: int, passed: int) -> int:
     """Return the next multiple of total / parts behind *passed*, rounded up."""
+    # Multiples of the total rather than repeated additions: rounding errors do not add up, and
+    # there are never more than *parts* parts.
     share = passed * parts // total + 1
     return -(-share * total // parts)
 
@@ -175,6 +180,7 @@ def _cut(
             held += chunk.payload_bytes
             passed += chunk.cost
             continue
+        # At least one limit lies inside this chunk: find each by a search in the running cost.
         sizes = chunk.sizes()
         costs = passed + sizes + ROW_COST_BYTES * np.arange(1, chunk.messages + 1)
         at = sized = 0

@@ -189,7 +189,7 @@ class Endpoint:
             named = [name for page in pages for name in page.topics if selection.wants(name)]
             behind = pages[-1].end if end is None and pages else end
         if (
-            named is not None
+            named is not None  # 3: two quotes and a comma for each name
             and sum(len(name.encode()) + 3 for name in named) > NAMES_BYTES_MAX
         ):
             raise TooManyTopicsError("topics" if pattern is None else "pattern")

@@ -142,6 +142,7 @@ class Batches:
     def _read(self) -> Iterator[pa.RecordBatch]:
         found = windows(self._view, self.start, self.end, self._losses, self._selection)
         for segment, first, last in found:
+            # A function, not its result: a rebuilt index may have the rows elsewhere.
             select = partial(self._selection.rows, segment, first, last)
             picked = segment.verified(select, self._need)
             for part in _cut(segment, picked, self._bounds):
@@ -149,6 +150,7 @@ class Batches:
 
     @property
     def _need(self) -> Need:
+        # Verify only what will be returned: a read of ids and topics touches no record.
         if self._decoding is not None or not OF_HEADERS.isdisjoint(self._names):
             return Need.RECORDS
         return Need.PAYLOADS if "value" in self._names else Need.ROWS
@@ -267,6 +269,8 @@ def topic_counts(
     for segment, first, last in windows(view, start, end, losses):
         rows = segment.rows[first:last]
         numbers = rows["topic"]
+        # Topic 0 stands for records that are not messages. Weighted counts are floats, exact up
+        # to 2^53 bytes, which is more than a segment holds.
         messages = np.bincount(numbers, minlength=len(segment.names))
         sizes = np.bincount(numbers, rows["payload_bytes"], len(segment.names))
         for number in np.nonzero(messages[1:])[0] + 1:

@@ -27,6 +27,7 @@ def offset_at(view: DurableView, moment_us: int) -> int:
             high = middle
         else:
             low = middle + 1
+    # All segments before `low` start before the moment, so it can only lie in the last of them.
     if low:
         segment = view.open(first_ids[low - 1])
         found = None if segment is None else _first_since(segment, moment_us)

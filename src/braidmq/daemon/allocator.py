@@ -1,21 +1,21 @@
-"""The C library's allocator: large buffers go back to the system as soon as they are free.
+"""The C library's allocator: large buffers go back to the system as soon as they are freed.
 
-glibc raises the size from which it maps a buffer by itself with each such buffer that is freed,
-up to 32 MiB; from then on the batches for the log come out of its heap, and what they leave
-there stays. Setting the size once keeps it where it is.
+glibc maps large buffers one by one, but raises the threshold each time such a buffer is freed,
+up to 32 MiB. From then on the batches for the log come from the heap, which does not shrink.
+Setting the threshold explicitly stops it from moving.
 """
 
 import ctypes
 from typing import Final
 
 MAPPED_FROM_BYTES: Final = 1024 * 1024
-"""Buffers of this size and more are mapped one by one: batches, not what a socket reads."""
+"""The threshold: batches for the log are above it, reads from a socket below."""
 
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 
 
 def return_large_buffers() -> bool:
-    """Have large buffers given back when they are freed; False where that cannot be said."""
+    """Return large buffers to the system when freed; False where libc is not glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # not glibc
         return False

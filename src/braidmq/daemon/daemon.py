@@ -1,4 +1,4 @@
-"""The daemon: starts everything in order, runs until told to stop, and ends in order.
+"""The daemon: start everything in order, and stop it in order.
 
 lock the data directory | HTTP (not ready) | bind | recover | accept | ready file
 ... a signal, or the log fails ...
@@ -6,39 +6,32 @@ accept no more | let acknowledgements arrive | commit | snapshot | close
 """
 
 import asyncio
-import gc
 import json
 import os
-import signal
-import sys
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
-import uvloop
 
 from braidmq.admin.http.app import build_app
 from braidmq.admin.http.server import AdminServer
 from braidmq.admin.status import Status
-from braidmq.base.build import is_compiled
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.broker.broker import Broker
-from braidmq.daemon.allocator import return_large_buffers
 from braidmq.daemon.ready import remove_quietly, write_atomically
 from braidmq.daemon.telemetry import Telemetry
 from braidmq.server.access.keys import DEV_PRINCIPAL, KeyRing
 from braidmq.server.access.users import Users
-from braidmq.server.config.config import Config, ListenerConfig, loss_note
+from braidmq.server.config.config import Config, ListenerConfig
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.durability import Durability
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.host import Limits
 from braidmq.server.engine.recovery import Recovered, recover
 from braidmq.server.engine.ticker import Clock, SystemClock, Ticker
-from braidmq.server.strands.blip import BlipConnection
+from braidmq.server.strands.blip.connection import BlipConnection
 from braidmq.server.strands.listeners import Admission, MakeConnection, TcpListener
 from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.server.strands.qumbed.mdns import Announcer
@@ -58,13 +51,7 @@ LOCK_PATH: Final = "LOCK"
 RUN_FILE: Final = "run.json"
 
 SNAPSHOT_RECORDS: Final = 1_000_000
-"""So many records behind a snapshot call for the next, however soon: they are read at start."""
-
-_GIL_SWITCH_S: Final = 0.001
-"""The log's writer needs the interpreter a few times per commit; the default is 5 ms each."""
-
-_GC_THRESHOLD: Final = 50_000
-"""Messages come by the million and hold no cycles; the collector need not look so often."""
+"""Records after which a snapshot is due, however recent the last: a start replays them."""
 
 LAST_REPLIES_S: Final = 0.25
 """How long the last replies may take to leave; a peer that does not read them loses them."""
@@ -84,7 +71,7 @@ class Daemon:
         watch: Watch = unwatched,
     ) -> None:
         self._config = config
-        self._watch = watch  # how far recovery is; called on its thread
+        self._watch = watch  # follows recovery, on recovery's thread
         self._mdns = Announcer(config.qumbed.host) if mdns else None
         self._given_clock = clock
         self._clock: Clock = clock if clock is not None else SystemClock()
@@ -100,7 +87,7 @@ class Daemon:
         self._flight: FlightListener | None = None
         self._stages: Stages | None = None
         self._sink: Sink | None = None
-        self._vibe_count = 0  # of its connections so far
+        self._vibe_count = 0  # numbers its connections
         self._vibe_options = VibeOptions(
             max_message_bytes=config.vibe.max_message_bytes,
             auto_create=config.vibe.auto_create,
@@ -116,10 +103,13 @@ class Daemon:
         self.addresses.update(dict.fromkeys(("blip", "vibe", "qumbed", "http", "flight")))
 
     async def start(self) -> None:
-        """Recover, and accept connections.
+        """Recover the log, then accept connections.
+
+        The ports are bound before recovery, so that an address in use is reported at once and
+        not after minutes; connections are accepted after it.
 
         Raises:
-            BraidError: It cannot; its `exit_code` says how the process ends.
+            BraidError: The broker cannot start; `exit_code` is that of the process.
         """
         self._files.make_dir("")
         self._files.lock(LOCK_PATH)
@@ -140,7 +130,7 @@ class Daemon:
         write_atomically(self._config.data_dir / RUN_FILE, json.dumps(self.ready_facts()))
 
     async def stop(self) -> None:
-        """End in order, whether or not everything was started, or the log has failed."""
+        """Stop in order, also when only a part was started or the log has failed."""
         engine = self.status.engine
         listeners = self.status.listeners
         if self._mdns is not None:
@@ -174,20 +164,20 @@ class Daemon:
             self._durability.stop_reading()
             await asyncio.to_thread(self._durability.close)
         await self._telemetry.stop()
-        if self._is_locked:  # else these are another broker's
+        if self._is_locked:  # else the files belong to another broker
             remove_quietly(self._config.data_dir / RUN_FILE)
             self._files.unlock(LOCK_PATH)
             self._is_locked = False
 
     @property
     def page(self) -> str | None:
-        """Where the dashboard is, when HTTP is on."""
+        """The dashboard's URL, or None if HTTP is off."""
         address = self.addresses["http"]
         scheme = "https" if self._config.http.tls_cert else "http"
         return None if address is None else f"{scheme}://{address}/"
 
     def ready_facts(self) -> dict[str, object]:
-        """Return what the ready file says."""
+        """Return the contents of the ready file."""
         qumbed = self._qumbed
         return {
             **self.addresses,
@@ -197,13 +187,13 @@ class Daemon:
         }
 
     def _announced_topics(self, engine: Engine) -> Iterator[str]:
-        # Where strangers are asked who they are, names are not for everybody on the network.
+        # With authentication on, topic names are not for every host on the network.
         if self._config.qumbed.auth == "none":
             return (topic.name for topic in engine.broker.topics.all())
         return iter(())
 
     def look_at_clock(self) -> None:
-        """Do what has fallen due, after a clock was moved by hand."""
+        """Do what is due, after a test has moved the clock."""
         if self.status.engine is not None:
             self.status.engine.tick()
 
@@ -271,7 +261,7 @@ class Daemon:
         return VibeConnection(engine, wire, limits, self._vibe_options, self._vibe_count)
 
     def _recover(self) -> Recovered:
-        # On a thread of its own, so that the health pages answer meanwhile.
+        # On a thread, so that the health pages answer meanwhile.
         started = time.monotonic()
         now_us = self._clock.now_us()
         found = recover(
@@ -338,7 +328,7 @@ class Daemon:
             from braidmq.server.sink.stages import Stages  # noqa: PLC0415 - as above
         except ModuleNotFoundError as error:
             if is_open:
-                _log.warning("a sink's batch is not finished: it needs " + str(error.name))
+                _log.warning("a sink's batch cannot be completed: install " + str(error.name))
             return
         self._stages = Stages(self._files, now_us=self._clock.now_us)
         self._sink = Sink(lambda: self.status.engine, lambda: self.status.wal, self._stages)
@@ -387,76 +377,6 @@ class Daemon:
             lambda: engine.failed is not None or engine.log_is_full or engine.is_committed(),
             outlasts_end=True,
         )
-
-
-def main(
-    config: Config,
-    *,
-    ready_file: Path | None = None,
-    mdns: bool = False,
-    watch: Watch = unwatched,
-) -> int:
-    """Run the broker until a signal; return the exit code. *watch* is told of recovery."""
-    if mdns and not config.qumbed.enabled:
-        raise ConfigError("--mdns", "announces the Qumbed strand, which is off")
-    if ready_file is not None:
-        remove_quietly(ready_file)
-    sys.setswitchinterval(_GIL_SWITCH_S)
-    return_large_buffers()
-    gc.set_threshold(_GC_THRESHOLD, 50, 50)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, ready_file, mdns=mdns, watch=watch))
-
-
-async def _serve(config: Config, ready_file: Path | None, *, mdns: bool, watch: Watch) -> int:
-    daemon = Daemon(config, mdns=mdns, watch=watch)
-    told = _signals()
-    try:
-        await daemon.start()
-        if ready_file is not None:
-            write_atomically(ready_file, json.dumps(daemon.ready_facts()))
-    except BaseException:
-        await daemon.stop()
-        raise
-    gc.freeze()
-    note = loss_note(config.wal.fsync)
-    if note:
-        _log.warning(note)
-    facts = daemon.ready_facts()
-    _log.info(
-        "ready",
-        **daemon.addresses,
-        page=daemon.page,
-        qumbed_fingerprint=facts["qumbed_fingerprint"],
-        compiled=is_compiled(),
-    )
-    waits = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(daemon.ended.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    _log.info("stopping")
-    await daemon.stop()
-    if ready_file is not None:
-        remove_quietly(ready_file)
-    if daemon.failure is not None:
-        raise daemon.failure
-    _log.info("stopped")
-    return 0
-
-
-def _signals() -> asyncio.Event:
-    """Return an event that the first signal sets; the second ends the process at once."""
-    loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-
-    def hear() -> None:
-        if told.is_set():
-            os._exit(0)
-        told.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, hear)
-    return told
 
 
 def _log_recovery(found: Recovered, seconds: float) -> None:

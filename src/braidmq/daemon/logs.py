@@ -1,8 +1,7 @@
 """Log lines: structured, to stderr, for a person on a terminal and as JSON otherwise.
 
-What a peer sent cannot forge a line, move a cursor or fill a disk: it is escaped and cut.
-What is secret does not come out, whoever passes it in. Nothing here decides what is worth
-a line, and nothing on the way of a message logs.
+Text from a peer cannot forge a line, move the cursor or fill the disk: it is escaped and cut.
+Secrets are masked, whatever code logs them. Nothing on the path of a message logs.
 """
 
 import logging

@@ -1,10 +1,10 @@
-"""Small files that say what is running: whole or not there."""
+"""Small files that tell other processes what is running: complete, or absent."""
 
 from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write *text* to *path* so that nobody ever sees a part of it."""
+    """Write *text* to *path*; readers see all of it or the file before."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text)
     temporary.replace(path)

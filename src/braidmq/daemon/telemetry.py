@@ -1,6 +1,6 @@
-"""Whether anybody wants traces; if not, nothing of OpenTelemetry is imported.
+"""Whether traces are on; if not, OpenTelemetry is never imported.
 
-The environment says so in OpenTelemetry's own words: OTEL_TRACES_EXPORTER names an exporter, or
+OpenTelemetry's own variables turn them on: OTEL_TRACES_EXPORTER names an exporter, or
 OTEL_EXPORTER_OTLP_ENDPOINT is set, which means `otlp`.
 """
 
@@ -19,18 +19,18 @@ _log = structlog.get_logger(__name__)
 
 
 class Telemetry:
-    """The traces of one broker, if there are any."""
+    """The traces of one broker, if they are on."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._exporter = wanted_exporter(environment)
         self._provider: TracerProvider | None = None
 
     def start(self, engine: Engine) -> None:
-        """Trace what the engine does, if that is wanted and possible."""
+        """Trace the engine, if traces are on and OpenTelemetry is installed."""
         if not self._exporter:
             return
         try:
-            from braidmq.daemon.tracing import (  # noqa: PLC0415 - only who wants traces pays
+            from braidmq.daemon.tracing import (  # noqa: PLC0415 - imported only if traces are on
                 Traces,
                 make_provider,
             )
@@ -43,13 +43,13 @@ class Telemetry:
             engine.tracing = Traces(tracer, topic_of=lambda one: topic_of(engine, one))
 
     async def stop(self) -> None:
-        """Have the last spans sent."""
+        """Send the last spans."""
         if self._provider is not None:
             await asyncio.to_thread(self._provider.shutdown)
 
 
 def wanted_exporter(environment: Mapping[str, str]) -> str:
-    """Return the name of the exporter that the environment asks for, or nothing."""
+    """Return the name of the exporter in the environment, or an empty string."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
     named = environment.get("OTEL_TRACES_EXPORTER", "")
@@ -60,6 +60,6 @@ def wanted_exporter(environment: Mapping[str, str]) -> str:
 
 
 def topic_of(engine: Engine, subscription_id: int) -> str:
-    """Return the name of the topic that a subscription is of, or nothing when it is gone."""
+    """Return the topic of a subscription, or an empty string if it has ended."""
     found = engine.broker.topic_of(subscription_id)
     return "" if found is None else found.name

@@ -1,16 +1,16 @@
-"""Traces: the way of a message as OpenTelemetry spans, where that is installed and asked for.
+"""Traces: the life of a message as OpenTelemetry spans.
 
-    publish orders ......................   from accepted to committed, or why not
-      commit ............                   in the log's hands, with how many others
-      deliver orders .                      handed to a peer
-      ack orders .                          settled, as the log is about to keep it
+    publish orders ......................   from accepted to committed, or refused
+      commit ............                   in the log, with the size of its batch
+      deliver orders .                      sent to a consumer
+      ack orders .                          settled, before the log has it
 
-All spans of a message are of one trace: that of its header `traceparent`, when its publisher
-has given it one. Messages that live in memory only have no id, and no spans. The names of the
-attributes are those of OpenTelemetry's conventions for messaging.
+All spans of a message belong to one trace: that of its header `traceparent`, if the publisher
+set one. Messages in memory only have no id, and no spans. Attributes are named after
+OpenTelemetry's conventions for messaging.
 
-This module imports OpenTelemetry, and is imported only when `telemetry` finds that somebody
-wants traces. Samplers are chosen by OTEL_TRACES_SAMPLER.
+This module imports OpenTelemetry, and is imported only if `telemetry` finds that traces are on.
+OTEL_TRACES_SAMPLER chooses the sampler.
 """
 
 import os
@@ -42,7 +42,7 @@ from braidmq.broker.outgoing import Advanced, Buried
 from braidmq.broker.topics import Message, Pending
 
 SPANS_PER_BATCH_MAX: Final = 256
-"""Messages of one batch that are traced; a sampler chooses among them."""
+"""Messages traced per batch; a sampler chooses among them."""
 
 KNOWN_MAX: Final = 10_000
 """Messages whose trace is remembered for their deliveries and acknowledgements."""
@@ -53,7 +53,7 @@ _log = structlog.get_logger(__name__)
 
 
 def make_provider(exporter: str) -> TracerProvider | None:
-    """Return where spans go, or None when there is no exporter of that name."""
+    """Return a provider for an exporter, or None if that is not installed."""
     found = entry_points(group="opentelemetry_traces_exporter", name=exporter)
     if not found:
         _log.warning("no traces: the exporter is not installed", exporter=exporter)
@@ -68,10 +68,10 @@ def make_provider(exporter: str) -> TracerProvider | None:
 
 
 class Traces:
-    """The spans of messages that are on their way; everything here is on the event loop."""
+    """The spans of messages in progress; all of it is on the event loop."""
 
     def __init__(self, tracer: Tracer, *, topic_of: Callable[[int], str]) -> None:
-        """*topic_of* says which topic the subscription of an id is of, or nothing."""
+        """*topic_of* returns the topic of a subscription's id, or an empty string."""
         self._tracer = tracer
         self._topic_of = topic_of
         self._propagator = TraceContextTextMapPropagator()
@@ -80,7 +80,7 @@ class Traces:
         self._ids: dict[str, deque[int]] = {}  # those of each topic, oldest first
 
     def appending(self, items: list[Pending], now_us: int) -> None:
-        """Begin spans of messages that go to the log, and of acknowledgements."""
+        """Begin the spans of messages and acknowledgements that go to the log."""
         traced = 0
         for item in items:
             if isinstance(item, Advanced):
@@ -92,15 +92,15 @@ class Traces:
                     self._publish(message, len(items), now_us)
 
     def committed(self, up_to: int, now_us: int) -> None:
-        """End the spans of what is durable."""
+        """End the spans of records that are durable."""
         self._end(now_us, up_to, None)
 
     def refused(self, reason: str, now_us: int) -> None:
-        """End the spans of what the log did not take."""
+        """End the spans of records that the log refused."""
         self._end(now_us, 2**64, Status(StatusCode.ERROR, reason))
 
     def delivered(self, strand: str, deliveries: list[Delivery], now_us: int) -> None:
-        """Note what was handed to a peer."""
+        """Note what was sent to a consumer."""
         for delivery in deliveries[:SPANS_PER_BATCH_MAX]:
             known = self._contexts.get(delivery.message.id)
             if known is not None:

@@ -1,10 +1,10 @@
 """Apache Spark over the log: the data source, and the session that it runs in.
 
-The one room that mentions a DataFrame; it reaches messages through `columnar`.
+Only this room knows DataFrames; it reads messages through `columnar`.
 
     from braidmq.spark import register, session
 
-    spark = session()      or your own, and register(spark)
+    spark = session()      # or call register(spark) on your own session
     spark.read.format("braidmq").option("path", "data").load()
 
 Needs pyspark and pyarrow: `pip install braidmq[spark]`.
@@ -25,8 +25,8 @@ _HOMES: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - the two have their types above
-    """Return what is asked for; pyspark is imported only then, because it takes a second."""
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the two are typed above
+    """Return a public name; pyspark is imported only now, because that takes a second."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -1,7 +1,7 @@
-"""From options to what they mean: the log that is read, and the endpoint of its broker.
+"""Resolve options to the log that is read and the endpoint of its broker.
 
-A broker writes its addresses into `run.json` in its data directory, so that whoever has the
-directory finds it.
+A broker writes its addresses into `run.json` in its data directory, so a client that has the
+directory can find the broker.
 """
 
 from functools import lru_cache
@@ -21,7 +21,7 @@ _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not
 
 
 class Place(Protocol):
-    """What options say about where the broker is."""
+    """Where the broker is, as options say it."""
 
     @property
     def path(self) -> Path | None:
@@ -33,14 +33,14 @@ class Place(Protocol):
 
     @property
     def api_key(self) -> str | None:
-        """The key that it lets us in with."""
+        """The API key to authenticate with."""
 
 
 def log_of(place: Place) -> Log:
-    """Return the log that is read: the directory's, or the one behind the endpoint.
+    """Return the log that is read: in the directory, or behind the endpoint.
 
-    A process that Spark has forked for one query after the other has its last directory's
-    still, so that what it holds is there for the next query.
+    A process that Spark has forked serves one query after another. It keeps the log of its last
+    directory open, so that the files mapped by one query are there for the next.
     """
     if place.path is None:
         assert place.endpoint is not None
@@ -56,7 +56,7 @@ _last_log: Final = lru_cache(maxsize=1)(_directory_log)
 
 
 def endpoint_of(place: Place) -> Endpoint:
-    """Return the endpoint of the broker; it connects when it is used.
+    """Return the endpoint of the broker; it connects on first use.
 
     Raises:
         ConfigError: The broker that runs on the directory has no Flight endpoint.
@@ -74,7 +74,7 @@ def running_at(path: Path) -> str:
 
     Raises:
         ConfigError: It has no Flight endpoint.
-        UnavailableError: There is none; after a crash it may come back.
+        UnavailableError: No broker runs on it; after a crash it may come back.
     """
     try:
         facts = msgspec.json.decode((path / RUN_FILE).read_bytes(), type=dict[str, object])

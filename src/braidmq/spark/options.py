@@ -1,7 +1,7 @@
-"""The options of reads and of writes: texts in, a checked description out.
+"""Parse the options of reads and writes into a checked description.
 
-Names are those of Spark's Kafka source wherever the meaning is the same. A refusal names the
-option, the value and the fix. Nothing here touches the log or knows Spark.
+Names are those of Spark's Kafka source wherever the meaning is the same. An error names the
+option, the value and the fix. Nothing here touches the log or imports Spark.
 """
 
 import difflib
@@ -22,7 +22,7 @@ SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a read was told, each value of its type; the names beside them are the options'."""
+    """The options of a read, parsed; the comments give their names in Spark."""
 
     path: Path | None = None  # path
     endpoint: str | None = None  # endpoint
@@ -47,7 +47,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a write was told; the names beside the values are the options'."""
+    """The options of a write, parsed; the comments give their names in Spark."""
 
     path: Path | None = None  # path
     endpoint: str | None = None  # endpoint
@@ -58,14 +58,14 @@ class WriteOptions:
 
 Parser = Callable[[str, str], Any]
 Table = Mapping[str, tuple[str, str, Parser]]
-"""An option in small letters: as it is written, the field that it fills, and how."""
+"""Lower-case option name to: its spelling, the field that it fills, and its parser."""
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
-    """Return what a read is told by *given*; a name's case does not matter.
+    """Return the options of a read; the case of a name does not matter.
 
     Raises:
-        OptionError: A name is unknown, a value cannot be used, or two do not go together.
+        OptionError: A name is unknown, a value is invalid, or two exclude each other.
     """
     texts = _texts(given)
     options = ReadOptions(**_parsed(texts, _READ, _READ_HINTS))
@@ -73,17 +73,17 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
     if options.endpoint is not None or options.group_id is not None:
         _check_key(options.api_key)
     elif options.api_key is not None:
-        problem, fix = "is of no use", "leave it out: path alone is read without the broker"
+        problem, fix = "has no effect", "leave it out: path alone is read without the broker"
         raise OptionError("apiKey", values.HIDDEN, problem, fix)
     _check_together(options, texts)
     return options
 
 
 def for_batch(given: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a batch read; it goes from earliest to latest.
+    """Return the options of a batch read; by default it reads from earliest to latest.
 
     Raises:
-        OptionError: As for `parse`, or an option is for streams.
+        OptionError: As for `parse`, or an option is only for streams.
     """
     options = parse(given)
     for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "groupId"):
@@ -92,22 +92,22 @@ def for_batch(given: Mapping[str, str]) -> ReadOptions:
     end = LATEST if options.end is None else options.end
     if options.start_us is None and LATEST in _numbers(start):
         fix = "begin at earliest, a number or a startingTimestamp"
-        _refuse(given, "startingOffsets", "leaves a batch read nothing", fix)
+        _refuse(given, "startingOffsets", "leaves nothing for a batch read", fix)
     if options.end_us is None and EARLIEST in _numbers(end):
         fix = "end at latest, a number or an endingTimestamp"
-        _refuse(given, "endingOffsets", "leaves a batch read nothing", fix)
+        _refuse(given, "endingOffsets", "leaves nothing for a batch read", fix)
     if options.start_us is None and options.end_us is None:
         _check_order(given, start, end)
     return replace(options, start=start, end=end)
 
 
 def _check_order(given: Mapping[str, str], start: Position, end: Position) -> None:
-    """Refuse topics that end before they begin."""
+    """Refuse topics whose end is before their start."""
     if not isinstance(start, dict) or not isinstance(end, dict):
         return
     for topic in start.keys() & end.keys():
         if 0 <= end[topic] < start[topic]:
-            problem = f"has an end of the topic {topic!r} before its beginning"
+            problem = f"ends the topic {topic!r} before its start"
             fix = f"give at least {start[topic]}"
             raise OptionError("endingOffsets", _value(given, "endingOffsets"), problem, fix)
 
@@ -116,7 +116,7 @@ def for_stream(given: Mapping[str, str]) -> ReadOptions:
     """Return the options of a streaming read.
 
     Raises:
-        OptionError: As for `parse`, an option is for batches, or the beginning would move.
+        OptionError: As for `parse`, an option is only for batches, or the start would move.
     """
     options = parse(given)
     for name in ("endingOffsets", "endingTimestamp"):
@@ -149,7 +149,7 @@ def for_write(given: Mapping[str, str]) -> WriteOptions:
     """Return the options of a write.
 
     Raises:
-        OptionError: A name is unknown, a value cannot be used, or one is missing.
+        OptionError: A name is unknown, a value is invalid, or one is missing.
     """
     texts = _texts(given)
     options = WriteOptions(**_parsed(texts, _WRITE, _WRITE_HINTS))
@@ -169,7 +169,7 @@ def _parsed(texts: dict[str, str], table: Table, hints: Mapping[str, str]) -> di
             continue
         if name not in table:
             fix = hints.get(name) or _hint(name, table)
-            problem = "is for an option that does not exist here"
+            problem = "cannot be used: there is no such option"
             raise OptionError(name, unsaid(name, text), problem, fix)
         option, target, parser = table[name]
         found[target] = parser(option, text)
@@ -221,7 +221,7 @@ def _check_together(options: ReadOptions, texts: dict[str, str]) -> None:
             raise OptionError(other, texts[other.lower()], problem, "leave one of them out")
     if options.trusted is not None and options.key_file is None:
         value = unsaid("trustedKeys", texts["trustedkeys"])
-        raise OptionError("trustedKeys", value, "is of no use alone", "give a privateKeyFile")
+        raise OptionError("trustedKeys", value, "has no effect alone", "give a privateKeyFile")
     for option, position in (
         ("startingOffsets", options.start),
         ("endingOffsets", options.end),
@@ -245,7 +245,7 @@ def _check_topics(
 
 
 def wants(options: ReadOptions, topic: str) -> bool:
-    """Tell whether messages of *topic* are read."""
+    """Tell whether the read includes messages of *topic*."""
     if options.topics is not None:
         return topic in options.topics
     return options.pattern is None or re.fullmatch(options.pattern, topic) is not None

@@ -1,6 +1,7 @@
 """The columns as Spark types: the whole schema, and a user's schema as a projection of it.
 
-Spark does not prune the columns of a Python source, so whoever wants few of them says so.
+Spark does not prune the columns of a Python source. A user who wants few columns passes them
+with `.schema(...)`.
 """
 
 from collections import Counter
@@ -14,7 +15,7 @@ from braidmq.spark.reading.scans import full_schema
 from braidmq.spark.values import OptionError
 
 OPTION = "schema"
-"""Not an option, but given like one: `.schema(...)`."""
+"""How errors name the schema given with `.schema(...)`, which is no option."""
 
 
 def spark_schema(options: ReadOptions) -> StructType:
@@ -27,19 +28,19 @@ def spark_schema(options: ReadOptions) -> StructType:
 
 
 def column_names(schema: StructType, options: ReadOptions) -> list[str]:
-    """Return the names of a schema's columns, when it is a projection of the read.
+    """Return the names of a schema's columns, if it is a projection of the read.
 
-    `headers` may be among them without being asked for otherwise.
+    It may name `headers` even without the option includeHeaders.
 
     Raises:
-        OptionError: It has a column, or a type, that the read has not.
+        OptionError: It has a column or a type that the read does not have.
         ConfigError: The schema of the payloads cannot be used.
     """
     names = schema.fieldNames()
     known = spark_schema(replace(options, headers=True))
     for name, count in Counter(names).items():
         if count > 1:
-            raise OptionError(OPTION, name, "is there twice", "name each column once")
+            raise OptionError(OPTION, name, "appears twice", "name each column once")
     for field in schema.fields:
         shown = f"{field.name} {field.dataType.simpleString()}"
         if field.name not in known.names:

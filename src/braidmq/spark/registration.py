@@ -1,4 +1,4 @@
-"""Making the format known to a session, and what goes with it."""
+"""Register the format with a session, and set the session up for it."""
 
 import os
 import sys
@@ -26,15 +26,15 @@ _listened_to: Final[WeakSet[SparkSession]] = WeakSet()
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("braidmq")` known to *spark*; once for each session, again does no harm.
+    """Register `format("braidmq")` with *spark*; once per session, and repeating is harmless.
 
     - The session becomes the active one of this thread; a thread that writes needs that.
-    - Filter pushdown is turned on; where that cannot be, the format goes without its filters.
-    - API keys are left out of the plans that Spark prints and logs.
+    - Filter pushdown is turned on; where the setting is locked, the format works without it.
+    - API keys are redacted in the plans that Spark prints and logs.
     - A listener reports finished batches to the cursors of streams that have a groupId.
     - Local workers run the Python that runs this, unless PYSPARK_PYTHON or the session's
       configuration names one. On a cluster each machine's own Python must have braidmq.
-    - Where executors are part of the driver, their Python processes may keep files mapped.
+    - Where executors run inside the driver, their Python processes may keep files mapped.
     """
     context = _context_of(spark)
     if context is not None:
@@ -56,7 +56,7 @@ def _context_of(spark: SparkSession) -> SparkContext | None:
     try:
         return spark.sparkContext
     except PySparkException:
-        return None  # Spark Connect: workers and JVM are the server's
+        return None  # Spark Connect: the JVM and the workers belong to the server
 
 
 def _listen(spark: SparkSession) -> None:
@@ -68,13 +68,13 @@ def _listen(spark: SparkSession) -> None:
 def _hide_keys(spark: SparkSession) -> None:
     hidden = spark.conf.get(REDACTED) or ""
     if API_KEY_PATTERN not in hidden:
-        with suppress(PySparkException):  # where nothing can be changed, its owner decides
+        with suppress(PySparkException):  # the setting is locked: the operator has decided
             spark.conf.set(REDACTED, "|".join(filter(None, (API_KEY_PATTERN, hidden))))
 
 
 def _make_active(spark: SparkSession) -> None:
-    # Spark looks for formats in the active session of the thread, which may be another one or
-    # none; to make a frame is what makes a session the active one.
+    # Spark looks formats up in the active session of the thread, which may be another session
+    # or none. Creating a frame is the public call that makes a session the active one.
     spark.createDataFrame([], "nothing int")
 
 
@@ -84,8 +84,9 @@ def _register(
     if context is None:
         spark.dataSource.register(source)
         return
-    # Each stream that begins writes into the environment that a format was registered with,
-    # which is a HashMap: two at once can break it, and then no query of the session is well.
+    # Every stream that starts writes into the environment its format was registered with. That
+    # is a HashMap, which two streams starting at once can corrupt; after that every query of
+    # the session fails. So we register with a ConcurrentHashMap in its place.
     given, jvm = context.environment, context._jvm  # noqa: SLF001 - only the JVM has such a map
     assert jvm is not None
     context.environment = jvm.java.util.concurrent.ConcurrentHashMap(given)

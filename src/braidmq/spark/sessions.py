@@ -1,4 +1,4 @@
-"""A Spark session on this machine, or with another master, that knows the format already."""
+"""Start a Spark session with the format registered, on this machine or with another master."""
 
 import atexit
 import os
@@ -18,28 +18,28 @@ from braidmq.spark.registration import register
 from braidmq.spark.runtime.java import ADVICE, ARROW, JAVA_MIN, find_java, java_home
 
 MASTER: Final = "local[*,4]"
-"""All cores; the 4: without it a task that failed is never tried again."""
+"""All cores, and 4 attempts per task: by default a local master never retries a task."""
 
 CONFIG: Final = {
-    "spark.buffer.size": "1048576",  # between Python and the JVM; with 64 KiB rows come slower
+    "spark.buffer.size": "1048576",  # between Python and the JVM; 64 KiB is measurably slower
     "spark.driver.extraJavaOptions": ARROW,
     "spark.executor.extraJavaOptions": ARROW,
 }
-"""What a session begins with; its caller's configuration wins."""
+"""Defaults of a session; the caller's configuration takes precedence."""
 
 SOCKET_PATH_BYTES_MAX: Final = 103
-"""The longest path of a socket that every system takes; Linux takes 107 bytes."""
+"""The longest socket path that every system accepts; Linux accepts 107 bytes."""
 
 _SOCKETS: Final = "spark.python.unix.domain.socket"
 _OUR_PREFIX: Final = "braidmq-"
 _SOCKET_PATH: Final = f"{_OUR_PREFIX}12345678/.01234567-89ab-cdef-0123-456789abcdef.sock"
-"""What Spark's names look like, in a directory that is made here."""
+"""The shape of the socket paths that Spark makes in our directory, to measure their length."""
 
 
 def session(
     name: str = "braidmq", *, master: str = MASTER, config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return a session with the format registered, a new one or the one that runs.
+    """Return a session with the format registered: the running one, or a new one.
 
     Raises:
         ConfigError: There is no Java of version 17 or newer.
@@ -57,7 +57,7 @@ def session(
 
 
 def prepare_environment(master: str = MASTER) -> None:
-    """Set JAVA_HOME, and for local workers PYSPARK_PYTHON, for a JVM that is to be started.
+    """Set JAVA_HOME, and PYSPARK_PYTHON for local workers, before the JVM starts.
 
     Raises:
         ConfigError: There is no Java of version 17 or newer.
@@ -71,11 +71,11 @@ def prepare_environment(master: str = MASTER) -> None:
 
 
 def local_sockets(master: str) -> dict[str, str]:
-    """Return what lets a JVM and its Python processes talk without TCP, where that can be.
+    """Return settings that let a JVM and its Python processes use Unix sockets, if possible.
 
-    Rows come faster, and no query waits for delayed acknowledgements. Whoever may connect is
-    decided by a directory that only this user may enter, which is gone with this process. The
-    machines of a cluster would not have it.
+    Rows travel faster, and no query waits for a delayed TCP acknowledgement. The sockets are in
+    a directory that only this user can enter and that is removed when this process ends. The
+    machines of a cluster do not share such a directory, so they keep using TCP.
     """
     longest = Path(gettempdir()) / _SOCKET_PATH
     if (
@@ -90,5 +90,5 @@ def local_sockets(master: str) -> dict[str, str]:
 
 
 def _remove(directory: str, owner: int) -> None:
-    if os.getpid() == owner:  # and not a process that was forked from it
+    if os.getpid() == owner:  # a forked child runs this too, and must leave the directory
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,26 +1,26 @@
-"""The format "braidmq", as Spark knows it: options and a schema in, readers and writers out.
+"""The data source "braidmq": Spark passes options and a schema, and gets readers and writers.
 
 path                    the broker's data directory, shared by driver and executors
-endpoint, apiKey        instead: the broker's Flight address, and a key of it
-subscribe, -Pattern     topics by name, or by a regular expression for whole names
+endpoint, apiKey        instead of path: the broker's Flight address, and an API key
+subscribe, -Pattern     topics by name, or by a regular expression for the whole name
 startingOffsets         earliest, latest, a number, or {"topic": {"0": number}}
 endingOffsets           latest, a number, or as above; exclusive; batch only
-startingTimestamp       milliseconds; wins over startingOffsets
-endingTimestamp         milliseconds, exclusive; wins over endingOffsets; batch only
-maxOffsetsPerTrigger    messages of one micro-batch
-maxBytesPerTrigger      or bytes of payload of one micro-batch
-minPartitions           at least so many parts, if there are so many messages
-targetPartitionBytes    about so large parts; 64 MiB
-failOnDataLoss          true; false: read on when retention deleted something
-includeHeaders          false; true: the column headers
-groupId                 a cursor in the broker: pins latest, shows lag, holds retention
+startingTimestamp       milliseconds; overrides startingOffsets
+endingTimestamp         milliseconds, exclusive; overrides endingOffsets; batch only
+maxOffsetsPerTrigger    most messages in one micro-batch
+maxBytesPerTrigger      or most bytes of payload in one micro-batch
+minPartitions           fewest partitions, if there are that many messages
+targetPartitionBytes    approximate size of a partition; default 64 MiB
+failOnDataLoss          default true; false skips what retention has deleted
+includeHeaders          default false; true adds the column headers
+groupId                 a cursor in the broker: pins latest, shows lag, holds retention back
 schemaId                decode JSON payloads: a built-in schema, or a .json file
-privateKeyFile          unseal payloads; trustedKeys: of these senders only
+privateKeyFile          decrypt payloads; trustedKeys: only those of these senders
 
 And for writes:
 
-endpoint, apiKey        the broker's Flight address, and a key of it; or path and apiKey
-topic                   where all rows go; wins over a column of that name
+endpoint, apiKey        the broker's Flight address, and an API key; or path and apiKey
+topic                   where all rows go; overrides a column of that name
 sinkId                  tells the writes of one foreachBatch apart
 """
 
@@ -56,7 +56,8 @@ class BraidSource(DataSource):
         settle()
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        # Spark asks for columns in one process and for parts in another.
+        # Spark asks for the schema in one process and for partitions in another, which gets the
+        # source unpickled and never calls __init__.
         vars(self).update(state)
         settle()
 

@@ -1,6 +1,6 @@
-"""The values of options: one text in, one checked value out, or a refusal with the fix.
+"""Parse the values of options: text in, a checked value out, or an error that names the fix.
 
-What an option is for, and which go together, is in `options`.
+`options` knows what each option is for, and which go together.
 """
 
 import re
@@ -19,10 +19,10 @@ from braidmq.wire.qumbed.boxes import UnusableKeyError, parse_key
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""The numbers that Kafka's JSON has for them; no id is negative."""
+"""The numbers that the JSON of Spark's Kafka source uses; ids are never negative."""
 
 Position = int | dict[str, int]
-"""An id, EARLIEST or LATEST; for all topics, or for each that is named."""
+"""An id, EARLIEST or LATEST, for all topics or for each named topic."""
 
 OFFSET_MAX: Final = 2**63 - 1
 VALUE_CHARS_MAX: Final = 64
@@ -50,7 +50,7 @@ class OptionError(ConfigError):
 
 @contextmanager
 def refused_as(option: str, value: str, fix: str) -> Iterator[None]:
-    """Let what cannot be used be the refusal of the option that said it.
+    """Turn a ConfigError into the error of the option that caused it.
 
     Raises:
         OptionError: In place of any other ConfigError.
@@ -64,13 +64,13 @@ def refused_as(option: str, value: str, fix: str) -> Iterator[None]:
 
 
 def unsaid(option: str, value: str) -> str:
-    """Return a value as an error may show it, which somebody will log."""
+    """Return a value as an error may show it; secrets are masked, because errors get logged."""
     secret = any(word in option.lower() for word in _SECRET_WORDS)
     return HIDDEN if secret and value else value
 
 
 def directory(option: str, text: str) -> Path:
-    """Return a path that means the same wherever it is read.
+    """Return an absolute path, which means the same in every process.
 
     Raises:
         OptionError: It is not a local path.
@@ -82,7 +82,7 @@ def key_file(option: str, text: str) -> Path:
     """Return the path of a file that holds a private key.
 
     Raises:
-        OptionError: It is not a local path, or a key itself, which the text does not repeat.
+        OptionError: It is not a local path, or is the key itself, which the error masks.
     """
     with suppress(UnusableKeyError):
         parse_key(text.strip())
@@ -93,7 +93,7 @@ def key_file(option: str, text: str) -> Path:
 def _local(option: str, text: str, fix: str) -> Path:
     if not text or "://" in text:
         raise OptionError(option, text, "is not a local path", fix)
-    # Workers may run somewhere else than the driver, which is who comes by here.
+    # Only the driver parses options; workers may run in another directory.
     return Path(text).absolute()
 
 
@@ -101,7 +101,7 @@ def address(option: str, text: str) -> str:
     """Return a broker's Flight address.
 
     Raises:
-        OptionError: It is none.
+        OptionError: It is not a Flight address.
     """
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or not 0 < int(found[3]) <= PORT_MAX:
@@ -111,10 +111,10 @@ def address(option: str, text: str) -> str:
 
 
 def api_key(option: str, text: str) -> str:
-    """Return a key that can travel in a header.
+    """Return an API key that can be sent in a header.
 
     Raises:
-        OptionError: It is none; the text does not repeat it.
+        OptionError: It cannot be a key; the error masks it.
     """
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         problem = "is not an API key" if text else "is missing"
@@ -139,7 +139,7 @@ def topic(option: str, text: str) -> str:
     """Return the name of a topic.
 
     Raises:
-        OptionError: No topic can have it.
+        OptionError: It cannot be the name of a topic.
     """
     if not 0 < len(text.encode("utf-8", "replace")) <= TOPIC_BYTES_MAX:
         fix = f"give a name of at most {TOPIC_BYTES_MAX} bytes"
@@ -163,7 +163,7 @@ def pattern(option: str, text: str) -> str:
     """Return a regular expression.
 
     Raises:
-        OptionError: It is none.
+        OptionError: It is not a regular expression.
     """
     try:
         re.compile(text)
@@ -174,10 +174,10 @@ def pattern(option: str, text: str) -> str:
 
 
 def position(option: str, text: str) -> Position:
-    """Return where to begin or to end, of all topics or of each.
+    """Return the position to start or end at, for all topics or for each.
 
     Raises:
-        OptionError: It is no place.
+        OptionError: It is not a position.
     """
     word = text.strip().lower()
     if word in {"earliest", "latest"}:
@@ -187,13 +187,13 @@ def position(option: str, text: str) -> Position:
     try:
         found = msgspec.json.decode(text, type=dict[str, dict[str, int]])
     except (ValueError, RecursionError):
-        raise OptionError(option, text, "is no offset", _POSITION_FIX) from None
+        raise OptionError(option, text, "is not an offset", _POSITION_FIX) from None
     for topic_name, partitions in found.items():
         if list(partitions) != [ONLY_PARTITION]:
-            problem = f"has other partitions than 0 of the topic {topic_name!r}"
+            problem = f"names a partition other than 0 for the topic {topic_name!r}"
             raise OptionError(option, text, problem, "a topic has one partition, 0")
         if not EARLIEST <= partitions[ONLY_PARTITION] <= OFFSET_MAX:
-            raise OptionError(option, text, "has an offset that is none", _POSITION_FIX)
+            raise OptionError(option, text, "has an invalid offset", _POSITION_FIX)
     if not found:
         raise OptionError(option, text, "names no topic", _POSITION_FIX)
     return {topic_name: numbers[ONLY_PARTITION] for topic_name, numbers in found.items()}
@@ -212,7 +212,7 @@ def count(option: str, text: str) -> int:
     """Return a number of at least 1.
 
     Raises:
-        OptionError: It is none.
+        OptionError: It is not such a number.
     """
     return _number(option, text, 1, "a number of at least 1")
 
@@ -237,7 +237,7 @@ def flag(option: str, text: str) -> bool:
 
 
 def schema_id(option: str, text: str) -> str:
-    """Return the id of a schema, or the whole path of its file.
+    """Return the id of a schema, or the absolute path of its file.
 
     Raises:
         OptionError: It is empty.
@@ -251,7 +251,7 @@ def public_keys(option: str, text: str) -> tuple[bytes, ...]:
     """Return public keys.
 
     Raises:
-        OptionError: One of them is none; the text does not repeat it, which may be a secret.
+        OptionError: One of them is not a public key; the error masks it, as it may be a secret.
     """
     keys = []
     for number, word in enumerate(text.split(","), 1):

@@ -130,7 +130,7 @@ class QueueWorld(World):
         self._replays = set()
 
     def count(self) -> None:
-        """Compare how many messages each queue says it has with the log, after a start."""
+        """Compare each queue's message count with the log."""
         for queue in self.engine.broker.queues.by_name.values():
             for lane in queue.durable_channels():
                 settled = lane.position.settled
@@ -207,7 +207,7 @@ class QueueWorld(World):
             client.act()
 
     def _operate(self) -> None:
-        """Purge a queue, or send some dead letters back."""
+        """Purge a queue, or replay some dead letters."""
         queues = self.engine.broker.queues
         now_us = self.clock.now_us()
         name = self.rng.choice([SILENT.name, REPLAYED])

@@ -25,7 +25,7 @@ from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.host import Limits
 from braidmq.server.engine.recovery import recover
-from braidmq.server.strands.blip import BlipConnection
+from braidmq.server.strands.blip.connection import BlipConnection
 from braidmq.testing.clients import BlipClient, Client, Consumer, Plan, Publisher, Scene
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk

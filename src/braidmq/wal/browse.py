@@ -21,7 +21,7 @@ _TIME_LONG: Final = 1
 
 
 @dataclass(slots=True)
-class Found:
+class FoundIds:
     """Ids of one topic, newest first; complete down to `reached_id`."""
 
     ids: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Browser:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def before(self, view: LogView, before_id: int, topic: bytes, bounds: Bounds) -> Found:
+    def before(self, view: LogView, before_id: int, topic: bytes, bounds: Bounds) -> FoundIds:
         """Return the newest ids of *topic* below *before_id*, within *bounds*.
 
         Raises:
@@ -56,7 +56,7 @@ class Browser:
             LogFullError, LogPoisonedError: An index cannot be rebuilt.
             FileNotFoundError: A segment was deleted meanwhile: take a new view.
         """
-        found = Found(reached_id=min(before_id, view.committed_id + 1))
+        found = FoundIds(reached_id=min(before_id, view.committed_id + 1))
         for segment in reversed((*view.sealed, view.active)):
             if segment.first_id < found.reached_id and self._in_segment(
                 view, segment, topic, bounds, found
@@ -70,6 +70,7 @@ class Browser:
         Raises:
             as `before`.
         """
+        # A binary search over ids; records that are not messages have no time and are skipped.
         low, high = view.first_id, view.committed_id + 1
         while low < high:
             middle = (low + high) // 2
@@ -81,7 +82,7 @@ class Browser:
         return low
 
     def _in_segment(
-        self, view: LogView, segment: SegmentInfo, topic: bytes, bounds: Bounds, found: Found
+        self, view: LogView, segment: SegmentInfo, topic: bytes, bounds: Bounds, found: FoundIds
     ) -> bool:
         """Add the ids of *segment* to *found*; return whether a bound is reached."""
         _, index = self._reader.opened(view, segment)
@@ -128,7 +129,7 @@ class Browser:
         raise AssertionError(segment)
 
 
-def _choose(rows: bytes, number: int | None, bounds: Bounds, found: Found) -> bool:
+def _choose(rows: bytes, number: int | None, bounds: Bounds, found: FoundIds) -> bool:
     words = memoryview(rows).cast("I")
     topics = words[_TOPIC_WORD::_WORDS].tolist()
     lengths = words[_LENGTH_WORD::_WORDS].tolist()

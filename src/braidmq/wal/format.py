@@ -382,7 +382,7 @@ def record_at(data: bytes, at: int) -> tuple[int, int, bool] | None:
     return record_id, RECORD_HEADER_BYTES + length, data[start] >= FENCE_BIT
 
 
-class Selection:
+class SelectedRows:
     """The records that a read wants of one block of rows, and where they are."""
 
     def __init__(self) -> None:
@@ -403,7 +403,7 @@ def select_rows(  # noqa: PLR0917 - called once per block, from one place
     count_max: int,
     bytes_max: int,
     priority: int = -1,
-) -> Selection:
+) -> SelectedRows:
     """Return the records of *rows* with after_id < id <= up_to and the topic, within bounds.
 
     *before* is the offset where the first row's record starts; *topic* -1 selects every topic,
@@ -411,7 +411,7 @@ def select_rows(  # noqa: PLR0917 - called once per block, from one place
     *bytes_max* (unless that is 0), or a reader could never get past it. `reached_id` is the
     last id that was judged.
     """
-    chosen = Selection()
+    chosen = SelectedRows()
     # Slice whole columns in C: only the rows of the wanted topic are then looked at one by one.
     words = memoryview(rows).cast("I")
     offsets: list[int] = words[4::8].tolist()

@@ -144,6 +144,7 @@ class Opening:
             for first_id, successor in pairwise(first_ids)
         ]
         active = self._open_last(first_ids[-1], durable_id)
+        # Going on would give ids a second time that the snapshot's state already contains.
         if active.next_id <= self._after_id:
             raise self._missing(
                 active.next_id, self._after_id, "the snapshot is ahead of the log"
@@ -152,6 +153,8 @@ class Opening:
         return sealed, active
 
     def _make_room(self) -> None:
+        # A broker that stopped on a full disk must still be able to start. The log takes the
+        # reserve back as soon as there is room.
         if self._files.exists(RESERVE_PATH) and self._files.free_bytes() < _ROOM_BYTES:
             reserve = self._files.open(RESERVE_PATH, write=True, create=False)
             reserve.truncate(0)

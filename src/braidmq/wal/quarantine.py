@@ -15,6 +15,7 @@ def _free_name(files: Files, name: str) -> str:
     if not files.exists(QUARANTINE_DIR):
         files.make_dir(QUARANTINE_DIR)
         files.sync_dir("")
+    # Never overwrite: two starts may quarantine different bytes of the same place.
     taken = set(files.list_dir(QUARANTINE_DIR))
     number = 1
     while f"{name}.{number}" in taken:

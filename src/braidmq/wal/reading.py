@@ -21,7 +21,7 @@ from braidmq.wal.format import (
     HEADER_BYTES,
     ROW_BYTES,
     Describe,
-    Selection,
+    SelectedRows,
     cut_records,
     decode_gap,
     select_rows,
@@ -134,6 +134,7 @@ class Reader:
         self, view: LogView, segment: SegmentInfo, wanted: _Wanted, found: ReadBack
     ) -> bool:
         """Add the wanted records of *segment* to *found*; return whether a bound is reached."""
+        # The second attempt reads with a rebuilt index; if that disagrees too, it is damage.
         for attempt in range(2):
             file, index = self.opened(view, segment)
             try:
@@ -156,6 +157,8 @@ class Reader:
     ) -> bool:
         number = -1 if wanted.topic is None else index.topics.get(wanted.topic)
         row = index.row_after(found.reached_id)
+        # Gap records have no topic, so a segment with gaps is searched even without the topic:
+        # a reader must learn of lost ids, some of which may have been its own.
         while row < index.rows and (number is not None or index.gap_count):
             rows, before = _rows_from(index, row)
             count_left = wanted.count_max - len(found.records)
@@ -183,11 +186,12 @@ class Reader:
         found.reached_id = max(found.reached_id, min(segment.last_id, wanted.up_to))
         return False
 
-    def _fetch(self, file: File, chosen: Selection, found: ReadBack) -> None:
+    def _fetch(self, file: File, chosen: SelectedRows, found: ReadBack) -> None:
         """Read the chosen records, adjacent ones with one call."""
         starts, ends = chosen.starts, chosen.ends
         fetched: list[tuple[int, bytes]] = []
         first = 0
+        # Extend a run while the next record is near; then read the run and cut it up.
         for i in range(1, len(starts) + 1):
             if i < len(starts) and starts[i] - ends[i - 1] < SKIP_BYTES_MIN:
                 continue

@@ -134,6 +134,7 @@ def judge_last(walk: Walk, durable_id: int, read: Read) -> Verdict:
         if durable_id >= due:
             return _damage(walk, durable_id, "the log ends before the durable mark")
         return _clean(walk)
+    # A file system may extend a file before it writes the bytes: a crash then leaves zeros.
     zero = _is_zero(read, walk.offset, walk.size)
     behind = None
     if not zero:

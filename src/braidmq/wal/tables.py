@@ -92,6 +92,7 @@ class TopicNumbers:
 
     def update(self, rows: bytes, topic_count: int) -> None:
         """Add the rows that follow those of the last call, now of *topic_count* topics."""
+        # Numbers get wider with the 256th and the 65,536th topic; older ones are widened then.
         width = number_bytes(topic_count)
         if width > self._width:
             before = memoryview(self._data).cast(_CODES[self._width])

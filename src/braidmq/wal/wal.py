@@ -14,7 +14,7 @@ from typing import NoReturn, TypeVar
 
 from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
 from braidmq.base.ids import ID_MAX
-from braidmq.wal.browse import Bounds, Browser, Found
+from braidmq.wal.browse import Bounds, Browser, FoundIds
 from braidmq.wal.files import FULL_ERRNOS, LOG_DIR, File, Files, write_all
 from braidmq.wal.format import ROW_BYTES, Describe, encode_mark
 from braidmq.wal.index import index_path
@@ -406,7 +406,7 @@ class Wal:
             )
         )
 
-    def browse_before(self, before_id: int, topic: bytes, bounds: Bounds) -> Found:
+    def browse_before(self, before_id: int, topic: bytes, bounds: Bounds) -> FoundIds:
         """Return the newest committed ids of *topic* below *before_id*; raises as `read`."""
         return self._on_view(lambda view: self._browser.before(view, before_id, topic, bounds))
 

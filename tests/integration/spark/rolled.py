@@ -9,8 +9,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pytest
 
-from braidmq.spark.pipelines.rollup import windows as windowing
-from braidmq.spark.pipelines.rollup.windows import Rules
+from braidmq.spark.pipelines.rollup.windows import LATE, Rules
 from tests.integration.spark.serving import Serving
 from tests.unit.columnar.logs import message
 from tests.unit.spark.pipelines.minutes import MINUTE_MS, Event, Minutes
@@ -63,7 +62,7 @@ def check(out: Path, broker: Serving, expected: Minutes) -> None:
         assert {n: row[n] for n in (*NUMBERS, "mean")} == {
             n: told[n] for n in (*NUMBERS, "mean")
         }
-    late = [r["offset"] for r in apart if r["reason"] == windowing.LATE]
+    late = [r["offset"] for r in apart if r["reason"] == LATE]
     assert sorted(expected.late) == sorted(late)
     assert sorted(expected.late + expected.invalid) == sorted(r["offset"] for r in apart)
 

@@ -139,7 +139,9 @@ def test_a_lost_commit_changes_nothing(done: Archived) -> None:
 
 def test_another_checkpoint_is_refused(done: Archived, tmp_path: Path) -> None:
     """It would write everything twice; one line says so, and the archive is as it was."""
-    with pytest.raises(BraidError, match=r"archive: .*batch \d is of the query .*empty --out"):
+    with pytest.raises(
+        BraidError, match=r"archive: .*batch \d belongs to the query .*empty --out"
+    ):
         done.run(checkpoint=tmp_path / "other")
 
     assert plain_rows(done.log) == archived(done.out)

@@ -36,7 +36,7 @@ WANTED = {
         "replay: batch 1, 20 rows",
     ],
     "report": [
-        "report: --checkpoint is not used: a report is made anew, and keeps no place",
+        "report: --checkpoint is not used: a report is computed from scratch",
         "report: counted 20 messages of 4 topics",
     ],
 }

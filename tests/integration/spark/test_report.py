@@ -150,7 +150,7 @@ def test_a_signal_ends_a_report_and_the_last_one_stays(
 
     report(Plan({"path": str(log)}, tmp_path), [], tell)
 
-    assert "report: stopped; the last report is as it was" == lines[-1]
+    assert "report: stopped; the previous report is unchanged" == lines[-1]
     assert not (tmp_path / "report.html").exists()
     assert {} == tables(tmp_path)
 
@@ -177,7 +177,7 @@ def test_a_report_is_made_anew_every_so_often_when_there_is_something_new(
     assert ["1 message of 1 topic", "2 messages of 2 topics"] == [
         line.removeprefix("report: counted ") for line in counted
     ]
-    assert "report: stopped; the last report is as it was" == lines[-1]
+    assert "report: stopped; the previous report is unchanged" == lines[-1]
     assert ["a", "b"] == [row["topic"] for row in tables(tmp_path / "out")["topics"]]
 
 

@@ -14,9 +14,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.columnar import TypedSchema
 from braidmq.spark.pipelines.readings import reading_of
-from braidmq.spark.pipelines.rollup import windows as windowing
 from braidmq.spark.pipelines.rollup.rollup import STATES, Wish, rollup
-from braidmq.spark.pipelines.rollup.windows import DAY_MS, SENSOR_CHARS_MAX
+from braidmq.spark.pipelines.rollup.windows import (
+    DAY_MS,
+    SENSOR_CHARS_MAX,
+    WINDOW_SCHEMA,
+    as_messages,
+    as_table,
+    judged,
+    merged,
+    windows_of,
+)
 from braidmq.spark.pipelines.rollup.writer import Goal, Rollup
 from braidmq.spark.pipelines.runs import queries
 from braidmq.spark.pipelines.runs.runs import Batch, Plan, Run, Stream
@@ -154,9 +162,9 @@ def test_what_is_no_reading_says_why(spark: SparkSession) -> None:
         (b"raw", "t", offset, NOON, *fields) for offset, (*fields, _) in enumerate(JUDGED, 1)
     ]
     reading = reading_of(TypedSchema.built_in(SCHEMA))
-    judged = windowing.judged(spark.createDataFrame(rows, TYPED), reading, RULES)
-    reasons = [row.reason or "" for row in judged.orderBy("offset").collect()]
-    windows = windowing.merged(windowing.windows_of(judged)).collect()
+    rows_judged = judged(spark.createDataFrame(rows, TYPED), reading, RULES)
+    reasons = [row.reason or "" for row in rows_judged.orderBy("offset").collect()]
+    windows = merged(windows_of(rows_judged)).collect()
 
     for (*_, expected), reason in zip(JUDGED, reasons, strict=True):
         assert bool(expected) == bool(reason)
@@ -167,9 +175,9 @@ def test_what_is_no_reading_says_why(spark: SparkSession) -> None:
 def test_a_mean_is_between_the_least_and_the_most(spark: SparkSession) -> None:
     """Also where the sum is beyond all numbers, so that its JSON is always a number."""
     window = ("s", NOON_MS, 2, 1e308, 1.5e308, float("inf"), (NOON_MS, 1, 1e308))
-    windows = spark.createDataFrame([window], windowing.WINDOW_SCHEMA)
-    found = windowing.as_table(windows)
-    (sent,) = windowing.as_messages(found).collect()
+    windows = spark.createDataFrame([window], WINDOW_SCHEMA)
+    found = as_table(windows)
+    (sent,) = as_messages(found).collect()
 
     assert 1.5e308 == found.collect()[0]["mean"] == json.loads(sent["value"])["mean"]
     assert "s" == sent["key"]

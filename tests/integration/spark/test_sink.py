@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-ROWS = 100
+ROWS = 200
 PADDING = 160 * 1024
 """Bytes of a row: a few fill the buffers on the way to the broker."""
 
@@ -40,6 +40,7 @@ SMALL = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "5",
     "spark.sql.execution.python.udf.maxRecordsPerBatch": "5",
 }
+HALF = ROWS // 2
 NUMBERS = [str(number) for number in range(ROWS)]
 
 
@@ -67,20 +68,34 @@ def read(spark: SparkSession, parts: int, **where: str) -> DataFrame:
     return spark.readStream.format("braidmq").options(**options, **where).load()
 
 
-def held(frame: DataFrame, gate: Path) -> DataFrame:
-    """Large rows; those of the larger numbers do not come before the gate is open."""
-    name, padding, half = str(gate), PADDING, ROWS // 2
+def held(frame: DataFrame, root: Path) -> DataFrame:
+    """Large rows; of every few, the second half waits for a gate: there is a middle.
+
+    Whether a batch has all numbers or half of them, both of its tasks send some rows first.
+    """
+    gates = [str(gate) for gate in gates_in(root)]
+    padding, half, few = PADDING, HALF, HALF // 2
 
     def hold(value: bytearray) -> str:
         import time  # noqa: PLC0415 - on a worker, where only what is shipped is there
         from pathlib import Path  # noqa: PLC0415 - as above
 
         number = int(value.decode())
-        while number % half > half // 2 and not Path(name).exists():
+        while number % few > few // 2 and not Path(gates[number // half]).exists():
             time.sleep(0.01)
         return f"{number}{' ' * padding}"
 
     return frame.select(udf(hold, "string", useArrow=False)("value").alias("value"))
+
+
+def gates_in(root: Path) -> list[Path]:
+    """The files that let the rows of each half through."""
+    return [root / "gate of the first half", root / "gate of the second half"]
+
+
+def open_gates(root: Path) -> None:
+    for gate in gates_in(root):
+        gate.touch()
 
 
 def start(frame: DataFrame, state: Path, options: dict[str, str]) -> StreamingQuery:
@@ -161,14 +176,14 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
     """The attempt's rows are on no topic, those of the next one once."""
-    frame = held(read(spark, 2, path=str(broker.path)), tmp_path / "gate")
+    frame = held(read(spark, 2, path=str(broker.path)), tmp_path)
     query = start(frame, tmp_path / "state", to(broker, topic="worker"))
     until(broker.staging)
     workers = workers_of(psutil.Process())
     killed = [worker for worker in workers if is_connected(worker, broker.port)]
     for worker in killed:
         worker.kill()
-    (tmp_path / "gate").touch()
+    open_gates(tmp_path)
     finish(query)
 
     assert killed
@@ -186,11 +201,11 @@ def test_a_broker_that_is_killed_in_the_middle_comes_back(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
     """Tasks wait for it, are run again, and so is what the driver asks; source and sink."""
-    frame = held(read(spark, 2, endpoint=broker.address, apiKey=KEY), tmp_path / "gate")
+    frame = held(read(spark, 2, endpoint=broker.address, apiKey=KEY), tmp_path)
     query = start(frame, tmp_path / "state", to(broker, topic="broker"))
     until(broker.staging)
     broker.end(signal.SIGKILL)
-    (tmp_path / "gate").touch()
+    open_gates(tmp_path)
     broker.start()
     finish(query)
 
@@ -226,26 +241,43 @@ def published(broker: Serving, topic: str) -> int:
     return 0 if found is None else found.messages
 
 
-def test_a_driver_that_is_killed_in_the_middle_is_started_again(
+def test_a_query_survives_a_killed_executor_and_then_a_killed_driver(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
-    """From its checkpoint, by another driver; what the first one staged is nobody's."""
-    driver = drive(broker, tmp_path, "driver", "local[2,4]")
+    """Rows of killed tasks are on no topic, those of their repeats once.
+
+    The cluster replaces the executor, and the query finishes its first batch by itself. Another
+    driver takes over the second one from the checkpoint; what the first had staged is dropped.
+    """
+    first, second = gates_in(tmp_path)
+    driver = drive(broker, tmp_path, "killed", "local-cluster[2,1,1024]")
+
+    def writing() -> list[psutil.Process]:
+        return writing_executors(driver, broker.port) if broker.staging() else []
+
     try:
-        until(broker.staging)
+        until(writing)
+        victim = writing()[0]
+        victim.kill()
+        psutil.wait_procs([victim], 60)
+        first.touch()
+        until((tmp_path / "state/offsets/1").exists)
+        assert NUMBERS[:HALF] == numbers_on(broker, "killed")
+        until(writing)
+        assert driver.poll() is None
     finally:
         killed = kill_family(driver)
-    gate = tmp_path / "gate"
-    gate.touch()
-    frame = held(read(spark, 2, path=str(broker.path)), gate)
-    finish(start(frame, tmp_path / "state", to(broker, topic="driver")))
+    assert NUMBERS[:HALF] == numbers_on(broker, "killed")
+    second.touch()
+    frame = held(read(spark, 2, path=str(broker.path)), tmp_path)
+    finish(start(frame, tmp_path / "state", to(broker, topic="killed")))
 
     assert "java" in killed
-    assert NUMBERS == numbers_on(broker, "driver")
+    assert NUMBERS == numbers_on(broker, "killed")
 
 
 def drive(broker: Serving, root: Path, topic: str, master: str) -> "subprocess.Popen[bytes]":
-    """Start a driver of its own, whose rows are held back until there is a file `gate`."""
+    """Start a driver of its own that writes the two halves of the numbers, a batch each."""
     program = dedent(
         f"""
         import sys
@@ -257,7 +289,8 @@ def drive(broker: Serving, root: Path, topic: str, master: str) -> "subprocess.P
 
         root = Path({str(root)!r})
         spark = session("killed", master={master!r}, config=QUICK | here.SMALL)
-        frame = here.held(here.read(spark, 2, path={str(broker.path)!r}), root / "gate")
+        rows = here.read(spark, 2, path={str(broker.path)!r}, maxOffsetsPerTrigger="{HALF}")
+        frame = here.held(rows, root)
         query = here.start(frame, root / "state", {to(broker, topic=topic)!r})
         query.awaitTermination()
         """
@@ -268,25 +301,6 @@ def drive(broker: Serving, root: Path, topic: str, master: str) -> "subprocess.P
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-
-
-def test_an_executor_that_is_killed_in_the_middle_is_replaced(
-    broker: Serving, tmp_path: Path
-) -> None:
-    """By the cluster, while the query goes on: its rows are on no topic, the next ones once."""
-    driver = drive(broker, tmp_path, "executor", "local-cluster[2,1,1024]")
-    try:
-        until(lambda: broker.staging() and writing_executors(driver, broker.port))
-        victim = writing_executors(driver, broker.port)[0]
-        victim.kill()
-        psutil.wait_procs([victim], 60)
-        (tmp_path / "gate").touch()
-        code = driver.wait(200)
-    finally:
-        kill_family(driver)
-
-    assert 0 == code
-    assert NUMBERS == numbers_on(broker, "executor")
 
 
 def writing_executors(driver: "subprocess.Popen[bytes]", port: int) -> list[psutil.Process]:

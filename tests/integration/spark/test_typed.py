@@ -73,7 +73,7 @@ def test_a_row_that_is_lost_on_the_way_fails_its_batch(
 
     with monkeypatch.context() as patch:
         patch.setattr("braidmq.spark.pipelines.typed.judged", losing)
-        with pytest.raises(BraidError, match=r"batch 0: it has 30 rows, 29 would be written"):
+        with pytest.raises(BraidError, match=r"batch 0 has 30 rows, but 29 would be written"):
             run()
     assert [] == list(out.rglob("*.parquet"))
     run()

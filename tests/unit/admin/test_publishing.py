@@ -374,3 +374,57 @@ async def test_a_log_that_takes_nothing_is_told() -> None:
     world.engine.drain()
     with pytest.raises(UnavailableError, match="shutting down"):
         await post(world, "t", b"x")
+
+
+async def post_in_memory(world: World) -> int | None:
+    return await world.status.publishing.publish("t", b"x", headers={}, qos=0, priority=1)
+
+
+@pytest.mark.asyncio
+async def test_a_memory_only_message_needs_no_log(world: World) -> None:
+    """It is accepted while the log is behind or refuses, and while the broker drains."""
+    engine = world.engine
+    engine.broker.outgoing.bytes += engine.uncommitted_bytes_max
+    given = [await post_in_memory(world)]
+    engine.broker.outgoing.bytes -= engine.uncommitted_bytes_max
+    engine.broker.admission.log_refuses("no space left")
+    given.append(await post_in_memory(world))
+    engine.drain()
+    given.append(await post_in_memory(world))
+
+    assert ([None] * 3, 3) == (given, engine.broker.stats.published)
+
+
+@pytest.mark.asyncio
+async def test_a_repeat_is_acknowledged_while_publishes_are_refused(world: World) -> None:
+    """It is stored already, and needs neither room nor the log."""
+    first = await post(world, "t", b"x", dedupId="1")
+    world.engine.broker.admission.log_refuses("no space left")
+    refusing = await post(world, "t", b"x", dedupId="1")
+    world.engine.drain()
+
+    assert [first] * 2 == [refusing, await post(world, "t", b"x", dedupId="1")]
+
+
+def test_headers_of_the_broker_are_not_kept(client: TestClient, world: World) -> None:
+    """A forged `deathQueue` would put the dedup id on another queue after a restart."""
+    headers = {"dedupId": "1", "deathQueue": "other", "deliveryAttempts": "9"}
+    client.post(POSTING, headers=ORDERS, json={"payload": 1, "headers": headers})
+    (message,) = published(world)
+
+    assert {"dedupId": "1"} == message.headers
+
+
+@pytest.mark.asyncio
+async def test_a_publish_that_waits_too_long_for_the_log_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503, and counted."""
+    monkeypatch.setattr(publishing, "ROOM_WAIT_S", 0.0)
+    engine = world.engine
+    engine.broker.outgoing.bytes += engine.uncommitted_bytes_max
+    with pytest.raises(UnavailableError, match="cannot keep up"):
+        await post(world, "t", b"x")
+    engine.broker.outgoing.bytes -= engine.uncommitted_bytes_max
+
+    assert 1 == engine.broker.stats.refused

@@ -19,7 +19,7 @@ from braidmq.server.config.config import Config
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.host import Limits
 from braidmq.server.engine.recovery import recover
-from braidmq.server.strands.blip import BlipConnection
+from braidmq.server.strands.blip.connection import BlipConnection
 from braidmq.server.strands.vibe.declarations import declared_policy
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk

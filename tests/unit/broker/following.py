@@ -32,7 +32,7 @@ def follow(
 ) -> Peer:
     """Follow a topic, committed, and have what was missed read back."""
     peer = peer or peer_of(name)
-    drive.broker.follow(peer, drive.topic(topic), key, drive.now_us)
+    drive.broker.followers.follow(peer, drive.topic(topic), key, drive.now_us)
     drive.commit()
     return peer
 

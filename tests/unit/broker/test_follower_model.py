@@ -170,7 +170,7 @@ class Followers(RuleBasedStateMachine):
         assert peer.principal is not None
         owner = peer.principal.name
         start_id = len(drive.log.records)
-        given = drive.broker.follow(peer, drive.topic(topic), key, drive.now_us)
+        given = drive.broker.followers.follow(peer, drive.topic(topic), key, drive.now_us)
         follower = peer.following[topic]
         if before is not None and before is not follower:
             self.end(before.id)
@@ -195,7 +195,7 @@ class Followers(RuleBasedStateMachine):
             return
         self.take(slot, len(peer.deliveries))
         follower = peer.following.get(topic)
-        given = self.drive.broker.unfollow(peer, self.drive.topic(topic))
+        given = self.drive.broker.followers.unfollow(peer, self.drive.topic(topic))
         assert (given > 0) == (follower is not None and follower.id > 0)
         if follower is not None:
             self.end(follower.id)

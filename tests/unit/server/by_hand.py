@@ -8,7 +8,7 @@ from braidmq.broker.settings import Settings
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.host import Limits
-from braidmq.server.strands.blip import BlipConnection
+from braidmq.server.strands.blip.connection import BlipConnection
 from tests.integration.blip.peer import Frame, auth, hello, parse
 
 

@@ -136,7 +136,9 @@ def test_an_unknown_option_is_refused_with_what_may_be_meant(option: str, hint: 
     """A misspelt option that is passed over would be a read of something else."""
     text = refusal({option: "x"})
 
-    assert text.startswith(f"option {option.lower()}: 'x' is for an option that does not exist")
+    assert text.startswith(
+        f"option {option.lower()}: 'x' cannot be used: there is no such option"
+    )
     assert hint in text
 
 
@@ -153,7 +155,7 @@ def test_a_log_is_needed_and_only_one() -> None:
 def test_the_broker_asks_for_a_key(given: dict[str, str]) -> None:
     """For a read over the network, and for a cursor; a directory alone needs none."""
     assert refusal(given).startswith("option apiKey: '' is missing; ")
-    assert refusal({"apiKey": SECRET}).startswith("option apiKey: '***' is of no use; ")
+    assert refusal({"apiKey": SECRET}).startswith("option apiKey: '***' has no effect; ")
 
 
 @pytest.mark.parametrize("option", ["api_key", "apikeys", "braidmq.token", "password"])
@@ -270,10 +272,10 @@ def test_a_write_is_told_where_to_and_which_topic() -> None:
         (FLIGHT | {"path": "data"}, "endpoint: 'grpc://broker:8815' cannot be given together"),
         (FLIGHT | {"topic": ""}, "topic: '' is not a topic; "),
         (FLIGHT | {"sinkId": " "}, "sinkId: ' ' is not a name; "),
-        (FLIGHT | {"subscribe": "a"}, "subscribe: 'a' is for an option that does not exist"),
+        (FLIGHT | {"subscribe": "a"}, "subscribe: 'a' cannot be used: there is no such option"),
         (
             FLIGHT | {"topics": "a"},
-            "topics: 'a' is for an option that does not exist here; ",
+            "topics: 'a' cannot be used: there is no such option; ",
         ),
     ],
 )

@@ -1,9 +1,9 @@
-"""Endpoints: one declaration each, from which the route and its description are both made.
+"""Endpoints: one declaration each, which yields both the route and its description.
 
-A path is matched as it was sent, before anything in it is decoded: a name is one part of the
-path, and what is percent-encoded in it, slashes too, belongs to the name. A name that is `.` or
-`..` does not come through a browser, encoded or not: it is sent as `%FF.` or `%FF..`. What a
-handler answers is a typed structure, and that structure is what the description shows.
+A path is matched as it was sent, before percent-decoding: a name is one segment of the path,
+and encoded characters in it, slashes included, belong to the name. Browsers and proxies remove
+the segments `.` and `..`, encoded or not, so these names are sent as `%FF.` and `%FF..`.
+Handlers answer with typed structures, and the description is generated from them.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,27 +25,27 @@ Handler = Callable[[Request], Awaitable[Response]]
 JSON: Final = "application/json"
 
 _DOTS: Final = {b"\xff.": ".", b"\xff..": ".."}
-"""Names that addresses cannot hold, and what stands for them: no other name has the byte FF."""
+"""Names that a path cannot hold, by what is sent instead: FF is not valid in UTF-8."""
 
 NO_KEY: Final = "none"
 ANY_KEY: Final = "key"
 MAYBE_KEY: Final = "optional"
-"""Who is asked for a key: nobody, everybody, or whoever wants to know about one."""
+"""Whether an endpoint needs a key: never, always, or accepted but not required."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """What went wrong, in one line."""
+    """Why a request was refused, in one line."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One method of one path: what it takes, what it answers, and who answers.
+    """One method of one path: its parameters, its answer and its handler.
 
-    `body` and `answer` are types that JSON is read into and made from; `media` is for answers
-    that are no JSON. `refusals` are the statuses with a Refusal besides those that follow from
-    the rest: 400 with parameters or a body, 401 and 403 with a key, 408 and 413 with a body.
+    `body` and `answer` are the types of the JSON; `media` is for other answers. `refusals` are
+    the error statuses besides those that follow from the rest: 400 with parameters or a body,
+    401 and 403 with a key, 408 and 413 with a body.
     """
 
     method: str
@@ -53,10 +53,10 @@ class Endpoint:
     handler: Handler
     summary: str
     tag: str = "broker"
-    names: tuple[Name, ...] = ()  # those in the path
+    names: tuple[Name, ...] = ()  # the parameters in the path
     query: tuple[Parameter, ...] = ()
     body: object = None
-    answer: object = None  # a type, or a tuple of those that it may be
+    answer: object = None  # a type, or a tuple of alternatives
     media: str = JSON
     statuses: tuple[int, ...] = (200,)
     refusals: tuple[int, ...] = ()
@@ -64,12 +64,12 @@ class Endpoint:
 
 
 def answered(value: object, status: int = 200) -> Response:
-    """Return a typed structure as the JSON that its endpoint describes."""
+    """Return a structure as a JSON response."""
     return Response(msgspec.json.encode(value), status_code=status, media_type=JSON)
 
 
 class RawRoute(BaseRoute):
-    """The methods of one path, matched part by part as it was sent."""
+    """The methods of one path, matched segment by segment as it was sent."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -77,12 +77,12 @@ class RawRoute(BaseRoute):
         self._handlers: dict[str, Handler] = {}
 
     def add(self, endpoint: Endpoint) -> None:
-        """Answer one more method."""
+        """Add a method."""
         assert endpoint.method not in self._handlers, endpoint
         self._handlers[endpoint.method] = endpoint.handler
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Say whether the request is for this path and method, and find the names in it."""
+        """Return whether the request is for this path and method, and the names in it."""
         if scope["type"] != "http":
             return Match.NONE, {}
         sent = raw_path(scope).split(b"/")
@@ -101,7 +101,7 @@ class RawRoute(BaseRoute):
         return Match.FULL if known else Match.PARTIAL, {"path_params": names}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that matches, or refuse its method."""
+        """Answer a request for this path, or refuse its method."""
         handler = self._handlers.get(_method(scope))
         if handler is None:
             raise HTTPException(405, headers={"Allow": ", ".join(sorted(self._handlers))})
@@ -135,4 +135,4 @@ def _decoded(raw: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
-        return ""  # no name of ours: they are UTF-8
+        return ""  # not a valid name

@@ -1,4 +1,4 @@
-"""The OpenAPI description, made from the endpoints: what is not declared there is not here.
+"""The OpenAPI description, generated from the endpoints.
 
 GET /api/openapi.json
 """
@@ -22,17 +22,17 @@ _SCHEME: Final = "key"
 _BEARER: Final[list[str]] = []
 
 _SAID: Final = {
-    200: "As it is.",
-    201: "It is made.",
-    400: "Something in the request cannot be used.",
-    401: "There is no key, or it is nobody's.",
-    403: "The key may not do this, or the page that asks is from elsewhere.",
-    404: "There is none of that name.",
-    408: "The body did not arrive in time.",
-    409: "It cannot be done as things are.",
-    413: "The body is too long.",
-    421: "The Host is not this machine.",
-    503: "Not now: the broker is starting, ending, or out of room.",
+    200: "Success.",
+    201: "Created.",
+    400: "A value in the request is not valid.",
+    401: "The API key is missing or unknown.",
+    403: "The key lacks a permission, or the Origin is foreign.",
+    404: "Not found.",
+    408: "Timed out waiting for the body.",
+    409: "Conflict with the current state.",
+    413: "The body or payload is too large.",
+    421: "The Host header does not name this machine.",
+    503: "Unavailable: the broker is starting, stopping, or out of room.",
 }
 
 
@@ -50,7 +50,7 @@ def describe(endpoints: Sequence[Endpoint], version: str) -> dict[str, object]:
         "info": {
             "title": "BraidMQ",
             "version": version,
-            "description": "The broker for people and monitors. Errors are one line.",
+            "description": "Operate and monitor the broker. Errors are one line of text.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -62,7 +62,7 @@ def describe(endpoints: Sequence[Endpoint], version: str) -> dict[str, object]:
 
 
 def openapi_endpoint(endpoints: Sequence[Endpoint], version: str) -> Endpoint:
-    """Return what answers with the description of *endpoints* and of itself."""
+    """Return the endpoint that describes *endpoints* and itself."""
 
     @functools.cache
     def document() -> bytes:
@@ -84,7 +84,7 @@ def openapi_endpoint(endpoints: Sequence[Endpoint], version: str) -> Endpoint:
 
 
 def statuses_of(endpoint: Endpoint) -> list[int]:
-    """Return every status that is not good and that an endpoint may answer with."""
+    """Return every error status of an endpoint."""
     refusals = set(endpoint.refusals) | {421}
     if endpoint.query or endpoint.body is not None:
         refusals.add(400)
@@ -127,7 +127,7 @@ def _operation(endpoint: Endpoint, named: Mapping[object, dict[str, object]]) ->
 
 
 def operation_id(endpoint: Endpoint) -> str:
-    """Return a name for what an endpoint does, such as `get_topics_messages`."""
+    """Return the name of an operation, such as `get_topics_messages`."""
     parts = [
         part.strip("{}").replace("-", "_").replace(".", "_")
         for part in endpoint.path.split("/")

@@ -1,6 +1,6 @@
-"""Query parameters: each knows how it is read, how it is refused and how it is described.
+"""Parameters of requests: how each is read, refused and described.
 
-It holds no state and answers nothing itself: what cannot be used is an HTTPException.
+Nothing here answers a request: a value that is not valid raises an HTTPException.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from braidmq.base.ids import ID_MAX
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1_000
-"""Rows in one answer; the rest is asked for with `after` or `from`."""
+"""Rows on one page; the next page is requested with `after` or `from`."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -24,16 +24,16 @@ _US: Final = timedelta(microseconds=1)
 
 
 class Parameter(Protocol):
-    """What a description says of a parameter."""
+    """A parameter as the description shows it."""
 
     @property
     def name(self) -> str:
-        """How the query calls it."""
+        """Its name in the query."""
         ...
 
     @property
     def summary(self) -> str:
-        """What it is, in a few words."""
+        """Its meaning in one line."""
         ...
 
     def schema(self) -> Mapping[str, object]:
@@ -43,7 +43,7 @@ class Parameter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A part of a path that is filled in: a name of any characters, or a whole number."""
+    """A parameter in a path: a name of any characters, or a whole number."""
 
     name: str
     summary: str
@@ -51,10 +51,10 @@ class Name:
 
     @property
     def description(self) -> str:
-        """What it is, and how it is sent."""
+        """Its meaning, and how to send it."""
         if self.whole:
             return self.summary
-        return f"{self.summary} Of the names `.` and `..`, send `%FF.` and `%FF..`."
+        return f"{self.summary} Send the names `.` and `..` as `%FF.` and `%FF..`."
 
     def schema(self) -> Mapping[str, object]:
         """Return the JSON Schema of its values."""
@@ -65,17 +65,17 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Any text; empty when it is not given."""
+    """Any text; empty by default."""
 
     name: str
     summary: str
 
     def of(self, request: Request) -> str:
-        """Return what the request says."""
+        """Return the value, or an empty string."""
         return request.query_params.get(self.name, "")
 
     def given(self, request: Request) -> str | None:
-        """Return what the request says, or None when it says nothing."""
+        """Return the value, or None."""
         return request.query_params.get(self.name)
 
     def schema(self) -> Mapping[str, object]:
@@ -85,20 +85,20 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number between two bounds, with a default (None: there need not be one)."""
+    """A whole number between two bounds, with a default or None."""
 
     name: str
     summary: str
     least: int
     most: int
     default: int | None
-    rule: str  # the end of the sentence that refuses
+    rule: str  # completes the error: "NAME must be ..."
 
     def of(self, request: Request) -> int:
-        """Return the number, or the default, which there is.
+        """Return the number, or the default, which must not be None.
 
         Raises:
-            HTTPException: 400, it is not such a number.
+            HTTPException: 400, the value is not valid.
         """
         number = self.given(request)
         assert number is not None
@@ -108,12 +108,12 @@ class Whole:
         """Return the number or the default.
 
         Raises:
-            HTTPException: 400, it is not such a number.
+            HTTPException: 400, the value is not valid.
         """
         text = request.query_params.get(self.name)
         if text is None:
             return self.default
-        # Long digits are refused before they become a number.
+        # The length is checked first: converting very long digits would block the event loop.
         if text.isascii() and text.isdigit() and len(text) <= len(str(self.most)):
             number = int(text)
             if self.least <= number <= self.most:
@@ -142,7 +142,7 @@ class Choice:
         """Return the word.
 
         Raises:
-            HTTPException: 400, it is none of them.
+            HTTPException: 400, it is not one of them.
         """
         word = request.query_params.get(self.name, self.words[0])
         if word not in self.words:
@@ -162,10 +162,10 @@ class Moment:
     summary: str
 
     def given(self, request: Request) -> int | None:
-        """Return the microseconds since 1970, or None when there is none.
+        """Return the microseconds since 1970, or None.
 
         Raises:
-            HTTPException: 400, it is no time.
+            HTTPException: 400, it is not a time.
         """
         text = request.query_params.get(self.name)
         if text is None:
@@ -186,11 +186,11 @@ class Moment:
         return {"type": "string", "format": "date-time"}
 
 
-AFTER: Final = Text("after", "Show what comes behind this; the `next` of the page before.")
-SEARCH: Final = Text("search", "Show only names that have this in them, in any case.")
+AFTER: Final = Text("after", "Continue after this; the `next` of the previous page.")
+SEARCH: Final = Text("search", "Show only names that contain this text, in any case.")
 LIMIT: Final = Whole(
     "limit",
-    "How many rows at most.",
+    "The maximum number of rows.",
     1,
     PAGE_MAX,
     PAGE_DEFAULT,

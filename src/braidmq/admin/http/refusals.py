@@ -1,13 +1,13 @@
-"""Why the broker does not do what was asked over HTTP, and the status that says so.
+"""Why the broker refuses a request, and the HTTP status of the answer.
 
     RefusedError
     |-- UnknownQueueError    there is no such queue            404
     |-- UnknownTopicError    there is no such topic            404
     |-- UnknownMessageError  there is no such message          404
-    |-- BadCursorError       a page goes on from elsewhere     400
-    |-- QueueFullError       its queue takes no more           409
-    |-- QueueExistsError     it is there, with other options   409
-    |-- FanOutError          its letters are not sent back     409
+    |-- BadCursorError       `after` is not a page's `next`    400
+    |-- QueueFullError       the queue is full                 409
+    |-- QueueExistsError     it exists with other options      409
+    |-- FanOutError          a fan-out's letters stay          409
     |-- LetterStaysError     this letter cannot be sent back   409
     |-- UnknownThingError    no such cursor, connection        404
     `-- NotYoursError        it belongs to another principal   403
@@ -20,13 +20,13 @@ from braidmq.base.errors import BraidError
 
 
 class RefusedError(BraidError):
-    """What was asked is not done."""
+    """The broker refuses the request."""
 
     status: int = 400
 
 
 class UnknownQueueError(RefusedError):
-    """There is no such queue, or it holds no dead letters where they were asked for."""
+    """There is no such queue, or it is not a dead-letter queue."""
 
     status = 404
 
@@ -44,7 +44,7 @@ class UnknownTopicError(RefusedError):
 
 
 class UnknownMessageError(RefusedError):
-    """There is no message of the topic at that offset, or not any more."""
+    """There is no message of the topic at that offset, or no longer."""
 
     status = 404
 
@@ -53,14 +53,14 @@ class UnknownMessageError(RefusedError):
 
 
 class BadCursorError(RefusedError):
-    """What a page was asked to go on from is not what the page before it said."""
+    """The request's `after` is not the `next` of a page with the same sort."""
 
     def __init__(self) -> None:
         super().__init__("after must be the `next` of a page with the same sort")
 
 
 class QueueFullError(RefusedError):
-    """The queue is full, and was declared to take no more then."""
+    """The queue is full, and its overflow strategy refuses new messages."""
 
     status = 409
 
@@ -69,7 +69,7 @@ class QueueFullError(RefusedError):
 
 
 class QueueExistsError(RefusedError):
-    """The queue is there and was declared in another way."""
+    """The queue exists with other options."""
 
     status = 409
 
@@ -78,12 +78,12 @@ class QueueExistsError(RefusedError):
 
 
 class FanOutError(RefusedError):
-    """Letters of a fan-out are each subscriber's own, and wait nowhere to be sent back from."""
+    """The letters of a fan-out belong to its subscribers; there is nothing to send back."""
 
     status = 409
 
     def __init__(self) -> None:
-        super().__init__("the letters of a fan-out go to its subscribers, not back")
+        super().__init__("letters of a fan-out cannot be replayed: its subscribers get them")
 
 
 class LetterStaysError(RefusedError):
@@ -99,6 +99,6 @@ class UnknownThingError(RefusedError):
 
 
 class NotYoursError(RefusedError):
-    """Only its owner or an administrator may do it."""
+    """Only the owner or an administrator may do this."""
 
     status = 403

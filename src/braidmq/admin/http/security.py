@@ -1,4 +1,4 @@
-"""What keeps strangers' web pages out: headers on every answer, and whom requests come from."""
+"""Protection from foreign web pages: headers on every answer, checks of Host and Origin."""
 
 import ipaddress
 from typing import Final
@@ -22,7 +22,7 @@ _LOOKING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class SecurityHeaders:
-    """Say on every answer that browsers must not embed, sniff or keep it."""
+    """Add headers that tell browsers not to embed, sniff or store an answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -41,10 +41,10 @@ class SecurityHeaders:
 
 
 class LoopbackHost:
-    """Refuse requests for other names than this machine's own.
+    """Refuse requests whose Host is not this machine (DNS rebinding).
 
-    A web page from elsewhere can point its own name at 127.0.0.1 and have a visitor's
-    browser talk to us; the browser then says that name as Host, and that gives it away.
+    A foreign web page can point its own name at 127.0.0.1 and make a visitor's browser send
+    requests to us. The browser then sends that name as Host, which gives it away.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -60,9 +60,9 @@ class LoopbackHost:
 
 
 class SameOrigin:
-    """Refuse to change anything for a page that did not come from here.
+    """Refuse changes requested by a page from another origin.
 
-    It would need a key to do so; this holds when it has one.
+    Such a page needs a key as well; this protects if it has got one.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -80,7 +80,7 @@ class SameOrigin:
 
 
 def _is_own(origins: list[str], host: str) -> bool:
-    # The scheme is not compared: whoever ends TLS before us changes it.
+    # The scheme is not compared: a proxy that terminates TLS changes it.
     own = {f"{scheme}://{host.lower()}" for scheme in ("http", "https")}
     return all(origin.lower() in own for origin in origins)
 

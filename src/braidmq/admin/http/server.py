@@ -1,8 +1,7 @@
 """The HTTP listener: the application on a socket of ours, inside the running loop.
 
-It installs no signal handlers, writes no access log and ends when it is told to; what is
-answered is decided in app.py, but for what never gets there: a head that is no request, and
-requests on more connections than there may be.
+It installs no signal handlers and writes no access log. app.py decides every answer except two:
+to a malformed request, and to a connection above the limit.
 """
 
 import asyncio
@@ -25,18 +24,18 @@ from braidmq.base.limits import KIB, TOPIC_BYTES_MAX
 from braidmq.transport.binding import bind_tcp
 
 CONNECTIONS_MAX: Final = 128
-"""More than that at once is not a dashboard and its scrapers; they get 503."""
+"""Enough for dashboards and scrapers; requests on further connections get 503."""
 
 KEEP_ALIVE_S: Final = 15
 HEADER_BYTES_MAX: Final = 3 * TOPIC_BYTES_MAX + 16 * KIB
-"""A request's head: the longest topic name, percent-encoded in the path, and the headers."""
+"""A request's head: the longest topic, percent-encoded in the path, and the headers."""
 
 HEAD_S_MAX: Final = 10.0
-"""Between answers a connection gets so long, at least, for a whole request; then it is closed.
-Without it a few idle connections would take all places, and health checks would get none."""
+"""How long a connection may stay without a complete request. Without this timeout a few
+idle connections could use up the limit, and health checks would fail."""
 
 DRAIN_S_MAX: Final = 1
-"""Answers are short; what is not sent by then is cut off when the broker stops."""
+"""When the broker stops, answers that take longer to send are cut off."""
 
 _BACKLOG: Final = 128
 
@@ -46,17 +45,16 @@ _CROWDED: Final = JSONResponse(
     headers={**HEADERS, "Connection": "close"},
 )
 _MALFORMED: Final = JSONResponse(
-    {"error": "this is no request of HTTP, or its head is too long"},
+    {"error": "malformed HTTP request, or its head is too long"},
     status_code=400,
     headers={**HEADERS, "Connection": "close"},
 )
 
 
 class Uptake:
-    """Whether a peer takes what it has asked for: judged by what has left, from look to look.
+    """Whether a peer reads its answers, judged by the bytes sent between two looks.
 
-    What still waits says nothing by itself: with a stream it is there at every look, also for
-    a peer that reads all the time.
+    Unsent bytes alone prove nothing: a stream always has some, also for a peer that reads.
     """
 
     def __init__(self) -> None:
@@ -64,9 +62,9 @@ class Uptake:
         self._taken = 0
 
     def is_stuck(self, *, given: int, unsent: int) -> bool:
-        """Say whether bytes have waited since the last look, and none has left.
+        """Return whether bytes have waited since the last look, and none was sent.
 
-        *given* are all bytes so far that were for the peer, *unsent* those that wait now.
+        *given* counts all bytes written for the peer so far, *unsent* those still waiting.
         """
         taken = given - unsent
         stuck = unsent > 0 and self._unsent > 0 and taken <= self._taken
@@ -75,7 +73,7 @@ class Uptake:
 
 
 class _Counted:
-    """A transport that knows how many bytes it was given."""
+    """A transport that counts the bytes written to it."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -90,13 +88,13 @@ class _Counted:
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP that does not wait for ever for a request to arrive or an answer to be taken.
+    """HTTP with timeouts for a request to arrive and for an answer to be read.
 
-    What uvicorn would refuse by itself, as plain text, is refused as everything else is.
+    Requests that uvicorn refuses by itself get our JSON instead of its plain text.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class has it
-        """Begin to look."""
+        """Start the timer."""
         self._counted = _Counted(transport)
         self._uptake = Uptake()
         self._last_seen: RequestResponseCycle | None = None
@@ -104,19 +102,19 @@ class PatientProtocol(H11Protocol):
         self._timer = self.loop.call_later(HEAD_S_MAX, self._look_on)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Look no more."""
+        """Stop the timer."""
         self._timer.cancel()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Let the application answer, or say that there are too many connections."""
-        # A peer's next request is looked at when its last one is answered: one at a time.
+        """Pass the request to the application, or refuse it above the limit of connections."""
+        # Requests on one connection are handled one at a time, so connections are what counts.
         is_crowded = max(len(self.connections), len(self.tasks)) >= CONNECTIONS_MAX
         self.app = _CROWDED if is_crowded else self.config.loaded_app
         super().handle_events()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, in our own words."""
+        """Refuse a malformed request, in JSON as everything else."""
         del msg
         head = h11.Response(
             status_code=400, headers=_MALFORMED.raw_headers, reason=b"Bad Request"
@@ -126,12 +124,12 @@ class PatientProtocol(H11Protocol):
         self.transport.close()
 
     def _look_on(self) -> None:
-        # Also after a close: what still waits then must leave as well.
+        # Also after a close: a peer that does not read must not keep its bytes in memory.
         self._timer = self.loop.call_later(HEAD_S_MAX, self._look_on)
         self.look()
 
     def look(self) -> None:
-        """End the connection if its peer neither takes an answer nor asks for one."""
+        """Close the connection if its peer neither reads an answer nor sends a request."""
         unsent = self.transport.get_write_buffer_size()
         if self._uptake.is_stuck(given=self._counted.given, unsent=unsent):
             self.transport.abort()
@@ -144,7 +142,7 @@ class PatientProtocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn as a guest: the daemon owns the signals, and hears when it is up."""
+    """uvicorn without signal handlers, and with an event for when it accepts connections."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -183,7 +181,7 @@ class AdminServer:
         """Listen, and return the address once connections are accepted.
 
         Raises:
-            AddressInUseError: The address cannot be had.
+            AddressInUseError: The address cannot be bound.
             ConfigError: The certificate or its key cannot be used.
         """
         assert self._task is None
@@ -199,7 +197,7 @@ class AdminServer:
         return str(address[0]), int(address[1])
 
     async def stop(self) -> None:
-        """Accept nothing more, let answers leave, and close. Harmless when not started."""
+        """Accept no more requests, finish answers, and close. Does nothing if not started."""
         if self._server is None or self._task is None:
             return
         self._server.should_exit = True
@@ -214,7 +212,7 @@ class AdminServer:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="error",  # the daemon says what starts and stops, and noise is not news
+            log_level="error",  # the daemon logs start and stop; errors of peers are not ours
             access_log=False,
             proxy_headers=False,
             server_header=False,

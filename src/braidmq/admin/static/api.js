@@ -1,7 +1,7 @@
 // The HTTP API of the broker, and the key that opens it.
 //
 // Every refusal is an ApiError with the one line that the broker said. A 401 is also told to
-// `onRefused`, because whoever asked can do nothing about it: the key is no longer good.
+// `onRefused`, because the caller cannot fix it: the key is no longer valid.
 
 import { exactly } from "./exact.js";
 import { inAddress } from "./names.js";
@@ -39,7 +39,7 @@ export function keepKey(newKey) {
   }
 }
 
-/** Say whether there is a key, and whether somebody has signed out in this tab. */
+/** Return whether there is a key, and whether the user has signed out in this tab. */
 export function keyState() {
   return { present: key !== null, signedOut: sessionStorage.getItem(SIGNED_OUT) !== null };
 }

@@ -1,7 +1,7 @@
 // Browsing a topic: from the newest, the oldest, an offset or a moment; page by page, or live.
 //
-// Whoever looks at the newest sees what comes, unless Follow is off. Somebody who reads (has
-// opened a message, or scrolled away from the top) is only told that there is more.
+// With the newest on top, new messages appear as they arrive, unless Follow is off. While the
+// user is reading (has opened a message or scrolled down), the page only says that there are more.
 
 import { get, path } from "./api.js";
 import { busy, every, fill, h, pause } from "./dom.js";
@@ -132,7 +132,7 @@ export function browser({ topic, query, signal }) {
     return rows.querySelector("details[open]") !== null || (rows.hasChildNodes() && rows.getBoundingClientRect().top < 0);
   }
 
-  /** Put what has come on top; to somebody who reads, and has not *asked* for it, offer it. */
+  /** Show new messages on top; if the user is reading and has not *asked*, offer them instead. */
   async function lookForNew(asked = false) {
     if (!settled || !controls.isFollowing() || (controls.offersNew() && !asked && isReading())) return;
     const mine = looking;
@@ -213,7 +213,7 @@ function searchBar(stop) {
 
 function gap() {
   return h("div", { role: "listitem", class: "muted messages-gap" },
-    "They come faster than a page can show: what is between is left out here.");
+    "Messages arrive faster than the page can show them; some are skipped here.");
 }
 
 /** Keep in the address where was looked. */

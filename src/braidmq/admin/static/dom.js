@@ -127,7 +127,7 @@ export function pause(ms, signal) {
 /**
  * Run *work* for a button, once at a time.
  *
- * It is not disabled meanwhile: that would take the focus away from whoever pressed it.
+ * It is not disabled meanwhile: that would take the keyboard focus away.
  */
 export async function busy(button, work) {
   if (button.getAttribute("aria-disabled") === "true") return;

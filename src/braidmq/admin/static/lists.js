@@ -28,7 +28,7 @@ export function list({ context, noun, columns, key, load, empty, search = null, 
   };
   const caption = noun[1];
   // How many rows are before this page. Cursors do not know; so it is counted, and kept in the
-  // address. Null: whoever wrote the address has not said.
+  // address. Null: the address does not say.
   let skipped = state.after ? wholeNumber(query.get("skipped")) : 0;
   const before = []; // `{after, skipped}` of earlier pages: cursors only know the way forward
   const shown = table({ caption, columns, key, sorting: state.sort, onSort: sorts && sortBy });

@@ -1,4 +1,4 @@
-// Names as people may see them: of topics, queues, keys, headers, whoever chose them.
+// Names of topics, queues, keys and headers, made safe to display: clients choose them.
 //
 // A name may be 64 KiB of anything. So it is isolated from the direction of the text around
 // it, cut where it would flood a list, and its invisible characters (controls, marks that turn

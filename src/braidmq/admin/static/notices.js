@@ -15,7 +15,7 @@ export function say(text, more = null) {
 
 /** Say what went wrong; it stays until it is closed or something newer is said. */
 export function complain(error) {
-  if (error?.name === "AbortError") return; // we left the page; nobody waits for that any more
+  if (error?.name === "AbortError") return; // the page was left, and the request with it
   show(sentence(error), null, "bad");
 }
 

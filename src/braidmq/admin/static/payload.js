@@ -1,7 +1,7 @@
 // A payload, looked at in several ways: as JSON, as text, byte by byte, or sealed.
 //
 // The broker carries bytes and does not know what they mean; so every view is offered that the
-// bytes allow, and the likeliest is shown first. A sealed payload can be opened by nobody here.
+// bytes allow, and the likeliest is shown first. A sealed payload cannot be opened here.
 
 import { fill, h } from "./dom.js";
 import { bytes, plural } from "./format.js";

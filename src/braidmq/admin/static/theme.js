@@ -1,4 +1,4 @@
-// The theme: what the system prefers, unless somebody has chosen otherwise here.
+// The theme: the system's preference, unless the user has chosen one here.
 //
 // A classic script, run before the first paint; main.js finds it as `braidmqTheme`.
 

@@ -28,7 +28,7 @@ export function view(context) {
       const page = await get(path("connections"), { query: { after, limit }, signal });
       return { rows: page.connections, next: page.next, total: page.total };
     },
-    empty: emptyState("Nobody is connected", "Publishers and consumers appear here while they are connected.",
+    empty: emptyState("No connections", "Publishers and consumers appear here while they are connected.",
       ["braidmq subscribe hello"]),
   });
 
@@ -50,6 +50,6 @@ export function view(context) {
 
   return {
     title: "Connections",
-    element: h("div", {}, heading("Connections", { about: "Peers of Blip, Vibe and Qumbed; requests to this page are not among them." }), connections.element),
+    element: h("div", {}, heading("Connections", { about: "Connections on Blip, Vibe and Qumbed; HTTP requests are not listed." }), connections.element),
   };
 }

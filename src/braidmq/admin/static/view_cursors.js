@@ -47,6 +47,6 @@ export function view(context) {
 
   return {
     title: "Spark cursors",
-    element: h("div", {}, heading("Spark cursors", { about: "Lag is in ids of the log: messages of all topics, and the records between them." }), cursors.element),
+    element: h("div", {}, heading("Spark cursors", { about: "Lag is counted in log ids: messages of all topics, and the records between them." }), cursors.element),
   };
 }

@@ -22,11 +22,11 @@ export function view(context) {
       const page = await get(path("dead-letters"), { query: { after, limit }, signal });
       return { rows: page.queues, next: page.next, total: page.total };
     },
-    empty: emptyState("No dead letters", "What cannot be delivered is kept here with the reason, and can be replayed. Nothing to do, unless you look for something:",
+    empty: emptyState("No dead letters", "Messages that cannot be delivered are kept here with the reason, and can be replayed. To list them in a terminal:",
       ["braidmq dlq list"]),
   });
   return {
     title: "Dead letters",
-    element: h("div", {}, heading("Dead letters", { about: "Messages that were given up on, with the reason. None is silently gone." }), queues.element),
+    element: h("div", {}, heading("Dead letters", { about: "Messages that could not be delivered, with the reason. Nothing is dropped silently." }), queues.element),
   };
 }

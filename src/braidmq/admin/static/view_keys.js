@@ -11,14 +11,14 @@ export function view(context) {
   return {
     title: "Users and keys",
     element: h("div", {},
-      heading("Users and keys", { about: "What each may do. Keys themselves are shown once, when they are made." }),
+      heading("Users and keys", { about: "What each may do. A key is shown only once, when it is created." }),
       me.admin
-        ? everybody(context)
+        ? everyPrincipal(context)
         : emptyState("For administrators", "This key may not see users and keys. Sign in with one that has admin = true.")),
   };
 }
 
-function everybody(context) {
+function everyPrincipal(context) {
   const shown = list({
     context,
     noun: ["user or key", "users and keys"],
@@ -34,7 +34,7 @@ function everybody(context) {
       const page = await get(path("keys"), { query: { search, after, limit }, signal });
       return { rows: [...page.keys.map(asGranted), ...page.users], next: page.next, total: page.total };
     },
-    empty: emptyState("No keys are configured", "Make one of your own, as it is said below."),
+    empty: emptyState("No keys are configured", "Create one as described below."),
   });
   return [
     shown.element,
@@ -42,7 +42,7 @@ function everybody(context) {
       h("div", { class: "hint" },
         h("p", { class: "muted" }, "This prints a new key once, and the block for the configuration file:"),
         command("braidmq keys new --name billing --publish 'orders.*' --subscribe 'orders.*'"),
-        h("p", { class: "muted" }, "Users come with Vibe clients that sign in with a name and a password; see docs/protocols/vibe.md."))),
+        h("p", { class: "muted" }, "Vibe clients sign in as users, with a name and a password; see docs/protocols/vibe.md."))),
   ];
 }
 

@@ -40,7 +40,7 @@ export function view({ params, signal }) {
       if (signal.aborted) return;
       fill(rows);
       fill(told, error.status === 404
-        ? emptyState("No letters here", "There is no such queue of dead letters, or not any more.")
+        ? emptyState("No letters here", "This dead-letter queue does not exist, or no longer does.")
         : h("div", { class: "problem-box", role: "alert" }, sentence(error)));
     }
   }

@@ -50,7 +50,7 @@ export function view({ signal }) {
   return {
     title: "Log",
     element: h("div", {}, heading("Log", {
-      about: "Every durable message is in it before anybody is told.",
+      about: "The broker writes every durable message here before it confirms the publish.",
       actions: me.admin ? [verify] : [],
     }), problem, place),
   };
@@ -85,8 +85,8 @@ function draw(place, log) {
       { label: "Kept at least", value: kept(log), note: "then while a reader needs it" },
       { label: "Set aside", value: count(log.quarantine.length), note: "torn tails", kind: log.quarantine.length ? "warn" : "" },
     ]),
-    panel("Segments", log.segments.length ? shown.element : emptyState("The log is empty", "Its first segment comes with the first durable message.", ["braidmq publish hello '{\"n\": 1}'"])),
-    log.quarantine.length > 0 && panel("Set aside", h("p", { class: "muted" }, "Bytes behind the last whole record, found when the broker started. They were never confirmed to anybody."),
+    panel("Segments", log.segments.length ? shown.element : emptyState("The log is empty", "The first durable message creates its first segment.", ["braidmq publish hello '{\"n\": 1}'"])),
+    log.quarantine.length > 0 && panel("Set aside", h("p", { class: "muted" }, "Bytes after the last complete record, found when the broker started. They were never confirmed to a publisher."),
       quarantine(log.quarantine)));
 }
 

@@ -113,8 +113,8 @@ function firstSteps(facts) {
   const url = usual ? "" : ` --url blip://${facts.dev ? "dev-key" : "KEY"}@${blip ?? "HOST:5555"}`;
   return h("section", { class: "empty first-steps", "aria-label": "First steps" },
     h("p", { class: "empty-title" }, "The broker is up, and empty"),
-    h("p", { class: "muted" }, "Subscribe first: a subscription gets what is published from then on."),
+    h("p", { class: "muted" }, "Subscribe first: a subscription gets messages that are published after it."),
     command(`braidmq subscribe hello${url}`),
-    h("p", { class: "muted" }, "Then publish, in another terminal. It is on this page, too, under Topics."),
+    h("p", { class: "muted" }, "Then publish in another terminal, or on this page under Topics."),
     command(`braidmq publish hello '{"n": 1}'${url}`));
 }

@@ -43,7 +43,7 @@ export function view(context) {
       const page = await get(path("queues"), { query, signal });
       return { rows: page.queues, next: page.next, total: page.total };
     },
-    empty: emptyState("No queues yet", "A queue is a topic with rules: who gets a message, how many may wait, when it is given up on.",
+    empty: emptyState("No queues yet", "A queue is a topic with a policy: which consumer gets a message, how many may wait, and when a message becomes a dead letter.",
       ["braidmq queue create orders --delivery-mode RoundRobin"]),
   });
 
@@ -61,7 +61,7 @@ export function view(context) {
   return {
     title: "Queues",
     element: h("div", {}, heading("Queues", {
-      about: "Topics with declared rules of delivery.",
+      about: "Topics with a declared delivery policy.",
       actions: me.admin ? [h("button", { type: "button", class: "primary", onclick: () => create().then(reloadIf) }, "New queue…")] : [],
     }), queues.element),
   };

@@ -32,7 +32,7 @@ export function signIn({ dev, problem, enter }) {
   function onsubmit(event) {
     event.preventDefault();
     const key = input.value.trim();
-    // What cannot be in a header is nobody's key; fetch would throw on it.
+    // fetch would throw on characters that a header cannot hold, so no key has them.
     if (/^[\x21-\x7e]+$/.test(key)) attempt(key);
     else fill(told, key ? "A key has no spaces and no other letters than ASCII." : "An API key is needed.");
   }
@@ -40,13 +40,13 @@ export function signIn({ dev, problem, enter }) {
   return h("div", { class: "sign-in" },
     h("form", { class: "panel", onsubmit, novalidate: true },
       h("h1", { tabindex: "-1" }, "Sign in"),
-      h("p", { class: "muted" }, "With an API key of this broker. It is kept until this tab is closed."),
+      h("p", { class: "muted" }, "Use an API key of this broker. The key is kept until you close this tab."),
       h("div", { class: "field" }, h("label", { for: "key" }, "API key"), input),
       told,
       h("div", { class: "actions" }, button,
         dev && h("button", { type: "button", onclick: () => attempt(DEV_KEY) }, "Use the development key"))),
     h("details", { class: "hint" },
       h("summary", {}, "No key yet?"),
-      h("p", { class: "muted" }, "Make one on the broker's machine, put the block that it prints into the configuration, and start the broker again:"),
+      h("p", { class: "muted" }, "Create a key on the broker's machine, add the printed block to the configuration, and restart the broker:"),
       command("braidmq keys new --name me --publish '*' --subscribe '*' --admin")));
 }

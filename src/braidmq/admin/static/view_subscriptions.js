@@ -26,13 +26,13 @@ export function view(context) {
       const page = await get(path("subscriptions"), { query: { search, after, limit }, signal });
       return { rows: page.subscriptions, next: page.next, total: page.total };
     },
-    empty: emptyState("Nobody subscribes", "Subscriptions of all strands appear here, with what still waits for each.",
+    empty: emptyState("No subscriptions", "Subscriptions of all strands appear here, each with its backlog.",
       ["braidmq subscribe hello"]),
   });
   return {
     title: "Subscriptions",
     element: h("div", {}, heading("Subscriptions", {
-      about: "Lag is what waits for a subscription; in flight is handed out and not acknowledged.",
+      about: "Lag counts waiting messages; messages in flight are delivered and not yet acknowledged.",
     }), subscriptions.element),
   };
 }

@@ -39,7 +39,7 @@ export function view({ params, query, signal }) {
     }
   }
 
-  /** Whoever may publish to a topic may see it: this key may neither. The messages say so too. */
+  /** A key that may publish or subscribe may see the topic; this one may do neither. */
   function refuse() {
     redraw(numbers);
     redraw(place, h("p", { class: "muted nothing" }, MAY_NOT_PUBLISH));

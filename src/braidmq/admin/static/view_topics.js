@@ -27,7 +27,7 @@ export function view(context) {
       const page = await get(path("topics"), { query, signal });
       return { rows: page.topics, next: page.next, total: page.total };
     },
-    empty: emptyState("No topics yet", "A topic is there from its first message or subscription on.",
+    empty: emptyState("No topics yet", "A topic exists from its first message or subscription on.",
       ["braidmq publish hello '{\"n\": 1}'"]),
   });
   return {

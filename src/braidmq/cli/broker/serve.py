@@ -52,10 +52,10 @@ def serve(
     }
     config = effective_config(config_file, flags, keys_needed=True)
 
-    from braidmq.daemon import daemon
+    from braidmq.daemon import process
     from braidmq.daemon.logs import configure_logs
 
     configure_logs()
     with progress("reading the log", in_bytes=True) as watch:
-        code = daemon.main(config, ready_file=ready_file, mdns=mdns, watch=watch)
+        code = process.main(config, ready_file=ready_file, mdns=mdns, watch=watch)
     raise typer.Exit(code)

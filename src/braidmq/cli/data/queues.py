@@ -21,30 +21,32 @@ DIGITS_MAX: Final = 18
 _COLUMNS: Final = ("name", "deliveryMode", "messageCount", "inFlight", "subscriberCount")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=queue_names)]
+DeliveryMode = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODE", help="RoundRobin, FanOutWithAck, FanOutWithoutAck or PriorityBased."
+    ),
+]
+OverflowStrategy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STRATEGY", help="DropOldest, DropNewest, BlockPublisher or RedirectToDlq."
+    ),
+]
 
 
 @app.command("create")
 def create(
     name: Name,
     *,
-    delivery_mode: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODE", help="RoundRobin, FanOutWithAck, FanOutWithoutAck or PriorityBased."
-        ),
-    ] = None,
+    delivery_mode: DeliveryMode = None,
     max_queue_size: Annotated[
         int | None,
         typer.Option(
             metavar="COUNT", help="Maximum number of waiting messages; default: unlimited."
         ),
     ] = None,
-    overflow_strategy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STRATEGY", help="DropOldest, DropNewest, BlockPublisher or RedirectToDlq."
-        ),
-    ] = None,
+    overflow_strategy: OverflowStrategy = None,
     message_ttl: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Expiry of messages: milliseconds, or hh:mm:ss."),

@@ -169,7 +169,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         """Wake one waiter for each message."""
         self._inbox.wake()
         if self._pushing:
-            self._top_up()
+            self._give()
 
     def take_refusal(self, correlation_id: int, refusal: Refusal) -> bool:
         """Take a NACK to an acknowledgement, a POLL or a CREDIT."""
@@ -204,7 +204,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         self._late_acks.clear()
         self._connection = connection
         if self._pushing:
-            self._top_up()
+            self._give()
         self._inbox.wake_all()  # waiters can poll now, or must: CREDIT may have been ruled out
 
     def went_down(self) -> None:
@@ -246,7 +246,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         self._check_open()
         if not self._pushing:
             self._pushing = True
-            self._top_up()
+            self._give()
         backoff = Backoff(POLL_DELAY_S, POLL_DELAY_MAX_S)
         while not self._inbox:
             if self._traits.credit or self._connection is None:
@@ -263,13 +263,12 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         message = self._inbox.pop()
         if self._pushing and self._window.due(self._under_way + len(self._inbox)):
             self._window.taken(asyncio.get_running_loop().time() - message.received_at)
-            self._top_up()
+            self._give()
         return message
 
-    def _top_up(self) -> None:
-        self._give(self._window.due(self._under_way + len(self._inbox)))
-
-    def _give(self, count: int) -> None:
+    def _give(self, count: int = 0) -> None:
+        """Give the broker credit: for *count* messages, or for what the window lacks."""
+        count = count or self._window.due(self._under_way + len(self._inbox))
         connection = self._connection
         if count and connection is not None and self._traits.credit and self._end is None:
             self._under_way += count

@@ -1,18 +1,6 @@
 """Envelope v2: what a box does not protect by itself, sealed in with the payload.
 
-Inside the box:
-
-    0      1        33         41             49              51
-    +------+--------+----------+--------------+---------------+-------+
-    | 0xc1 | sender | sequence | timestamp ms | topic length  | topic |
-    +------+--------+----------+--------------+---------------+-------+
-    | schema length | schema id | payload ...                         |
-    +---------------+-----------+-------------------------------------+
-
-    sender          32 bytes, the public key that sealed it
-    sequence        u64, increases with each message of that sender
-    timestamp       u64, milliseconds of Unix time by the sender's clock
-    lengths         u16, of the UTF-8 text that follows; all numbers are big-endian
+`braidmq.wire.qumbed.envelopes` draws the bytes, reads and writes them.
 
 The first byte marks it: neither JSON nor UTF-8 text begins with 0xc1. A payload that begins
 otherwise was sealed without an envelope, and is passed on as it is unless envelopes are
@@ -29,9 +17,8 @@ restarts, a message from before can be replayed once; its timestamp shows that. 
 at a time may send with a key.
 """
 
-import struct
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.client.errors import (
@@ -43,9 +30,12 @@ from braidmq.client.errors import (
 )
 from braidmq.client.options import Trusting
 from braidmq.client.qumbed.boxes import KeyPair
-from braidmq.wire.qumbed.boxes import KEY_BYTES
-
-MARK: Final = 0xC1
+from braidmq.wire.qumbed.envelopes import (
+    Envelope,
+    TruncatedEnvelopeError,
+    read_envelope,
+    write_envelope,
+)
 
 WINDOW: Final = 1_024
 """How far a number may be behind its sender's highest and still be judged."""
@@ -63,15 +53,7 @@ U64_MAX: Final = 2**64 - 1
 
 assert TOPIC_BYTES_MAX <= U16_MAX
 
-_HEAD: Final = struct.Struct(
-    ">B"  # mark
-    f"{KEY_BYTES}s"  # sender
-    "Q"  # sequence
-    "Q"  # timestamp ms
-)
-_LENGTH: Final = struct.Struct(">H")
 _SEEN_MASK: Final = (1 << WINDOW) - 1
-_TOO_SHORT: Final = "the envelope is truncated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,58 +65,6 @@ class Opened:
     sequence: int | None = None
     """None without an envelope: then only the payload was sealed."""
     timestamp_ms: int | None = None
-
-
-class Envelope(NamedTuple):
-    """The content of a box; nothing in it has been checked yet."""
-
-    sender: bytes
-    sequence: int
-    timestamp_ms: int
-    topic: bytes
-    schema_id: bytes
-    payload: bytes
-
-    def __repr__(self) -> str:
-        return f"Envelope({self.sequence})"  # without the payload: this may be logged
-
-
-def write_envelope(envelope: Envelope) -> bytes:
-    """Return the bytes to be sealed."""
-    return b"".join(
-        (
-            _HEAD.pack(MARK, envelope.sender, envelope.sequence, envelope.timestamp_ms),
-            _LENGTH.pack(len(envelope.topic)),
-            envelope.topic,
-            _LENGTH.pack(len(envelope.schema_id)),
-            envelope.schema_id,
-            envelope.payload,
-        )
-    )
-
-
-def read_envelope(plaintext: bytes) -> Envelope | None:
-    """Return the envelope in a box's plaintext, or None if there is none.
-
-    Raises:
-        MessageRefused: It has the mark and is malformed.
-    """
-    if not plaintext or plaintext[0] != MARK:
-        return None
-    if len(plaintext) < _HEAD.size:
-        raise MessageRefused(_TOO_SHORT)
-    _, sender, sequence, timestamp_ms = _HEAD.unpack_from(plaintext)
-    topic, behind = _read_text(plaintext, _HEAD.size)
-    schema_id, behind = _read_text(plaintext, behind)
-    return Envelope(sender, sequence, timestamp_ms, topic, schema_id, plaintext[behind:])
-
-
-def _read_text(data: bytes, offset: int) -> tuple[bytes, int]:
-    start = offset + _LENGTH.size
-    end = start + int.from_bytes(data[offset:start], "big")
-    if end > len(data):
-        raise MessageRefused(_TOO_SHORT)
-    return data[start:end], end
 
 
 class ReplayWindow:
@@ -219,7 +149,10 @@ class Opener:
         if self._trust is not None:
             self._trust.check(sender, topic)
         plaintext = self._keys.open(sealed, sender)
-        envelope = read_envelope(plaintext)
+        try:
+            envelope = read_envelope(plaintext)
+        except TruncatedEnvelopeError as error:
+            raise MessageRefused(str(error)) from None
         if envelope is not None:
             _check_target(envelope, sender, topic, schema_id)
         elif self._required:

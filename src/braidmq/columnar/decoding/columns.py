@@ -122,6 +122,7 @@ class Columns:
         Raises:
             DamagedLogError: Headers are not what the broker writes.
         """
+        # A batch made from arrays has no rows without a column; one made from structs does.
         if not names:
             nothing = pa.StructArray.from_buffers(pa.struct([]), len(self._rows), [None])
             return pa.RecordBatch.from_struct_array(nothing)
@@ -239,6 +240,7 @@ def _named(
     numbers: NDArray[np.unsignedinteger[Any]],
     repeat: Callable[[pa.Scalar, int], pa.Array] = pa.repeat,
 ) -> pa.Array:
+    # As a rule all rows of a batch have the same value: then nothing is looked up per row.
     if len(numbers) and (numbers == numbers[0]).all():
         return repeat(names[int(numbers[0])], len(numbers))
     return names.take(pa.array(numbers.astype(np.int32)))

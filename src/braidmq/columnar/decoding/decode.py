@@ -163,6 +163,7 @@ def _in_order(parts: Sequence[Fitting]) -> list[pa.Array]:
     """Return the columns of all rows, in their original order; each row is in one part."""
     if len(parts) == 1:
         return parts[0].columns
+    # `places` is the inverse of the permutation `order`: where each row is in the parts.
     order = np.concatenate([part.rows for part in parts])
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
@@ -205,6 +206,7 @@ def decode_rows(
 
 
 def _check_nested(row: Any, nested: list[tuple[str, Field]]) -> None:  # noqa: ANN401 - made types
+    # A Raw field takes any JSON value. It was parsed, so its first byte tells its type.
     for attribute, field in nested:
         value = getattr(row, attribute)
         if isinstance(value, msgspec.Raw) and not _is_of(field, bytes(value).lstrip()):
@@ -265,6 +267,7 @@ def _text_of(error: Exception) -> str:
 
 def _column(rows: list[Any], number: int, field: Field) -> pa.Array:
     attribute = f"f{number}"
+    # The fast way, without a test per row; it fails if an invalid row is None.
     try:
         found = list(map(attrgetter(attribute), rows))
     except AttributeError:

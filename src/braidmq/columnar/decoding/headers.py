@@ -97,6 +97,8 @@ class Headers:
         """Return the value of the header *name* for each message, or null; as binary."""
         if not len(self._rows):
             return pa.nulls(self.count, pa.binary())
+        # Compare all keys of the right length byte by byte, dropping those that differ: a loop
+        # over the bytes of one name, not over the headers.
         same: Flags = (self._key_end - self._key_at) == len(name)
         for i, byte in enumerate(name):
             same[same] = self._data[self._key_at[same] + i] == byte

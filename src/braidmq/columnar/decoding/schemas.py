@@ -87,7 +87,7 @@ class Field:
             bounds = _of_integers(given) if found is int else given
             if bounds:
                 found = Annotated[found, msgspec.Meta(**bounds)]
-            msgspec.json.Decoder(found)
+            msgspec.json.Decoder(found)  # checks the bounds now, and not with the first payload
         except (TypeError, ValueError) as error:
             raise _refusal(f"{self.name!r}: {error}") from None
         self.bounds = {name: at for name, at in bounds.items() if at != _INT64.get(name)}

@@ -129,6 +129,7 @@ class Payloads:
         if np.count_nonzero(are_quotes) > QUOTES_FACTOR_MAX * rows * count:
             return np.zeros((rows, count), np.int64), np.zeros(rows, np.bool_)
         found: Numbers = np.flatnonzero(are_quotes)
+        # The usual case: every row has *count* quotes, so the positions are a table already.
         if len(found) == rows * count:
             quotes = found.reshape(rows, count)
             if np.all(quotes[:, 0] >= self.starts) and np.all(quotes[:, -1] < self.ends):
@@ -208,6 +209,8 @@ class Shape:
         for slot, start, end in zip(self._slots, starts, ends, strict=True):
             if slot.kind != _STRING:
                 fits &= _may_be_numbers(payloads.data, start, end)
+        # One comparison of signed bytes finds control characters and all that is not ASCII. The
+        # decoder takes those rows, and any with an escape: it checks UTF-8 and unescapes.
         signed = payloads.data.view(np.int8)
         if signed.min(initial=_TEXT_MIN) < _TEXT_MIN:
             fits[payloads.rows_at(np.flatnonzero(signed < _TEXT_MIN))] = False
@@ -243,6 +246,8 @@ class Shape:
     def _laid_on(self, payloads: Payloads) -> tuple[list[Numbers], list[Numbers], Flags]:
         """Return where each row's slots start and end, and which rows have all the texts."""
         counts = [text.count(b'"') for text in self._texts]
+        # Every text but the last has a quote, which anchors it; a last text without one ends
+        # where its row ends.
         quotes, fits = payloads.quotes(sum(counts))
         starts: list[Numbers] = []
         ends: list[Numbers] = []

@@ -47,6 +47,7 @@ _PASSING: Final = (
 )
 """What the library raises if the connection failed rather than the endpoint."""
 
+# Texts of gRPC carry a preamble and debug context that mean nothing to a user.
 _NOISE: Final = re.compile(r"\.? (?:Detail|gRPC client debug context): .*", re.DOTALL)
 _PREAMBLE: Final = re.compile(r"^Flight returned [a-z ]+ error, with message: ")
 
@@ -158,6 +159,8 @@ class Connection:
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> BraidError:
+        # The endpoint sends its typed error along. Without one, the failure comes from the
+        # library or from something in between, and only the class of the error tells.
         told = decode_failure(getattr(error, "extra_info", b"") or b"", self.address)
         if told is not None:
             return told

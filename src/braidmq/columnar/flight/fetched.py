@@ -48,6 +48,7 @@ class FetchedColumns:
         rows = pc.list_parent_indices(headers)
         found = pc.equal(entries.field("key"), name.decode())
         places = pa.array(range(len(headers)), pa.int64())
+        # For each row, its position among the matches, or null.
         at = pc.index_in(places, value_set=rows.filter(found).cast(pa.int64()))
         return entries.field("value").filter(found).take(at)
 
@@ -97,6 +98,7 @@ class FetchedBatches:
                 raise EndpointFailedError(text)
             yield from self._batches(reader)
         finally:
+            # Without this, the endpoint would go on sending to a reader that stopped early.
             reader.cancel()
 
     def _batches(self, reader: fl.FlightStreamReader) -> Iterator[pa.RecordBatch]:

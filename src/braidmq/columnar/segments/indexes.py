@@ -214,6 +214,7 @@ class GrowingIndex:
 
     def check(self, first: int, last: int) -> None:
         """Compare these rows with the heads of their records."""
+        # Reads go forward, window by window, so the last checked range is enough to remember.
         if self._checked.start <= first and last <= self._checked.stop:
             return
         for start in range(first, last, CHECKED_ROWS):
@@ -227,6 +228,8 @@ class GrowingIndex:
         rows = self.rows[first:last]
         starts = starts_of(self.rows, first, last)
         self._check_order(first, rows, rows["id"].astype(np.int64))
+        # Only messages have a head with timestamp, headers and topic; the others are compared
+        # by what every record has.
         messages = np.nonzero(rows["topic"])[0]
         self._check_messages(take_rows(rows, messages), starts[messages])
         if len(messages) < len(rows):
@@ -252,6 +255,7 @@ class GrowingIndex:
             raise DoubtError
 
     def _check_order(self, first: int, rows: Rows, ids: Numbers) -> None:
+        # Each id must follow the one before, or the last id of a gap record before it.
         behind = ids + 1
         for row in np.nonzero(rows["kind"] == GAP_KIND)[0].tolist():
             behind[row] = gap_of(self._segment, rows[row])[1] + 1
@@ -362,6 +366,7 @@ def rebuilt_index(
     topics: dict[bytes, int] = {b"": 0}
     rows = bytearray()
     for start, records in walk.runs():
+        # Records behind *last_id* may not be durable yet, and a power cut may still take them.
         wanted = [record for record in records if record[0] <= last_id]
         rows += index_rows_of(first_id, start, wanted, describe, topics)
         if walk.next_id > last_id and not sealed:

@@ -22,7 +22,7 @@ from braidmq.columnar.segments.layout import (
 from braidmq.wal.format import TYPE_MASK
 
 
-class Found(NamedTuple):
+class RecordRows(NamedTuple):
     """The rows of records, and the copy of the records if they fit into a single one."""
 
     rows: Rows
@@ -37,7 +37,7 @@ def rows_of_records(
     ids: Numbers,
     topics: NDArray[np.unsignedinteger[Any]],
     name_bytes: Numbers,
-) -> Found | None:
+) -> RecordRows | None:
     """Return the verified rows of the messages at starts..ends of a segment.
 
     *name_bytes* are the lengths of the topic names by number. None if any of these is not an
@@ -56,7 +56,7 @@ def rows_of_records(
         if not _describe(rows[group], copy, starts[group], ends[group], name_bytes):
             return None
         only = copy if group == slice(0, len(starts)) else None
-    return Found(rows, only)
+    return RecordRows(rows, only)
 
 
 def _describe(

@@ -223,6 +223,7 @@ class Segment:
             self.names = [name.decode() for name in index.topics]
         except UnicodeDecodeError:
             raise self._damage("a topic is not UTF-8") from None
+        # Both of these hold row numbers, which mean nothing for another index.
         self._asked: tuple[Question, Numbers] | None = None
         self._placed: tuple[Numbers, Numbers, Numbers] | None = None
         self.name_array = pa.array(self.names, pa.string())
@@ -246,7 +247,7 @@ class Segment:
 
     def remember(self, question: Question, chosen: Numbers) -> None:
         """Keep the rows that answer a question, if they are few: it may be asked again."""
-        chosen.flags.writeable = False
+        chosen.flags.writeable = False  # later reads share it
         if len(chosen) * SPARSE_ROWS < question.last - question.first:
             self._asked = question, chosen
 
@@ -333,6 +334,8 @@ class Segment:
         rows = self.index.rows
         if not self.index.gap_count:
             return min(max(wanted_id - self.first_id, 0), len(rows))
+        # Gap records make ids run ahead of rows. Only verified rows can be searched, and to
+        # verify them may replace the index.
         self._settled(0, len(rows))
         rows = self.index.rows
         row = int(np.searchsorted(rows["id"], np.uint64(max(wanted_id, 0))))
@@ -375,6 +378,8 @@ class Segment:
         if self.index.is_proof or not len(chosen):
             return Picked(chosen, take_rows(self.rows, chosen))
         numbers = self.index.numbers
+        # Rows within the known topic column were chosen unverified, see `windows`. Verify now
+        # what is needed of them: their records if they are few, else their index blocks.
         if int(chosen[-1]) < len(numbers):
             if need is not Need.ROWS and self._is_sparse(chosen):
                 return self._picked_sparsely(numbers, chosen, need)
@@ -419,12 +424,14 @@ class Segment:
         return self._placed[1:]
 
     def _is_sparse(self, chosen: Numbers) -> bool:
+        # With gap records an id does not follow from its row number: sparse picking needs that.
         around = int(chosen[-1]) + 1 - int(chosen[0])
         return not self.index.gap_count and len(chosen) * SPARSE_ROWS < around
 
     def _are_intact(self, chosen: Numbers, *, whole: bool) -> bool:
         if self.index.block_sums:
             starts, ends = self._ranges(chosen)
+            # The rows are verified already: for payloads, the bytes before them do not matter.
             used = starts if whole else self.rows["payload_at"][chosen[: len(starts)]]
             blocks = self._blocks.unverified(used.astype(np.int64), ends)
             if blocks_are_cheaper(len(blocks), len(chosen), int((ends - starts).sum())):

@@ -53,6 +53,7 @@ class DurableView:
         self._first_ids = list_segments(self._disk)
         if not self._first_ids and mark:
             raise _missing(FIRST_ID, mark, "no segment is there")
+        # Rules 1 and 2 above: the mark, or all that is sealed, whichever is more.
         self.durable_id = max(mark, self._first_ids[-1] - 1 if self._first_ids else 0)
         if held is not None:
             held.begin_read(self._first_ids)
@@ -99,7 +100,7 @@ class DurableView:
                 if self._first_ids and self._first_ids[0] > first_id:
                     return None
                 if self._first_ids != seen:
-                    continue
+                    continue  # the log moved on; if it did not, trying again would not help
                 if isinstance(error, DamagedLogError):
                     raise
                 raise _missing(first_id, self.durable_id, "missing segment") from error

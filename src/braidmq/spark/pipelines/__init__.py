@@ -3,11 +3,11 @@
 Each is wiring around plain functions DataFrame -> DataFrame:
 
     archive   every message, in Parquet files by day and topic
-    typed     messages of a schema as a table of its fields, misfits in quarantine
+    typed     messages of a schema as a table of its fields, invalid ones in quarantine
     rollup    readings by sensor and minute, as a table and on a topic
-    replay    rows of a table, or of a time in the log, as messages again
+    replay    rows of a table, or of a time range in the log, as messages again
     report    what is in the log, as tables and a page
 
-`runs` keeps a query going, `tables` writes what a batch has found so that a reader sees it
-once, whatever dies meanwhile. Needs pyspark and pyarrow: `pip install braidmq[spark]`.
+`runs` keeps a query going; `tables` writes the rows of a batch so that a reader sees them once,
+whichever process is killed meanwhile. Needs pyspark and pyarrow: `pip install braidmq[spark]`.
 """

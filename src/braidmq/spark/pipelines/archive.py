@@ -1,10 +1,10 @@
-"""`archive`: every message, in files by day and topic, with the columns that the source has.
+"""`archive`: every message, in files by day and topic, with the columns of the source.
 
     date=2026-11-16/topic_dir=sensors%2Ftemp~9f2c41d07a35be18/batch-0000000012-0000.parquet
 
-The day is that of `timestamp`, in UTC. `topic` is a column of the files, whole however long it
-is. That is why the directory has another name for it: a reader that finds `topic=` in a path
-and `topic` in the file fails, or takes the directory's word for it.
+The day is that of `timestamp`, in UTC. `topic` is a column of the files, in full length. The
+directory therefore uses another name: a reader that finds `topic=` in a path and `topic` in the
+file fails, or takes the escaped name in the path for the topic.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ DAY: Final = "date"
 DAY_US: Final = 86_400_000_000
 KEYS: Final = (Key(DAY), Key("topic", "topic_dir", kept=True))
 COMPACT_BATCHES: Final = 50
-"""Between two compactions of a run that does not end."""
+"""Batches between two compactions of a run that does not end."""
 
 
 def with_day(messages: DataFrame) -> DataFrame:
@@ -35,7 +35,7 @@ def archive(plan: Plan, tell: Tell) -> None:
     """Run the pipeline.
 
     Raises:
-        BraidError: It cannot begin, or not go on; what was archived stays.
+        BraidError: It cannot start or continue; what is archived stays.
     """
     run = Run(NAME, plan, tell)
     table = Table(plan.out, plan.format, KEYS)

@@ -1,7 +1,8 @@
-"""Keys for writes to topics outside of a streaming query: the same key, the same messages once.
+"""Keys for writes to topics outside a streaming query: the same key publishes only once.
 
-The sink takes its key from what Spark tells every task of a streaming batch. Whoever writes a
-batch of his own, and may have to write it again after a crash, says it here.
+The sink takes its key from the local properties that Spark sets for every task of a streaming
+batch. A pipeline that writes batches of its own, and may have to repeat one after a crash, sets
+them here.
 """
 
 from collections.abc import Iterator
@@ -14,9 +15,9 @@ from braidmq.spark.writing.writers import BATCH_PROPERTY, QUERY_PROPERTY
 
 @contextmanager
 def batch_key(spark: SparkSession, query: str, batch: int) -> Iterator[None]:
-    """Let the writes of this thread be those of a batch; each needs a `sinkId` of its own.
+    """Make the writes of this thread part of a batch; each needs a `sinkId` of its own.
 
-    Batches are numbered upwards, from 1: the broker does not keep number 0 for ever.
+    Batch numbers start at 1 and grow: the broker does not remember number 0 for ever.
     """
     assert batch > 0
     context = spark.sparkContext
@@ -26,4 +27,4 @@ def batch_key(spark: SparkSession, query: str, batch: int) -> Iterator[None]:
         yield
     finally:
         for name in (QUERY_PROPERTY, BATCH_PROPERTY):
-            context.setLocalProperty(name, None)  # type: ignore[arg-type]  # so it is forgotten
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes it

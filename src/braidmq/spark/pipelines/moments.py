@@ -1,4 +1,4 @@
-"""Times as users write them: how long (`10m`), and when (`2026-11-16T12:00:00Z`)."""
+"""Parse durations (`10m`) and moments (`2026-11-16T12:00:00Z`) as users write them."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ def length_ms(option: str, text: str) -> int:
     """
     found = _LENGTH.fullmatch(text.strip())
     if found is None:
-        raise ConfigError(option, f"{text!r} is not a length of time; write it as 30s, 10m, 2h")
+        raise ConfigError(option, f"{text!r} is not a duration; write it as 30s, 10m or 2h")
     return int(found[1]) * _UNITS_MS[found[2]]
 
 

@@ -1,8 +1,8 @@
-"""Which schemas are of readings: a sensor, a moment, and one number.
+"""Recognise schemas of sensor readings: a sensor, a moment, and one number.
 
-sensor_id      string     who measured
-timestamp_ms   integer    when, in milliseconds since 1970
-...            number     what: the one other number, or the one that is named
+sensor_id      string     the sensor
+timestamp_ms   integer    when it measured, in milliseconds since 1970
+...            number     the value: the only other number, or the one that the user names
 """
 
 from typing import Final, NamedTuple
@@ -23,16 +23,16 @@ class Reading(NamedTuple):
 
 
 def reading_of(schema: TypedSchema, value: str | None = None) -> Reading:
-    """Return how *schema* says a reading; *value* names the number, if there are several.
+    """Return the reading in *schema*; *value* names the number, if there are several.
 
     Raises:
-        ConfigError: Its payloads are no readings.
+        ConfigError: Its payloads are not readings.
     """
     kinds = {field.name: field.kind for field in schema.fields}
     if kinds.get(SENSOR) != "string" or kinds.get(EVENT_TIME) != "integer":
         problem = (
-            f"{schema.id!r} is not of readings: it needs a string {SENSOR!r} and an integer "
-            f"{EVENT_TIME!r}"
+            f"{schema.id!r} is not a schema of readings: it needs a string {SENSOR!r} and "
+            f"an integer {EVENT_TIME!r}"
         )
         raise ConfigError("schema", problem)
     numbers = [name for name, kind in kinds.items() if kind in _NUMBERS and name != EVENT_TIME]

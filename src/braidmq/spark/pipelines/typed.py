@@ -1,12 +1,12 @@
-"""`typed`: messages of a schema as a table of its fields; what does not fit in quarantine.
+"""`typed`: messages of a schema as a table of its fields; invalid ones go to quarantine.
 
     sensor.Temperature/date=2026-11-16/batch-0000000012-sensor.Temperature-0000.parquet
     quarantine/date=2026-11-16/batch-0000000012-sensor.Temperature-0000.parquet
 
-A table for each schema: topic, offset, timestamp and key of a message, then the fields. In
-quarantine are the raw bytes, with the reason and the schema that they do not fit. Every message
-that the log has is in one of the two: they are counted by its index, and a batch of which that
-is not so is not written at all.
+Each schema has a table: topic, offset, timestamp and key of a message, then the fields.
+Quarantine holds the raw bytes, the reason, and the schema that they do not match. Every message
+of the log is in one of the two: the rows are compared with the count in the log's index, and a
+batch whose rows do not add up is not written at all.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ NAME: Final = "typed"
 QUARANTINE: Final = "quarantine"
 TABLE: Final = "_table"
 SCHEMA: Final = "_schema"
-"""Columns on the way: to which of the two tables a row belongs, and the schema's id."""
+"""Intermediate columns: the table that a row belongs to, and the id of the schema."""
 
 OF_MESSAGES: Final = ("topic", "offset", "timestamp", "key")
 """The columns that both tables begin with."""
@@ -41,14 +41,14 @@ OF_MESSAGES: Final = ("topic", "offset", "timestamp", "key")
 _TAKEN: Final = frozenset(
     name.casefold() for name in (*TYPES, ERROR_COLUMN, DAY, TABLE, SCHEMA)
 )
-"""No field may have one of these names, in whatever case: Spark takes `Date` for `date`."""
+"""Names that no field may have, in any case: to Spark, `Date` and `date` are the same."""
 
 
 @dataclass(frozen=True)
 class Wish:
     """A schema: a built-in one or a .json file, and the topics that have it.
 
-    No topics: those that the plan says.
+    Without topics, those of the plan.
     """
 
     schema: str
@@ -56,10 +56,10 @@ class Wish:
 
 
 def wishes(pairs: Iterable[str]) -> list[Wish]:
-    """Return the wishes of texts TOPIC=SCHEMA, one for each schema.
+    """Return the wishes in texts of the form TOPIC=SCHEMA, one for each schema.
 
     Raises:
-        ConfigError: A text is none, or a topic has two schemas.
+        ConfigError: A text has another form, or a topic has two schemas.
     """
     found: dict[str, list[str]] = {}
     named: dict[str, str] = {}
@@ -78,7 +78,7 @@ def schema_of(text: str) -> TypedSchema:
     """Return a built-in schema, or that of a .json file.
 
     Raises:
-        ConfigError: There is none, or a field has the name of a column of the table.
+        ConfigError: There is no such schema, or a field has the name of a table column.
     """
     built_in = not text.endswith(".json")
     schema = TypedSchema.built_in(text) if built_in else TypedSchema.from_file(text)
@@ -92,7 +92,7 @@ def schema_of(text: str) -> TypedSchema:
 def judged(rows: DataFrame, schema_id: str) -> DataFrame:
     """Return decoded *rows* with the table that each belongs to.
 
-    The payload stays only where it did not fit, since it is the fields elsewhere.
+    The payload is kept only where it is invalid; elsewhere the fields say the same.
     """
     misfit = F.col(ERROR_COLUMN).isNotNull()
     table = F.when(misfit, QUARANTINE).otherwise(plain_name(schema_id))
@@ -109,7 +109,7 @@ def judged(rows: DataFrame, schema_id: str) -> DataFrame:
 
 
 def table_of(out: Path, format_: str, schema: TypedSchema, lock: "Lock | None" = None) -> Table:
-    """Return where judged rows of a schema go: its table, and quarantine."""
+    """Return the tables that judged rows of a schema go to: its own, and quarantine."""
     shared = {name: name for name in OF_MESSAGES}
     misfits = {**shared, "value": "value", "reason": ERROR_COLUMN, "schema": SCHEMA}
     branches = {
@@ -126,7 +126,7 @@ def typed(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
     """Run the pipeline, with a query for each schema.
 
     Raises:
-        BraidError: It cannot begin, or not go on; what was written stays.
+        BraidError: It cannot start or continue; what is written stays.
     """
     run = Run(NAME, plan, tell)
     lock = Lock()
@@ -153,7 +153,8 @@ def _stream(run: Run, wish: Wish, schema_id: str, table: Table) -> Stream:
     if wish.topics:
         options["subscribe"] = ",".join(wish.topics)
     if group := run.plan.source.get("groupId"):
-        # A cursor for each query, or retention would wait for the fastest of them.
+        # Each query needs a cursor of its own: a shared one would follow the fastest query, and
+        # retention would delete what the others have not read.
         options["groupId"] = f"{group}.{name}"
 
     def frame() -> DataFrame:

@@ -1,4 +1,4 @@
-"""The batch reader: planned on the driver once for each query, read on executors."""
+"""The batch reader: planned on the driver once per query, read on executors."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,7 +14,7 @@ from braidmq.spark.runtime.patience import patiently
 
 
 class BatchReader(DataSourceReader):
-    """Reads what is durable when the query is planned, up to its end; takes no filters."""
+    """Reads what is durable when the query is planned; accepts no filters."""
 
     def __init__(self, options: ReadOptions, names: list[str]) -> None:
         self._options = options
@@ -32,22 +32,23 @@ class BatchReader(DataSourceReader):
         return as_partitions(self._scan.cut(start, end), limits_of(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part; runs on executors."""
-        if isinstance(partition, LogPart):  # Spark makes an empty one up when there is none
+        """Yield the rows of a partition; runs on executors."""
+        if isinstance(partition, LogPart):  # Spark invents an empty one when there is none
             yield from self._scan.read(partition.start, partition.end, partition.limits)
 
 
 class FilteringBatchReader(BatchReader):
-    """The same with filters pushed down.
+    """The batch reader with filter pushdown.
 
-    A class of its own, because Spark fails a reader that defines `pushFilters` while
+    It is a separate class because Spark fails a reader that defines `pushFilters` while
     `spark.sql.python.filterPushdown.enabled` is off.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take filters on topic, offset and timestamp; runs on the driver, while planning."""
         left = self._narrowing.take(filters)
-        # Spark ships the reader to its tasks before it asks for the partitions.
+        # Spark pickles the reader for its tasks before it asks for the partitions, so the scan
+        # has to be narrowed now.
         self._scan.topics = self._narrowing.topics
         self._scan.pattern = self._narrowing.pattern
         self._scan.pattern_only_helps = self._narrowing.pattern_only_helps

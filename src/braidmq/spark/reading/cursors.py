@@ -1,7 +1,8 @@
-"""The cursor of a group: where a stream began and is, kept by the broker and not by Spark.
+"""The cursor of a group: where a stream began and how far it has read, kept by the broker.
 
-It pins the beginning, shows the lag and keeps retention from what is not read yet. The place
-that counts for the query is in Spark's checkpoint, so a report that fails fails nothing.
+It pins the start of a new stream, shows the lag, and keeps retention from deleting unread
+messages. The position that the query resumes from is in Spark's checkpoint, so a failed report
+to the cursor never fails the query.
 """
 
 from braidmq.base.errors import BraidError
@@ -11,7 +12,7 @@ from braidmq.spark.options import ReadOptions
 
 
 class Cursor:
-    """The cursor that *options* name; it is pickled with its reader, and then not connected."""
+    """The cursor that *options* name; it is pickled together with its reader, unconnected."""
 
     def __init__(self, options: ReadOptions) -> None:
         assert options.group_id is not None
@@ -22,23 +23,24 @@ class Cursor:
         self._failing = False
 
     def open(self, start: int | None) -> int:
-        """Return where the group began; a new one begins at *start*, None: behind all there is.
+        """Return where the group began; a new one begins at *start*, if None at the log's end.
 
-        Whoever asks again gets the same answer, whatever happened meanwhile.
+        A repeated call returns the same offset, whatever was published in between.
 
         Raises:
-            BraidError: The broker cannot be asked, or the key may not have the cursor.
+            BraidError: The broker cannot be reached, or refuses the key access to the cursor.
         """
         return self._connected().open_cursor(self.name, start).initial
 
     def report(self, offset: int) -> None:
-        """Say that everything before *offset* is done; when that fails, warn once and go on."""
+        """Report that everything before *offset* is done; on failure, warn once and go on."""
         if self._reported is not None and offset <= self._reported:
             return
         try:
             endpoint = self._connected()
             if self._reported is None:
-                # A checkpoint may be older than its query's group, or outlive it.
+                # The cursor may not exist: the query got its groupId later than its
+                # checkpoint, or an operator has deleted the cursor since.
                 endpoint.open_cursor(self.name, offset)
             endpoint.move_cursor(self.name, offset)
         except BraidError as error:
@@ -60,7 +62,7 @@ class Cursor:
         return self._endpoint
 
     def _forget(self) -> None:
-        # A broker that was started again may be found at another address.
+        # A restarted broker may listen at another address, so look it up again.
         if self._endpoint is not None:
             self._endpoint.close()
         self._endpoint = None

@@ -1,7 +1,7 @@
-"""Filters that Spark hands down, as less to read: fewer topics, a narrower range of offsets.
+"""Turn the filters that Spark pushes down into a smaller read: fewer topics, fewer offsets.
 
-A filter that the read keeps exactly is taken from Spark; one that only makes the read smaller
-is used and left to Spark as well.
+A filter that the read applies exactly is taken over from Spark. A filter that only makes the
+read smaller is used, and Spark still applies it to the rows.
 """
 
 import re
@@ -38,13 +38,13 @@ _NUMBER_MAX: Final = OFFSET_MAX
 
 @dataclass
 class Bounds:
-    """Numbers from `low` to before `high`."""
+    """The numbers from `low` up to but not including `high`."""
 
     low: int = 0
     high: int = _NUMBER_MAX
 
-    def narrow(self, wanted: Filter, number: Any) -> bool:  # noqa: ANN401 - judged by its caller
-        """Leave out what a comparison with *number* leaves out; False: it is none."""
+    def narrow(self, wanted: Filter, number: Any) -> bool:  # noqa: ANN401 - checked by the caller
+        """Narrow the bounds by a comparison with *number*; return False if it is none."""
         if isinstance(wanted, EqualTo | EqualNullSafe):
             self.low, self.high = max(self.low, number), min(self.high, number + 1)
         elif isinstance(wanted, GreaterThan):
@@ -61,7 +61,7 @@ class Bounds:
 
 
 class Narrowing:
-    """What is left to read of *options* behind the filters that were taken in."""
+    """What is left to read of *options* once the accepted filters are applied."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.topics = None if options.topics is None else frozenset(options.topics)
@@ -72,7 +72,7 @@ class Narrowing:
         self._times_us = Bounds()
 
     def take(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Take filters in, all of which hold; return those that Spark must still apply."""
+        """Accept filters, which are joined by AND; return those that Spark must still apply."""
         return [wanted for wanted in filters if not self._take(wanted)]
 
     def _take(self, wanted: Filter) -> bool:
@@ -95,13 +95,14 @@ class Narrowing:
         if isinstance(wanted, EqualTo | EqualNullSafe) and isinstance(value, str):
             self._keep_topics({value})
         elif isinstance(wanted, In):
-            # Nothing equals null, so it does not matter in a list of what may be equal.
+            # Nothing equals null, so a null in the list selects no row and can be ignored.
             self._keep_topics({name for name in value if isinstance(name, str)})
         elif isinstance(wanted, StringStartsWith) and self.topics is not None:
             self.topics = frozenset(t for t in self.topics if t.startswith(wanted.value))
         elif isinstance(wanted, StringStartsWith) and self.pattern is None:
             self.pattern = f"{re.escape(wanted.value)}(?s:.*)"
-            # An endpoint is told names, which may be too many; then all topics are read.
+            # A request to an endpoint lists topic names. If too many match the prefix, the scan
+            # falls back to all topics, so Spark has to filter the rows as well.
             self.pattern_only_helps = self._is_remote
             return not self._is_remote
         else:
@@ -127,7 +128,7 @@ class Narrowing:
         return isinstance(value, int) and self._offsets.narrow(wanted, value)
 
     def range(self, whole: Range, log: Log) -> Range:
-        """Return what is left of a range; times are looked up in the log.
+        """Return what is left of a range; times are looked up in the log's index.
 
         Raises:
             DamagedLogError: The log is damaged.

@@ -1,9 +1,10 @@
-"""The listener that reports finished batches to the cursors of their groups.
+"""Report finished batches to the cursors of their groups.
 
-Spark tells a source about a batch when it plans the next one, so it never hears of the last.
-The listener does; but it lives in the driver's Python and the reader in a process of its own,
-so it finds the source's options where the JVM keeps them: in the query's analysed plan, whose
-streaming leaves, each counted once, are the sources of the query's progress in this order.
+Spark tells a source that a batch is done only when it plans the next one, so the source never
+learns about the last batch. A query listener does. It runs in the driver's Python, though, and
+the reader in a process of its own, so the listener takes the source's options from the JVM:
+the streaming leaves of the query's analysed plan, without duplicates, are the sources in the
+query's progress, in the same order.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ _RELATION: Final = "StreamingRelationV2"
 class CursorListener(StreamingQueryListener):
     """Reports the end of each finished batch of each query of a session; on the driver.
 
-    Where it cannot find out what a query reads, the reader's own reports remain.
+    If it cannot find out what a query reads, the cursor still gets the reader's own reports.
     """
 
     def __init__(self, session: SparkSession, source: str) -> None:
@@ -41,7 +42,7 @@ class CursorListener(StreamingQueryListener):
         self._cursors: dict[str, list[Cursor | None]] = {}  # by run, one for each source
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Look up what the query reads, while it can be found."""
+        """Look up what the query reads, while the query is still registered."""
         try:
             query = self._session.streams.get(str(event.id))
             found = [] if query is None else sources_of(query, self._source)
@@ -55,7 +56,7 @@ class CursorListener(StreamingQueryListener):
             self._cursors[str(event.runId)] = cursors
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Report where a batch ended that is finished."""
+        """Report the end of a finished batch."""
         progress = event.progress
         cursors = self._cursors.get(str(progress.runId), [])
         if len(cursors) != len(progress.sources):
@@ -76,10 +77,10 @@ def cursor_of(given: Mapping[str, str]) -> Cursor | None:
 
 
 def sources_of(query: StreamingQuery, name: str) -> list[dict[str, str] | None]:
-    """Return the options of each source of a query that has this format, None for others.
+    """Return the options of each source of a query with this format, None for other formats.
 
     Raises:
-        Py4JError: The JVM's plan is not what it was when this was written.
+        Py4JError: The plan has another shape in this version of Spark.
     """
     leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()  # noqa: SLF001 - no other way
     seen: list[Any] = []

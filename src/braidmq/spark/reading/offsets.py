@@ -1,11 +1,12 @@
-"""Positions to ids: where a read begins and ends, for all topics and for each of them.
+"""Resolve positions to ids: where a read starts and ends, overall and for single topics.
 
-An offset is an id of the one log, so that a range of offsets is the same for every topic, but
-for topics whose own beginning or end was given: their rows outside are left out.
+An offset is an id in the one log, so a range of offsets is the same for every topic. Topics
+that were given a start or an end of their own are the exception: their rows outside it are
+excluded.
 
-A checkpoint has the offset behind each batch. That of the first one also says where the query
-began, so that the batch is the same when it is planned again, and later ones what topics of
-their own beginning are still to come to; whatever the options say by then.
+A checkpoint holds the end offset of each batch. The first one also records where the query
+began, and each one the topics that start later than the batch, so that a batch that is planned
+again is the same batch even if the options have changed since.
 """
 
 from typing import Any, Final, NamedTuple, TypeGuard
@@ -19,28 +20,28 @@ from braidmq.spark.values import EARLIEST, LATEST, OFFSET_MAX, OptionError, Posi
 KEY: Final = "offset"
 BEGIN: Final = "begin"
 FLOORS: Final = "floors"
-"""The keys of the offsets that a checkpoint keeps: `{"offset": 17}`, as a rule. At first there
-are `"begin": 3` and, as long as they matter, `"floors": {"topic": 9}` beside it."""
+"""The keys of an offset in a checkpoint, usually `{"offset": 17}` alone. The first batch adds
+`"begin": 3`, and batches that start before a topic's own start add `"floors": {"topic": 9}`."""
 
 Offset = dict[str, Any]
 """An offset as Spark keeps it, in JSON."""
 
 
 class LostOffsetsError(LogError):
-    """A read cannot have every offset of its range."""
+    """A read cannot return every offset of its range."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}; the option failOnDataLoss=false reads on")
 
 
 class Limits(NamedTuple):
-    """The topics that begin later than the others, or end earlier: each with its offset."""
+    """The topics that start later than the others, or end earlier, each with its offset."""
 
     floors: dict[str, int]
     ceilings: dict[str, int]
 
     def within(self, start: int, end: int) -> "Limits":
-        """Return those that leave out anything of a range."""
+        """Return the limits that exclude anything of a range."""
         return Limits(
             {topic: floor for topic, floor in self.floors.items() if start < floor},
             {topic: top for topic, top in self.ceilings.items() if top < end},
@@ -51,20 +52,20 @@ NO_LIMITS: Final = Limits({}, {})
 
 
 class Range(NamedTuple):
-    """The offsets from `start` to before `end`."""
+    """The offsets from `start` up to but not including `end`."""
 
     start: int
     end: int
 
 
 def told(error: DataLossError) -> LostOffsetsError:
-    """Return a loss in the words of the source's options."""
+    """Return a data loss as the error that names the source's options."""
     first, last, reason = error.loss
     return LostOffsetsError(error.path, f"the offsets {first} to {last} are lost: {reason}")
 
 
 def limits_of(options: ReadOptions) -> Limits:
-    """Return what single topics were told; without a look at the log, so that it stays."""
+    """Return the limits of single topics; from the options alone, so they never change."""
     floors = _named(options.start if options.start_us is None else None)
     ceilings = _named(options.end if options.end_us is None else None)
     return Limits(
@@ -78,12 +79,12 @@ def _named(position: Position | None) -> dict[str, int]:
 
 
 def batch_range(log: Log, options: ReadOptions) -> Range:
-    """Return what a batch read has to read now.
+    """Return the range that a batch read covers now.
 
     Raises:
         OptionError: It ends before it begins.
-        LostOffsetsError: It begins behind the log's end, or ends before what retention has
-            left, and that is an error.
+        LostOffsetsError: It starts after the log's end, or ends before the first message that
+            retention has left, and failOnDataLoss is set.
         ConfigError: There is no log.
         DamagedLogError: The log is damaged.
     """
@@ -95,27 +96,29 @@ def batch_range(log: Log, options: ReadOptions) -> Range:
     if start > end:
         option = "endingOffsets" if options.end_us is None else "endingTimestamp"
         value = end if options.end_us is None else options.end_us // 1000
-        before = f"is before the beginning: the offsets are {start} to {end}"
+        before = f"is before the start: the offsets are {start} to {end}"
         raise OptionError(option, str(value), before, "give a later end, or an earlier start")
     return Range(start, end)
 
 
 def _missing(log: Log, options: ReadOptions, start: int, end: int) -> str:
-    """Return what a read will not find: all that it was asked for, or a topic of it."""
+    """Return what the read will miss, all of its range or one topic's; empty if nothing."""
     named = [] if options.start_us is not None else _given(options.start)
     latest = log.offsets().latest
     if max(named, default=0) > latest:
-        return f"the log ends at {latest}, before the offset {max(named)}: is it another one"
+        return (
+            f"the log ends at {latest}, before the offset {max(named)}; it may be another log"
+        )
     if start > end and options.start_us is None and start not in named:
         return f"the offsets before {end} are lost: the log begins at {start}"
     return ""
 
 
 def lose(log: Log, options: ReadOptions, problem: str) -> None:
-    """Fail because of a loss, or log that it is passed over, as the options say.
+    """Fail because of a loss, or log a warning and go on, as failOnDataLoss says.
 
     Raises:
-        LostOffsetsError: It is an error.
+        LostOffsetsError: failOnDataLoss is set.
     """
     if options.fail_on_data_loss:
         raise LostOffsetsError(log.address, problem)
@@ -125,13 +128,13 @@ def lose(log: Log, options: ReadOptions, problem: str) -> None:
 
 
 def stream_start(log: Log, options: ReadOptions) -> int | None:
-    """Return where a new stream begins: the same id whenever it is asked, but for retention.
+    """Return where a new stream begins: the same id at every call, unless retention moves it.
 
-    None is behind everything that there is, which is another id each time: it has to be pinned.
+    None stands for the end of the log, which moves with every message and has to be pinned.
 
     Raises:
-        OptionError: There is no message at the startingTimestamp or later, so that the first
-            one would be found at another place each time.
+        OptionError: There is no message at or after startingTimestamp, so the start would move
+            with every message until there is one.
         ConfigError: There is no log.
         DamagedLogError: The log is damaged.
     """
@@ -168,7 +171,7 @@ def _given(position: Position | None) -> list[int]:
 
 
 def _each(position: Position, default: int, options: ReadOptions) -> list[int]:
-    """Return the positions of the topics, *default* for those that are not named."""
+    """Return the positions of the topics, with *default* for those not named."""
     if isinstance(position, int):
         return [position]
     unnamed = [] if options.topics is not None else [default]
@@ -176,10 +179,10 @@ def _each(position: Position, default: int, options: ReadOptions) -> list[int]:
 
 
 class Place(NamedTuple):
-    """Where a query is, and what was decided about the batch that ends there.
+    """The position of a query, and what was decided about the batch that ends there.
 
-    `begin` is where the query began, if the batch is its first one, and `floors` are the topics
-    of the batch that begin later than it.
+    `begin` is where the query began, if the batch is its first one. `floors` are the topics of
+    the batch that start later than the batch itself.
     """
 
     offset: int
@@ -187,22 +190,22 @@ class Place(NamedTuple):
     floors: dict[str, int]
 
     def followed_by(self, end: int) -> "Place":
-        """Return the end of the next batch; the same place if it has nothing."""
+        """Return the position after the next batch; the same one if the batch is empty."""
         if end == self.offset:
             return self
         begin = self.begin if self.begin == self.offset else None
         return Place(end, begin, Limits(self.floors, {}).within(self.offset, end).floors)
 
     def behind(self, start: "Place") -> tuple[int, Limits]:
-        """Return where the batch from *start* to here begins, and which rows it leaves out."""
+        """Return where the batch from *start* to here begins, and which rows it excludes."""
         if self.begin is not None:
             return self.begin, Limits(self.floors, {})
-        # Older versions kept neither: their first batch is what the options say.
+        # Checkpoints of older versions recorded neither; their first batch follows the options.
         floors = start.floors if start.begin == start.offset else self.floors
         return start.offset, Limits(floors, {})
 
     def as_offset(self) -> Offset:
-        """Return it as Spark keeps it: the same text for the same place."""
+        """Return it as Spark keeps it: equal positions give equal text."""
         kept: Offset = as_offset(self.offset)
         if self.begin is not None:
             kept[BEGIN] = self.begin
@@ -212,7 +215,7 @@ class Place(NamedTuple):
 
 
 def first_place(offset: int, floors: dict[str, int]) -> Place:
-    """Return where a query is that has not begun."""
+    """Return the position of a query that has not begun."""
     return Place(offset, offset, {t: floor for t, floor in floors.items() if floor > offset})
 
 
@@ -222,7 +225,7 @@ def as_offset(number: int) -> Offset:
 
 
 def as_place(offset: Offset) -> Place:
-    """Return the place that Spark has kept.
+    """Return the position in an offset that Spark has kept.
 
     Raises:
         LogError: It is not an offset of this source.
@@ -230,12 +233,14 @@ def as_place(offset: Offset) -> Place:
     number, begin, floors = offset.get(KEY), offset.get(BEGIN), offset.get(FLOORS, {})
     known = isinstance(floors, dict) and all(map(_is_id, floors.values()))
     if not _is_id(number) or not (begin is None or _is_id(begin)) or not known:
-        raise LogError(f"{offset!r} is not an offset of braidmq: is the checkpoint another's?")
+        raise LogError(
+            f"{offset!r} is not an offset of braidmq; is the checkpoint that of another source?"
+        )
     return Place(number, begin, floors)
 
 
 def as_id(offset: Offset) -> int:
-    """Return the id that Spark has kept.
+    """Return the id in an offset that Spark has kept.
 
     Raises:
         LogError: It is not an offset of this source.

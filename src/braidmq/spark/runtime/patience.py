@@ -1,7 +1,7 @@
-"""Patience with a broker that cannot be reached: it may be starting again.
+"""Retry calls to a broker that cannot be reached, because it may be restarting.
 
-Only what is the same when it is done twice is tried twice. A log in a directory is never
-unavailable, so nobody waits for one.
+Only idempotent calls may be retried this way. A log in a directory is never unavailable, so a
+read of one does not wait.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from braidmq.columnar.flight.failures import UnavailableError
 
 RETURN_S_MAX: Final = 60.0
-"""So long a broker may be gone; with its log in order it is back in seconds."""
+"""How long a broker may be away; one with an intact log restarts within seconds."""
 
 PAUSE_S: Final = 0.25
 
@@ -20,11 +20,11 @@ Answer = TypeVar("Answer")
 
 
 def patiently(call: Callable[[], Answer], seconds: float = RETURN_S_MAX) -> Answer:
-    """Return what *call* returns; as long as its broker is unavailable, try it again.
+    """Return the result of *call*; retry it as long as its broker is unavailable.
 
     Raises:
-        UnavailableError: It is still unavailable after *seconds*.
-        BraidError: What *call* raises otherwise, at once.
+        UnavailableError: The broker is still unavailable after *seconds*.
+        BraidError: Any other error of *call*, at once.
     """
     give_up = monotonic() + seconds
     while True:

@@ -1,4 +1,4 @@
-"""A Python process of Spark that runs tasks, or plans: what is done in it once, and last."""
+"""Set up the Python processes that Spark forks for tasks and planning, and end them cleanly."""
 
 import gc
 import os
@@ -13,26 +13,27 @@ from pyspark import TaskContext
 from braidmq.base.limits import MIB
 
 ONE_MACHINE: Final = "BRAIDMQ_SPARK_ONE_MACHINE"
-"""An environment variable of Python processes whose executors are part of the driver."""
+"""Environment variable of Python processes whose executor runs inside the driver."""
 
 HOLD_BYTES_MAX: Final = 1024 * MIB
-"""What a process of Spark keeps mapped of a log from one query of few topics to the next."""
+"""The most a Spark process keeps mapped of a log between two queries of few topics."""
 
 _DAEMON: Final = "pyspark.daemon"
 
 
 def is_forked() -> bool:
-    """Tell whether this process is one that Spark has forked to run tasks, or to plan."""
+    """Tell whether Spark has forked this process, to run tasks or to plan."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == _DAEMON
 
 
 def hold_bytes() -> int:
-    """Return how much of a log this process may keep mapped until the next query.
+    """Return how many bytes of a log this process may keep mapped until the next query.
 
-    A task of a cluster keeps nothing: mapped pages count for its executor, which may be ended
-    for that. Nor does one whose addresses are limited, as by `spark.executor.pyspark.memory`.
-    Spark ends processes that have had nothing to do for a minute, and with them what they keep.
+    A task of a cluster keeps nothing: mapped pages count towards its executor's memory, and the
+    cluster manager may kill the executor for that. A process whose address space is limited, as
+    by `spark.executor.pyspark.memory`, keeps nothing either. Spark ends processes that are
+    idle for a minute, which also releases what they keep.
     """
     if TaskContext.get() is None:
         return HOLD_BYTES_MAX
@@ -41,7 +42,7 @@ def hold_bytes() -> int:
 
 
 def settle() -> None:
-    """Make this process, if Spark has forked it, ready for many tasks or plans, and its end."""
+    """Prepare this process, if Spark has forked it, for many tasks or plans and a quiet end."""
     if is_forked():
         _freeze()
         vars(sys.modules["__main__"])["traceback"] = _Tracebacks()
@@ -49,17 +50,17 @@ def settle() -> None:
 
 @cache
 def _freeze() -> None:
-    # Spark collects garbage behind every task and every plan, and looks through all modules
-    # each time: 30 ms of a processor, while the next step of the query has need of it. What
-    # is imported by now stays, so it need not be seen.
+    # Spark runs the garbage collector after every task and every plan. Each run walks all
+    # imported modules: 30 ms of CPU that the next step of the query is waiting for. What is
+    # imported by now stays for the life of the process, so the collector can skip it.
     gc.freeze()
 
 
 class _Tracebacks:
-    """What Spark's daemon has in the place of the module: it is silent about broken pipes.
+    """Stand in for the module `traceback` in Spark's daemon, without reports of broken pipes.
 
-    Spark hangs up on a process that was idle for a minute. The process finds that nobody takes
-    its last words, and would print that, on the terminal of whoever has a session open.
+    Spark closes the connection to a process that was idle for a minute. The process then fails
+    to write its last answer, and would print that traceback on the user's terminal.
     """
 
     format_exc = staticmethod(traceback.format_exc)
@@ -71,10 +72,10 @@ class _Tracebacks:
 
 
 def leave(end: GeneratorExit) -> None:
-    """End this process, if it is one of Spark's workers and Spark has hung up on it.
+    """End this process if it is a Spark worker and Spark has closed the connection to it.
 
-    Spark does so when it has seen enough rows, as behind a limit. The process would end anyway,
-    but print a traceback before, because it cannot say good-bye.
+    Spark does so when it has enough rows, for example after a LIMIT. The process would end
+    anyway, but would first print a traceback because it cannot write its closing message.
     """
     if TaskContext.get() is not None and isinstance(end.__context__, ConnectionError):
         os._exit(0)

@@ -1,7 +1,7 @@
 """The columns that a write takes: those of Spark's Kafka sink, and a priority.
 
-Judged when the write is planned, so that a wrong type costs no task. Other columns are left
-out, as Kafka's sink does it: what was read can be written.
+They are checked when the write is planned, so a wrong type fails before any task runs. Other
+columns are ignored, as in Kafka's sink, so rows that were read can be written unchanged.
 """
 
 from typing import Final
@@ -39,7 +39,7 @@ _HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 
 
 class UnusableColumnError(ConfigError):
-    """A column cannot be written, or is missing; the text says which, why, and what to do."""
+    """A column cannot be written, or is missing; the error says why and what to do."""
 
     def __init__(self, column: str, problem: str, fix: str) -> None:
         super().__init__(f"column {column}", f"{problem}; {fix}")
@@ -50,7 +50,7 @@ def sink_columns(schema: StructType, options: WriteOptions) -> list[str]:
     """Return the names of the columns that are written.
 
     Raises:
-        UnusableColumnError: One that is needed is missing, or has another type.
+        UnusableColumnError: A required column is missing, or one has a wrong type.
     """
     names = schema.fieldNames()
     if VALUE not in names:
@@ -64,7 +64,7 @@ def sink_columns(schema: StructType, options: WriteOptions) -> list[str]:
         chosen.remove(TOPIC)  # the option wins
     for name in chosen:
         if names.count(name) > 1:
-            raise UnusableColumnError(name, "is there twice", "select it once")
+            raise UnusableColumnError(name, "appears twice", "select it once")
         _check(name, schema[name].dataType)
     return chosen
 

@@ -1,10 +1,10 @@
-"""A write to topics, exactly once: tasks stage their rows, the driver commits the stages.
+"""Write to topics exactly once: tasks stage their rows, the driver commits the stages.
 
 1. A task sends its partition into a stage of its own; the broker makes it durable.
-2. The driver names the stages and the batch's key; from then on exactly these are the batch.
-3. A repeat of the key changes nothing, however its rows are cut by then. So a commit whose
-   answer was lost is sent again, and a task or a batch that was killed is simply run again.
-4. What nobody commits is dropped: by `abort`, or by the broker after a day.
+2. The driver commits the stages under the batch's key; from then on these are the batch.
+3. A commit with a known key changes nothing, even if the rows are split differently by then. So
+   a commit whose answer was lost is sent again, and a killed task or batch is simply repeated.
+4. Stages that are never committed are dropped: by `abort`, or by the broker after a day.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,14 +28,14 @@ from braidmq.spark.runtime.patience import patiently
 from braidmq.spark.writing.columns import sink_columns
 
 COMMIT_S_MAX: Final = 120.0
-"""So long a commit is tried again while the broker cannot be reached: it may be restarting."""
+"""How long a commit is retried while the broker cannot be reached: it may be restarting."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What became of a task's rows, and the streaming batch that they belong to, if any."""
+    """The stage of a task's rows, and the streaming batch that they belong to, if any."""
 
     stage: str | None  # None: it had no rows
     rows: int
@@ -69,8 +69,8 @@ class Sink:
         try:
             return self._send(first.schema, chain([first], full))
         except UnavailableError:
-            # The rows are read and gone, so Spark has to run the task again; at once, and it
-            # gives up after a few attempts.
+            # The rows are consumed, so only Spark can repeat the task. It does so at once and
+            # gives up after a few attempts; so wait here until the broker is back.
             with suppress(UnavailableError):
                 patiently(lambda: self._asked(Endpoint.offsets))
             raise
@@ -81,15 +81,15 @@ class Sink:
         return stage.id, stage.rows
 
     def commit(self, key: SinkKey, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the stages of all tasks the batch of that key, if it has none yet.
+        """Commit the stages of all tasks as the batch of that key, unless the broker has it.
 
         Runs on the driver.
 
         Raises:
-            BraidError: The broker refuses the batch, or cannot be reached for a while.
+            BraidError: The broker refuses the batch, or stays unreachable for COMMIT_S_MAX.
         """
         staged = staged_of(messages)
-        # Spark commits when every task has succeeded; less than all would be a silent loss.
+        # Spark commits once every task has succeeded; a missing stage would be a silent loss.
         assert len(staged) == len(messages), "a task without a result"
         stages = [one.stage for one in staged if one.stage is not None]
         done = patiently(
@@ -103,7 +103,7 @@ class Sink:
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drop what the tasks have staged, as far as it was not committed; on the driver."""
+        """Drop the stages of the tasks, unless they are committed; on the driver."""
         stages = [one.stage for one in staged_of(messages) if one.stage is not None]
         if not stages:
             return
@@ -117,11 +117,11 @@ class Sink:
             )
 
     def _asked(self, call: Callable[[Endpoint], Answer]) -> Answer:
-        # Looked up each time: a broker may come back at another address.
+        # Looked up each time: a restarted broker may listen at another address.
         with closing(endpoint_of(self.options)) as endpoint:
             return call(endpoint)
 
 
 def staged_of(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """Return what the tasks have said that came to an end; Spark has None for the others."""
+    """Return the messages of the tasks that finished; Spark passes None for the others."""
     return [message for message in messages if isinstance(message, Staged)]

@@ -1,8 +1,8 @@
-"""The writers, as Spark calls them: rows on executors, commit and abort on the driver.
+"""The writers that Spark calls: rows on executors, commit and abort on the driver.
 
-The key of a streaming batch is Spark's: query and batch ids, which a task finds in its local
-properties, and which are the same when the batch is run again. A plain batch write is nobody's
-repeat, so its key is made up.
+The key of a streaming batch is its query id and batch id. A task finds them in its local
+properties, and they are the same when the batch is repeated. Spark never repeats a plain batch
+write, so such a write gets a random key.
 """
 
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ QUERY_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 
 NO_SINK: Final = ""
-"""The sink of a query that has one alone."""
+"""The sink id of a query with a single sink."""
 
 
 def streaming_ids() -> tuple[str, int] | None:
-    """Return the ids of the query and the batch that this task is for; None: a plain batch."""
+    """Return the ids of the query and the batch of this task; None for a plain batch."""
     context = TaskContext.get()
     query = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
     batch = None if context is None else context.getLocalProperty(BATCH_PROPERTY)
@@ -43,27 +43,27 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._sink = Sink(options, schema)
-        # Spark pickles the writer into the tasks and the commit, so they have one key.
+        # Made once here: Spark pickles the writer, so tasks and commit share the key.
         self._fresh = SinkKey(uuid4().hex, NO_SINK, 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a partition; on executors.
 
         Raises:
-            OptionError: There is no sinkId where one is needed, or one where it is of no use.
+            OptionError: There is no sinkId where one is needed, or one where it has no effect.
         """
         ids, sink_id = streaming_ids(), self._sink.options.sink_id
         if ids is not None and sink_id is None:
             problem = (
-                "is missing: the writes of one foreachBatch share its ids, so that a write is "
-                "not told apart from another, nor from its own repeat after a crash"
+                "is missing: the writes of one foreachBatch share its ids, so the broker "
+                "could not tell a write from another, nor from its own repeat after a crash"
             )
-            fix = "give each of them a name of its own that stays"
+            fix = "give each write a fixed name of its own"
             raise OptionError("sinkId", "", problem, fix)
         if ids is None and sink_id is not None:
             problem = (
-                "is of no use: this is not a streaming batch, or another thread than that "
-                "of foreachBatch"
+                "has no effect: this is not a streaming batch, or not the thread of "
+                "foreachBatch"
             )
             fix = "leave it out of a plain write; write in the thread of foreachBatch"
             raise OptionError("sinkId", sink_id, problem, fix)

@@ -60,6 +60,8 @@ class Scrubber:
                 doubts += 1
 
     def _current(self, view: LogView) -> SegmentInfo | None:
+        # The position is an id, not an index into the list: retention shortens the list between
+        # two calls, and rotation extends it.
         for segment in view.sealed:
             if segment.first_id >= self._first_id:
                 if segment.first_id > self._first_id:

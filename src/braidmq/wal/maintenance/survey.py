@@ -167,6 +167,8 @@ class Survey:
                 return survey
             survey.damaged = True
             last_lost = (successor or max(self.known_id, first_id) + 1) - 1
+            # A segment of another version cannot be read at all; searching it for records would
+            # report nonsense.
             if "version" in problem:
                 self._damage(first_id, 0, first_id, last_lost, problem)
                 survey.end_id = last_lost + 1

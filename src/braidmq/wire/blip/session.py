@@ -193,6 +193,7 @@ class Session:
         topic_end = topic_at + (data[start + 1] << 8 | data[start + 2])
         if end < topic_end:
             return self._malformed(frames.PUBLISH)
+        # A publisher repeats its topics: a lookup by bytes spares decoding and checking them.
         raw = data[topic_at:topic_end]
         topic = self._known_topics.get(raw)
         if topic is None:
@@ -204,6 +205,7 @@ class Session:
         qos = data[start]
         if qos > messages.QOS_AT_LEAST_ONCE:
             return self._refuse(BAD_REQUEST, "invalid QoS value")
+        # Slices of bytes are copies: the command does not keep the read buffer alive.
         command = self.publish
         command.correlation_id = decoder.correlation_id
         command.qos = qos

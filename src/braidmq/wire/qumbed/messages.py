@@ -266,6 +266,8 @@ def message(
 
     Without *message_id* it is the frame of the original protocol, which lacks the last three.
     """
+    # Assembled from fragments: base64 and digits need no escaping, and topic and schema were
+    # quoted once for all messages. A JSON encoder would escape everything each time.
     parts = [
         b'{"t":4,"m":{"topic":',
         topic,

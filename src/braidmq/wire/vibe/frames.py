@@ -117,6 +117,8 @@ class FrameDecoder:
         length: int = read_i32_be(data, at)
         if not 0 < length <= self.body_max:
             self._refuse_length(length & _U32_MASK)
+        # The length was judged above, before its body is awaited. The fifth byte comes next: it
+        # may be the flags, which are judged early for the same reason.
         if held == _LENGTH_BYTES:
             self._needed = _FIFTH_AT + 1
             return None

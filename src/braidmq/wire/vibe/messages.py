@@ -213,6 +213,7 @@ def is_queue_name(name: str) -> bool:
     """Tell whether *name* has 1 to 256 letters, decimal digits, hyphens, underscores, dots."""
     if not 0 < len(name) <= QUEUE_NAME_CHARS_MAX:
         return False
+    # Nearly all names are ASCII, where one match decides; the others are judged by category.
     if name.isascii():
         return _ASCII_NAME.fullmatch(name) is not None
     for char in name:

@@ -237,6 +237,7 @@ class Session:
 
     def error(self, request_id: str, code: str, text: str, queue: str = "") -> bytes:
         """Return an Error frame for this peer; a long text is truncated."""
+        # Texts may quote a peer's header: bound them, and replace what UTF-8 cannot encode.
         text = text[:ERROR_TEXT_CHARS_MAX].encode(errors="replace").decode()
         body = messages.write_body(
             messages.ERROR,
@@ -310,6 +311,7 @@ class Session:
         return Request(messages.PUBLISH, request_id, queue, payload, headers)
 
     def _judge(self, body: messages.Body, body_bytes: int) -> Command:
+        # The order of these checks decides which error a peer with several mistakes sees.
         kind = body.type
         if self.state == NEW and kind not in _BEFORE_CONNECT:
             return self._refuse(body, AUTH_FAILED, "Connect first")

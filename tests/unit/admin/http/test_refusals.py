@@ -14,7 +14,11 @@ REFUSALS = [
     (UnknownQueueError(), 404, "no such queue"),
     (UnknownQueueError("queue of dead letters"), 404, "no such queue of dead letters"),
     (QueueExistsError(), 409, "the queue exists with other options"),
-    (FanOutError(), 409, "the letters of a fan-out go to its subscribers, not back"),
+    (
+        FanOutError(),
+        409,
+        "letters of a fan-out cannot be replayed: its subscribers get them",
+    ),
 ]
 
 

@@ -244,7 +244,7 @@ async def test_a_head_without_an_end_is_refused_at_the_limit() -> None:
         answer = await reader.read()
         writer.close()
 
-    told = "this is no request of HTTP, or its head is too long"
+    told = "malformed HTTP request, or its head is too long"
     assert (400, told) == refusal_in(answer)
 
 
@@ -256,7 +256,7 @@ async def test_what_is_no_request_is_refused_as_everything_else_is() -> None:
         answer = await reader.read()
         writer.close()
 
-    told = "this is no request of HTTP, or its head is too long"
+    told = "malformed HTTP request, or its head is too long"
     assert (400, told) == refusal_in(answer)
 
 

@@ -1,10 +1,7 @@
 """What a turn leaves to be done."""
 
-import pytest
-
-from braidmq.broker.delivery import effects
 from braidmq.broker.delivery.channels import Peer
-from braidmq.broker.delivery.effects import PROGRESS_DELAY_US, Effects
+from braidmq.broker.delivery.effects import PROGRESS_BYTES, PROGRESS_DELAY_US, Effects
 from braidmq.broker.delivery.followers import Follower
 from braidmq.broker.delivery.rules import of_settings
 from braidmq.broker.delivery.subscriptions import Subscription
@@ -87,13 +84,12 @@ def test_what_a_follower_has_not_received_is_recorded_later() -> None:
     assert {2: follower} == left.dirty_followers
 
 
-def test_progress_that_is_too_large_for_one_record_takes_several(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_progress_that_is_too_large_for_one_record_takes_several() -> None:
     """Each channel's goes into one of them."""
-    monkeypatch.setattr(effects, "PROGRESS_BYTES", 1)
     left = Effects()
     for number in (1, 2, 3):
-        left.progress_of(subscription_at(number), 100).settle(number, number + 1)
+        made = left.progress_of(subscription_at(number), 100)
+        made.ranges = [(last - 1, last) for last in range(1, PROGRESS_BYTES // 32)]
+    batches = left.take_progress(500)
 
-    assert [[1], [2], [3]] == [list(piece) for piece in left.take_progress(500)]
+    assert [[1, 2], [3]] == [list(batch) for batch in batches]

@@ -70,7 +70,7 @@ def test_a_snapshot_has_those_that_are_not_committed_yet() -> None:
     """It counts once its last id is committed, and they are by then."""
     drive = offline_drive()
     peer = peer_of("ada")
-    drive.broker.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     drive.snapshot()
     drive.commit()
     drive.publish_many("a", 1)
@@ -182,7 +182,7 @@ def test_a_replayed_end_finds_the_follower() -> None:
     drive = offline_drive()
     peer = follow(drive, "a")
     drive.snapshot()
-    drive.broker.unfollow(peer, drive.topic("a"))
+    drive.broker.followers.unfollow(peer, drive.topic("a"))
     drive.commit()
     drive.restart()
 

@@ -49,7 +49,7 @@ def test_nothing_is_pushed_before_it_is_committed() -> None:
     drive = Drive()
     drive.publish("a", b"accepted")
     peer = peer_of("ada")
-    drive.broker.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     before = take(peer)
     drive.commit()
 
@@ -254,7 +254,7 @@ def test_a_second_subscribe_with_the_same_key_changes_nothing() -> None:
     peer.room_bytes = 0
     drive.publish_many("a", 2)
 
-    assert 0 == drive.broker.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    assert 0 == drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     assert first is follower_of(peer)
 
     give_room(drive, peer, ROOM_BYTES)
@@ -270,8 +270,8 @@ def test_who_has_unsubscribed_gets_nothing_more() -> None:
     drive.publish_many("a", 1)
     drive.publish_many("b", 1)
 
-    assert 0 == drive.broker.unfollow(peer, drive.topic("a"))
-    assert 0 == drive.broker.unfollow(peer, drive.topic("a"))
+    assert 0 == drive.broker.followers.unfollow(peer, drive.topic("a"))
+    assert 0 == drive.broker.followers.unfollow(peer, drive.topic("a"))
 
     drive.publish_many("a", 1)
 
@@ -293,7 +293,7 @@ def test_the_end_of_one_that_was_being_read_for_lets_the_next_read() -> None:
     peer.room_bytes = ROOM_BYTES
     drive.broker.resume(peer, drive.now_us)
     drive.requests = drive.broker.take_reads(drive.now_us)
-    drive.broker.unfollow(peer, drive.topic("a"))
+    drive.broker.followers.unfollow(peer, drive.topic("a"))
     drive.serve_reads()
 
     assert [b"b"] == take(peer)

@@ -29,14 +29,14 @@ def test_a_follower_counts_once_its_record_is_committed() -> None:
     drive = offline_drive()
     peer = peer_of("ada")
     drive.publish("a", b"before")
-    given = drive.broker.follow(peer, drive.topic("a"), KEY, drive.now_us)
-    again = drive.broker.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    given = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    again = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     drive.publish("a", b"behind it")
     drive.publish("a", b"memory only, too early", qos=0)
     drive.commit()
 
     assert (2, 2) == (given, again)
-    assert 0 == drive.broker.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    assert 0 == drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     assert [records.MESSAGE, records.FOLLOW, records.MESSAGE] == kinds(drive)[:3]
     assert [b"behind it"] == take(peer)
 
@@ -55,7 +55,7 @@ def test_who_returns_with_the_same_key_gets_what_it_missed() -> None:
     drive.publish("a", b"memory only", qos=0)
     drive.commit()
     back = peer_of("ada")
-    given = drive.broker.follow(back, drive.topic("a"), KEY, drive.now_us)
+    given = drive.broker.followers.follow(back, drive.topic("a"), KEY, drive.now_us)
     drive.serve_reads()
     drive.publish("a", b"new")
     drive.commit()
@@ -169,7 +169,7 @@ def test_what_was_read_beyond_a_place_that_was_set_back_is_not_used() -> None:
     (early,) = drive.broker.take_reads(drive.now_us)  # from the second message on
     drive.broker.detach(peer, drive.now_us)  # and the first was not taken
     back = peer_of("ada")
-    drive.broker.follow(back, drive.topic("a"), KEY, drive.now_us)
+    drive.broker.followers.follow(back, drive.topic("a"), KEY, drive.now_us)
     found, reached_id = drive.log.read(early)
     drive.broker.supply(early, found, reached_id, drive.now_us)
     before = take(back)
@@ -215,7 +215,7 @@ def test_unsubscribing_ends_the_place_for_good() -> None:
     """It was asked for: nobody is away then, and a restart finds nobody."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    given = drive.broker.unfollow(peer, drive.topic("a"))
+    given = drive.broker.followers.unfollow(peer, drive.topic("a"))
     drive.commit()
     leave(drive, peer)
     drive.publish_many("a", 1)
@@ -230,8 +230,8 @@ def test_unsubscribing_before_the_commit_leaves_nothing() -> None:
     """Nor does the commit bring it back."""
     drive = offline_drive()
     peer = peer_of("ada")
-    drive.broker.follow(peer, drive.topic("a"), KEY, drive.now_us)
-    drive.broker.unfollow(peer, drive.topic("a"))
+    drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    drive.broker.followers.unfollow(peer, drive.topic("a"))
     drive.publish_many("a", 1)
     drive.restart()
 
@@ -243,10 +243,10 @@ def test_who_goes_before_the_commit_has_a_place_all_the_same() -> None:
     """And who comes back before it takes up that one."""
     drive = offline_drive()
     peer = peer_of("ada")
-    given = drive.broker.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    given = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     drive.broker.detach(peer, drive.now_us)
     back = peer_of("ada")
-    again = drive.broker.follow(back, drive.topic("a"), KEY, drive.now_us)
+    again = drive.broker.followers.follow(back, drive.topic("a"), KEY, drive.now_us)
     drive.publish_many("a", 1)
 
     assert given == again == follower_of(back).id
@@ -258,7 +258,7 @@ def test_a_follower_that_the_log_refused_is_none() -> None:
     """It may come again when there is room."""
     drive = offline_drive()
     peer = peer_of("ada")
-    drive.broker.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     refused = drive.refuse()
     drive.broker.accept_again()
     left = ({}, [], 0) == (
@@ -307,7 +307,7 @@ def test_a_place_does_not_end_before_its_twin_counts() -> None:
     drive = offline_drive()
     old, new = follow(drive, "a"), peer_of("ada")
     drive.publish("a", b"between")
-    drive.broker.follow(new, drive.topic("a"), KEY, drive.now_us)
+    drive.broker.followers.follow(new, drive.topic("a"), KEY, drive.now_us)
     leave(drive, old)
     leave(drive, new)
 

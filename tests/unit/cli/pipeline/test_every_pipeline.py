@@ -66,15 +66,15 @@ def test_the_common_options_are_those_of_every_pipeline(
 
 
 REFUSED: Final = {
-    "replay --trigger 10s": "error: --trigger: a replay has an end, fixed when it begins: "
-    "give available-now, and another --name for what comes later\n",
+    "replay --trigger 10s": "error: --trigger: the end of a replay is fixed when it begins: "
+    "use available-now, and another --name for later messages\n",
     **{
         f"{name} --format orc": "error: --format: 'orc' is unknown: parquet or delta\n"
         for name in OWN
     },
     **{
-        f"{name} --trigger soon": "error: --trigger: 'soon' is neither available-now nor a "
-        "time as 10s\n"
+        f"{name} --trigger soon": "error: --trigger: 'soon' is neither available-now nor an "
+        "interval such as 10s\n"
         for name in OWN
     },
 }

@@ -132,7 +132,7 @@ REFUSED = {
     "archive --path p": "error: Missing option '--out'; "
     "see `braidmq pipeline archive --help`\n",
     "archive --out o --path p --trigger soon": "error: --trigger: 'soon' is neither "
-    "available-now nor a time as 10s\n",
+    "available-now nor an interval such as 10s\n",
     "archive --out o --path p --conf x": "error: --conf: 'x' must be KEY=VALUE\n",
     "typed --out o --path p": ONE_WAY,
     "typed --out o --path p --schema-id s": ONE_WAY,

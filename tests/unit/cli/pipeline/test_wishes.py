@@ -14,7 +14,7 @@ REFUSED = {
     ),
     "rollup of commands": (
         ["rollup", "--path=x", "--out=o", "--schema-id=control.Command", "--no-topic"],
-        "'control.Command' is not of readings",
+        "'control.Command' is not a schema of readings",
     ),
     "rollup to a topic without a key": (
         ["rollup", "--path=x", "--out=o", SCHEMA, "--subscribe=t"],
@@ -22,7 +22,7 @@ REFUSED = {
     ),
     "rollup with a strange watermark": (
         ["rollup", "--path=x", "--out=o", SCHEMA, "--subscribe=t", "--watermark=soon"],
-        "--watermark: 'soon' is not a length of time",
+        "--watermark: 'soon' is not a duration",
     ),
     "rollup that closes without an end": (
         ["rollup", "--path=x", "--out=o", SCHEMA, "--no-topic", "--close", "--trigger=10s"],
@@ -38,7 +38,7 @@ REFUSED = {
     ),
     "replay at no rate": (
         ["replay", "--path=x", "--name=n", "--checkpoint=c", "--api-key=k", "--rate=0"],
-        "--rate: 0 is not more than 0",
+        "--rate: 0 must be greater than 0",
     ),
     "report of two places": (
         ["report", "--path=x", "--endpoint=grpc://a:1", "--out=o"],

@@ -14,8 +14,9 @@ import pytest
 
 from braidmq.client.errors import NotOpened
 from braidmq.client.qumbed.boxes import KeyPair
-from braidmq.client.qumbed.envelope import Envelope, Opener, write_envelope
+from braidmq.client.qumbed.envelope import Opener
 from braidmq.wire.qumbed.boxes import NONCE_BYTES, OVERHEAD_BYTES, Boxes
+from braidmq.wire.qumbed.envelopes import Envelope, write_envelope
 from tests.unit.client.qumbed.people import ALICE, BOB, EVE, MUTATIONS, mutated
 
 SEED: Final = 40

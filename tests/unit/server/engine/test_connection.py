@@ -10,8 +10,8 @@ import pytest
 from braidmq.broker.settings import Settings
 from braidmq.server.engine.connection import READ_AHEAD_BYTES, Connection
 from braidmq.server.engine.host import Limits
+from braidmq.server.engine.output import Output
 from tests.integration.blip.peer import (
-    PUBLISH,
     credit,
     parse,
     ping,
@@ -24,7 +24,6 @@ from tests.unit.server.by_hand import Hand, HandWire
 
 STRANDS_OWN: dict[str, Callable[[Connection], object]] = {
     "who the peer is": lambda connection: connection.is_authenticated,
-    "what is refused": lambda connection: connection.refuse(1, [], 1, "why"),
     "what is received": lambda connection: connection.receive(b"x"),
     "what is woken": lambda connection: connection.wake(),
 }
@@ -91,55 +90,12 @@ def test_a_publisher_above_its_rate_has_one_timer() -> None:
     assert 1 == len(hand.wakes)
 
 
-def test_pushes_go_on_when_the_wire_took_everything() -> None:
-    """The transport calls only when the buffer was above its bound: nobody else would push."""
-    hand = Hand()
-    connection, wire = hand.connect()
-    connection.receive(subscribe(1, "t", 0))
-    hand.commit()
-    connection.receive(b"".join(publish(2, "t", bytes(600_000), 0) for _ in range(9)))
-    wire.take()
-    connection.receive(credit(3, 1, 9))
-
-    assert [PUBLISH] * 9 == [one.kind for one in wire.take()]
-
-
-def test_pushes_stop_when_the_wire_is_full_and_go_on_when_it_is_not() -> None:
-    """Full means full: nothing is written until the transport says that there is room."""
-    hand = Hand()
-    connection, wire = hand.connect()
-    connection.receive(subscribe(1, "t", 0))
-    hand.commit()
-    connection.set_writable(False)
-    connection.receive(credit(3, 1, 9))
-    connection.set_writable(True)
-    connection.set_writable(False)
-    publisher, _ = hand.connect()
-    publisher.receive(publish(2, "t", b"x", 0))
-    wire.take()
-    assert [] == wire.take()
-    connection.set_writable(True)
-
-    assert wire.take() == frames(publish(3, "t", b"x", 0))
-
-
-def test_nothing_is_written_after_the_end() -> None:
-    """A peer that is gone gets no answers, though its publishes are committed."""
-    hand = Hand()
-    connection, wire = hand.connect()
-    connection.receive(publish(1, "t", b"a") + ping(2))
-    connection.lost()
-    hand.commit()
-
-    assert [] == wire.take()
-    assert 1 == hand.engine.broker.stats.published
-
-
 @pytest.mark.parametrize("ask", STRANDS_OWN.values(), ids=STRANDS_OWN)
 def test_without_a_strand_nothing_is_understood(ask: Callable[[Connection], object]) -> None:
-    """A strand that forgets one of its methods fails aloud, it does not fall silent."""
+    """A strand that forgets one of its methods raises, and does not lose bytes silently."""
     limits = Limits(output_buffer_bytes=1 << 20, messages_per_s=0)
-    connection = Connection(Hand().engine, HandWire(), limits)
+    engine, wire = Hand().engine, HandWire()
+    connection = Connection(engine, wire, limits, Output(engine, wire, limits))
 
     with pytest.raises(NotImplementedError):
         ask(connection)

@@ -31,7 +31,7 @@ def test_a_moment_is_a_number_or_a_date(text: str, expected: int) -> None:
 @pytest.mark.parametrize("text", ["", "10", "m", "-1s", "1.5h", "1h30m", "1w", "9" * 10 + "s"])
 def test_what_is_no_length_is_refused(text: str) -> None:
     """With the option, the value, and how to write it."""
-    with pytest.raises(ConfigError, match=f"--watermark: '{text}' is not a length .* 10m"):
+    with pytest.raises(ConfigError, match=f"--watermark: '{text}' is not a duration; .* 10m"):
         length_ms("--watermark", text)
 
 

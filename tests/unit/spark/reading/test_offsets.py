@@ -110,7 +110,7 @@ def test_a_batch_that_ends_before_it_begins_is_refused(
     given = {"path": str(hundred(tmp_path)), "failOnDataLoss": "false"} | options
     ending = next(name for name in options if name.startswith("ending"))
 
-    with pytest.raises(OptionError, match=f"option {ending}: '20' is before the beginning"):
+    with pytest.raises(OptionError, match=f"option {ending}: '20' is before the start"):
         range_of(for_batch(given))
 
 
@@ -234,7 +234,7 @@ def test_what_was_decided_goes_along_until_it_is_passed() -> None:
 )
 def test_an_offset_of_another_source_is_refused(kept: Offset) -> None:
     """A checkpoint that was another format's is not read on from."""
-    with pytest.raises(LogError, match="is the checkpoint another's"):
+    with pytest.raises(LogError, match="is the checkpoint that of another source"):
         as_id(kept)
 
 

@@ -81,7 +81,7 @@ def test_columns_are_those_of_kafkas_sink(
             SOMEWHERE,
             "headers: is array<",
         ),
-        (struct(("value", TEXT), ("value", RAW)), SOMEWHERE, "value: is there twice; "),
+        (struct(("value", TEXT), ("value", RAW)), SOMEWHERE, "value: appears twice; "),
     ],
 )
 def test_a_column_that_cannot_be_written_is_refused(

@@ -12,6 +12,7 @@ from braidmq.base.limits import MIB
 from braidmq.broker.authorize import Principal
 from braidmq.broker.schemas import Schemas
 from braidmq.server.engine.host import Wire
+from braidmq.server.engine.tokens import TokenBucket
 from braidmq.server.strands.qumbed.gateway import GatewayKey
 
 if TYPE_CHECKING:
@@ -91,20 +92,9 @@ class Link:
         self.number: int = 0  # of the connection, and since when it is there
         self.since_us: int = 0
         self.unfinished_bytes: int = 0
-        self._rate: int = messages_per_s
-        self._tokens: float = float(messages_per_s)
-        self._tokens_us: int = 0
-
-    def earn_token(self, now_us: int) -> bool:
-        """Pay for a frame; say whether there was a token for it."""
-        rate = self._rate
-        earned = (now_us - self._tokens_us) * rate / 1_000_000
-        self._tokens = min(float(rate), self._tokens + earned)
-        self._tokens_us = now_us
-        if self._tokens < 1.0:
-            return False
-        self._tokens -= 1.0
-        return True
+        self.tokens: TokenBucket | None = None  # for the frames of all streams together
+        if messages_per_s:
+            self.tokens = TokenBucket(messages_per_s)
 
 
 def anonymous() -> Principal:

@@ -1,26 +1,27 @@
-"""A Qumbed stream: joins its session to the broker, one verb each.
+"""A Qumbed stream: executes the frames of its session, and publishes.
 
-Every stream that a peer opens is a connection of its own to the broker; what the streams of one
-peer share is in qumbed_link.py, what leaves a stream in qumbed_output.py.
+Every stream that a peer opens is a connection of its own to the broker. What the streams of one
+peer share is in `link`, subscriptions are in `following`, what leaves a stream is in `output`.
 """
 
 from typing import Final, final
 
 from braidmq.broker import admission
-from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, SUBSCRIBE, authorize
-from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
+from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, authorize
 from braidmq.broker.schemas import SCHEMA_INVALID, SCHEMA_UNKNOWN, SEALED
 from braidmq.broker.topics import Topic
-from braidmq.server.engine.connection import WAITING_REPLIES_MAX, WaitingReply
+from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.host import Host, Limits
+from braidmq.server.engine.output import WAITING_REPLIES_MAX
 from braidmq.server.strands.qumbed.deliveries import dedup_id_of, message_of
+from braidmq.server.strands.qumbed.following import NOT_ALLOWED, Following
 from braidmq.server.strands.qumbed.link import (
     UNFINISHED_BYTES_MAX,
     Link,
     QumbedOptions,
     StreamWire,
 )
-from braidmq.server.strands.qumbed.output import Answer, Published, QumbedOutput
+from braidmq.server.strands.qumbed.output import FRAME_PER_BODY, Answer, Published, QumbedOutput
 from braidmq.wire.errors import WireError
 from braidmq.wire.qumbed import messages, session
 
@@ -33,23 +34,29 @@ UNAUTHORIZED_CODE: Final = 1
 DISCOVERY_LOOKED_AT_MAX: Final = 10_000
 """Topics of which a Discovery finds out whether the asker may see them."""
 
-NOT_ALLOWED: Final = "not allowed"
-
 
 @final
-class QumbedConnection(QumbedOutput):
+class QumbedConnection(Connection):
     """One stream of a Qumbed connection."""
 
     def __init__(
         self, host: Host, wire: StreamWire, limits: Limits, options: QumbedOptions, link: Link
     ) -> None:
-        super().__init__(host, wire, limits, options, link)
+        output = QumbedOutput(host, wire, limits, options)
+        super().__init__(host, wire, limits, output)
+        self._stream: StreamWire = wire
+        self._options: QumbedOptions = options
+        self._link: Link = link
+        self._sending: QumbedOutput = output
+        self._following: Following = Following(self, output, host.broker, options)
+        self._is_done: bool = False  # what the peer sends from now on is not looked at
         self._session = session.Session()
         self._held: session.Command | None = None
         self._paid: bool = False  # the command at hand has its token
         self._sealed: int = -1  # the payload at hand: -1 is not judged yet
         self._topics: dict[str, Topic] = {}
         self._unfinished_bytes: int = 0
+        self.room_bytes = options.window_bytes // FRAME_PER_BODY
         if not options.asks_for_key and link.principal is not None:
             self._let_in(link)
 
@@ -62,11 +69,26 @@ class QumbedConnection(QumbedOutput):
 
     def finish_input(self) -> None:
         """Answer everything, then close; the stream's subscriptions end at once."""
-        self._end_subscriptions()
+        self._following.end_all(self._host.now_us())
         super().finish_input()
 
+    def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - the transport's own signature
+        """Note whether there is room in the connection's output and the stream's window."""
+        self.writable = writable
+        self.room_bytes = 0
+        self._sending.collected_bytes = 0
+        if writable and not self.closed:
+            self.note_received()
+            self.wake()  # first what was given to it before
+            self._sending.measure_room()
+            self._host.end_turn()
+
+    def note_received(self) -> None:
+        """Bring the followers' `unreceived` up to date."""
+        self._sending.note_received()
+
     def lost(self) -> None:
-        """End what the peer had: it is gone."""
+        """End what the peer had: its stream is lost."""
         self._held = None
         self._forget_unfinished()
         super().lost()
@@ -87,7 +109,7 @@ class QumbedConnection(QumbedOutput):
         raise AssertionError(error)  # the session answers lost framing by itself
 
     def _handle(self, now_us: int) -> None:
-        while self._writable and not self._is_done:
+        while self.writable and not self._is_done:
             command = self._held
             if command is None:
                 command = self._session.next_command()
@@ -111,17 +133,17 @@ class QumbedConnection(QumbedOutput):
         super()._after_run()
 
     def _wait_or_end(self) -> None:
-        """Take no more in, of a peer that has begun too much on all its streams together."""
+        """Stop reading from a peer with too many unfinished frames on all its streams."""
         if self._held is not None:
-            if self._reading:  # until what it is held for has come
+            if self._reading:  # until the held command can go on
                 self._reading = False
                 self._wire.pause_reading()
             return
         text = "too many frames of this connection are unfinished"
-        self._reply(messages.error(session.SERVER_ERROR, text))
+        self._sending.reply(messages.error(session.SERVER_ERROR, text))
         self._end()
         self._forget_unfinished()
-        self._flush()
+        self.output.flush()
 
     def _forget_unfinished(self) -> None:
         self._session = session.Session()
@@ -129,32 +151,38 @@ class QumbedConnection(QumbedOutput):
         self._unfinished_bytes = 0
 
     def _execute(self, command: session.Command, now_us: int) -> bool:
-        """Handle a command; say whether it could be."""
+        """Handle a command; return whether it could be done now."""
         if len(self._replies) >= WAITING_REPLIES_MAX:
             return False
         if isinstance(command, session.Reply):
-            self._reply(command.data)
+            self._sending.reply(command.data)
             if command.closes:
                 self._end()
             return True
         if self.principal is None and not self._authenticate(command):
             return True
-        if self._rate and not self._paid and not isinstance(command, messages.Unsubscribe):
-            self._paid = self._link.earn_token(now_us)
+        tokens = self._link.tokens
+        if (
+            tokens is not None
+            and not self._paid
+            and not isinstance(command, messages.Unsubscribe)
+        ):
+            self._paid = tokens.take(now_us)
             if not self._paid:
-                self._error(command, session.RATE_LIMIT, "too many messages")
+                self.error(command, session.RATE_LIMIT, "too many messages")
                 return True
         if isinstance(command, messages.Publish):
             return self._publish(command, now_us)
         if self._replies:
             return False  # its effects would be seen before the answers that wait
         if isinstance(command, messages.Subscribe):
-            self._subscribe(command, now_us)
+            self._following.subscribe(command, now_us)
         elif isinstance(command, messages.Unsubscribe):
-            self._unsubscribe(command)
+            self._following.unsubscribe(command)
         else:
             self._tell_of_ourselves(command)
-            self._flush()  # and look whether the peer takes it: it is far longer than the frame
+            # The answer is far longer than the frame: see whether the peer takes it.
+            self.output.flush()
         return True
 
     # Who is asking.
@@ -170,10 +198,10 @@ class QumbedConnection(QumbedOutput):
             self._let_in(link)
             return True
         self._host.authentication_failures["qumbed"] += 1
-        self._error(command, session.UNAUTHORIZED, "who is asking is not known")
+        self.error(command, session.UNAUTHORIZED, "who is asking is not known")
         self._end()
-        self._flush()
-        self._closed = True
+        self.output.flush()
+        self.closed = True
         self._stream.drain_connection(UNAUTHORIZED_CODE, session.UNAUTHORIZED)
         return False
 
@@ -203,7 +231,9 @@ class QumbedConnection(QumbedOutput):
             sealed=self._sealed == 1,
             dedup_id=dedup_id,
         )
-        if self._follow_id > self._broker.committed_id and not admission.needs_record(message):
+        if self.subscribed_id > self._broker.committed_id and not admission.needs_record(
+            message
+        ):
             return False  # it would miss the subscription before it
         verdict = self._admission.judge(message, dedup_id, now_us)
         if verdict == admission.WAIT:
@@ -216,24 +246,24 @@ class QumbedConnection(QumbedOutput):
         if verdict == admission.DUPLICATE:
             self._repeated(publish, self._admission.known_id)
         elif verdict == admission.FULL:
-            self._error(publish, session.SERVER_ERROR, admission.QUEUE_FULL)
+            self.error(publish, session.SERVER_ERROR, admission.QUEUE_FULL)
         elif verdict == admission.REFUSED:
-            self._error(publish, session.SERVER_ERROR, self._admission.reason)
+            self.error(publish, session.SERVER_ERROR, self._admission.reason)
         else:
             stored = self._broker.accept(verdict, message, dedup_id, now_us)
             if stored.id:
-                self._last_id = stored.id
-            self._answer(Published(stored, publish.id))
+                self.last_id = stored.id
+            self._sending.reply_after(Published(stored, publish.id))
         return True
 
     def _learn_topic(self, publish: messages.Publish) -> Topic | None:
         assert self.principal is not None
         if not authorize(self.principal, PUBLISH, publish.topic):
-            self._error(publish, session.UNAUTHORIZED, NOT_ALLOWED)
+            self.error(publish, session.UNAUTHORIZED, NOT_ALLOWED)
             return None
         topic = self._broker.topics.get(publish.topic)
         if topic is None:
-            self._error(publish, session.SERVER_ERROR, "too many topics")
+            self.error(publish, session.SERVER_ERROR, "too many topics")
             return None
         if len(self._topics) >= TOPICS_REMEMBERED_MAX:
             self._topics.clear()
@@ -246,54 +276,21 @@ class QumbedConnection(QumbedOutput):
         schema_id = publish.schema_id
         kind = schemas.judge(publish.payload, schema_id, publish.sender_public_key)
         if kind == SCHEMA_UNKNOWN:
-            self._unknown_schema(publish, schema_id)
+            self.unknown_schema(publish, schema_id)
             return False
         if kind == SCHEMA_INVALID:
             problem = schemas.problem(schema_id, publish.payload)
-            self._error(publish, session.SCHEMA_INVALID, f"{schema_id}: {problem}")
+            self.error(publish, session.SCHEMA_INVALID, f"{schema_id}: {problem}")
             return False
         self._sealed = 1 if kind == SEALED else 0
         return True
 
     def _repeated(self, publish: messages.Publish, known_id: int) -> None:
         """Acknowledge what is stored already."""
-        self._last_id = max(self._last_id, known_id)
-        self._answer(Answer(known_id, messages.ack(publish.id, 0), publish.id))
+        self.last_id = max(self.last_id, known_id)
+        self._sending.reply_after(Answer(known_id, messages.ack(publish.id, 0), publish.id))
 
-    # Subscribing.
-
-    def _subscribe(self, subscribe: messages.Subscribe, now_us: int) -> None:
-        assert self.principal is not None
-        schema_id = subscribe.schema_id
-        if schema_id and not self._options.schemas.is_known(schema_id):
-            self._unknown_schema(subscribe, schema_id)
-            return
-        if not authorize(self.principal, SUBSCRIBE, subscribe.topic):
-            self._error(subscribe, session.UNAUTHORIZED, NOT_ALLOWED)
-            return
-        broker = self._broker
-        topic = broker.topics.get(subscribe.topic)
-        refusal = "too many topics" if topic is None else ""
-        if broker.subscription_count() >= SUBSCRIPTIONS_MAX:
-            refusal = "too many subscriptions"
-        if broker.settings.offline_us and broker.refusal:
-            refusal = broker.refusal
-        if topic is None or refusal:
-            self._error(subscribe, session.SERVER_ERROR, refusal)
-            return
-        self._collect()  # what the subscription that this one replaces was given
-        given = broker.follow(self, topic, subscribe.public_key, now_us)
-        self._follow_id = given
-        self._last_id = max(self._last_id, given)
-        self._answer(Answer(given, messages.ack(subscribe.id), subscribe.id))
-
-    def _unsubscribe(self, unsubscribe: messages.Unsubscribe) -> None:
-        self._collect()
-        topic = self._broker.topics.find(unsubscribe.topic)
-        if topic is not None:
-            self._last_id = max(self._last_id, self._broker.unfollow(self, topic))
-            self._delivering.forget(unsubscribe.topic)
-        self._answer(WaitingReply(self._last_id, messages.ack(unsubscribe.id)))
+    # Discovery.
 
     def _tell_of_ourselves(self, asked: messages.Discovery) -> None:
         principal = self.principal
@@ -306,9 +303,21 @@ class QumbedConnection(QumbedOutput):
                     break
         options = self._options
         key = options.gateway.public_key
-        self._reply(
+        self._sending.reply(
             messages.discovery(options.node_id, seen, key, options.address, frame_id=asked.id)
         )
 
-    def _unknown_schema(self, frame: messages.Frame, schema_id: str) -> None:
-        self._error(frame, session.SCHEMA_UNKNOWN, f"unknown schema: {schema_id}")
+    # The end, and mistakes of the peer.
+
+    def error(self, frame: messages.Frame, code: str, text: str) -> None:
+        """Answer a frame with an Error."""
+        self._sending.reply(messages.error(code, text, frame.id))
+
+    def unknown_schema(self, frame: messages.Frame, schema_id: str) -> None:
+        """Refuse a frame that names a schema which the broker does not have."""
+        self.error(frame, session.SCHEMA_UNKNOWN, f"unknown schema: {schema_id}")
+
+    def _end(self) -> None:
+        self._is_done = True
+        self._ending = True
+        self._following.end_all(self._host.now_us())

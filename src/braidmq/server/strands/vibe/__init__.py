@@ -1,1 +1,1 @@
-"""The Vibe strand on the server: connections, deliveries, queue management."""
+"""The Vibe strand on the server."""

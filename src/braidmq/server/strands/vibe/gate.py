@@ -1,12 +1,18 @@
-"""The gate of a Vibe connection: who the peer is, what it may do, and who administers users."""
+"""The gate of a Vibe connection: who the peer is, what it may do, and the users it administers.
 
-from typing import Final
+Passwords and users are looked up elsewhere and answered later. Until then the gate is *asking*,
+and the connection executes no further command.
+"""
 
-from braidmq.broker.authorize import Principal, authorize
+from typing import TYPE_CHECKING, Final, final
+
+from braidmq.broker.authorize import PUBLISH, Principal, authorize
 from braidmq.server.access.user_administration import Outcome
-from braidmq.server.engine.connection import Connection
-from braidmq.server.engine.host import Host, Limits, Wire
+from braidmq.server.engine.host import Host, Wire
 from braidmq.wire.vibe import session
+
+if TYPE_CHECKING:
+    from braidmq.server.strands.vibe.connection import VibeConnection
 
 NOT_ALLOWED: Final = "not allowed"
 
@@ -20,26 +26,30 @@ class VibeOptions:
         self.version: str = version
 
 
-class VibeGate(Connection):
-    """A Vibe connection as far as it is about the peer itself."""
+@final
+class Gate:
+    """Authentication and permissions of one connection."""
 
     def __init__(
-        self, host: Host, wire: Wire, limits: Limits, options: VibeOptions, number: int
+        self,
+        connection: "VibeConnection",
+        host: Host,
+        wire: Wire,
+        *,
+        version: str,
+        number: int,
     ) -> None:
-        super().__init__(host, wire, limits)
-        self._options: VibeOptions = options
+        self.asking: bool = False  # a password or an administrator's command is looked at
+        self.publishable: dict[str, int] = {}  # queue name: the principal's version
+        self._connection: VibeConnection = connection
+        self._session: session.Session = connection.session
+        self._host: Host = host
+        self._wire: Wire = wire
+        self._version: str = version
         self._number: int = number
-        self._session = session.Session(options.max_message_bytes)
-        self._asking: bool = False  # a password or an administrator's command is looked at
-        self._is_done: bool = False  # what the peer sends from now on is not looked at
-        self._may_publish: dict[str, int] = {}  # queue name: the principal's version
 
-    @property
-    def is_authenticated(self) -> bool:
-        """Whether the peer has proven who it is."""
-        return self._session.state == session.CONNECTED
-
-    def _connect(self, request: session.Request) -> None:
+    def connect(self, request: session.Request) -> None:
+        """Authenticate the peer by its key, or by its name and password."""
         self._session.negotiate(request.headers)
         token = request.headers.get("authToken")
         if token is not None:
@@ -50,75 +60,86 @@ class VibeGate(Connection):
             self._let_in(request.id, None)
             return
         password = request.headers.get("authPassword", "")
-        self._asking = self._host.check_password(
+        self.asking = self._host.check_password(
             name, password, lambda found: self._answered(request.id, found)
         )
-        if not self._asking:
-            self._error(request, session.RATE_LIMITED, "too many passwords wait; try again")
+        if not self.asking:
+            self._connection.error(
+                request, session.RATE_LIMITED, "too many passwords wait; try again"
+            )
 
     def _answered(self, request_id: str, found: Principal | None) -> None:
-        self._asking = False
-        if self._closed:
+        self.asking = False
+        if self._connection.closed:
             return
         self._let_in(request_id, found)
-        self.wake()
+        self._connection.wake()
         self._host.end_turn()
 
     def _let_in(self, request_id: str, found: Principal | None) -> None:
+        connection = self._connection
         if found is None:
             self._host.authentication_failures["vibe"] += 1
             reply, is_last = self._session.refused(request_id)
-            self._reply(reply)
+            connection.output.reply(reply)
             if is_last:
-                self._end()
+                connection.end()
             return
-        if self.principal is not found:
-            self._may_publish = {}
-            for consumer in self.queue_consumers.values():
-                consumer.allowed = consumer.barred = -1  # the new principal is checked again
-        self.principal = found
+        if connection.principal is not found:
+            self.publishable = {}
+            for consumer in connection.queue_consumers.values():
+                consumer.allowed = consumer.barred = -1  # permissions are those of the new user
+        connection.principal = found
         self._wire.greeted()
         headers = {
-            "serverVersion": self._options.version,
+            "serverVersion": self._version,
             "connectionId": f"srv_{self._number}",
         }
-        self._reply(self._session.connected(request_id, headers))
+        connection.output.reply(self._session.connected(request_id, headers))
 
-    def _is_allowed(self, operation: str, request: session.Request) -> bool:
-        assert self.principal is not None
-        if authorize(self.principal, operation, request.queue):
+    def is_allowed(self, operation: str, request: session.Request) -> bool:
+        """Return whether the peer may do this; refuse the request if not."""
+        principal = self._connection.principal
+        assert principal is not None
+        if authorize(principal, operation, request.queue):
             return True
-        self._error(request, session.AUTH_FAILED, NOT_ALLOWED)
+        self._connection.error(request, session.AUTH_FAILED, NOT_ALLOWED)
         return False
 
-    def _administer(self, request: session.Request) -> None:
-        assert self.principal is not None
-        self._asking = True
+    def may_publish(self, request: session.Request) -> bool:
+        """Return whether the peer may publish to a queue, and remember if it may."""
+        principal = self._connection.principal
+        assert principal is not None
+        if not self.is_allowed(PUBLISH, request):
+            return False
+        if len(self.publishable) >= session.KNOWN_QUEUES_MAX:
+            self.publishable.clear()
+        self.publishable[request.queue] = principal.version
+        return True
+
+    def administer(self, request: session.Request) -> None:
+        """Have an administrator's command about users executed."""
+        principal = self._connection.principal
+        assert principal is not None
+        self.asking = True
         self._host.administer(
-            self.principal,
+            principal,
             request.kind,
             request.payload,
             lambda outcome: self._administered(request, outcome),
         )
 
     def _administered(self, request: session.Request, outcome: Outcome) -> None:
-        self._asking = False
-        if self._closed:
+        self.asking = False
+        if self._connection.closed:
             return
         if outcome.code:
-            self._error(request, outcome.code, outcome.text)
+            self._connection.error(request, outcome.code, outcome.text)
         else:
-            self._reply(
+            self._connection.output.reply(
                 self._session.reply(
                     request.kind, request.id, request.queue, payload=outcome.payload
                 )
             )
-        self.wake()
+        self._connection.wake()
         self._host.end_turn()
-
-    def _end(self) -> None:
-        self._is_done = True
-        self._ending = True
-
-    def _error(self, command: session.Command, code: str, text: str) -> None:
-        self._reply(self._session.error(command.id, code, text, command.queue))

@@ -25,6 +25,12 @@ class Given:
     def __len__(self) -> int:
         return self._count
 
+    def clear(self) -> None:
+        """Forget every delivery: the peer is gone."""
+        self._by_id = {}
+        self._count = 0
+        self._sweep_at = SWEEP_MIN
+
     def note(self, message_id: str, entry: Entry) -> None:
         """Remember a delivery."""
         entries = self._by_id.get(message_id)

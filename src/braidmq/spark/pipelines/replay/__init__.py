@@ -1,1 +1,1 @@
-"""`replay`: rows of a table or a range of the log become messages again, once."""
+"""`replay`: publish rows of a table, or a range of the log, again, exactly once."""

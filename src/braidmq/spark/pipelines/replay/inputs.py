@@ -1,8 +1,8 @@
-"""What a replay reads: a range of the log, or the files of a table, as one row of positions.
+"""The input of a replay: a range of the log, or the files of a table, addressed by position.
 
-A position is an id of the log, or a row's number in the table when its files are laid end to
-end. The same positions are the same rows whenever they are read: a table whose files are others
-by then is refused.
+A position is an id of the log, or the number of a row when the files of the table are read one
+after another. The same positions always give the same rows: a table whose files have changed
+since the replay began is refused.
 """
 
 from bisect import bisect_right
@@ -25,7 +25,7 @@ from braidmq.spark.reading.scans import Scan
 from braidmq.spark.source import FORMAT
 
 CHUNK_BYTES: Final = 64 * MIB
-"""What the rows of one chunk have at most, or a single row that is larger."""
+"""The most payload in one chunk, unless a single row is larger."""
 
 DELTA_LOG: Final = "_delta_log"
 _HIDDEN: Final = ("_", ".")
@@ -33,7 +33,7 @@ _UNKNOWN: Final = -1
 
 
 class ChangedTableError(BraidError):
-    """A table's files are not those that the replay began with."""
+    """The files of a table have changed since the replay began."""
 
     def __init__(self, table: Path, problem: str) -> None:
         super().__init__(f"{table}: {problem}; replay it anew, under another --name")
@@ -41,13 +41,13 @@ class ChangedTableError(BraidError):
 
 
 class Input(Protocol):
-    """Rows by their positions."""
+    """Rows, addressed by position."""
 
     first: int
     end: int
 
     def behind(self, first: int, rows: int) -> int:
-        """Return the position behind at most so many rows; fewer if they are large."""
+        """Return the position after at most *rows* rows; fewer if they are large."""
 
     def count(self, first: int, behind: int) -> int:
         """Return how many rows there are from *first* to before *behind*."""
@@ -57,7 +57,7 @@ class Input(Protocol):
 
 
 class LogInput:
-    """Messages of the log: *source* are options of a batch read, with a range or without.
+    """Messages of the log; *source* are the options of a batch read, with or without a range.
 
     Raises:
         ConfigError: An option cannot be used, or there is no log.
@@ -76,7 +76,7 @@ class LogInput:
         self.end = max(self.first, self.end)
 
     def behind(self, first: int, rows: int) -> int:
-        """Return the position behind at most so many rows; fewer if they are large."""
+        """Return the position after at most *rows* rows; fewer if they are large."""
         return min(self._scan.advance(first, messages=rows, size=CHUNK_BYTES), self.end)
 
     def count(self, first: int, behind: int) -> int:
@@ -99,7 +99,7 @@ class TableFile(NamedTuple):
 
 
 class TableInput:
-    """The rows of Parquet files, in their order."""
+    """The rows of Parquet files, in order."""
 
     def __init__(
         self, table: Path, files: list[TableFile], *, needs_topic: bool = False
@@ -112,7 +112,7 @@ class TableInput:
         self._ends = list(accumulate(file.rows for file in files))
 
     def behind(self, first: int, rows: int) -> int:
-        """Return the position behind at most so many rows; fewer if they are large."""
+        """Return the position after at most *rows* rows; fewer if they are large."""
         room = CHUNK_BYTES
         at = first
         for file, _, count in self._pieces(first, min(first + rows, self.end)):
@@ -135,7 +135,7 @@ class TableInput:
         return spark.createDataFrame(pa.concat_tables(found, promote_options="default"))
 
     def _pieces(self, first: int, behind: int) -> Iterator[tuple[TableFile, int, int]]:
-        """Yield the files that have a range of positions: file, first row, number of rows."""
+        """Yield the files that cover a range of positions: file, first row, number of rows."""
         number = bisect_right(self._ends, first)
         while first < behind:
             file, end = self._files[number], self._ends[number]
@@ -156,7 +156,7 @@ class TableInput:
 
 
 def _groups(metadata: Any, start: int, count: int) -> tuple[list[int], int]:  # noqa: ANN401 - pyarrow has no types
-    """Return the row groups that have the rows, and how many rows are before them."""
+    """Return the row groups that hold the rows, and how many rows come before them."""
     groups, before, at = [], 0, 0
     for number in range(metadata.num_row_groups):
         rows = metadata.row_group(number).num_rows
@@ -169,22 +169,24 @@ def _groups(metadata: Any, start: int, count: int) -> tuple[list[int], int]:  # 
 
 
 def check_table(table: Path, format_: str) -> None:
-    """See that a table is of a format; files of a Delta table may have rows that are deleted.
+    """Check the format of a table: read as plain files, a Delta table shows deleted rows.
 
     Raises:
-        ConfigError: It is of the other one.
+        ConfigError: The table has the other format.
     """
     is_delta = _is_delta(table)
     if table.is_dir() and is_delta != (format_ == DELTA):
         other = "a Delta table" if is_delta else "no Delta table"
-        raise ConfigError("--format", f"{table} is {other}; leave it out, and that is seen")
+        raise ConfigError(
+            "--format", f"{table} is {other}; leave --format out to have it detected"
+        )
 
 
 def table_files(table: Path) -> list[TableFile]:
-    """Return the files of a table, in the order in which their rows came about, if they say it.
+    """Return the files of a table, ordered by their lowest offset, if they have offsets.
 
     Raises:
-        ConfigError: There are none, or they cannot be replayed.
+        ConfigError: There are no files, or they cannot be replayed.
     """
     if not table.is_dir():
         raise ConfigError("--table", f"{table} is not a directory")
@@ -225,7 +227,7 @@ def _file(table: Path, path: Path) -> tuple[int, TableFile]:
 
 
 def _first_offset(metadata: Any, groups: list[Any]) -> int:  # noqa: ANN401 - pyarrow has no types
-    """Return the lowest offset in a file, as its footer says it."""
+    """Return the lowest offset in a file, from its footer."""
     names = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
     if "offset" not in names or not groups:
         return _UNKNOWN
@@ -245,7 +247,7 @@ def _columns(path: Path, schema: pa.Schema, needed: Sequence[str]) -> list[str]:
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """Return rows without dictionaries, which Spark does not take."""
+    """Return rows without dictionary columns, which Spark does not accept."""
     for number, field in enumerate(rows.schema):
         if pa.types.is_dictionary(field.type):
             column = rows.column(number).cast(field.type.value_type)

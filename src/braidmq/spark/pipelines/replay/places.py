@@ -1,11 +1,11 @@
-"""How far a replay is, so that a killed one goes on: two files in its checkpoint.
+"""The checkpoint of a replay, from which a killed one resumes: two files.
 
     replay.json    what is replayed: the rows, the target, and the key of its batches
-    chunk.json     the last chunk that was begun: its number and its rows
+    chunk.json     the last chunk that was started: its number and its rows
 
-A chunk is written down, durably, before its rows are sent, and the broker knows the keys of the
-chunks that it has. So the last chunk is sent again as it was written down, whatever has changed
-since then, and the next one begins behind it.
+A chunk is recorded durably before its rows are sent, and the broker remembers the keys of the
+chunks that it has. So the last chunk is sent again exactly as recorded, even if the options
+have changed since, and the next one starts after it.
 """
 
 from hashlib import sha256
@@ -25,7 +25,7 @@ _DIGEST_CHARS: Final = 16
 
 
 class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a replay is of, from its first run on."""
+    """What is replayed; fixed by the first run."""
 
     name: str
     source: str
@@ -37,13 +37,13 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def query(self) -> str:
-        """The key of its batches: another subject of the same name has another one."""
+        """The key of its batches; another subject of the same name has another key."""
         digest = sha256(msgspec.json.encode(self)).hexdigest()[:_DIGEST_CHARS]
         return f"replay {self.name} {digest}"
 
 
 class Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Positions from `first` to before `behind`; numbers begin at 1."""
+    """The positions from `first` to before `behind`; numbers start at 1."""
 
     number: int
     first: int
@@ -59,10 +59,10 @@ class Place:
         self._disk = Disk(directory)
 
     def subject(self, fresh: Subject) -> Subject:
-        """Return what was begun here; if nothing was, *fresh*, which is made durable.
+        """Return the subject of this checkpoint; a new checkpoint records *fresh* durably.
 
         Raises:
-            ConfigError: Something else was begun here.
+            ConfigError: The checkpoint belongs to another replay.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         begun = self.begun()
@@ -73,24 +73,24 @@ class Place:
             before, now = getattr(begun, option), getattr(fresh, option)
             if before != now:
                 problem = (
-                    f"{self._directory} has begun with {option} {before!r}, not {now!r}; "
-                    "say the same, or use another --checkpoint"
+                    f"{self._directory} belongs to a replay with {option} {before!r}, "
+                    f"not {now!r}; use the same, or another --checkpoint"
                 )
                 raise ConfigError("--checkpoint", problem)
         return begun
 
     def begun(self) -> Subject | None:
-        """Return what was begun here."""
+        """Return the subject of this checkpoint; None if it is new."""
         data = self._read(SUBJECT)
         return None if data is None else msgspec.json.decode(data, type=Subject)
 
     def last(self) -> Chunk | None:
-        """Return the last chunk that was begun."""
+        """Return the last chunk that was started."""
         data = self._read(CHUNK)
         return None if data is None else msgspec.json.decode(data, type=Chunk)
 
     def keep(self, chunk: Chunk) -> None:
-        """Make it durable that a chunk begins, or that it is done."""
+        """Record durably that a chunk starts, or that it is done."""
         replace_file(self._disk, CHUNK, msgspec.json.encode(chunk))
 
     def _read(self, name: str) -> bytes | None:

@@ -1,11 +1,11 @@
-"""`replay`: rows of a table, or of a time in the log, become messages again, once.
+"""`replay`: publish rows of a table, or of a time range in the log, again, exactly once.
 
     <checkpoint>/replay.json    what is replayed
-    <checkpoint>/chunk.json     how far it is: `replay_places`
-    <out>/_spark.log            what Spark has to say; and the checkpoint, if it has no place
+    <checkpoint>/chunk.json     how far it is: see `places`
+    <out>/_spark.log            Spark's log; `out` also holds the default checkpoint
 
-Rows go in chunks, each of them a batch of the sink, and no faster than the rate. A replay that
-was killed, or is run again, goes on with the chunk that it was at, or finds that it is done.
+Rows are sent in chunks, each of them a batch of the sink, no faster than the rate. A replay
+that is killed and run again resumes with the chunk it was sending, or finds that it is done.
 The rows of a topic keep their order.
 """
 
@@ -41,45 +41,45 @@ from braidmq.spark.source import FORMAT
 NAME: Final = "replay"
 CHUNK_ROWS_MAX: Final = 100_000
 CHUNK_S: Final = 2.0
-"""A chunk has the rows of so much time at the wanted rate: much shorter ones, and a job for
-each of them would be what takes the time."""
+"""With a rate, a chunk has the rows of this much time. Much shorter chunks would spend most of
+the time starting a job for each."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user says besides the plan: which rows, where to, and how fast at most."""
+    """What the user asks for besides the plan: which rows, where to, and how fast."""
 
     name: str
     sink: Mapping[str, str]  # options of the format
-    table: Path | None = None  # None: the log that the plan's source is
-    to_topic: str | None = None  # None: each row's own
+    table: Path | None = None  # None: the log of the plan
+    to_topic: str | None = None  # None: the topic of each row
     rate: float | None = None  # messages a second
-    format: str | None = None  # of the table; None: as it is
+    format: str | None = None  # of the table; None: detect it
 
     @property
     def chunk_rows(self) -> int:
-        """How many rows one chunk has at most."""
+        """The most rows in one chunk."""
         if self.rate is None:
             return CHUNK_ROWS_MAX
         return max(1, min(int(self.rate * CHUNK_S), CHUNK_ROWS_MAX))
 
 
 def replay(plan: Plan, wish: Wish, tell: Tell) -> None:
-    """Run the pipeline; of the plan's `out` it needs no more than the checkpoint.
+    """Run the pipeline; it uses the plan's `out` only for the checkpoint and Spark's log.
 
     Raises:
-        BraidError: It cannot begin, or not go on; the next run goes on where this one was.
+        BraidError: It cannot start or continue; the next run resumes where this one was.
     """
     if plan.trigger.every_ms is not None:
-        problem = "a replay has an end, fixed when it begins: give available-now"
-        raise ConfigError("--trigger", f"{problem}, and another --name for what comes later")
+        problem = "the end of a replay is fixed when it begins: use available-now"
+        raise ConfigError("--trigger", f"{problem}, and another --name for later messages")
     _check_format(wish, tell)
     values.name("--name", wish.name)
     topic = {} if wish.to_topic is None else {"topic": wish.to_topic}
     for_write({**wish.sink, **topic})
     if wish.rate is not None and wish.rate <= 0:
         raise ConfigError(
-            "--rate", f"{wish.rate:g} is not more than 0; leave it out for no limit"
+            "--rate", f"{wish.rate:g} must be greater than 0; leave it out for no limit"
         )
     run = Run(NAME, plan, tell)
     with held(run.checkpoint(), "--checkpoint"), run.ending(), plain_errors(NAME):
@@ -98,7 +98,7 @@ def _check_format(wish: Wish, tell: Tell) -> None:
 
 
 class Replay:
-    """One life of a replay."""
+    """One run of a replay."""
 
     def __init__(self, run: Run, wish: Wish) -> None:
         self._run = run
@@ -108,9 +108,9 @@ class Replay:
         self._subject = self._place.subject(fresh)
 
     def _opened(self, begun: Subject | None) -> tuple[Input, Subject]:
-        """Return the rows, and what the replay is when it begins now.
+        """Return the rows, and the subject of a replay that starts now.
 
-        A table is as it was when the replay began, and so is the end of the log.
+        A replay that has begun keeps the files of its table, or its range of the log.
         """
         wish, source = self._wish, dict(self._run.plan.source)
         found: Input
@@ -143,7 +143,7 @@ class Replay:
         if chunk is not None and not self._run.stopping.is_set():
             meet(NAME, self._wish.sink, needed=True)
         while chunk is not None and not self._run.stopping.is_set():
-            spark = self._run.spark  # first of all: it may not come up
+            spark = self._run.spark  # before the chunk is recorded: Spark may not start
             begun_s = monotonic()
             self._place.keep(chunk)
             rows = self._input.count(chunk.first, chunk.behind)
@@ -161,7 +161,7 @@ class Replay:
             self._run.tell(f"{NAME}: stopped; {GOES_ON}")
 
     def _behind(self, chunk: Chunk | None) -> Chunk | None:
-        """Return the chunk behind another one, or the first; None at the end."""
+        """Return the chunk after *chunk*, or the first one; None at the end."""
         first, number = (self._subject.first, 1)
         if chunk is not None:
             first, number = chunk.behind, chunk.number + 1
@@ -183,10 +183,10 @@ class Replay:
 
 
 def _said(source: Mapping[str, str]) -> str:
-    """Return what is read as one text.
+    """Return what is read as one text, for comparison with a later run.
 
-    Without the key, which nobody shall read in a file, and without what is done about losses,
-    which a replay that meets one has to say anew.
+    It leaves out the API key, which must not be stored in a file, and failOnDataLoss, which the
+    user may have to change to get past a loss.
     """
     left_out = {"apikey", "failondataloss"}
     names = sorted(name for name in source if name.lower() not in left_out)

@@ -1,14 +1,14 @@
 """The numbers of a report: plain functions from frame to frame.
 
-    counted     messages by topic, hour, size and what their headers say: the rest is of it
-    volumes     for each topic: messages, bytes, the usual and the large payload, first and last
+    counted     messages by topic, hour, size and headers; the next four derive from it
+    volumes     for each topic: messages, bytes, payload percentiles, first and last
     hours       messages by hour
     deaths      dead letters by topic and reason
     claims      which topics have messages that name a schema
-    fits        for each typed topic: rows, how many do not fit, how long they were on their way
-    delays      how many typed rows were how long on their way
+    fits        for each typed topic: rows, invalid rows, delays from event to acceptance
+    delays      number of typed rows per delay
 
-Hours are UTC. A percentile that lies between two values is between them in proportion.
+Hours are UTC. A percentile that lies between two values is interpolated.
 """
 
 from typing import Final
@@ -24,12 +24,12 @@ from braidmq.spark.pipelines.replay.rows import header
 from braidmq.spark.pipelines.rollup.windows import TIME_MS_MAX
 
 REASON_CHARS_MAX: Final = 120
-"""A reason is a header, and anybody may publish to a topic of dead letters."""
+"""A reason is a header, and any client may publish to a topic of dead letters."""
 
 UNSAID: Final = "(none)"
 HOUR_US: Final = 3_600_000_000
 DELAY_BOUNDS_MS: Final = (0, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
-"""Delays are counted below the first of them, below the second, ... and above the last."""
+"""The upper bounds of the buckets of delays; one more bucket holds the longer ones."""
 
 DELAY_NAMES: Final = (
     "before they happened",
@@ -45,7 +45,7 @@ assert len(DELAY_NAMES) == len(DELAY_BOUNDS_MS) + 1
 
 
 def counted(rows: DataFrame) -> DataFrame:
-    """Return how many messages are alike in topic, hour, size, schema and reason of death."""
+    """Return the number of messages by topic, hour, size, schema and dead-letter reason."""
     hour = F.timestamp_micros(F.expr(f"unix_micros(timestamp) div {HOUR_US} * {HOUR_US}"))
     said = F.coalesce(F.substring(header(REASON_HEADER), 1, REASON_CHARS_MAX), F.lit(UNSAID))
     schema = header(SCHEMA_HEADER.decode())
@@ -63,7 +63,7 @@ def counted(rows: DataFrame) -> DataFrame:
 
 
 def volumes(alike: DataFrame) -> DataFrame:
-    """Return what each topic has, of `counted`."""
+    """Return the volume of each topic, from the rows of `counted`."""
     summed = alike.groupBy("topic").agg(
         F.sum("messages").alias("messages"),
         F.sum(F.col("size") * F.col("messages")).alias("bytes"),
@@ -84,28 +84,28 @@ def volumes(alike: DataFrame) -> DataFrame:
 
 
 def hours(alike: DataFrame) -> DataFrame:
-    """Return how many messages each hour has, of `counted`."""
+    """Return the messages of each hour, from the rows of `counted`."""
     return alike.groupBy("hour").agg(F.sum("messages").alias("messages"))
 
 
 def deaths(alike: DataFrame) -> DataFrame:
-    """Return how many dead letters each topic has for each reason, of `counted`."""
+    """Return the dead letters by topic and reason, from the rows of `counted`."""
     dead = alike.where("reason is not null")
     return dead.groupBy("topic", "reason").agg(F.sum("messages").alias("messages"))
 
 
 def claims(alike: DataFrame) -> DataFrame:
-    """Return the topics with messages that name a built-in schema, of `counted`."""
+    """Return the topics whose messages name a built-in schema, from the rows of `counted`."""
     return alike.where("schema_id is not null").select("schema_id", "topic").distinct()
 
 
 def claiming(rows: DataFrame, schema_id: str) -> DataFrame:
-    """Return the rows whose message names that schema; *rows* have headers."""
+    """Return the rows whose headers name that schema."""
     return rows.where(header(SCHEMA_HEADER.decode()) == schema_id)
 
 
 def fits(rows: DataFrame) -> DataFrame:
-    """Return how each topic's typed rows fit, and their delays if they say their time."""
+    """Return rows, invalid rows and delays by topic; no delays without an event time."""
     delay_ms = _delay_ms(rows)
     summed = rows.groupBy("topic").agg(
         F.count("*").alias("rows"),
@@ -124,7 +124,7 @@ def fits(rows: DataFrame) -> DataFrame:
 
 
 def delays(rows: DataFrame) -> DataFrame:
-    """Return how many typed rows have a delay of each of DELAY_NAMES, by its number."""
+    """Return the number of typed rows per delay, as an index into DELAY_NAMES."""
     delay_ms = _delay_ms(rows)
     bucket = F.lit(len(DELAY_BOUNDS_MS))
     for number, bound_ms in reversed(list(enumerate(DELAY_BOUNDS_MS))):
@@ -134,7 +134,7 @@ def delays(rows: DataFrame) -> DataFrame:
 
 
 def _delay_ms(rows: DataFrame) -> Column:
-    """Return the milliseconds from the event to its acceptance; null where it says no time."""
+    """Return the milliseconds from event to acceptance; null without an event time."""
     if EVENT_TIME not in rows.columns:
         return F.lit(None).cast("bigint")
     event_ms = F.col(EVENT_TIME)

@@ -1,7 +1,7 @@
-"""A report as one page: HTML without a script, without anything from elsewhere.
+"""Render a report as one HTML page, without scripts and without external resources.
 
-It is light or dark as its reader's screen is, narrow or wide, and every chart has its numbers
-in a table beside it. The names of topics and reasons are strangers': they are only ever text.
+The page follows the reader's light or dark mode and any screen width, and every chart has its
+numbers in a table beside it. Topic names and reasons are untrusted, and always escaped.
 """
 
 import html
@@ -22,7 +22,7 @@ _KIB: Final = 1024
 
 
 class TopicVolume(NamedTuple):
-    """What a topic has: messages, bytes of payloads, sizes, and its first and last moment."""
+    """A topic: messages, bytes of payload, sizes, and when its first and last message came."""
 
     topic: str
     messages: int
@@ -35,7 +35,7 @@ class TopicVolume(NamedTuple):
 
 
 class TopicFit(NamedTuple):
-    """How a typed topic's rows fit, and how long they were on their way."""
+    """How many rows of a typed topic are valid, and their delays from event to acceptance."""
 
     topic: str
     schema_id: str
@@ -57,7 +57,7 @@ class Findings:
     """Topic, reason, messages."""
     fits: Sequence[TopicFit] = ()
     delays: Sequence[tuple[str, int]] = ()
-    """Rows by how long they were on their way, in words."""
+    """Rows by delay, the delay in words."""
 
 
 class _Cell(NamedTuple):
@@ -278,7 +278,7 @@ def _numbers(*texts: str) -> list[_Cell]:
 
 
 def _described(drawn: Sequence[Bar], before: str = "") -> str:
-    """Return a chart in words; the table beside it has all of its numbers."""
+    """Return a chart in words for screen readers; the table beside it has all numbers."""
     if not drawn:
         return "There is nothing to show."
     most = max(drawn, key=lambda bar: bar.size)

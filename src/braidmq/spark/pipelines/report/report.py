@@ -1,12 +1,12 @@
-"""`report`: what is in the log, as tables and as one HTML page; a batch, made anew each time.
+"""`report`: what is in the log, as tables and as one HTML page, computed from scratch.
 
-With a trigger of every so often it is made anew then, if there is something new in the log.
+With an interval as the trigger, it is computed again each time the log has new messages.
 
     <out>/report.html             the page
     <out>/topics.parquet          each topic: messages, bytes, sizes, first and last
     <out>/hours.parquet           messages by hour
     <out>/dead_letters.parquet    dead letters by topic and reason
-    <out>/typed.parquet           each typed topic: rows, misfits, delays
+    <out>/typed.parquet           each typed topic: rows, invalid rows, delays
 
 With the format delta the tables are directories without the `.parquet`. Typed topics are those
 whose messages name a built-in schema, and those that the user names one for.
@@ -39,7 +39,7 @@ from braidmq.wal.files import replace_file
 
 NAME: Final = "report"
 PAGE: Final = "report.html"
-STAYS: Final = "the last report is as it was"
+STAYS: Final = "the previous report is unchanged"
 _READ: Final = (
     "value binary, topic string, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
@@ -58,19 +58,19 @@ _TYPED: Final = pa.schema(
 
 
 def report(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
-    """Run the pipeline; *wanted* are topics that are typed, besides those that say it.
+    """Run the pipeline; *wanted* are typed topics besides those whose messages name a schema.
 
     Raises:
-        BraidError: It cannot begin, or not be finished; the last report stays as it is.
+        BraidError: It cannot start or finish; the last report stays as it is.
     """
     run = Run(NAME, plan, tell)
     options = for_batch(plan.source)
     for wish in wanted:
         schema_of(wish.schema)
     if plan.checkpoint is not None:
-        tell(f"{NAME}: --checkpoint is not used: a report is made anew, and keeps no place")
+        tell(f"{NAME}: --checkpoint is not used: a report is computed from scratch")
     run.meet()
-    address = _scanned(options)[0]  # before Spark is started, which takes its time
+    address = _scanned(options)[0]  # before Spark starts, which takes seconds
     typed = {wish.schema: wish.topics for wish in wanted}
     with held(plan.out, "--out"), run.ending(STAYS), plain_errors(NAME):
         before: dict[str, str] = {}
@@ -82,7 +82,7 @@ def report(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
 
 
 def due(run: Run) -> Iterator[None]:
-    """Yield when a report is due: once, or every so often until a signal."""
+    """Yield when a report is due: once, or at an interval until a signal."""
     every_ms = run.plan.trigger.every_ms
     while True:
         begun_s = monotonic()
@@ -95,14 +95,14 @@ def due(run: Run) -> Iterator[None]:
 
 
 def _scanned(options: ReadOptions) -> tuple[str, dict[str, str]]:
-    """Return where the log is, and the range of it that there is now."""
+    """Return the address of the log, and the range that it has now."""
     log = Scan(options, []).log
     first, end = batch_range(log, options)
     return log.address, {"startingOffsets": str(first), "endingOffsets": str(end)}
 
 
 class Counting:
-    """One report: everything is counted in the same range of the log."""
+    """One report: all of its numbers are of the same range of the log."""
 
     def __init__(self, run: Run, pinned: Mapping[str, str]) -> None:
         self._run = run
@@ -123,7 +123,7 @@ class Counting:
     def _counted(
         self, typed: Mapping[str, Sequence[str]]
     ) -> tuple[dict[str, pa.Table], list[int]]:
-        """Return the tables, and how many typed rows had which delay."""
+        """Return the tables, and the number of typed rows per delay."""
         reader = self._run.spark.read.format(FORMAT).options(**self._source)
         alike = counts.counted(reader.schema(_READ).load()).persist()
         tables = {
@@ -140,7 +140,7 @@ class Counting:
         return tables, delays
 
     def _result(self, frame: DataFrame) -> pa.Table:
-        """Compute a frame, unless the run is to end."""
+        """Compute a frame, unless the run is stopping."""
         if self._run.stopping.is_set():
             raise StoppingError
         return frame.toArrow()
@@ -148,7 +148,7 @@ class Counting:
     def _typed(
         self, claimed: list[dict[str, Any]], named: Mapping[str, Sequence[str]]
     ) -> tuple[pa.Table, list[int]]:
-        """Return how typed rows fit, and how many of them had which delay."""
+        """Return the table of typed topics, and the number of their rows per delay."""
         fits: list[dict[str, Any]] = []
         delays = [0] * len(counts.DELAY_NAMES)
         for schema_id in sorted({row["schema_id"] for row in claimed} | named.keys()):
@@ -169,7 +169,7 @@ class Counting:
     def _typed_rows(self, schema_id: str, topics: set[str], *, is_claim: bool) -> DataFrame:
         kept = {k: v for k, v in self._source.items() if not k.startswith("subscribe")}
         reader = self._run.spark.read.format(FORMAT).options(**kept, includeHeaders="true")
-        # Not by a list: a comma in a topic's name would be two topics.
+        # By pattern, not by `subscribe`: a comma in a topic's name would make two topics.
         pattern = "|".join(map(re.escape, sorted(topics)))
         rows = reader.options(schemaId=schema_id, subscribePattern=pattern).load()
         return counts.claiming(rows, schema_id) if is_claim else rows

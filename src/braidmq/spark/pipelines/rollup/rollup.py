@@ -1,11 +1,11 @@
 """`rollup`: readings by sensor and minute, in a table and on the topic `rollup.<schema>`.
 
     <out>/<schema>/date=.../       closed minutes: count, min, max, mean, last
-    <out>/quarantine/date=.../     rows that came too late, and rows that are no readings
+    <out>/quarantine/date=.../     late rows, and rows that are not readings
     <checkpoint>/windows/          the minutes that are still open
 
-Minutes stay open at the end of a run, and the next one goes on with them. `close` closes them:
-what comes for them later is late.
+Minutes stay open at the end of a run, and the next run continues them. `close` closes them;
+readings for them that arrive afterwards are late.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ WATERMARK_MS: Final = 10 * MINUTE_MS
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user says besides the plan; without a *sink* nothing goes to the topic."""
+    """What the user asks for besides the plan; without a *sink* nothing is published."""
 
     schema: str
     value: str | None = None
@@ -41,7 +41,7 @@ def rollup(plan: Plan, wish: Wish, tell: Tell) -> None:
     """Run the pipeline.
 
     Raises:
-        BraidError: It cannot begin, or not go on; what was written stays.
+        BraidError: It cannot start or continue; what is written stays.
     """
     run = Run(NAME, plan, tell)
     if wish.close and plan.trigger.every_ms is not None:

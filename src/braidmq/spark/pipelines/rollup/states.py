@@ -1,14 +1,14 @@
-"""What a rollup knows between two micro-batches: the windows of each batch, and its watermark.
+"""The state of a rollup between two micro-batches: the windows and the watermark of a batch.
 
-    windows/0000000012/state.json     what the batch was, and its watermark
+    windows/0000000012/state.json     the batch, its counts and its watermark
     windows/0000000012/*.staged       its windows as Parquet: those that the batch has closed,
-                                      and those that are open behind it
+                                      and those that are open after it
     windows/0000000012.closing        the same windows with a later watermark: all are closed
 
-A batch is computed from the state before it, into a directory that gets its name by one rename.
-From then on the batch is what that directory says, however often it is run again; before, it is
-computed again, from the same state and the same rows. The two newest states are kept: Spark may
-run the last batch once more, and nothing before it.
+A batch is computed from the state before it, into a directory that one rename makes valid. From
+then on the directory is the batch, however often it is repeated. Killed before the rename, it
+is computed again from the same state and the same rows. The two newest states are kept: Spark
+may repeat the last batch, which starts from the state before it, and no older one.
 """
 
 import shutil
@@ -32,13 +32,13 @@ from braidmq.wal.files import replace_file
 STATE: Final = "state.json"
 CLOSING: Final = ".closing"
 UNFINISHED: Final = "_"
-"""What the name of a directory begins with that is being written."""
+"""Prefix of a directory that is still being written."""
 
 KEPT: Final = 2
 
 
 class StateError(BraidError):
-    """The windows of a batch are not there, or are another batch's."""
+    """The windows of a batch are missing, or belong to another query."""
 
     def __init__(self, directory: Path, batch_id: int, problem: str) -> None:
         super().__init__(
@@ -49,11 +49,11 @@ class StateError(BraidError):
 
 
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A batch: whose it is, what became of its rows, and its windows at its end."""
+    """A batch: its query, what became of its rows, and its windows at its end."""
 
     schema_id: str
     value: str
-    """The field that was measured."""
+    """The field that holds the measurement."""
     query_id: str
     place: str
     """Where the batch ends in the log."""
@@ -62,7 +62,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     late: int = 0
     invalid: int = 0
     closed: int = 0
-    """Windows whose minutes ended with this batch."""
+    """Windows that this batch has closed."""
     open: int = 0
     held: int = 0
     """Readings in the open windows."""
@@ -71,19 +71,19 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Count(NamedTuple):
-    """How many windows there are, and how many readings in them."""
+    """A number of windows, and of the readings in them."""
 
     windows: int
     readings: int
 
     def plus(self, found: pa.Table) -> "Count":
-        """Return it with more windows."""
+        """Return the sum with the windows in *found*."""
         readings = pc.sum(found.column("count")).as_py() or 0
         return Count(self.windows + len(found), self.readings + readings)
 
 
 class Windows:
-    """Windows that were written, in the files that count: a task may have died over others."""
+    """Windows on disk; *names* excludes the files that killed tasks have left."""
 
     def __init__(self, directory: Path, names: list[str]) -> None:
         self.directory = directory
@@ -91,13 +91,13 @@ class Windows:
         self._files = [directory / name for name in names]
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Return them as WINDOW_SCHEMA has them."""
+        """Return them as a frame with WINDOW_SCHEMA."""
         if not self._files:
             return spark.createDataFrame([], WINDOW_SCHEMA)
         return spark.read.schema(WINDOW_SCHEMA).parquet(*map(str, self._files))
 
     def count(self, watermark_ms: int | None) -> tuple[Count, Count]:
-        """Return what is closed by a watermark, and what is still open."""
+        """Return how many a watermark closes, and how many stay open."""
         closed = still_open = Count(0, 0)
         limit_ms = NEVER_MS if watermark_ms is None else watermark_ms
         for file in self._files:
@@ -108,7 +108,7 @@ class Windows:
         return closed, still_open
 
     def last_end_ms(self) -> int:
-        """Return when the last of the minutes ends; 0 if there is none."""
+        """Return the end of the latest minute; 0 if there is none."""
         ends = [
             pc.max(pq.read_table(file, columns=["minute_ms"]).column(0)).as_py()
             for file in self._files
@@ -124,7 +124,7 @@ class States:
         self._disk = Disk(directory)
 
     def prepare(self) -> None:
-        """Make the directory; remove what a killed run has left unfinished."""
+        """Make the directory; remove what a killed run left unfinished."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for left in self.directory.glob(f"{UNFINISHED}*"):
             shutil.rmtree(left)
@@ -135,18 +135,18 @@ class States:
         return numbers[-1] if numbers else None
 
     def find(self, batch_id: int) -> State | None:
-        """Return the state of a batch, as the batch has left it."""
+        """Return the state that a batch left."""
         return self._read(f"{_name(batch_id)}/{STATE}")
 
     def closing(self, batch_id: int) -> State | None:
-        """Return the state of a batch whose windows were all closed behind it."""
+        """Return the state of a batch after all of its windows were closed."""
         return self._read(_name(batch_id) + CLOSING)
 
     def before(self, batch_id: int) -> State | None:
-        """Return the state that a batch begins with; None: it is the first.
+        """Return the state that a batch starts from; None if it is the first batch.
 
         Raises:
-            StateError: It is not there.
+            StateError: The state is missing.
         """
         if batch_id == 0:
             return None
@@ -156,14 +156,14 @@ class States:
         return found
 
     def windows(self, batch_id: int, state: State) -> Windows:
-        """Return the windows of a batch, whose state is *state*."""
+        """Return the windows of a batch with this state."""
         return Windows(self.directory / _name(batch_id), state.files)
 
     def open_windows(self, spark: SparkSession, batch_id: int) -> DataFrame:
         """Return the windows that are open before a batch.
 
         Raises:
-            StateError: They are not there.
+            StateError: They are missing.
         """
         state = self.before(batch_id)
         if state is None:
@@ -172,25 +172,25 @@ class States:
         return found.where(~is_closed(state.watermark_ms))
 
     def stage(self, windows: DataFrame) -> Windows:
-        """Write the windows of a batch; they are nobody's yet."""
+        """Write the windows of a batch into a directory that is not valid yet."""
         directory = self.directory / f"{UNFINISHED}{uuid4().hex}"
         directory.mkdir()
         staged = stage(windows, directory, Layout())
         return Windows(directory, [file.staged for file in staged.files])
 
     def keep(self, batch_id: int, state: State, staged: Windows) -> None:
-        """Make it durable that the batch is *state*, with these windows."""
+        """Make *state* and these windows the durable result of the batch."""
         disk = Disk(staged.directory)
         replace_file(disk, STATE, msgspec.json.encode(state))
         self._disk.rename(staged.directory.name, _name(batch_id))
         self._disk.sync_dir("")
 
     def keep_closing(self, batch_id: int, state: State) -> None:
-        """Make it durable that all windows of the batch are closed, as *state* has it."""
+        """Record durably that all windows of the batch are closed."""
         replace_file(self._disk, _name(batch_id) + CLOSING, msgspec.json.encode(state))
 
     def forget_before(self, batch_id: int) -> None:
-        """Remove the states that nobody asks for once a batch is done."""
+        """Remove the states that are not needed once a batch is done."""
         for number in self._numbers():
             if number <= batch_id - KEPT:
                 (self.directory / (_name(number) + CLOSING)).unlink(missing_ok=True)

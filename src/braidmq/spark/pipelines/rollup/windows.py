@@ -1,17 +1,17 @@
 """Readings by sensor and minute: plain functions from frame to frame.
 
-    typed rows --> judged --> behind the newest time before them? --> merged into windows
-                     |                       |
-                     v                       v
-                  invalid                   late
+    typed rows --> judged --> too far behind the newest time so far? --> merged into windows
+                     |                        |
+                     v                        v
+                  invalid                    late
 
-A reading is late when a message before it in the log has an event time that is later by more
-than the watermark allows. So it is the log that decides, and not how it was cut into
-micro-batches: whoever reads it again gets the same windows. A minute is closed when its end is
-behind the watermark; whatever comes for it then is late.
+A reading is late when an earlier message in the log has an event time that is later by more
+than the watermark allows. So the log alone decides, and not how it was cut into micro-batches:
+a second run over the same log gives the same windows. A minute is closed when its end is behind
+the watermark; readings that arrive for it after that are late.
 
-To find the newest event time before each row, rows are taken in blocks of ids: the driver
-compares blocks by their newest times, executors compare the rows within a block.
+To find the newest event time before each row, rows are grouped into blocks of ids: the driver
+compares the newest times of blocks, executors compare the rows within a block.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,37 +27,37 @@ from braidmq.spark.pipelines.readings import EVENT_TIME, SENSOR, Reading
 MINUTE_MS: Final = 60_000
 DAY_MS: Final = 24 * 60 * MINUTE_MS
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999: what a table's readers can show."""
+"""The end of the year 9999, the last moment that all readers of the table can show."""
 
 SENSOR_CHARS_MAX: Final = 1_024
-"""A sensor's name is kept for each open minute, and is the key of the messages about it."""
+"""A sensor's name is stored with each open minute, and is the key of its messages."""
 
 BLOCK_BITS: Final = 16
-"""A block has so many ids as these bits can count."""
+"""A block has 2 to this power ids."""
 
 LATE: Final = "late: behind the watermark"
 NEVER_MS: Final = -TIME_MS_MAX
-"""Before every event time, by more than any watermark."""
+"""Earlier than every event time, by more than any watermark."""
 
 WINDOW_SCHEMA: Final = (
     "sensor_id string, minute_ms bigint, count bigint, min double, max double, sum double, "
     "latest struct<ms:bigint,offset:bigint,value:double>"
 )
-"""What is kept of a sensor's minute while it is open."""
+"""What is stored of a sensor's minute while it is open."""
 
 _KEPT: Final = ("key", "value", "topic", "offset", "timestamp", "headers")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a reading has to keep: how late it may come, and how far ahead of its arrival."""
+    """Bounds on the event time of a reading: how late, and how far ahead of its arrival."""
 
     watermark_ms: int
     ahead_ms: int = DAY_MS
 
 
 class Block(NamedTuple):
-    """What the rows of a block of ids are: how many, how many invalid, and their times."""
+    """A summary of the rows of a block: how many, how many invalid, and their times."""
 
     number: int
     rows: int
@@ -67,7 +67,7 @@ class Block(NamedTuple):
 
 
 def judged(rows: DataFrame, reading: Reading, rules: Rules) -> DataFrame:
-    """Return typed rows as readings; `reason` is null, or says why a row is none."""
+    """Return typed rows as readings; `reason` is null, or says why a row is invalid."""
     sensor, moment, number = F.col(SENSOR), F.col(EVENT_TIME), F.col(reading.value)
     latest_ms = F.unix_millis("timestamp") + rules.ahead_ms
     reasons = (
@@ -110,14 +110,14 @@ def blocks_of(readings: DataFrame) -> list[Block]:
 
 
 def later(one: int | None, other: int | None) -> int | None:
-    """Return the later of two moments; None is before all of them."""
+    """Return the later of two moments; None is earlier than any."""
     if one is None or other is None:
         return other if one is None else one
     return max(one, other)
 
 
 def floors_of(blocks: Iterable[Block], newest_ms: int | None) -> dict[int, int | None]:
-    """Return the newest event time before each block; *newest_ms* is before all of them."""
+    """Return the newest event time before each block; *newest_ms* is that before the first."""
     found = {}
     for block in blocks:
         found[block.number] = newest_ms
@@ -128,7 +128,7 @@ def floors_of(blocks: Iterable[Block], newest_ms: int | None) -> dict[int, int |
 def may_be_late(
     blocks: Iterable[Block], floors: Mapping[int, int | None], rules: Rules
 ) -> bool:
-    """Tell whether a row of the blocks can be late; mostly none can, and much work is saved."""
+    """Tell whether any row can be late; usually none can, which saves a sort of all rows."""
     for block in blocks:
         newest_ms = later(floors[block.number], block.newest_ms)
         if block.oldest_ms is None or newest_ms is None:
@@ -139,7 +139,7 @@ def may_be_late(
 
 
 def with_late(readings: DataFrame, floors: Mapping[int, int | None], rules: Rules) -> DataFrame:
-    """Return judged rows where the late ones have that as their reason."""
+    """Return judged rows, with LATE as the reason of the late ones."""
     spark = readings.sparkSession
     known = spark.createDataFrame(list(floors.items()), "block bigint, floor_ms bigint")
     inside = (
@@ -158,7 +158,7 @@ def with_late(readings: DataFrame, floors: Mapping[int, int | None], rules: Rule
 
 
 def windows_of(readings: DataFrame) -> DataFrame:
-    """Return each reading that is fine as a window of its own, as WINDOW_SCHEMA has it."""
+    """Return each valid reading as a window of its own, with WINDOW_SCHEMA."""
     number = F.col("reading")
     return readings.where("reason is null").select(
         "sensor_id",
@@ -174,7 +174,7 @@ def windows_of(readings: DataFrame) -> DataFrame:
 
 
 def merged(windows: DataFrame) -> DataFrame:
-    """Return one window for each sensor and minute; by event time the last wins, then by id."""
+    """Return one window per sensor and minute; `latest` goes by event time, then by id."""
     return windows.groupBy("sensor_id", "minute_ms").agg(
         F.sum("count").alias("count"),
         F.min("min").alias("min"),
@@ -193,7 +193,7 @@ def is_closed(watermark_ms: int | None) -> Column:
 
 def as_table(windows: DataFrame) -> DataFrame:
     """Return windows as the rows of the table, each with its day in UTC."""
-    # A sum beyond all numbers, or rounded, leaves the mean between the least and the most.
+    # The sum may overflow or be rounded; the mean still has to lie between min and max.
     mean = F.least(F.greatest(F.col("sum") / F.col("count"), "min"), "max")
     return windows.select(
         "sensor_id",
@@ -208,7 +208,7 @@ def as_table(windows: DataFrame) -> DataFrame:
 
 
 def as_messages(table: DataFrame) -> DataFrame:
-    """Return the table's rows as JSON messages; a message's key is its sensor."""
+    """Return the table's rows as JSON messages, with the sensor as the key."""
     minute_ms = F.unix_millis("minute").alias("minute_ms")
     numbers = ("count", "min", "max", "mean", "last")
     return table.select(

@@ -1,11 +1,11 @@
-"""A rollup's micro-batches: computed once, then written to the table and to the topic.
+"""Write the micro-batches of a rollup: compute once, then write to the table and the topic.
 
-    1. late and invalid rows go to the quarantine
-    2. the windows of the batch are made durable: `rollup_states`
-    3. the closed ones of them go to the table, and as messages to the topic
+    1. late and invalid rows go to quarantine
+    2. the windows of the batch are made durable: see `states`
+    3. the closed windows go to the table, and as messages to the topic
 
-Each step may be run again: quarantine and table know the batch, the windows are taken as they
-are, and the broker knows the key of the batch's messages.
+Each step may be repeated after a crash: quarantine and table recognise the batch, durable
+windows are not computed again, and the broker recognises the key of the batch's messages.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,21 @@ from braidmq.base.errors import BraidError
 from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
 from braidmq.spark.pipelines.keys import batch_key
 from braidmq.spark.pipelines.readings import Reading
-from braidmq.spark.pipelines.rollup import windows as windowing
 from braidmq.spark.pipelines.rollup.states import State, StateError, States, Windows
-from braidmq.spark.pipelines.rollup.windows import Rules
+from braidmq.spark.pipelines.rollup.windows import (
+    Rules,
+    as_messages,
+    as_table,
+    blocks_of,
+    floors_of,
+    is_closed,
+    judged,
+    later,
+    may_be_late,
+    merged,
+    windows_of,
+    with_late,
+)
 from braidmq.spark.pipelines.runs.runs import Batch, Tell
 from braidmq.spark.pipelines.tables.names import plain_name
 from braidmq.spark.pipelines.tables.tables import PARQUET, Table
@@ -34,24 +46,24 @@ from braidmq.spark.source import FORMAT
 
 TOPIC_PREFIX: Final = "rollup."
 CLOSING: Final = "closing"
-"""The name of what is written when the minutes that are still open are closed."""
+"""The writer name of the minutes that `close` closes after the last batch."""
 
 
 class LostReadingsError(BraidError):
-    """Rows of a batch were neither counted nor put into quarantine; it is not written."""
+    """Rows of a batch are neither in windows nor in quarantine; it is not written."""
 
     def __init__(self, batch_id: int, state: State, counted: int) -> None:
         super().__init__(
             f"batch {batch_id}: of {state.rows} rows {counted} were counted, {state.late} were "
-            f"late and {state.invalid} invalid, and that does not add up; if --watermark or "
-            "--ahead is another one since it was killed, run it once as it was"
+            f"late and {state.invalid} invalid, which does not add up; if --watermark or "
+            "--ahead has changed since it was killed, run it once with the old value"
         )
         self.batch_id = batch_id
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a rollup is of, and where it goes; without a *sink* to the table only."""
+    """What a rollup computes, and where it goes; without a *sink* only to the table."""
 
     reading: Reading
     rules: Rules
@@ -67,7 +79,7 @@ class Goal:
 
 
 class Rollup:
-    """Writes the batches of one query, whose states are below *directory*."""
+    """Writes the batches of one query, with their states below *directory*."""
 
     def __init__(self, goal: Goal, directory: Path, tell: Tell) -> None:
         self._goal = goal
@@ -82,8 +94,8 @@ class Rollup:
         """Write a micro-batch of typed rows; return how many rows it had.
 
         Raises:
-            LostReadingsError: Rows are missing in what would be written.
-            StateError: The windows are not those of this query.
+            LostReadingsError: Rows are missing from what would be written.
+            StateError: The windows belong to another query.
         """
         number = batch.batch_id
         state = self._states.find(number)
@@ -94,7 +106,7 @@ class Rollup:
             raise StateError(self._states.directory, number, problem)
         if state.closed:
             windows = self._states.windows(number, state).frame(frame.sparkSession)
-            self._publish(windows.where(windowing.is_closed(state.watermark_ms)), batch)
+            self._publish(windows.where(is_closed(state.watermark_ms)), batch)
         self._states.forget_before(number)
         if self._goal.compact and number % COMPACT_BATCHES == COMPACT_BATCHES - 1:
             self.compact()
@@ -111,7 +123,7 @@ class Rollup:
                 table.compact()
 
     def close(self, spark: SparkSession) -> None:
-        """Close the minutes that are still open; what comes for them later is late."""
+        """Close the minutes that are still open; later readings for them are late."""
         number = self._states.last()
         state = None if number is None else self._states.find(number)
         if number is None or state is None or not state.open:
@@ -125,7 +137,7 @@ class Rollup:
         self.finish_closing(spark)
 
     def finish_closing(self, spark: SparkSession) -> None:
-        """Write the minutes that were closed behind the last batch, if there are any."""
+        """Write the minutes that were closed after the last batch, if there are any."""
         number = self._states.last()
         closing = None if number is None else self._states.closing(number)
         if number is None or closing is None:
@@ -133,7 +145,7 @@ class Rollup:
         state = self._states.find(number)
         assert state is not None
         windows = self._states.windows(number, state).frame(spark)
-        left = windows.where(~windowing.is_closed(state.watermark_ms))
+        left = windows.where(~is_closed(state.watermark_ms))
         self._publish(left, Batch(state.query_id, number, state.place), CLOSING)
         self._tell(f"rollup: closed the last {counted(closing.closed, 'minute')} of sensors")
 
@@ -141,22 +153,22 @@ class Rollup:
         number, rules = batch.batch_id, self._goal.rules
         before = self._states.before(number)
         self._check_schema(before, number)
-        readings = windowing.judged(frame, self._goal.reading, rules)
-        blocks = windowing.blocks_of(readings)
+        readings = judged(frame, self._goal.reading, rules)
+        blocks = blocks_of(readings)
         newest_ms = None
         if before is not None and before.watermark_ms is not None:
             newest_ms = before.watermark_ms + rules.watermark_ms
-        floors = windowing.floors_of(blocks, newest_ms)
-        some_late = windowing.may_be_late(blocks, floors, rules)
+        floors = floors_of(blocks, newest_ms)
+        some_late = may_be_late(blocks, floors, rules)
         if some_late:
-            readings = windowing.with_late(readings, floors, rules)
+            readings = with_late(readings, floors, rules)
         invalid = sum(block.invalid for block in blocks)
         apart = self._put_apart(readings, batch) if some_late or invalid else 0
         for block in blocks:
-            newest_ms = windowing.later(newest_ms, block.newest_ms)
+            newest_ms = later(newest_ms, block.newest_ms)
         open_before = self._states.open_windows(frame.sparkSession, number)
-        merged = windowing.merged(open_before.unionByName(windowing.windows_of(readings)))
-        staged = self._states.stage(merged)
+        open_and_new = open_before.unionByName(windows_of(readings))
+        staged = self._states.stage(merged(open_and_new))
         state = State(
             schema_id=self._goal.reading.schema_id,
             value=self._goal.reading.value,
@@ -184,7 +196,7 @@ class Rollup:
             raise StateError(self._states.directory, number, problem)
 
     def _put_apart(self, readings: DataFrame, batch: Batch) -> int:
-        """Write late and invalid rows into quarantine; return how many they are."""
+        """Write late and invalid rows into quarantine; return how many there are."""
         schema = F.lit(self._goal.reading.schema_id).alias("schema")
         apart = with_day(
             readings.where("reason is not null").select(*OF_MESSAGES, "value", "reason", schema)
@@ -195,7 +207,7 @@ class Rollup:
         return apart.count() if written.rows is None else written.rows
 
     def _publish(self, windows: DataFrame, batch: Batch, name: str = "") -> None:
-        table = windowing.as_table(windows)
+        table = as_table(windows)
         self._table.write(table, batch.query_id, batch.batch_id, name, batch.place)
         if self._goal.sink is None:
             return
@@ -203,7 +215,7 @@ class Rollup:
         key = batch_key(spark, batch.query_id, batch.batch_id + 1) if name else nullcontext()
         with key:
             (
-                windowing.as_messages(table)
+                as_messages(table)
                 .write.format(FORMAT)
                 .mode("append")
                 .options(**self._goal.sink, topic=self._goal.topic)
@@ -213,7 +225,7 @@ class Rollup:
 
 
 def _counted(state: State, staged: Windows, number: int, held_before: int) -> State:
-    """Return the state with its windows counted, if no row is missing in them."""
+    """Return the state with its windows counted, after checking that no row is missing."""
     closed, still_open = staged.count(state.watermark_ms)
     counted = closed.readings + still_open.readings - held_before
     if counted + state.late + state.invalid != state.rows:

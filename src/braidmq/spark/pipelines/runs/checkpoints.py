@@ -1,8 +1,8 @@
-"""The checkpoint of a query, as far as a pipeline looks into it: where a batch ends.
+"""Read from a query's checkpoint where a batch ends, and make that durable.
 
-Spark writes `offsets/<batch>` before a batch runs and `commits/<batch>` behind it, but leaves
-both to the operating system. A table whose batch is durable must not meet a checkpoint that has
-forgotten where the batch ended, so that is made durable first.
+Spark writes `offsets/<batch>` before a batch runs and `commits/<batch>` after it, but never
+syncs them. After a power cut, a table could hold a batch whose end the checkpoint has lost; the
+batch would then be planned anew with another end. So the checkpoint is synced first.
 """
 
 import json
@@ -15,7 +15,7 @@ OFFSETS: Final = "offsets"
 COMMITS: Final = "commits"
 METADATA: Final = "metadata"
 _LINES_BEFORE_OFFSETS: Final = 2
-"""The version of the format, and what Spark notes about the batch."""
+"""The version of the format, and the metadata that Spark keeps about the batch."""
 
 
 class Checkpoint:
@@ -26,7 +26,7 @@ class Checkpoint:
         self._disk = Disk(path)
 
     def place(self, batch_id: int) -> str:
-        """Return where a batch ends, as each source says it, once that is durable.
+        """Return where a batch ends, as its sources wrote it, once that is durable.
 
         Raises:
             OSError: The batch has not been planned, or the disk fails.
@@ -40,10 +40,10 @@ class Checkpoint:
         return self._place(batch_id)
 
     def place_before(self, batch_id: int) -> str:
-        """Return where the batch before ends; nothing, if there is none.
+        """Return where the previous batch ends; empty if there is none.
 
         Raises:
-            OSError: Spark has forgotten it, or the disk fails.
+            OSError: Spark has deleted it, or the disk fails.
         """
         return self._place(batch_id - 1) if batch_id else ""
 
@@ -52,7 +52,7 @@ class Checkpoint:
         return " ".join(lines[_LINES_BEFORE_OFFSETS:])
 
     def query_id(self) -> str:
-        """Return the id of the query, which a new checkpoint would not have.
+        """Return the id of the query; another checkpoint has another one.
 
         Raises:
             OSError: There is no checkpoint yet.

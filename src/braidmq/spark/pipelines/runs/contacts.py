@@ -1,7 +1,7 @@
-"""The first contact with a broker: before Spark is started, which takes its time.
+"""Contact the broker once before Spark starts, which takes ten seconds.
 
-A broker that has answered once may go and come back, and `patience` waits for it. At an address
-that has never answered, the address is what is wrong.
+A broker that has answered once may restart, and `patience` waits for it. If an address has
+never answered, the address itself is probably wrong, so the run fails at once.
 """
 
 import re
@@ -17,11 +17,11 @@ from braidmq.spark.pipelines.runs.failures import QueryFailedError
 from braidmq.spark.runtime.patience import patiently
 
 ANSWER_S_MAX: Final = 5.0
-"""A broker that is being started at the same moment is up by then."""
+"""Long enough for a broker that was started at the same moment."""
 
 _LEAD: Final = re.compile(r"failed to connect to all addresses; last error: [A-Z_]+: ")
 _SOCKET: Final = re.compile(r"ipv[46]:\S+: ")
-_ADVICE: Final = "is the broker up, is [flight] on, is the port that of [flight]?"
+_ADVICE: Final = "is the broker running, is [flight] enabled, and is this its port?"
 _KEY_PLACE: Final = "the key is given in --api-key or BRAIDMQ_API_KEY"
 
 
@@ -35,25 +35,25 @@ class Address:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """Return what options say."""
+        """Return the address in the options of a source or a sink."""
         path = given.get("path")
         place = None if path is None else Path(path)
         return cls(place, given.get("endpoint"), given.get("apiKey"))
 
 
 def meet(name: str, given: Mapping[str, str], *, needed: bool) -> None:
-    """Let the broker answer once that options of a source or a sink name.
+    """Check that the broker named by the options of a source or a sink answers.
 
-    One that is named by its directory may be away while its files are read, unless it is
+    A broker that is named by its directory need not run while its files are read, unless it is
     *needed* for something else.
 
     Raises:
-        QueryFailedError: It does not, or does not know the key.
-        ConfigError: The address cannot be one.
+        QueryFailedError: It does not answer, or refuses the key.
+        ConfigError: The address is malformed.
     """
     address = Address.of(given)
     if address.api_key is None or not (needed or address.endpoint):
-        return  # an option that is missing is told of by whoever takes them
+        return  # the parser of the options reports the ones that are missing
 
     def ask() -> None:
         with closing(endpoint_of(address)) as endpoint:

@@ -1,7 +1,8 @@
-"""What a failed query says, in one line, and whether to try it again.
+"""Reduce the failure of a query to one line, and decide whether to retry it.
 
-Spark wraps an error of the source, of a task or of a batch in its own, with the traceback of a
-Python process in its text. Ours say what to do about them; so the last of ours is what is told.
+Spark wraps an error of the source, of a task or of a batch in its own exception, with the
+traceback of a Python process in its text. Errors of BraidMQ say what to do, so the last of them
+in that text is the one that the user sees.
 """
 
 import re
@@ -17,17 +18,17 @@ TEXT_CHARS_MAX: Final = 500
 _OURS: Final = re.compile(r"^braidmq\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
 _PYTHONS: Final = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _JAVAS: Final = re.compile(r"^: ((?:[a-z]\w*\.)+\w+.*)$", re.MULTILINE)
-"""What py4j says behind the name of the call."""
+"""What py4j writes after the name of the call."""
 
 _FOR_NOW: Final = frozenset({"BrokenStreamError", "UnavailableError"})
-"""Our errors that may be over in a moment: the broker is being started again."""
+"""Our errors that may be transient: the broker may be restarting."""
 
 _IN_WORDS_OF_COMMANDS: Final = ("the option failOnDataLoss=false", "--no-fail-on-data-loss")
-"""What the source advises, and what the user of a pipeline has for it."""
+"""The advice of the source, and the command-line option that means the same."""
 
 
 class QueryFailedError(BraidError):
-    """A query has failed, and to try it again is of no use or was tried often enough."""
+    """A query has failed; a retry would be useless, or there were enough of them."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{name}: {problem}")
@@ -40,7 +41,7 @@ class JavaGoneError(BraidError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"{name}: Spark's Java process has ended; run it again, it goes on where it was"
+            f"{name}: Spark's Java process has ended; run it again, it resumes where it was"
         )
         self.name = name
 
@@ -66,10 +67,10 @@ def _line(error: BaseException) -> str:
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether the same would happen again.
+    """Tell whether a retry would fail in the same way.
 
-    So it is with an error of ours, which says what to do, and with any of this process; Spark's
-    own may be those of a process that died.
+    It would for our own errors, which need the user to do something, and for any error raised
+    in this process. An error of Spark may come from a worker that was killed, and is retried.
     """
     if not isinstance(error, PySparkException | Py4JError):
         return type(error).__name__ not in _FOR_NOW
@@ -78,13 +79,13 @@ def is_final(error: BaseException) -> bool:
 
 
 def is_java_gone(error: BaseException) -> bool:
-    """Return whether *error* is what a call to a dead JVM raises."""
+    """Tell whether *error* is what a call to a dead JVM raises."""
     return isinstance(error, ConnectionError | EOFError) or (
         isinstance(error, Py4JError) and not hasattr(error, "java_exception")
     )
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Return whether *error* is Spark's: what it answers, or that it does not answer."""
+    """Tell whether *error* comes from Spark: an error it returned, or no answer at all."""
     known = Py4JError | PySparkException | QueryFailedError | JavaGoneError
     return isinstance(error, known) or is_java_gone(error)

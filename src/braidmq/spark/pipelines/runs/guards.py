@@ -1,4 +1,4 @@
-"""Guards of a run that is not only a streaming query: its directory, its words, its end."""
+"""Guards for runs that are more than a streaming query: their directory, errors and end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,12 +20,12 @@ from braidmq.spark.reading.offsets import LostOffsetsError
 from braidmq.wal.disk import Disk
 
 LOCK: Final = "_held"
-"""A file of its own: the run of a streaming query holds another one, in its `out`."""
+"""Not the lock file of a streaming query, which the same process may hold in the same place."""
 
 
 @contextmanager
 def held(directory: Path, option: str) -> Iterator[None]:
-    """Hold a directory, which is made if it is not there; *option* names it to the user.
+    """Lock a directory, creating it if needed; *option* is the option that names it.
 
     Raises:
         ConfigError: Another run holds it.
@@ -44,11 +44,11 @@ def held(directory: Path, option: str) -> Iterator[None]:
 
 @contextmanager
 def plain_errors(name: str) -> Iterator[None]:
-    """Let the errors of Spark end in one line, as those of a query do.
+    """Reduce errors of Spark to one line, as for a query.
 
     Raises:
-        JavaGoneError: Spark has died.
-        QueryFailedError: Offsets are lost, or something has failed that is not ours.
+        JavaGoneError: The JVM has died.
+        QueryFailedError: Offsets are lost, or anything but BraidMQ itself has failed.
     """
     try:
         yield
@@ -64,16 +64,17 @@ def plain_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def cancelling(spark: SparkSession, stopping: Event) -> Iterator[None]:
-    """Cancel the jobs of a session when *stopping* is set; they fail, then."""
+    """Cancel the jobs of a session when *stopping* is set, which makes them fail."""
     done = Event()
 
     def watch() -> None:
         while not done.wait(LOOK_S):
             if stopping.is_set():
-                with suppress(Exception):  # it may be gone, and then so are its jobs
+                with suppress(Exception):  # the JVM may be gone, and its jobs with it
                     spark.sparkContext.cancelAllJobs()
 
-    # Not in a handler: the connection to the JVM is in the middle of a call then.
+    # In a thread, not in the signal handler: the handler interrupts the main thread in the
+    # middle of a call to the JVM, on the connection that it would need.
     thread = Thread(target=watch, daemon=True)
     thread.start()
     try:

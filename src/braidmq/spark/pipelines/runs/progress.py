@@ -1,4 +1,4 @@
-"""Progress of a query in plain lines: what each micro-batch had, how fast, how far behind."""
+"""Progress of a query as lines: the rows of each micro-batch, their rate, and the lag."""
 
 import json
 from typing import Any, Final, Self
@@ -9,13 +9,13 @@ from braidmq.base.counts import counted
 from braidmq.spark.reading.offsets import KEY
 
 _RATE_OF_DIGITS: Final = 10
-"""From here on a rate is told without decimals."""
+"""Rates from here on are shown without decimals."""
 
 _RATE_MIN: Final = 0.1
 
 
 class BatchLine(str):
-    """A line about one batch that also says, for a bar, how much was done and is left."""
+    """A line about one batch, with the numbers that a progress bar needs."""
 
     __slots__ = ("lag", "name", "rows")
 
@@ -31,14 +31,14 @@ class BatchLine(str):
 
 
 def line(name: str, progress: StreamingQueryProgress, rows: int | None = None) -> BatchLine:
-    """Return one micro-batch as a line; *rows* are those of the log, where they are known."""
+    """Return the line of a micro-batch; *rows* are those of the log, if they are known."""
     count = progress.numInputRows if rows is None else rows
     seconds = progress.batchDuration / 1000
     return batch_line(name, progress.batchId, rows=count, seconds=seconds, lag=lag(progress))
 
 
 def batch_line(name: str, number: int, *, rows: int, seconds: float, lag: int) -> BatchLine:
-    """Return a batch as a line."""
+    """Return the line of a batch."""
     text = (
         f"{name}: batch {number}, {counted(rows, 'row')} in {seconds:.1f} s, "
         f"{_rate(rows, seconds)} rows/s, lag {lag:,}"
@@ -47,7 +47,7 @@ def batch_line(name: str, number: int, *, rows: int, seconds: float, lag: int) -
 
 
 def nothing_new(name: str) -> str:
-    """Return the line of a run that has found no message behind its place."""
+    """Return the line of a run that found no new message."""
     return f"{name}: nothing new, lag 0"
 
 
@@ -59,7 +59,7 @@ def _rate(rows: int, seconds: float) -> str:
 
 
 def lag(progress: StreamingQueryProgress) -> int:
-    """Return how many offsets of the durable log are behind the batch, over all sources."""
+    """Return how many offsets of the durable log come after the batch, over all sources."""
     behind = 0
     for source in progress.sources:
         latest, end = _offset(source.latestOffset), _offset(source.endOffset)

@@ -1,7 +1,7 @@
-"""A query of a run: started, looked after, started again, and ended behind a batch.
+"""A query of a run: start it, watch it, restart it, and stop it between two batches.
 
-The main thread looks at it, Spark's thread writes its batches. A query whose source process
-dies has failed for Spark; it is started again, and goes on where its checkpoint is.
+The main thread watches it; a thread of Spark writes its batches. If the process of the source
+dies, Spark fails the query; it is restarted and resumes from its checkpoint.
 """
 
 from collections.abc import Callable
@@ -20,17 +20,17 @@ from braidmq.spark.pipelines.runs.progress import line, nothing_new
 from braidmq.spark.pipelines.runs.triggers import Trigger
 
 RESTARTS_MAX: Final = 5
-"""Of one query, without a micro-batch between them."""
+"""Restarts of one query in a row, without a finished micro-batch in between."""
 
 RESTART_S_MIN: Final = 1.0
 RESTART_S_MAX: Final = 30.0
-"""Between two restarts; each waits twice as long as the one before."""
+"""Delay before a restart; it doubles each time, up to the maximum."""
 
 LOOK_S: Final = 0.2
-"""Between two looks at a query."""
+"""How often a query is polled."""
 
 COMMIT_S_MAX: Final = 10.0
-"""How long Spark may take to note that a batch is done, when a run ends behind it."""
+"""How long a run that stops waits for Spark to commit the batch it has just written."""
 
 assert LOOK_S < RESTART_S_MIN < RESTART_S_MAX
 
@@ -39,11 +39,11 @@ Tell = Callable[[str], None]
 
 
 class StoppingError(Exception):
-    """A batch does not begin any more, because the run ends; Spark will run it again."""
+    """A batch was not started because the run is stopping; the next run repeats it."""
 
 
 class Batch(NamedTuple):
-    """Which micro-batch of which query it is, where it ends, and where the one before ended."""
+    """A micro-batch of a query: where it ends, and where the previous one ended."""
 
     query_id: str
     batch_id: int
@@ -53,10 +53,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream:
-    """What a query runs: a frame, made anew at each start, and what becomes of its batches.
+    """What a query runs: a frame, made anew at each start, and how its batches are written.
 
-    `write` returns how many rows a batch had, or None for what Spark has counted. Each of
-    several streams of a run has a *name* of its own, and a checkpoint.
+    `write` returns the number of rows of the batch, or None to use Spark's count. If a run has
+    several streams, each has a *name* and a checkpoint of its own.
     """
 
     frame: Callable[[], DataFrame]
@@ -95,7 +95,7 @@ class Query:
         self._written: dict[int, int | None] = {}
 
     def look(self, now: float) -> bool:
-        """Start it when it is time, tell what it has done; return whether it goes on.
+        """Start the query when it is due, and report its progress; return whether it goes on.
 
         Raises:
             QueryFailedError: It has failed for good.

@@ -1,4 +1,4 @@
-"""How many messages a micro-batch has, by the index of the log, whatever was read of it."""
+"""Count the messages of a micro-batch by the index of the log, independently of the read."""
 
 import json
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from braidmq.spark.runtime.patience import patiently
 
 
 def messages_of(source: Mapping[str, str], batch: Batch) -> int | None:
-    """Return how many messages a batch has of the stream that *source* are the options of.
+    """Return how many messages a batch of the stream with the options *source* has.
 
-    None: it is the first one of a checkpoint that does not say where it began.
+    None: it is the first batch, and its checkpoint does not record where it began.
 
     Raises:
-        LostOffsetsError: An offset of the batch is lost, and that is an error.
-        LogError: The checkpoint is another format's.
+        LostOffsetsError: An offset of the batch is lost, and failOnDataLoss is set.
+        LogError: The checkpoint belongs to another format.
     """
     end = as_place(json.loads(batch.place))
     if not batch.before and end.begin is None:

@@ -3,8 +3,9 @@
     run = Run("archive", plan, tell)
     run.go(Stream(frame=lambda: run.messages(), write=write))
 
-SIGTERM and SIGINT end a run behind the batch that is being written; the next run goes on there.
-Whoever sends them may send them to Spark, too: what that breaks is not an error of the run.
+SIGTERM and SIGINT end a run after the batch that is being written; the next run resumes there.
+A shell or systemd may signal the JVM as well: errors that this causes in Spark are not errors
+of the run.
 """
 
 import logging
@@ -48,10 +49,10 @@ __all__ = ["Batch", "Plan", "Run", "Stream", "Tell"]
 CHECKPOINT: Final = "_checkpoint"
 LOG: Final = "_spark.log"
 LOCK: Final = "_lock"
-"""In the directory of the output; readers of tables pass over names with a `_`."""
+"""Names in the output directory; readers of tables skip names that start with `_`."""
 
 SIGNAL_S_MAX: Final = 0.5
-"""A signal to all processes at once may end Spark so much earlier than it is seen here."""
+"""A signal to the whole process group may end Spark this long before we see it ourselves."""
 
 GOES_ON: Final = "the next run goes on from here"
 CONFIG: Final = {
@@ -63,11 +64,11 @@ CONFIG: Final = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What every pipeline is told."""
+    """The parameters that all pipelines share."""
 
     source: Mapping[str, str]  # options of the format
     out: Path
-    checkpoint: Path | None = None  # below `out` when there is none
+    checkpoint: Path | None = None  # None: in `out`
     trigger: Trigger = field(default_factory=Trigger)
     format: str = PARQUET
     master: str = MASTER
@@ -76,7 +77,7 @@ class Plan:
 
 
 class Run:
-    """One life of a pipeline; `tell` is given a line for each thing that happens."""
+    """One run of a pipeline; `tell` gets a line for each event."""
 
     def __init__(self, name: str, plan: Plan, tell: Tell) -> None:
         self.name = name
@@ -88,11 +89,11 @@ class Run:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The session; it is made when it is asked for.
+        """The session, started on first use.
 
         Raises:
             ConfigError: There is no Java.
-            QueryFailedError: Spark does not start, or the broker has never answered.
+            QueryFailedError: Spark does not start, or the broker does not answer.
         """
         self.meet()
         self.plan.out.mkdir(parents=True, exist_ok=True)
@@ -103,17 +104,17 @@ class Run:
                 found = session(f"braidmq {self.name}", master=self.plan.master, config=config)
             found.sparkContext.setLogLevel("ERROR")
         except (PySparkException, Py4JError) as error:
-            problem = f"Spark does not start: {told(error)}; {log} says more"
+            problem = f"Spark failed to start: {told(error)}; see {log}"
             raise QueryFailedError(self.name, problem) from error
         _keep_quiet()
         _let_java_go_quietly(found.sparkContext._accumulatorServer)  # noqa: SLF001 - as Spark made it
         return found
 
     def meet(self) -> None:
-        """Let the broker answer, if it is read or begins a cursor; later it may be away.
+        """Check once that the broker answers, if it is read from or has to create a cursor.
 
         Raises:
-            QueryFailedError: It does not.
+            QueryFailedError: It does not answer.
         """
         if not self._has_met:
             begins = "groupId" in self.plan.source and not self.checkpoint().exists()
@@ -121,7 +122,7 @@ class Run:
         self._has_met = True
 
     def messages(self, **options: str) -> DataFrame:
-        """Return the log as a stream, with the plan's options and more."""
+        """Return the log as a stream, with the options of the plan and *options*."""
         return self.spark.readStream.format(FORMAT).options(**self.source(**options)).load()
 
     def source(self, **options: str) -> dict[str, str]:
@@ -135,24 +136,24 @@ class Run:
     def go(self, *streams: Stream, behind: Callable[[], object] | None = None) -> None:
         """Run queries until they have read everything, or until a signal.
 
-        *behind* is done when everything is read, and not behind a signal.
+        *behind* is called when everything is read, but not after a signal.
 
         Raises:
             ConfigError: Another run writes the same output, or there is no Java.
             QueryFailedError: A query has failed for good.
-            JavaGoneError: Spark has died.
+            JavaGoneError: The JVM has died.
         """
         with self.ending(), _held(self.plan.out):
-            assert self.spark is not None  # first of all: it may not come up
+            assert self.spark is not None  # starts Spark now, before anything is written
             self._watch([self._query(stream) for stream in streams])
             if behind is not None and not self.stopping.is_set():
                 behind()
 
     @contextmanager
     def ending(self, left: str = GOES_ON) -> Iterator[None]:
-        """Let a signal set `stopping`; what Spark fails with behind it is told as an end.
+        """Let a signal set `stopping`, and report errors of Spark after it as a normal end.
 
-        *left* says what becomes of what is not done.
+        *left* tells the user what happens to the work that is left.
         """
         with signals(self.stopping):
             try:
@@ -192,19 +193,19 @@ class Run:
             self.tell(f"{self.name}: stopped; {GOES_ON}")
 
     def _is_end(self, error: Exception) -> bool:
-        """Return whether *error* is what becomes of Spark when all of us are told to end."""
+        """Tell whether *error* is how Spark fails when the whole process group is signalled."""
         return is_of_spark(error) and not self._failed and self.stopping.wait(SIGNAL_S_MAX)
 
     def _give_up(self, queries: list[Query]) -> None:
         self.stopping.set()
         for query in queries:
-            with suppress(Exception):  # the first failure is the one that is told
+            with suppress(Exception):  # the first failure is the one that is reported
                 query.stop()
 
 
 @contextmanager
 def _held(out: Path) -> Iterator[None]:
-    """Keep other runs from writing *out*; the kernel gives it back when the process ends."""
+    """Lock *out* against other runs; the kernel releases the lock when the process ends."""
     out.mkdir(parents=True, exist_ok=True)
     disk = Disk(out)
     try:
@@ -219,7 +220,7 @@ def _held(out: Path) -> Iterator[None]:
 
 @contextmanager
 def signals(stopping: Event) -> Iterator[None]:
-    """Let SIGTERM and SIGINT set *stopping*, in the main thread."""
+    """Let SIGTERM and SIGINT set *stopping*; only the main thread can install handlers."""
     if current_thread() is not main_thread():
         yield
         return
@@ -238,7 +239,7 @@ def signals(stopping: Event) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """Keep the handler of SIGINT: Spark sets one that breaks into whatever is being done."""
+    """Keep our SIGINT handler: Spark installs one that cancels jobs and raises."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -248,7 +249,7 @@ def _interrupts_kept() -> Iterator[None]:
 
 
 def _keep_quiet() -> None:
-    """Keep py4j from printing what fails with all that led to it; it is told in one line."""
+    """Keep py4j from logging failures with their tracebacks; we report them in one line."""
     for name in ("", "py4j"):
         logger = logging.getLogger(name)
         if not logger.handlers:
@@ -256,9 +257,9 @@ def _keep_quiet() -> None:
 
 
 def _let_java_go_quietly(server: BaseServer) -> None:
-    """Keep Spark's server of accumulators from printing that the JVM has hung up.
+    """Keep Spark's accumulator server from printing that the JVM closed the connection.
 
-    It is another thread, so it may be the last to print: behind what the run says of its end.
+    The server is another thread, so its traceback could follow the last line of the run.
     """
     tell = server.handle_error
 
@@ -271,7 +272,7 @@ def _let_java_go_quietly(server: BaseServer) -> None:
 
 @contextmanager
 def _errors_into(path: Path) -> Iterator[None]:
-    """Let a JVM that starts meanwhile write into a file what it would write to the terminal."""
+    """Redirect stderr into a file while the JVM starts; the JVM inherits and keeps it."""
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - no other way to ask
         yield
         return

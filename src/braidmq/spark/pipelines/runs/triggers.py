@@ -1,4 +1,4 @@
-"""When micro-batches come: until there is nothing left, or every so often."""
+"""When micro-batches run: until everything is read, or at an interval."""
 
 import re
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
 class Trigger(NamedTuple):
-    """So often; none: what there is now, and then the end."""
+    """The interval; None: read what there is now, then end."""
 
     every_ms: int | None = None
 
@@ -26,5 +26,7 @@ def parse_trigger(text: str) -> Trigger:
         return Trigger()
     found = _EVERY.fullmatch(text)
     if found is None or int(found[1]) == 0:
-        raise ConfigError("--trigger", f"{text!r} is neither {AVAILABLE_NOW} nor a time as 10s")
+        raise ConfigError(
+            "--trigger", f"{text!r} is neither {AVAILABLE_NOW} nor an interval such as 10s"
+        )
     return Trigger(int(found[1]) * _UNITS_MS[found[2]])

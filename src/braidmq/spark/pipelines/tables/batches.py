@@ -1,13 +1,13 @@
-"""What becomes of a batch's staged files: one record decides, then each gets its name.
+"""Publish the staged files of a batch: one record decides, then each file gets its name.
 
-1. The tasks have staged their files (`staging`): whole, on the disk, seen by nobody.
-2. One record is made durable, `<batch>.intent`: from now on exactly these files are the batch.
-3. Each file gets its name in the table by one rename; the directories are made durable.
-4. The record is renamed to `<batch>.done`, and the staging directory goes.
+1. The tasks have staged their files (`staging`): complete, durable, and invisible to readers.
+2. A record, `<batch>.intent`, is made durable: from now on exactly these files are the batch.
+3. Each file is renamed into the table; the directories are synced.
+4. The record is renamed to `<batch>.done`, and the staging directory is deleted.
 
-Killed before 2, nothing of the batch is seen, and it is staged anew. Killed later, what is seen
-of it is right and is seen once, and a repeat goes on with the record, however it would cut its
-rows by then. A file keeps its name and its rows until a compaction takes it away.
+Killed before 2, readers see nothing of the batch, and it is staged again. Killed later, readers
+see some of its files, each once, and a repeat continues from the record, even if it would split
+its rows differently by then. A file keeps its name and rows until a compaction replaces it.
 """
 
 import shutil
@@ -24,12 +24,12 @@ from braidmq.wal.disk import Disk
 from braidmq.wal.files import replace_file
 
 STATE: Final = "_table"
-"""The directory of records and staged files in a table's root; readers pass over `_` names."""
+"""The directory of records and staged files in a table; readers skip names with `_`."""
 
 RECORDS: Final = f"{STATE}/batches"
 STAGING: Final = f"{STATE}/staging"
 RECORDS_KEPT: Final = 100
-"""As many as Spark keeps the offsets of; a batch that is older cannot come again."""
+"""As many as Spark keeps offsets of; an older batch cannot be repeated."""
 
 DEFAULT_NAME: Final = "rows"
 INTENT: Final = "intent"
@@ -38,7 +38,7 @@ QUERY: Final = "query"
 
 
 class ForeignBatchError(BraidError):
-    """A table has been written by another query, or by this one with another checkpoint."""
+    """The table was written by another query, or by this one with another checkpoint."""
 
     def __init__(self, out: Path, batch_id: int, problem: str) -> None:
         super().__init__(
@@ -58,7 +58,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A batch, as it was decided on."""
+    """The decision what a batch consists of."""
 
     query_id: str
     batch_id: int
@@ -73,7 +73,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Batches:
-    """The batches of one writer of a table: *name* tells several writers apart."""
+    """The batches of one writer of a table; *name* distinguishes several writers."""
 
     def __init__(self, root: Path, name: str = "") -> None:
         self.root = root
@@ -83,31 +83,31 @@ class Batches:
         self._staging = f"{STAGING}/{name or DEFAULT_NAME}"
 
     def decided(self, query_id: str, batch_id: int, place: str) -> Record | None:
-        """Return what was decided for a batch; None: it is new.
+        """Return the record of a batch; None if it is new.
 
         Raises:
-            ForeignBatchError: The table has the batch with other rows, or later ones.
+            ForeignBatchError: The table has the batch with another end, or later batches.
         """
         known = self._known()
         newest = max(known, default=-1)
         if newest >= 0 and (other := self._read(newest, known)).query_id != query_id:
-            raise ForeignBatchError(self.root, newest, f"is of the query {other.query_id}")
+            raise ForeignBatchError(self.root, newest, f"belongs to the query {other.query_id}")
         if newest > batch_id:
-            problem = f"comes again, but batch {newest} is written already"
+            problem = f"is repeated, but batch {newest} is already written"
             raise ForeignBatchError(self.root, batch_id, problem)
         if newest < batch_id:
             return None
         record = self._read(batch_id, known)
         if record.place != place:
-            problem = f"is written up to {record.place!r}, and should be up to {place!r}"
+            problem = f"is written up to {record.place!r}, but should end at {place!r}"
             raise ForeignBatchError(self.root, batch_id, problem)
         return record
 
     def claim(self, query_id: str, batch_id: int) -> None:
-        """Note whose table it is, for a format that has records of its own.
+        """Record which query owns the table, for a format that keeps its own batch records.
 
         Raises:
-            ForeignBatchError: It is another query's.
+            ForeignBatchError: Another query owns it.
         """
         path = f"{self._records}/{QUERY}"
         if not self._disk.exists(path):
@@ -115,10 +115,12 @@ class Batches:
             replace_file(self._disk, path, query_id.encode())
         owner = (self.root / path).read_text()
         if owner != query_id:
-            raise ForeignBatchError(self.root, batch_id, f"follows some of the query {owner}")
+            raise ForeignBatchError(
+                self.root, batch_id, f"would follow batches of the query {owner}"
+            )
 
     def new_stage(self) -> Path:
-        """Return an empty directory for staged files; those of earlier attempts go."""
+        """Return an empty directory for staged files; delete those of earlier attempts."""
         open_stages = {record.stage for record in self.open_records()}
         for name in self._disk.list_dir(self._staging):
             if name not in open_stages:
@@ -135,14 +137,15 @@ class Batches:
         stage: Path,
         files: Sequence[StagedFile],
     ) -> Record:
-        """Make it durable that *files*, which are in *stage*, are the batch."""
+        """Make the decision durable that *files*, which are in *stage*, are the batch."""
         moves = tuple(
             Move(file.staged, f"{file.directory}/{name}".lstrip("/"), file.rows)
             for file, name in zip(files, self.names(batch_id, files), strict=True)
         )
         record = Record(query_id, batch_id, place, stage.name, moves)
         (self.root / self._records).mkdir(parents=True, exist_ok=True)
-        # What lies on the way to the record and to what it names, or it could be lost alone.
+        # A record must never be durable without the files it names: sync every directory on the
+        # way to both before the record is written.
         stages = (f"{self._staging}/{stage.name}", self._staging, STAGING)
         for directory in (*stages, RECORDS, STATE, ""):
             self._disk.sync_dir(directory)
@@ -150,7 +153,7 @@ class Batches:
         return record
 
     def names(self, batch_id: int, files: Sequence[StagedFile]) -> Iterator[str]:
-        """Yield a name for each file that no other file of its directory has."""
+        """Yield a name for each file, unique in its directory."""
         name = f"-{self.name}" if self.name else ""
         counts: dict[str, int] = {}
         for file in files:
@@ -159,7 +162,7 @@ class Batches:
             yield f"batch-{batch_id:010d}{name}-{part:04d}.parquet"
 
     def finish(self, record: Record) -> bool:
-        """Give every file its name; False: a staged file is gone, so the batch is undone."""
+        """Rename every file into the table; if a staged file is gone, undo and return False."""
         if self._known().get(record.batch_id) == DONE:
             return True
         stage = f"{self._staging}/{record.stage}"
@@ -184,18 +187,19 @@ class Batches:
         return True
 
     def _undo(self, record: Record) -> None:
-        # Somebody has cleaned up among staged files. First goes what has its name already.
+        # Staged files were deleted from outside. Unpublish first, and remove the record last: a
+        # crash in between finds the record and undoes the rest.
         for move in record.moves:
             (self.root / move.file).unlink(missing_ok=True)
         self._disk.unlink(self._path(record.batch_id, INTENT))
         self._disk.sync_dir(self._records)
 
     def has_records(self) -> bool:
-        """Return whether a batch was decided on here."""
+        """Tell whether there is a record of any batch."""
         return bool(self._known())
 
     def open_records(self) -> list[Record]:
-        """Return the batches that are decided on and not finished; there is one at most."""
+        """Return the batches with an intent that is not done; there is at most one."""
         known = self._known()
         return [self._read(n, known) for n, kind in known.items() if kind == INTENT]
 

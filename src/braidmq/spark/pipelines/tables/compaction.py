@@ -1,15 +1,15 @@
-"""Compaction: the small files of a directory become few, and one rename shows them.
+"""Compaction: merge the small files of a directory, and publish them with one rename.
 
-1. A directory beside the table gets the merged files, and links to the others.
+1. A directory beside the table gets the merged files, and hard links to the other files.
 2. It and the directory in the table exchange their names: one rename, for all files at once.
-3. What is outside now is deleted.
+3. The old directory, now outside the table, is deleted.
 
-Killed before 2, the table is as it was; killed later, as it is. What is left is deleted by the
-next one. A table is compacted by the process that writes it, when no batch is between its
-record and its last rename.
+Killed before 2, the table is unchanged; killed after it, the table is compacted. Either way the
+next compaction deletes what is left. The process that writes a table also compacts it, and only
+while no batch is between its record and its last rename.
 
-Rows keep their order, in files and from file to file: only neighbours become one file, and it
-stands where the first of them was. See `Place`.
+Rows keep their order, within files and across files: only neighbours are merged, and the merged
+file takes the position of the first one. See `Place`.
 """
 
 import ctypes
@@ -29,13 +29,13 @@ from braidmq.spark.pipelines.tables.batches import INTENT, RECORDS, STATE
 from braidmq.wal.disk import Disk
 
 FILES_MIN: Final = 8
-"""So many small files of one directory make it worth the while."""
+"""The fewest small files in one directory that are worth merging."""
 
 SMALL_BYTES_MAX: Final = 64 * MIB
 ROW_GROUP_BYTES: Final = 64 * MIB
 BATCH_ROWS: Final = 16_384
 SUFFIX: Final = ".compaction"
-"""Of the directory beside the table, or in it where there is no other place."""
+"""Suffix of the work directory, beside the table or, if need be, inside it."""
 
 _UNFINISHED: Final = ".merging"
 _WRITER_AND_PART: Final = r"(?:-(?P<writer>.+))?-(?P<part>\d+)\.parquet"
@@ -46,7 +46,7 @@ _RENAME_EXCHANGE: Final = 2
 
 
 class CannotExchangeError(BraidError):
-    """A file system cannot let two directories exchange their names."""
+    """The file system cannot exchange the names of two directories."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
@@ -57,13 +57,13 @@ class CannotExchangeError(BraidError):
 
 
 class Place(NamedTuple):
-    """Where the rows of a file stand among those of its directory, as its name says it.
+    """The position of a file's rows among those of its directory, parsed from its name.
 
-        batch-<number>[-<writer>]-<part>.parquet            what a batch has brought
-        merged-<number>-<last>[-<writer>]-<part>.parquet    the first of its files, and the last
+        batch-<number>[-<writer>]-<part>.parquet            a file of a batch
+        merged-<number>-<last>[-<writer>]-<part>.parquet    files of the batches number to last
 
-    The numbers of one writer only grow. So what it brings later stands behind what it has
-    brought, merged or not, and those of several writers stay each in its order.
+    The batch numbers of one writer only grow. So its later files sort after its earlier ones,
+    merged or not, and the files of several writers each keep their order.
     """
 
     number: int
@@ -73,7 +73,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> "Place | None":
-        """Return the place of a file; None: the name is not one of ours."""
+        """Return the place of a file; None if we did not name it."""
         found = _BATCH.fullmatch(name) or _MERGED.fullmatch(name)
         if found is None:
             return None
@@ -83,23 +83,23 @@ class Place(NamedTuple):
         return cls(number, said["writer"] or "", int(said["part"]), last)
 
     def merged_name(self, last: int) -> str:
-        """Return the name of the file that begins here, and has batches up to *last*."""
+        """Return the name of a merged file that starts here and has batches up to *last*."""
         writer = f"-{self.writer}" if self.writer else ""
         return f"merged-{self.number:010d}-{last:010d}{writer}-{self.part:04d}.parquet"
 
 
 class Source(NamedTuple):
-    """A file, and where it stands."""
+    """A file and its place."""
 
     place: Place
     path: Path
 
 
 def compact(root: Path) -> int:
-    """Merge small files in each directory of the table at *root*; return how many had them.
+    """Merge small files in each directory of the table at *root*; return how many it merged.
 
     Raises:
-        CannotExchangeError: The file system is too simple.
+        CannotExchangeError: The file system cannot exchange directories.
         OSError: The disk fails.
     """
     root = root.resolve()
@@ -117,7 +117,7 @@ def compact(root: Path) -> int:
 
 
 def _workplaces(root: Path) -> tuple[Path, Path]:
-    """Return the directories in the table and beside it, of which one is used."""
+    """Return the two possible work directories, inside the table and beside it."""
     return root / STATE / SUFFIX, root.parent / f".{root.name}{SUFFIX}"
 
 
@@ -127,11 +127,11 @@ def _tidy(root: Path) -> None:
 
 
 def _workplace(root: Path) -> Path:
-    """Make a directory, empty, from which a rename into the table is possible.
+    """Make an empty directory on the file system of the table.
 
-    Beside the table no reader looks. Where the table is a file system of its own, or what is
-    beside it cannot be written, the directory stays hidden in it: a reader that looks into
-    hidden directories may see rows twice then, for the moment around the rename.
+    No reader looks beside the table, so that is where it should be. If the table is a mount
+    point, or its parent is not writable, the directory stays in the table, hidden. A reader
+    that searches hidden directories may then see rows twice, for a moment around the rename.
     """
     inside, beside = _workplaces(root)
     inside.mkdir(parents=True)
@@ -150,7 +150,7 @@ def _directories(root: Path) -> Iterator[tuple[Path, list[Path]]]:
 
 
 def _runs(files: Sequence[Path]) -> list[list[Source]]:
-    """Return small files that are to be one: neighbours, with no large file between them."""
+    """Return the runs of small files to merge: neighbours, with no large file between them."""
     placed = ((Place.of(file.name), file) for file in files)
     runs: list[list[Source]] = [[]]
     for source in sorted(Source(place, file) for place, file in placed if place is not None):
@@ -179,7 +179,7 @@ def _replace(directory: Path, runs: Sequence[Sequence[Source]], work: Path) -> N
 
 
 def _merged(run: Sequence[Source], new: Path) -> str:
-    """Merge a run into a file that has no reader yet; return the name that it is to get."""
+    """Merge a run into a file with a temporary name; return the name it will get."""
     last = max(source.place.last for source in run)
     name = run[0].place.merged_name(last)
     _merge([source.path for source in run], new / f"{name}{_UNFINISHED}")
@@ -187,7 +187,7 @@ def _merged(run: Sequence[Source], new: Path) -> str:
 
 
 def _merge(files: Sequence[Path], target: Path) -> None:
-    """Write the rows of *files* into one, a row group at a time, with one of them open."""
+    """Write the rows of *files* into one, holding one file and one row group at a time."""
     schemas, expected = [], 0
     for file in files:
         with pq.ParquetFile(file) as source:
@@ -226,10 +226,10 @@ def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two directories exchange their names, in one step.
+    """Exchange the names of two directories, atomically.
 
     Raises:
-        CannotExchangeError: The file system cannot do it, or one is not there.
+        CannotExchangeError: The file system cannot do it, or one does not exist.
     """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:

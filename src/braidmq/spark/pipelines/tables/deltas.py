@@ -1,8 +1,8 @@
 """Tables in the format of Delta Lake, through the library `deltalake`: no Spark package.
 
 A batch is one commit that carries (query id, batch id) as an application transaction. The
-library does not refuse a transaction that is there already, so that is asked for first. Files
-that no commit names are seen by no reader; a repeat puts its own in their place.
+library does not refuse a transaction that the table already has, so callers check first.
+Readers do not see files that no commit names; a repeat of the batch overwrites them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ LOG: Final = "_delta_log"
 
 
 def has_batch(root: Path, query_id: str, batch_id: int) -> bool:
-    """Return whether a batch of a query, or a later one, is in the table at *root*."""
+    """Tell whether a batch of a query, or a later one, is in the table at *root*."""
     if not (root / LOG).exists():
         return False
     version = DeltaTable(root).transaction_version(query_id)
@@ -44,7 +44,7 @@ def append(
 ) -> None:
     """Move staged files into the table at *root*, and commit them with their transaction.
 
-    *keys* are the columns that are not in the files, with their types.
+    *keys* are the columns that only directory names hold, with their types.
     """
     if not files:
         return
@@ -88,7 +88,7 @@ def _placed(
 
 
 def key_types(keys: Sequence[Key], schema: StructType) -> dict[str, pa.DataType]:
-    """Return the types of the columns that only directories have."""
+    """Return the types of the columns that only directory names hold."""
     dropped = [key.column for key in keys if not key.kept]
     return {name: to_arrow_type(schema[name].dataType, timezone="UTC") for name in dropped}
 

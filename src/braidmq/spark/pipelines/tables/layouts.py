@@ -1,9 +1,9 @@
-"""Where rows of a table lie: an Arrow table in, one piece for each directory out. No disk.
+"""Split the rows of an Arrow table by the directory that they belong to. Touches no disk.
 
     <branch>/<key>=<value>/<key>=<value>/
 
-A branch is a table of its own below the root, with its own choice of columns; rows say in a
-column to which one they belong. Without branches everything is one table at the root.
+A branch is a table of its own below the root, with columns of its own; one column of the rows
+names the branch. Without branches there is one table, at the root.
 """
 
 import json
@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 from braidmq.spark.pipelines.tables.names import hashed_name
 
 NULL_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
-"""How readers spell a null in a directory's name."""
+"""How Hive-style readers spell null in a directory name."""
 
 
 @dataclass(frozen=True)
 class Key:
     """A level of directories, `label=value`: one for each value of a column.
 
-    Readers take the column from the directory, so it is not in the files. Texts that cannot be
-    directories are hashed; then the column is *kept* in the files, and the directory must have
-    a *label* of its own: a reader that finds both under one name fails, or believes the wrong
-    one.
+    Readers take the column from the directory name, so it is not in the files. Texts that
+    cannot be directory names are hashed; then the column is *kept* in the files, and the
+    directory needs a *label* of its own: a reader that finds one name in both places fails, or
+    uses the hash.
     """
 
     column: str
@@ -42,23 +42,23 @@ class Key:
 
     @property
     def name(self) -> str:
-        """What stands before the `=`."""
+        """The part before the `=`."""
         return self.label or self.column
 
     def spelled(self, value: Any) -> str | None:  # noqa: ANN401 - whatever a column holds
-        """Return a value as it stands behind the `=`."""
+        """Return a value as the part after the `=`."""
         if value is None:
             return None
         if isinstance(value, date):
             return value.isoformat()
         if isinstance(value, int):
             return str(value)
-        assert self.kept, "a hash does not say what it is of"
+        assert self.kept, "the value cannot be recovered from its hash"
         return hashed_name(str(value))
 
 
 class Piece(NamedTuple):
-    """Rows of one directory; `values` are those of the columns that only its name has."""
+    """Rows of one directory; `values` are the columns that only the directory name holds."""
 
     branch: str
     directory: str
@@ -70,7 +70,7 @@ class Piece(NamedTuple):
 class Layout:
     """The keys of a table, and its branches.
 
-    Of each branch: its directory, and its columns with the names that rows have for them.
+    For each branch: its directory, and its columns with their names in the rows.
     """
 
     keys: tuple[Key, ...] = ()
@@ -78,23 +78,23 @@ class Layout:
     branches: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Return it as text, which is what options are."""
+        """Return it as JSON, to be passed as an option."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Layout":
-        """Return what `to_json` has written."""
+        """Return the layout that `to_json` wrote."""
         content = json.loads(text)
         keys = tuple(Key(**key) for key in content["keys"])
         return cls(keys, content["branch_column"], content["branches"])
 
     @property
     def dropped(self) -> list[str]:
-        """The columns that are in names of directories only."""
+        """The columns that only directory names hold."""
         return [key.column for key in self.keys if not key.kept]
 
     def pieces(self, table: pa.Table) -> Iterator[Piece]:
-        """Yield the rows of each directory, in the order that they came in."""
+        """Yield the rows of each directory, in their original order."""
         if not len(table):
             return
         columns = [self.branch_column] if self.branch_column else []
@@ -112,7 +112,7 @@ class Layout:
             start += size
 
     def _piece(self, rows: pa.Table) -> Piece:
-        """Return rows that all belong to one directory."""
+        """Return *rows*, which all belong to one directory, as its piece."""
         branch = ""
         names = []
         if self.branch_column:
@@ -134,13 +134,13 @@ class Layout:
 
 
 def _groups(keys: pa.Table) -> NDArray[np.int64]:
-    """Return a number for each row, the same for equal rows, from 0 on without a gap."""
+    """Return a group number for each row: equal rows share one, and there are no gaps."""
     found = np.zeros(len(keys), np.int64)
     for column in keys.columns:
         codes = column.combine_chunks().dictionary_encode().indices
         own = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
         if own.min() == own.max():
             continue
-        # Numbered anew at each level: they stay small, however many levels there are.
+        # Renumbered at each level, so the products stay small however many levels there are.
         _, found = np.unique(found * (int(own.max()) + 1) + own, return_inverse=True)
     return found

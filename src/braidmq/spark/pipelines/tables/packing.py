@@ -1,8 +1,8 @@
-"""Messages on their way through Spark's rows to a file: only what the file cannot do without.
+"""Pack messages for the way from Spark to a Python task, and unpack them there.
 
-Each column costs time at every row that Spark hands to Python, and a list most of all: it is
-asked for its size again and again, longer the more rows are before it. So headers go along as
-a text, and the columns that are the same for every message do not go along at all.
+Every column costs time for every row that Spark hands to Python, and a list costs most: Spark
+asks for its size repeatedly, in time that grows with the rows before it. So headers travel as
+text, and columns that are the same for every message do not travel at all.
 """
 
 from typing import Final
@@ -18,10 +18,10 @@ from braidmq.columnar.decoding.headers import HEADERS_TYPE
 
 HEADERS: Final = "headers"
 PACKED: Final = "_headers"
-"""The column of headers as JSON; a table that has it is packed."""
+"""The column that holds headers as JSON; its presence marks a packed table."""
 
 SAME: Final = {"partition": 0, "timestampType": LOG_APPEND_TIME}
-"""What every message has."""
+"""Columns with the same value in every message."""
 
 
 class Header(msgspec.Struct):
@@ -35,14 +35,14 @@ _decode: Final = msgspec.json.Decoder(list[Header]).decode
 
 
 def packed(messages: DataFrame) -> DataFrame:
-    """Return *messages* without what `unpacked` can put back."""
+    """Return *messages* without what `unpacked` can restore."""
     text = F.to_json(HEADERS).alias(PACKED)
     names = [name for name in messages.columns if name not in SAME]
     return messages.select([text if name == HEADERS else name for name in names])
 
 
 def unpacked(rows: pa.Table) -> pa.Table:
-    """Return the columns of messages as the source has them; a table of others as it is."""
+    """Return the columns of packed messages as the source has them; other tables unchanged."""
     if PACKED not in rows.column_names:
         return rows
     columns = {name: rows.column(name) for name in rows.column_names if name != PACKED}

@@ -1,10 +1,10 @@
-"""Staging: each task writes its rows into files that no reader sees, and says which.
+"""Staging: each task writes its rows into files that no reader sees, and reports their names.
 
-    frame.write.format("braidmq-staging")      directory, layout: where, and how rows are parted
+    frame.write.format("braidmq-staging")      options: directory, layout
 
-Runs on executors, from Arrow batches to Parquet files: rows never pass through Spark's own
-writer. A task that is tried again stages again under other names, and only files of tasks that
-count are in the report. A staged file is whole and on the disk before the report names it.
+Runs on executors, from Arrow batches straight to Parquet files, without Spark's own writer. A
+retried task stages again under other names, and the report lists the files of the successful
+attempts only. A staged file is complete and durable before the report names it.
 """
 
 from collections.abc import Iterator
@@ -29,16 +29,16 @@ from braidmq.wal.files import replace_file
 
 FORMAT: Final = "braidmq-staging"
 BUFFER_BYTES_MAX: Final = 128 * MIB
-"""What a task gathers before it writes: then a file for each directory that has rows in it."""
+"""What a task buffers before it writes a file for each directory that has rows."""
 
 SUFFIX: Final = ".staged"
-"""Not .parquet: some readers look into every directory, hidden or not."""
+"""Not .parquet, because some readers search hidden directories too."""
 
 REPORT: Final = "report.json"
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """A file that waits for its name: how many rows, and where they belong."""
+    """A file that does not have its final name yet: its rows, and where they belong."""
 
     staged: str
     branch: str
@@ -49,7 +49,7 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """What tasks have staged, and how many rows they were given."""
+    """What tasks have staged, and how many rows they received."""
 
     received: int
     files: list[StagedFile]
@@ -96,12 +96,12 @@ class StagingWriter(DataSourceArrowWriter):
             return []
         pieces = self._layout.pieces(unpacked(pa.Table.from_batches(batches)))
         files = [
-            # Names in the order of the rows, and another one for each attempt.
+            # Names sort in the order of the rows, and differ between attempts.
             self._stage(f"{task}-{number:06d}-{uuid4().hex}{SUFFIX}", piece)
             for number, piece in enumerate(pieces, count)
         ]
         disk = Disk(Path(self._directory))
-        for staged in files:  # behind all of them: a disk makes many durable at once
+        for staged in files:  # after writing all of them: the disk can flush many at once
             file = disk.open(staged.staged, write=False, create=False)
             file.fsync()
             file.close()
@@ -110,7 +110,7 @@ class StagingWriter(DataSourceArrowWriter):
     def _stage(self, name: str, piece: Piece) -> StagedFile:
         path = Path(self._directory, name)
         words = [f.name for f in piece.rows.schema if not pa.types.is_binary(f.type)]
-        # Payloads are seldom the same; to look for that costs more than it brings.
+        # Payloads seldom repeat, so a dictionary for them costs more than it saves.
         pq.write_table(piece.rows, path, use_dictionary=words)
         return StagedFile(
             name,
@@ -122,13 +122,13 @@ class StagingWriter(DataSourceArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Write down what the tasks that count have staged; on the driver's machine."""
+        """Write the report of the successful tasks; on the driver's machine."""
         parts = [
             msgspec.json.decode(message.text, type=Staged)
             for message in messages
             if isinstance(message, TaskReport)
         ]
-        # Spark commits when every task has succeeded; less than all would be a silent loss.
+        # Spark commits once every task has succeeded; a missing report would be a silent loss.
         assert len(parts) == len(messages), "a task without a report"
         files = sorted((file for part in parts for file in part.files), key=lambda f: f.staged)
         whole = Staged(sum(part.received for part in parts), files)
@@ -136,7 +136,7 @@ class StagingWriter(DataSourceArrowWriter):
 
 
 class StagingSink(DataSource):
-    """The format that stages; its two options are its own business."""
+    """The internal format that stages rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -150,7 +150,7 @@ class StagingSink(DataSource):
 
 
 def stage(frame: DataFrame, directory: Path, layout: Layout) -> Staged:
-    """Let the tasks of *frame* write their rows into files below *directory*."""
+    """Run *frame*, with its tasks writing their rows into files below *directory*."""
     frame.sparkSession.dataSource.register(StagingSink)
     writer = frame.write.format(FORMAT).mode("append")
     writer.options(directory=str(directory), layout=layout.to_json()).save()

@@ -1,9 +1,9 @@
-"""Tables that pipelines write, a batch at a time, and that any reader reads meanwhile.
+"""Tables that pipelines write batch by batch, while any reader reads them.
 
     table = Table(out, "parquet", partition_by=("date",))
     table.write(frame, query_id, batch_id)      inside foreachBatch
 
-The same batch may be written any number of times: it is in the table once.
+A batch may be written any number of times; the table has it once.
 """
 
 import shutil
@@ -26,44 +26,44 @@ FORMATS: Final = (PARQUET, DELTA)
 
 
 Count = Callable[[], int | None]
-"""Asked how many rows a batch has; None: nobody knows."""
+"""Returns how many rows a batch has; None if that is unknown."""
 
 
 def check_format(format_: str) -> None:
-    """See that there are tables of a format.
+    """Check that *format_* is a known table format.
 
     Raises:
-        ConfigError: There are none.
+        ConfigError: It is not.
     """
     if format_ not in FORMATS:
         raise ConfigError("--format", f"{format_!r} is unknown: {' or '.join(FORMATS)}")
 
 
 class UncountedRowsError(BraidError):
-    """A batch has other rows than its files would have; nothing of it was written."""
+    """The rows of a batch and of its files do not add up; nothing of it was written."""
 
     def __init__(self, batch_id: int, expected: int, written: int) -> None:
         super().__init__(
-            f"batch {batch_id}: it has {expected} rows, {written} would be written; "
-            "nothing of it was"
+            f"batch {batch_id} has {expected} rows, but {written} would be written; "
+            "nothing was written"
         )
         self.expected = expected
         self.written = written
 
 
 class LostStageError(BraidError):
-    """Staged files of a batch were gone before they had their names; it is not written."""
+    """Staged files of a batch disappeared before they were renamed; it is not written."""
 
     def __init__(self, out: Path, batch_id: int) -> None:
         super().__init__(
-            f"batch {batch_id}: its files were deleted from {out / STAGING} while it was "
-            "written, and nothing of it was; leave them alone, and run it again"
+            f"batch {batch_id}: its staged files in {out / STAGING} were deleted while it was "
+            "being written; nothing was written: leave them alone, and run it again"
         )
         self.batch_id = batch_id
 
 
 class Written(NamedTuple):
-    """What is written of a batch; repeated: it was there, and its rows may not be known."""
+    """What was written; if *repeated*, the table had the batch, and *rows* may be unknown."""
 
     rows: int | None
     repeated: bool
@@ -72,8 +72,8 @@ class Written(NamedTuple):
 class Table:
     """A table below the directory *out*, which one process writes at a time.
 
-    *partition_by* names columns, or keys; see `layouts`. With *branch_column*, that column says
-    to which of *branches* a row belongs. Several tables of one *out* share a *lock*.
+    *partition_by* names columns or keys; see `layouts`. With *branch_column*, that column names
+    the one of *branches* that a row belongs to. Several tables in one *out* share a *lock*.
 
     Raises:
         ConfigError: The format is unknown.
@@ -94,7 +94,8 @@ class Table:
         self.format = format
         keys = tuple(key if isinstance(key, Key) else Key(key) for key in partition_by)
         if format == DELTA:
-            # It finds rows by what its log says of files; a column needs no directory too.
+            # Delta finds rows by the statistics in its log, so a column that the files have
+            # needs no directory.
             keys = tuple(key for key in keys if not key.kept)
         self.layout = Layout(keys, branch_column, dict(branches or {}))
         self._lock = lock or Lock()
@@ -109,16 +110,16 @@ class Table:
         *,
         count: Count | None = None,
     ) -> Written:
-        """Write the rows of a batch, if they are not there yet; on the driver.
+        """Write the rows of a batch, unless the table has them; on the driver.
 
-        *name* tells several writers of one table apart. *place* says where the batch ends: a
-        repeat that says something else is refused. *count* is asked how many rows there are.
+        *name* distinguishes several writers of one table. *place* is where the batch ends: a
+        repeat with another end is refused. *count* returns the number of rows to expect.
 
         Raises:
-            ConfigError: The table is of the other format.
-            ForeignBatchError: The table is another query's.
-            UncountedRowsError: Rows were lost on the way; nothing was written.
-            LostStageError: Somebody has deleted the files; nothing was written.
+            ConfigError: The table has the other format.
+            ForeignBatchError: The table belongs to another query.
+            UncountedRowsError: Rows are missing; nothing was written.
+            LostStageError: The staged files were deleted; nothing was written.
             OSError: A file cannot be written.
         """
         self.out.mkdir(parents=True, exist_ok=True)
@@ -141,7 +142,7 @@ class Table:
         return Written(record.rows, repeated=False)
 
     def _check_format(self, batches: Batches) -> None:
-        """Refuse to go on in another format than that of the batches before."""
+        """Refuse to continue a table in another format than that of its batches."""
         if self.format == DELTA:
             other = PARQUET if batches.has_records() else ""
         else:
@@ -149,7 +150,7 @@ class Table:
             other = DELTA if any((root / deltas.LOG).exists() for root in roots) else ""
         if other:
             raise ConfigError(
-                "--format", f"{self.out} is {other}: say so, or use another --out"
+                "--format", f"{self.out} is {other}: use --format {other}, or another --out"
             )
 
     def _branches(self) -> list[str]:
@@ -164,7 +165,8 @@ class Table:
             raise UncountedRowsError(batch_id, staged.received, staged.rows)
         if count is None or expected is None or staged.rows == expected:
             return staged
-        # What retention takes meanwhile may be there or not, where a loss is no error.
+        # With failOnDataLoss=false, retention may delete messages while the batch is read, so
+        # any number between the counts before and after is right.
         if not (count() or 0) <= staged.rows <= expected:
             raise UncountedRowsError(batch_id, expected, staged.rows)
         return staged
@@ -209,10 +211,10 @@ class Table:
         return Written(staged.rows, repeated=False)
 
     def compact(self) -> int:
-        """Merge the small files of each directory that has many; return how many have.
+        """Merge the small files of each directory that has many; return how many it merged.
 
-        A reader sees every row once, before and after; one that is in the middle of it may find
-        a file gone, and has to begin again.
+        A reader sees every row once, before and after. One that is reading at that moment may
+        find a file gone, and has to start over.
         """
         with self._lock:
             if self.format == DELTA:

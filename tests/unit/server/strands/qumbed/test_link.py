@@ -7,7 +7,7 @@ from tests.unit.server.strands.qumbed.qumbed_by_hand import QumbedHand
 
 
 def test_anonymous_may_do_all_but_administer() -> None:
-    """Whoever is not asked who he is can publish and subscribe."""
+    """A peer without a key can publish and subscribe."""
     principal = anonymous()
 
     assert ANONYMOUS == principal.name
@@ -16,16 +16,13 @@ def test_anonymous_may_do_all_but_administer() -> None:
     ]
 
 
-def test_tokens_are_earned_with_time() -> None:
-    """As many as the rate at once, then one for each of its parts of a second."""
-    link = Link(None, 2, lambda _: None)
-    at_once = [link.earn_token(1_000_000) for _ in range(3)]
-    later = [link.earn_token(now_us) for now_us in (1_400_000, 1_500_000, 1_500_000)]
-    much_later = [link.earn_token(9_000_000) for _ in range(3)]
+def test_streams_share_the_tokens_of_their_connection() -> None:
+    """A rate makes one bucket for all of them; without a rate there is none."""
+    limited, unlimited = (Link(None, rate, lambda _: None) for rate in (2, 0))
 
-    assert [True, True, False] == at_once
-    assert [False, True, False] == later
-    assert [True, True, False] == much_later
+    assert limited.tokens is not None
+    assert 2 == limited.tokens.rate
+    assert unlimited.tokens is None
 
 
 def test_a_node_has_one_name_everywhere() -> None:

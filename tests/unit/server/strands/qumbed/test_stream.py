@@ -4,12 +4,10 @@ import tracemalloc
 
 import pytest
 
-from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.broker.settings import US_PER_S, Settings
 from braidmq.server.strands.qumbed.link import UNFINISHED_BYTES_MAX
 from tests.integration.qumbed.peer import (
     ALICE,
-    BOB,
     FRAME_MAX,
     ack,
     discovery,
@@ -17,25 +15,12 @@ from tests.integration.qumbed.peer import (
     publish,
     raw,
     subscribe,
-    unsubscribe,
 )
 from tests.unit.server.strands.qumbed.qumbed_by_hand import QumbedHand
 
 
 def code_of(frame: dict[str, dict[str, str]]) -> str:
     return frame["e"]["code"]
-
-
-def test_subscribe_and_the_like_wait_for_answers_before_them() -> None:
-    """Their effects would be seen before those answers."""
-    hand = QumbedHand()
-    stream, wire = hand.stream()
-    stream.receive(publish("t", b"1") + subscribe("t", public(ALICE)))
-    assert 0 == hand.engine.broker.subscription_count()
-    hand.settle()
-
-    assert [ack("1", 0), ack()] == wire.frames()
-    assert 1 == hand.engine.broker.subscription_count()
 
 
 def test_while_the_log_is_full_new_publishes_are_refused_at_once() -> None:
@@ -47,31 +32,6 @@ def test_while_the_log_is_full_new_publishes_are_refused_at_once() -> None:
         stream.receive(publish("t", b"1") + subscribe("t", public(ALICE)))
 
         assert kinds == wire.kinds()
-
-
-def test_an_unsubscribe_is_answered_when_its_record_is_durable() -> None:
-    """Or a restart would find the subscription again."""
-    hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
-    stream, wire = hand.stream()
-    stream.receive(subscribe("t", public(ALICE)))
-    hand.settle()
-    wire.frames()
-    stream.receive(unsubscribe("t"))
-    assert [] == wire.frames()
-    hand.settle()
-
-    assert [ack()] == wire.frames()
-
-
-def test_a_memory_only_publish_does_not_overtake_a_subscribe() -> None:
-    """It waits for the record of the subscription before it."""
-    hand = QumbedHand(Settings(offline_us=60 * US_PER_S), is_durable=False)
-    stream, wire = hand.stream()
-    stream.receive(subscribe("t", public(ALICE)) + publish("t", b"1"))
-    assert [] == wire.frames()
-    hand.settle()
-
-    assert [ack(), ack("", 1)] == wire.frames()[:2]
 
 
 def test_a_publisher_waits_while_too_much_is_uncommitted() -> None:
@@ -181,26 +141,6 @@ def test_a_link_is_told_of_streams_that_end() -> None:
 
     assert [stream] == hand.left
     assert 0 == hand.engine.broker.subscription_count()
-
-
-def test_too_many_subscriptions_are_refused() -> None:
-    """SERVER_ERROR: those of all strands count together."""
-    hand = QumbedHand()
-    stream, wire = hand.stream()
-    subscriptions = hand.engine.broker.subscriptions.by_id
-    blip, _ = hand.connect()
-    topic = hand.engine.broker.topics.get("t")
-    assert topic is not None
-    hand.engine.broker.subscribe(blip, topic, 1, 0)
-    hand.engine.end_turn()
-    hand.settle()
-    (one,) = subscriptions.values()
-    subscriptions.update(dict.fromkeys(range(2, SUBSCRIPTIONS_MAX + 1), one))
-    stream.receive(subscribe("t", public(BOB)))
-
-    assert [("SERVER_ERROR", "too many subscriptions")] == [
-        (code_of(found), found["e"]["message"]) for found in wire.frames()
-    ]
 
 
 def test_a_frame_that_cannot_be_read_ends_subscriptions_at_once() -> None:

@@ -21,7 +21,7 @@ from tests.integration.vibe_peer import (
     request,
     subscribe,
 )
-from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, errors, kinds, taken
+from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, kinds, taken
 
 FULL = ("SERVER_ERROR", "the disk is full")
 
@@ -47,22 +47,6 @@ def test_nothing_is_acknowledged_before_its_commit() -> None:
     assert [] == taken(wire)
     hand.settle()
     assert [(PUBLISH_ACK, "4"), (ERROR, "err-1"), (PONG, "5")] == kinds(wire)
-
-
-def test_a_pong_waits_for_the_acknowledgements_before_it() -> None:
-    """An Ack has no reply; the Ping behind it says that it is durable."""
-    hand = VibeHand()
-    connection, wire = hand.vibe()
-    connection.receive(subscribe("1", "q"))
-    hand.settle()
-    connection.receive(publish("2", "q"))
-    hand.settle()
-    taken(wire)
-    connection.receive(ack("2") + ping("3"))
-
-    assert [] == taken(wire)
-    hand.commit()
-    assert [(PONG, "3")] == kinds(wire)
 
 
 def test_what_changes_a_queue_waits_for_the_publishes_before_it() -> None:
@@ -113,40 +97,6 @@ def test_above_the_rate_a_request_is_refused_and_an_acknowledgement_is_not() -> 
 
 
 # When the log refuses.
-
-
-def test_a_publish_that_the_log_refuses_is_an_error_in_its_place() -> None:
-    """SERVER_ERROR with the request's id, behind what was answered before it."""
-    hand = VibeHand()
-    connection, wire = hand.vibe()
-    connection.receive(create("1", "q"))
-    hand.settle()
-    taken(wire)
-    connection.receive(publish("2", "q") + ping("3") + publish("4", "q"))
-    hand.fail(full())
-    found = taken(wire)
-
-    assert [(ERROR, "2"), (PONG, "3"), (ERROR, "4")] == [(one.kind, one.id) for one in found]
-    assert [FULL, FULL] == [found[0].error, found[2].error]
-    assert ["q", "q"] == [found[0].queue, found[2].queue]
-
-
-def test_a_repeat_is_refused_with_its_first_and_forgotten() -> None:
-    """Both wait for the same record; after the refusal the dedupId may be used again."""
-    hand = VibeHand()
-    connection, wire = hand.vibe()
-    connection.receive(create("1", "q"))
-    hand.settle()
-    taken(wire)
-    connection.receive(publish("2", "q", dedupId="d") + publish("3", "q", dedupId="d"))
-    hand.fail(full())
-    assert [("2", *FULL), ("3", *FULL)] == errors(wire)
-    hand.engine.room_made()
-    connection.receive(publish("4", "q", dedupId="d"))
-    hand.settle()
-
-    assert [(PUBLISH_ACK, "4")] == kinds(wire)
-    assert 1 == hand.engine.broker.queues.by_name["q"].waiting()
 
 
 def test_while_the_log_is_full_only_durable_requests_are_refused() -> None:
@@ -234,35 +184,6 @@ def test_goodbye_is_a_disconnect_that_says_why() -> None:
     queue = hand.engine.broker.queues.by_name["q"]
     assert (1, 0) == (queue.waiting(), queue.in_flight_count())
     assert [0] == [entry.attempts for entry in queue.lanes[0].in_flight.all()]
-
-
-def test_an_acknowledgement_after_the_goodbye_still_counts() -> None:
-    """It was on its way: the message must not come back after the restart."""
-    hand = VibeHand()
-    connection, _ = hand.vibe()
-    connection.receive(subscribe("1", "q"))
-    hand.settle()
-    connection.receive(publish("m", "q"))
-    hand.settle()
-    hand.engine.drain()
-    hand.engine.say_goodbye()
-    connection.receive(ack("m"))
-
-    assert 0 == hand.engine.broker.queues.by_name["q"].waiting()
-
-
-def test_a_broken_connection_counts_as_an_attempt() -> None:
-    """Unlike goodbye, Disconnect and Unsubscribe."""
-    hand = VibeHand()
-    connection, _ = hand.vibe()
-    connection.receive(subscribe("1", "q"))
-    hand.settle()
-    connection.receive(publish("m", "q"))
-    hand.settle()
-    connection.lost()
-    lane = hand.engine.broker.queues.by_name["q"].lanes[0]
-
-    assert [1] == [entry.attempts for entry in lane.in_flight.all()]
 
 
 # Requests that are not as they should be.

@@ -14,7 +14,7 @@ SINK = {"endpoint": "grpc://127.0.0.1:1", "apiKey": "k"}
 REFUSED = {
     "no name": (Wish(" ", SINK), "option --name: ' ' is not a name"),
     "a long name": (Wish("n" * 256, SINK), "at most 255 bytes"),
-    "no rate": (Wish("a", SINK, rate=0.0), "--rate: 0 is not more than 0"),
+    "no rate": (Wish("a", SINK, rate=0.0), "--rate: 0 must be greater than 0"),
     "no key": (Wish("a", {"endpoint": "grpc://a:1"}), "option apiKey"),
     "no topic": (Wish("a", SINK, to_topic=""), "option topic"),
     "no table": (Wish("a", SINK, table=Path("nowhere")), "--table: nowhere is not"),

@@ -43,4 +43,4 @@ def test_a_report_is_due_once_or_every_so_often_until_a_signal(tmp_path: Path) -
             often.stopping.set()
     assert 3 == count
     assert monotonic() - begun_s >= 0.1
-    assert ["report: stopped; the last report is as it was"] == said
+    assert ["report: stopped; the previous report is unchanged"] == said

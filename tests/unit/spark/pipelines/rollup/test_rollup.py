@@ -12,7 +12,11 @@ from braidmq.spark.pipelines.runs.triggers import Trigger
 
 SINK = {"endpoint": "grpc://127.0.0.1:1", "apiKey": "k"}
 REFUSED = {
-    "no readings": (Wish("control.Command"), Trigger(), "'control.Command' is not of readings"),
+    "no readings": (
+        Wish("control.Command"),
+        Trigger(),
+        "'control.Command' is not a schema of readings",
+    ),
     "no schema": (Wish("sensor.Nothing"), Trigger(), "there is no schema 'sensor.Nothing'"),
     "no end": (Wish("sensor.Humidity", close=True), Trigger(10_000), "--close: needs"),
     "no key": (Wish("sensor.Humidity", sink={"endpoint": "grpc://a:1"}), Trigger(), "apiKey"),

@@ -30,7 +30,7 @@ def test_an_address_that_never_answered_is_told_with_what_may_be_wrong() -> None
 
     assert str(caught.value) == (
         f"archive: {NOBODY}: Failed to connect to remote host: Connection refused; "
-        "is the broker up, is [flight] on, is the port that of [flight]?"
+        "is the broker running, is [flight] enabled, and is this its port?"
     )
 
 

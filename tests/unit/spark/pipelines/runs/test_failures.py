@@ -45,7 +45,7 @@ LINES = {
 
 @pytest.mark.parametrize(("text", "expected"), LINES.items())
 def test_the_last_of_our_errors_is_what_is_told(text: str, expected: tuple[str, bool]) -> None:
-    """One line. Ours says what to do, so to try again is of no use; unless it may be over."""
+    """One line. Ours says what to do, so a retry is useless; unless it may be over."""
     error = PySparkException(text)
 
     assert expected == (told(error), is_final(error))

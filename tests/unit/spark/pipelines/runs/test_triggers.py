@@ -25,5 +25,7 @@ def test_a_trigger_is_a_time_or_none(text: str, every_ms: int | None) -> None:
 )
 def test_anything_else_is_refused(text: str) -> None:
     """With what can be said instead."""
-    with pytest.raises(ConfigError, match=r"--trigger: .* neither available-now nor a time"):
+    with pytest.raises(
+        ConfigError, match=r"--trigger: .* neither available-now nor an interval"
+    ):
         parse_trigger(text)

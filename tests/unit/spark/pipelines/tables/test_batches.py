@@ -171,7 +171,7 @@ def test_another_query_is_refused(tmp_path: Path) -> None:
     """Its batches have the same numbers and other rows."""
     write(tmp_path, 3, FIRST)
 
-    with pytest.raises(Foreign, match=r"batch 3 is of the query query; .*an empty --out"):
+    with pytest.raises(Foreign, match=r"batch 3 belongs to the query query; .*an empty --out"):
         Batches(tmp_path).decided("other", 4, "")
 
 
@@ -179,9 +179,9 @@ def test_a_checkpoint_that_was_set_back_is_refused(tmp_path: Path) -> None:
     """A batch that ends elsewhere, or comes again behind later ones, has other rows."""
     write(tmp_path, 3, FIRST, "20")
 
-    with pytest.raises(Foreign, match=r"batch 3 is written up to '20', and .* up to '30'"):
+    with pytest.raises(Foreign, match=r"batch 3 is written up to '20', but .* at '30'"):
         Batches(tmp_path).decided("query", 3, "30")
-    with pytest.raises(Foreign, match=r"batch 2 comes again, but batch 3 is written already"):
+    with pytest.raises(Foreign, match=r"batch 2 is repeated, but batch 3 is already written"):
         Batches(tmp_path).decided("query", 2, "10")
 
 

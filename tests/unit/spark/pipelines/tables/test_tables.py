@@ -84,7 +84,9 @@ def test_rows_that_are_in_no_file_fail_the_batch(
         return msgspec.structs.replace(staged, files=staged.files[1:])
 
     monkeypatch.setattr(module, "stage", stage)
-    with pytest.raises(UncountedRowsError, match=r"it has 10 rows, [1-9] would be written"):
+    with pytest.raises(
+        UncountedRowsError, match=r"batch \d has 10 rows, but [1-9] would be written"
+    ):
         write(Frame(rows(0, 10)), "query", 0)
     monkeypatch.undo()
 
@@ -115,7 +117,7 @@ def test_a_batch_has_the_rows_that_it_should_have(tmp_path: Path, case: str, for
     if is_written:
         assert (10, False) == write()
     else:
-        with pytest.raises(UncountedRowsError, match=f"it has {counts[0]} rows, 10 would be"):
+        with pytest.raises(UncountedRowsError, match=f"has {counts[0]} rows, but 10 would be"):
             write()
         assert [] == list(tmp_path.rglob("*.parquet"))
     assert [] == list(count)
@@ -150,7 +152,7 @@ def test_a_batch_whose_files_are_deleted_meanwhile_is_not_taken_for_written(
 
     monkeypatch.setattr(Batches, "decide", cleaned_up)
     with pytest.raises(
-        LostStageError, match=r"batch 0: its files were deleted from .*/staging"
+        LostStageError, match=r"batch 0: its staged files in .*/staging were deleted"
     ):
         write(Frame(rows(0, 10)), "query", 0)
     monkeypatch.undo()
@@ -183,7 +185,9 @@ def test_delta_has_a_batch_once(tmp_path: Path) -> None:
     assert list(range(15)) == sorted(found.column("offset").to_pylist())
     assert 0 == again.reads
     assert [] == list(tmp_path.rglob("*.staged"))
-    with pytest.raises(ForeignBatchError, match="batch 0 follows some of the query query"):
+    with pytest.raises(
+        ForeignBatchError, match="batch 0 would follow batches of the query query"
+    ):
         table.write(Frame(rows(0, 10)), "other", 0)  # type: ignore[arg-type]  # no session
 
 
@@ -237,7 +241,9 @@ def test_compaction_is_a_matter_of_the_format(
 def test_a_table_keeps_its_format(tmp_path: Path, form: str, other: str) -> None:
     """Readers of either would see one half of it."""
     Table(tmp_path, form, KEYS).write(Frame(rows(0, 5)), "query", 0)  # type: ignore[arg-type]  # no session
-    with pytest.raises(ConfigError, match=f"--format: .* is {form}: say so, or use another"):
+    with pytest.raises(
+        ConfigError, match=f"--format: .* is {form}: use --format {form}, or another"
+    ):
         Table(tmp_path, other, KEYS).write(Frame(rows(5, 5)), "query", 1)  # type: ignore[arg-type]  # no session
 
 

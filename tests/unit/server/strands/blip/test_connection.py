@@ -2,11 +2,9 @@
 
 from braidmq.base.errors import LogFullError, LogPoisonedError
 from braidmq.broker.admission import UNCOMMITTED_BYTES_MAX
-from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.broker.topics import TOPIC_NAMES_BYTES_MAX
 from tests.integration.blip.peer import (
     ack,
-    credit,
     nack,
     parse,
     ping,
@@ -29,80 +27,6 @@ def full() -> LogFullError:
 
 def frames(*raw: bytes) -> list[tuple[int, int, bytes]]:
     return [parse(one)[0] for one in raw]
-
-
-def test_a_refusal_is_told_in_request_order() -> None:
-    """Waiting replies become NACKs where their requests stood; PONGs stay between them."""
-    hand = Hand()
-    connection, wire = hand.connect()
-    connection.receive(publish(1, "t", b"a") + ping(2) + publish(3, "t", b"b"))
-    connection.receive(publish(4, "", b"malformed") + publish(5, "t", b"c") + ping(6))
-
-    assert [] == wire.take()
-    hand.fail(full())
-    assert wire.take() == frames(
-        nack(1, 500, FULL),
-        pong(2),
-        nack(3, 500, FULL),
-        nack(4, 400, "empty topic"),
-        nack(5, 500, FULL),
-        pong(6),
-    )
-
-
-def test_a_publish_without_a_fence_is_refused_too() -> None:
-    """Who did not ask for a PONG is told all the same."""
-    hand = Hand()
-    connection, wire = hand.connect()
-    connection.receive(publish(1, "t", b"a") + publish(2, "t", b"b"))
-    hand.fail(full())
-
-    assert wire.take() == frames(nack(1, 500, FULL), nack(2, 500, FULL))
-
-
-def test_each_connection_is_told_of_its_own() -> None:
-    """A refused batch holds the messages of many."""
-    hand = Hand()
-    one, one_wire = hand.connect()
-    two, two_wire = hand.connect()
-    one.receive(publish(1, "t", b"a") + ping(2))
-    two.receive(publish(3, "t", b"b") + ping(4))
-    hand.fail(full())
-
-    assert one_wire.take() == frames(nack(1, 500, FULL), pong(2))
-    assert two_wire.take() == frames(nack(3, 500, FULL), pong(4))
-
-
-def test_a_subscribe_is_refused_with_its_batch() -> None:
-    """A subscription whose record was refused does not exist, and its id is given anew."""
-    hand = Hand()
-    connection, wire = hand.connect()
-    connection.receive(subscribe(1, "t") + publish(2, "t", b"memory only", 0) + ping(3))
-    hand.fail(full())
-    assert wire.take() == frames(nack(1, 500, "subscribe failed: the disk is full"), pong(3))
-    hand.engine.room_made()
-    connection.receive(subscribe(4, "t"))
-    hand.commit()
-
-    assert wire.take() == frames(ack(4, 1))
-
-
-def test_a_pong_behind_an_acknowledgement_waits_for_its_progress() -> None:
-    """The acknowledgement is written again, from the reserve; only then comes the PONG."""
-    hand = Hand()
-    connection, wire = hand.connect()
-    connection.receive(subscribe(1, "t"))
-    hand.commit()
-    connection.receive(publish(2, "t", b"a"))
-    hand.commit()
-    connection.receive(poll(3, 1) + ack(2, 1) + publish(4, "t", b"b") + ping(5))
-    wire.take()
-    hand.fail(full())
-
-    assert wire.take() == frames(nack(4, 500, FULL))
-    assert [True] == hand.log.urgent[-1:]
-    hand.commit()
-    assert wire.take() == frames(pong(5))
 
 
 def test_while_the_log_is_full_memory_and_acknowledgements_go_on() -> None:
@@ -129,36 +53,6 @@ def test_while_the_log_is_full_memory_and_acknowledgements_go_on() -> None:
     connection.receive(publish(9, "t", b"d") + ping(10))
     hand.commit()
     assert wire.take() == frames(pong(10))
-
-
-def test_credit_that_waited_behind_a_fence_is_void_after_the_half_close() -> None:
-    """Credit ends with the peer's input, also credit that was not granted by then."""
-    hand = Hand()
-    connection, wire = hand.connect()
-    connection.receive(subscribe(1, "t"))
-    hand.commit()
-    wire.take()
-    connection.receive(publish(2, "t", b"a") + ping(3) + credit(4, 1, 100) + ping(5))
-    connection.finish_input()
-    hand.commit()
-
-    assert wire.take() == frames(pong(3), pong(5))
-    assert wire.is_closed
-
-
-def test_subscriptions_have_a_bound() -> None:
-    """One more is refused; nobody's memory grows without end."""
-    hand = Hand()
-    connection, wire = hand.connect()
-    connection.receive(subscribe(1, "t"))
-    hand.commit()
-    wire.take()
-    subscriptions = hand.engine.broker.subscriptions.by_id
-    subscriptions.update(dict.fromkeys(range(2, SUBSCRIPTIONS_MAX + 1), subscriptions[1]))
-    connection.receive(subscribe(2, "t"))
-
-    text = "subscribe failed: too many subscriptions"
-    assert wire.take() == frames(nack(2, 500, text))
 
 
 def test_a_queue_in_memory_takes_durable_publishes_while_the_log_is_full() -> None:

@@ -1,0 +1,1 @@
+"""The Blip strand on the server."""

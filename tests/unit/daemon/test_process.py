@@ -1,0 +1,49 @@
+"""The broker as a process: what it refuses at start, and what signals do."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from braidmq.base.errors import ConfigError
+from braidmq.daemon import process
+from braidmq.server.config.config import Config
+
+
+def test_mdns_needs_the_strand_that_it_announces() -> None:
+    """One line, before anything is started."""
+    config = Config.model_validate({"dev": True, "qumbed": {"enabled": False}})
+    with pytest.raises(ConfigError, match="announces the Qumbed strand, which is off"):
+        process.main(config, mdns=True)
+
+
+@pytest.mark.asyncio
+async def test_the_first_signal_stops_and_the_second_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An operator who is tired of waiting for the drain presses Ctrl-C again."""
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    loop = asyncio.get_running_loop()
+    stopping = process._signals()  # noqa: SLF001 - the rest of it is a whole process
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(20):
+            await stopping.wait()
+        assert [] == ended
+        handled = asyncio.Event()
+
+        def end(code: int) -> None:
+            ended.append(code)
+            handled.set()
+
+        monkeypatch.setattr(os, "_exit", end)
+        os.kill(os.getpid(), signal.SIGINT)
+        async with asyncio.timeout(20):
+            await handled.wait()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+    assert [0] == ended
