@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from braidmq.base.errors import LogFullError, LogPoisonedError
-from braidmq.broker.delivery.backlog import ReadRequest
+from braidmq.broker.delivery.backlog import ChannelRead
 from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.policy import Policy
 from braidmq.server.engine.refusals import LogRefusedError, ShuttingDownError
@@ -207,7 +207,7 @@ async def test_a_read_that_comes_back_wakes() -> None:
     hand.commit()
     task = await begun(engine.waiters.until(lambda: engine.reads_done > 0))
     assert "waits" == await outcome(task)
-    request = ReadRequest(queue.topic, 0)
+    request = ChannelRead(queue.lanes[0], engine.broker.settings, 0)
     engine.backlog_read(request, [], reached_id=1, lost_count=0)
 
     assert "True" == await outcome(task)
