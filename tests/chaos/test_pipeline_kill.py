@@ -3,7 +3,7 @@
 Two of the five are in each life, so that a kill can hit both: in six lives each pipeline is in
 one or two that lose their JVM alone, and in as many that lose their driver and at once their
 JVM; there an archive is one in Delta's format. The last life has all of them, and runs on a
-cluster of processes: an executor of it is killed, and a Python worker, and it goes on by itself.
+cluster of processes: an executor is killed, and a Python worker, and it goes on by itself.
 BRAIDMQ_SPARK_KILLS asks for more kills than the suite has time for, BRAIDMQ_CHAOS_SEED for
 others.
 """
