@@ -41,6 +41,7 @@ class MetricValues:
     connections: Mapping[str, int] = field(default_factory=dict)  # by strand
     connections_refused: Mapping[str, int] = field(default_factory=dict)  # by reason
     authentication_failures: Mapping[str, int] = field(default_factory=dict)  # by strand
+    quic_events: Mapping[str, int] = field(default_factory=dict)  # by event
     messages_published: int = 0
     messages_published_by_strand: Mapping[str, int] = field(default_factory=dict)
     messages_delivered_by_strand: Mapping[str, int] = field(default_factory=dict)
@@ -112,6 +113,14 @@ _OURS: Final = (
         "Keys and tokens that the broker did not accept.",
         counter=True,
         label="strand",
+    ),
+    _Shown(
+        "quic_events",
+        "braidmq_quic_events",
+        "Retry packets and stateless resets sent, datagrams the kernel had no room for, and "
+        "writes to streams that the peer had stopped.",
+        counter=True,
+        label="event",
     ),
     _Shown(
         "messages_published",

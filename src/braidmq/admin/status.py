@@ -31,6 +31,7 @@ from braidmq.server.config.config import Config
 from braidmq.server.cursors import Cursors
 from braidmq.server.engine.engine import Engine
 from braidmq.server.strands.listeners import Listener
+from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.wal.files import Files
 from braidmq.wal.wal import Wal
 
@@ -130,6 +131,9 @@ class Status:
         )
         values.connections = {listener.strand: len(listener) for listener in self.listeners}
         values.connections_refused = _refused(self.listeners)
+        for listener in self.listeners:
+            if isinstance(listener, QumbedListener):
+                values.quic_events = listener.packet_events()
         if self.engine is not None:
             _fill_from_broker(values, self.engine)
             backlog = self._backlogs.now(self.engine.broker, self._now())

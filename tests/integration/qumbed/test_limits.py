@@ -112,6 +112,15 @@ def _refused(broker: RunningBroker) -> dict[str, int]:
     return dict(broker.daemon.status.metrics().connections_refused)
 
 
+async def test_what_the_endpoint_counts_is_on_the_metrics_page() -> None:
+    """What no connection shows: Retry packets, resets, what was dropped."""
+    async with broker_at() as broker, connected(broker) as peer:
+        await peer.open().publish("t", b"1")
+        events = broker.daemon.status.metrics().quic_events
+
+        assert {"retry", "stateless_reset", "dropped_datagram", "dropped_write"} == set(events)
+
+
 async def test_a_connection_that_says_nothing_is_closed() -> None:
     """limits.handshake_timeout_s: without a stream it is a stranger."""
     async with (

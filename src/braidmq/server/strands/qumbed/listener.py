@@ -72,6 +72,18 @@ class QumbedListener:
     def __len__(self) -> int:
         return 0 if self._quic is None else len(self._quic)
 
+    def packet_events(self) -> dict[str, int]:
+        """Return how often the QUIC endpoint did what no connection shows, by event."""
+        quic = self._quic
+        if quic is None:
+            return {}
+        return {
+            "retry": quic.retries,
+            "stateless_reset": quic.resets,
+            "dropped_datagram": quic.dropped_datagrams,
+            "dropped_write": quic.dropped_writes,
+        }
+
     def prepare(self, files: Files, data_dir: Path, schemas_dir: Path | None) -> None:
         """Load who we are and what payloads may be, or make it when it was never made.
 

@@ -99,6 +99,21 @@ async def test_a_certificate_that_cannot_be_used_is_an_error(tmp_path: Path) -> 
     listener.stop_accepting()
 
 
+async def test_the_listener_tells_what_its_endpoint_counts(tmp_path: Path) -> None:
+    """An operator sees Retry packets, resets and what was dropped."""
+    async with listening(tmp_path) as (listener, _):
+        before = listener.packet_events()
+        host, _, port = listener.address.rpartition(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stray:
+            # A short header with the id of a connection that this endpoint does not know.
+            stray.sendto(b"\x40" + 63 * b"\x07", (host, int(port)))
+            await until(lambda: listener.packet_events() != before)
+
+        names = ("retry", "stateless_reset", "dropped_datagram", "dropped_write")
+        assert dict.fromkeys(names, 0) == before
+        assert before | {"stateless_reset": 1} == listener.packet_events()
+
+
 async def test_streams_are_connections_of_the_engine(tmp_path: Path) -> None:
     """Each for as long as it lives; the listener counts QUIC connections."""
     async with listening(tmp_path) as (listener, hand):
