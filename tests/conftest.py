@@ -7,6 +7,7 @@ path from the root: `from tests.integration.something import ...`.
 
 import os
 import signal
+from types import FrameType
 from typing import Final
 
 import hypothesis
@@ -52,8 +53,11 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{SHORT_LIVED} {UNVERIFIED}")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to test compiled modules that are not what the sources say."""
-    # Whoever starts us in the background lets us ignore Ctrl-C, and all that we start with us.
+    # A shell starts background jobs with Ctrl-C ignored, and nohup with SIGHUP ignored. Our
+    # children would inherit that; a signal that is handled here is at its default in them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _stay)
     if hasattr(config, "workerinput"):
         return  # the process that started this worker has looked already
     if os.environ.get("BRAIDMQ_PURE") == "1":
@@ -61,6 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
             pytest.exit("BRAIDMQ_PURE=1, but compiled modules would run: `make setup`", 3)
     elif reason := setup.why_stale():
         pytest.exit(f"{reason}: `make setup`, or BRAIDMQ_PURE=1 `make setup` while editing", 3)
+
+
+def _stay(number: int, frame: FrameType | None) -> None:
+    """Survive a hangup, as `nohup` asks for."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
