@@ -124,5 +124,5 @@ async def test_what_is_deleted_is_named_first(tmp_path: Path) -> None:
         await broker.ready()
         code, _, err = await Operator(broker).types("queue", "info", "invoices")
         assert (1, 1) == (code, len(err.splitlines()))
-        assert "answers 404: no such queue; `braidmq queue list` names" in err
+        assert "answered 404: no such queue; `braidmq queue list` lists" in err
         assert 0 == await broker.end()

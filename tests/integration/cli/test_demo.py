@@ -33,7 +33,7 @@ def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
     assert "gave up on reading 225: it is now a dead letter\n" in done.stdout
     assert "sent 1 letter back from dlq.demo.readings\n" in done.stdout
     assert "handled reading 225 this time\n" in done.stdout
-    assert "the critical first: [3, 7, 11] ...\n" in done.stdout
+    assert "critical ones first: [3, 7, 11] ...\n" in done.stdout
     assert "The counts agree: nothing that was confirmed is missing.\n" in done.stdout
     assert "readings in Spark's tables" in done.stdout
     assert re.search(r"^commands replayed, in order +60 +60  ok$", done.stdout, re.MULTILINE)

@@ -153,7 +153,7 @@ def test_a_broker_that_goes_ends_it_with_one_line(
 
 
 REFUSED = {
-    "--url http://wrong@{http}": (1, "answers 401"),
+    "--url http://wrong@{http}": (1, "answered 401"),
     "--url http://127.0.0.1:1": (1, "starts a broker"),
     "--interval 0": (2, "--interval"),
 }
