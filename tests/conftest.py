@@ -36,9 +36,12 @@ Another machine holds the mounts of this one while it starts, and a file system 
 cut would not go; so these are not run beside each other.
 """
 
+SHARED_BY_FILE: Final = ("tests/integration/cli/",)
+"""Where the tests of a file share a broker, which takes seconds to start."""
+
 # ci: the same examples every time, because a red build must be about the change at hand.
 # quick: a few of them, for code that has run already, compiled.
-# dev: new examples every time, for finding what nobody has thought of.
+# dev: new examples every time, for finding new failures.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("quick", derandomize=True, deadline=None, max_examples=20)
 hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
@@ -85,6 +88,8 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no type
 
     def _split_scope(self, nodeid: str) -> str:
         shared = (group for start, group in TOGETHER.items() if nodeid.startswith(start))
+        if nodeid.startswith(SHARED_BY_FILE):
+            return nodeid.partition("::")[0]
         return next(shared, nodeid)
 
 
