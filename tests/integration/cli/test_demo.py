@@ -40,7 +40,7 @@ def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
     assert [] == list(temporary.iterdir())
     assert (tables / "report" / "report.html").is_file()
-    assert f"a page about them                          {tables}/report/report.html" in [
+    assert f"the report about them                      {tables}/report/report.html" in [
         line.strip() for line in done.stdout.splitlines()[-4:]
     ]
 
