@@ -313,7 +313,7 @@ def test_links_lead_somewhere(document: str) -> None:
         assert not anchor or anchor in anchors, link
 
 
-@pytest.mark.parametrize("document", OURS)
+@pytest.mark.parametrize("document", [*OURS, "CONTRIBUTING.md"])
 def test_files_that_are_named_are_there(document: str) -> None:
     """Tests that prove something, modules that do something."""
     text = read(document)

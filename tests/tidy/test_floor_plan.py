@@ -6,7 +6,6 @@ help: how deep it inherits, how many methods and attributes it has with all of i
 """
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,8 +25,6 @@ EXCEPTIONS_MAX: Final = 5
 # Same names across siblings: each protocol has `frames`, `messages`, `session`, each client
 # `connection`, `publishing`, `subscription`. Learning one strand is learning all.
 STRANDS: Final = frozenset({"blip", "vibe", "qumbed"})
-
-NAMED_FILE: Final = re.compile(r"`([\w./<>-]+/[\w<>]+\.py)`")
 
 EXCEPTIONS: Final[dict[str, str]] = {}
 """Classes that may be larger than the rules allow, each with its reason; none needs to be."""
@@ -205,17 +202,6 @@ def test_no_folder_is_crowded(sources: dict[str, str]) -> None:
 def test_no_two_modules_of_a_room_have_one_name(sources: dict[str, str]) -> None:
     """`The sink module of the server` is one file."""
     assert "" == "\n".join(ambiguous_stems(list(sources)))
-
-
-@pytest.mark.parametrize("guide", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_a_guide_names_files_that_exist(guide: str) -> None:
-    """A walk through the tree leads nowhere once a file of it has moved."""
-    text = (ROOT / guide).read_text("utf-8")
-    named = {name for name in NAMED_FILE.findall(text) if "<" not in name}
-    places = (ROOT, ROOT / "src", ROOT / "src/braidmq")
-
-    assert len(named) > 5
-    assert [] == [n for n in sorted(named) if not any((place / n).exists() for place in places)]
 
 
 CHAIN: Final = "class A: ...\nclass B(A): ...\nclass C(B): ...\nclass D(C): ...\n"
