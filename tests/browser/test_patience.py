@@ -23,15 +23,23 @@ BETWEEN: Final = 3_500_000
 
 SEARCH: Final = "**/api/topics/*/messages?*"
 
-# The page's patience, in the hands of the test: it ends when `lose()` is called.
+# The page's timeouts, in the hands of the test: those of changes and of /api/keys end when
+# `lose()` is called. What a view loads meanwhile keeps its own; it may still be under way.
 IMPATIENT: Final = """
-const waiting = [];
+const made = [];
+const losable = [];
 AbortSignal.timeout = () => {
   const one = new AbortController();
-  waiting.push(one);
+  made.push(one);
   return one.signal;
 };
-globalThis.lose = () => waiting.splice(0).forEach((one) => one.abort());
+const plainly = fetch;
+globalThis.fetch = (address, options) => {
+  const own = made.splice(0);
+  if ((options.method ?? "GET") !== "GET" || address === "/api/keys") losable.push(...own);
+  return plainly(address, options);
+};
+globalThis.lose = () => losable.splice(0).forEach((one) => one.abort());
 """
 
 # Any other question, which the page does lose its patience with.
