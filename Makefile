@@ -14,6 +14,10 @@ SPARK_KILLS ?= 100
 CUTS ?= 100
 SEEDS ?= 5000
 
+# Keep bytecode, whatever the environment says: a broker would compile for a second at each
+# start, and tests start hundreds.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := .venv/bin
 PURE := $(CURDIR)/build/pure
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
@@ -56,7 +60,8 @@ setup: .venv/installed .venv/browser ## virtual environment, dependencies from t
 	@# uv itself comes from the lock too, hashes and all: its block, cut out.
 	@awk '/^[^ ]/ { mine = /^uv==/ } mine' requirements.lock > .venv/uv.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@# With bytecode, as pip would: without it each process compiles hundreds of modules again.
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	@touch $@
 
 .venv/installed: pyproject.toml .venv/locked
