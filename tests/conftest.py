@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 import setup
 from braidmq.base import build
-from braidmq.spark.runtime.java import SHORT_LIVED
+from tests import class_archive
 
 TOGETHER: Final = {
     "tests/integration/spark/": "spark",
@@ -47,11 +47,7 @@ hypothesis.settings.register_profile("quick", derandomize=True, deadline=None, m
 hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("BRAIDMQ_HYPOTHESIS", "ci"))
 
-UNVERIFIED: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-"""A JVM verifies every class of Spark, a seventh of what it does in a short life."""
-
-# Spark gives it to every JVM that a command starts, and tests start many.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{SHORT_LIVED} {UNVERIFIED}")
+class_archive.use()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
             pytest.exit("BRAIDMQ_PURE=1, but compiled modules would run: `make setup`", 3)
     elif reason := setup.why_stale():
         pytest.exit(f"{reason}: `make setup`, or BRAIDMQ_PURE=1 `make setup` while editing", 3)
+    elif config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        class_archive.begin()  # for the whole suite; it takes half a minute itself
 
 
 def _stay(number: int, frame: FrameType | None) -> None:
