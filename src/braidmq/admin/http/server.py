@@ -34,6 +34,9 @@ HEAD_S_MAX: Final = 10.0
 """How long a connection may stay without a complete request. Without this timeout a few
 idle connections could use up the limit, and health checks would fail."""
 
+DATE_S: Final = 1.0
+"""How often the Date header of the answers is set."""
+
 DRAIN_S_MAX: Final = 1
 """When the broker stops, answers that take longer to send are cut off."""
 
@@ -142,11 +145,33 @@ class PatientProtocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers, and with an event for when it accepts connections."""
+    """uvicorn without signal handlers, and with events for its start and its end.
+
+    By itself it looks ten times a second whether it should end, which keeps an idle broker
+    awake and delays every stop.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.accepting = asyncio.Event()
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Let `serve` accept no more requests, finish its answers and return."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # sets the Date header of the answers
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), DATE_S)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)
+            return
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -200,7 +225,7 @@ class AdminServer:
         """Accept no more requests, finish answers, and close. Does nothing if not started."""
         if self._server is None or self._task is None:
             return
-        self._server.should_exit = True
+        self._server.end()
         await self._task
         self._server = self._task = None
 

@@ -22,6 +22,7 @@ passed in here is called on the event loop, once, and never before the call has 
 Who may change users is decided in user_administration.py; API keys are in keys.py.
 """
 
+import base64
 import enum
 import re
 import secrets
@@ -163,8 +164,7 @@ class Users:
         )
         self._table = _load(files, self._reserved)
         self._principals = {name: _principal(user) for name, user in self._table.items()}
-        # What unknown users' passwords are checked against, so that they take as long.
-        self._nobody = self._hasher.hash(secrets.token_bytes())
+        self._unmatchable = _unmatchable_hash(self._hasher)
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="braidmq-users")
         self._jobs = 0
         self._changes: deque[_Change] = deque()
@@ -207,7 +207,7 @@ class Users:
             return False
         self._jobs += 1
         user = self._table.get(name)
-        expected = self._nobody if user is None else user.hash
+        expected = self._unmatchable if user is None else user.hash
 
         def checked(is_right: bool) -> None:  # noqa: FBT001 - a verdict, its only argument
             self._jobs -= 1
@@ -410,6 +410,21 @@ def _bytes(password: str) -> bytes:
 
 def _grants(user: User) -> list[Grant]:
     return [Grant(pattern, set(user.grants[pattern])) for pattern in sorted(user.grants)]
+
+
+def _unmatchable_hash(hasher: PasswordHasher) -> str:
+    """Return a hash that no password has, and that takes as long to check as any other.
+
+    The passwords of unknown users are checked against it, so that the time of an answer does
+    not tell which users exist. Its digest is random instead of computed: hashing would delay
+    the start of every broker.
+    """
+    salt, digest = (
+        base64.b64encode(secrets.token_bytes(size)).decode().rstrip("=")
+        for size in (hasher.salt_len, hasher.hash_len)
+    )
+    cost = f"m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}"
+    return f"$argon2id$v=19${cost}${salt}${digest}"
 
 
 def _principal(user: User) -> Principal:

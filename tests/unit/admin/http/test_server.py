@@ -58,6 +58,13 @@ def asked(address: tuple[str, int], path: str, headers: dict[str, str] | None = 
         connection.close()
 
 
+def date_of(host: str, port: int) -> str | None:
+    connection = http.client.HTTPConnection(host, port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", "/healthz")
+        return connection.getresponse().getheader("Date")
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 async def test_port_0_is_any_free_port(host: str) -> None:
     """The address that start returns is the one that answers."""
@@ -102,6 +109,24 @@ async def test_stop_ends_idle_connections() -> None:
 
     assert b"" == await reader.read()
     writer.close()
+
+
+async def test_stop_wakes_an_idle_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait until the server looks again, here in an hour."""
+    monkeypatch.setattr(server, "DATE_S", 3_600.0)
+    async with asyncio.timeout(60), listening():
+        pass
+
+
+async def test_the_date_of_an_answer_is_that_of_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server sets it again and again, not only when it starts."""
+    monkeypatch.setattr(server, "DATE_S", 0.01)
+    async with listening() as (host, port):
+        first = await asyncio.to_thread(date_of, host, port)
+        while first == await asyncio.to_thread(date_of, host, port):
+            await asyncio.sleep(0.05)  # the test's own timeout ends this
 
 
 async def test_stop_without_start_is_harmless() -> None:

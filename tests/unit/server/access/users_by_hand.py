@@ -46,15 +46,13 @@ class Counting(PasswordHasher):
 
 
 class OutOfMemory(Counting):
-    """It has no memory left for any password but the first, nobody's."""
+    """It has no memory left for any password."""
 
     def verify(self, hash: str | bytes, password: str | bytes) -> Literal[True]:  # noqa: A002 - argon2's name for it
         raise VerificationError("Memory allocation error")
 
     def hash(self, password: str | bytes, *, salt: bytes | None = None) -> str:
-        if self.hashed:
-            raise HashingError("Memory allocation error")
-        return super().hash(password, salt=salt)
+        raise HashingError("Memory allocation error")
 
 
 class Desk:
