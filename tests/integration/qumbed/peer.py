@@ -262,6 +262,11 @@ class Peer(QuicConnectionProtocol):
     def quic(self) -> QuicConnection:
         return self._quic
 
+    async def wait_closed(self) -> None:
+        """Leave at once: the close was sent, and draining would take three round trips."""
+        if self._timer is not None:
+            self._timer.cancel()
+
     def datagram_received(self, data: bytes | str, addr: NetworkAddress) -> None:
         if not self.is_out_of_reach:
             super().datagram_received(data, addr)
