@@ -4,8 +4,7 @@ All it knows about messages is what the injected `describe` tells it. It never r
 """
 
 from braidmq.base.records import Description
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import File, Files
+from braidmq.wal.disk import Disk, File, Files
 from braidmq.wal.format import Describe
 from braidmq.wal.opening import Recovered
 from braidmq.wal.options import WalOptions

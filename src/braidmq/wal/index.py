@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from braidmq.base.records import GAP_KIND
-from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     INDEX_MAGIC,

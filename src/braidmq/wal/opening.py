@@ -16,7 +16,7 @@ from braidmq.base.errors import DamagedLogError, LogPoisonedError
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.limits import MIB
 from braidmq.base.records import GAP_KIND
-from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     MARK_BYTES,

@@ -16,7 +16,7 @@ from typing import Final
 from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
 from braidmq.base.limits import KIB
 from braidmq.base.records import GAP_KIND
-from braidmq.wal.files import FULL_ERRNOS, File, Files, read_all
+from braidmq.wal.disk import FULL_ERRNOS, File, Files, read_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     ROW_BYTES,

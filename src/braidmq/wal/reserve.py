@@ -7,7 +7,7 @@ acknowledgement is itself a record that needs space.
 from typing import Final
 
 from braidmq.base.limits import KIB, MIB
-from braidmq.wal.files import FULL_ERRNOS, File, Files
+from braidmq.wal.disk import FULL_ERRNOS, File, Files
 
 RESERVE_PATH: Final = "wal/reserve"
 RESERVE_BYTES_MAX: Final = 16 * MIB

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from braidmq.base.errors import DamagedLogError, LogPoisonedError
-from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     SEGMENT_BYTES_LIMIT,

@@ -27,7 +27,7 @@ from struct import Struct
 from typing import Final
 
 from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
-from braidmq.wal.files import FULL_ERRNOS, Files, read_all, write_all
+from braidmq.wal.disk import FULL_ERRNOS, Files, read_all, write_all
 from braidmq.wal.format import checksum
 from braidmq.wal.quarantine import move_in
 

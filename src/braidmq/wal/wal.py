@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
 from braidmq.base.ids import ID_MAX
 from braidmq.wal.browse import Bounds, Browser, FoundIds
-from braidmq.wal.files import FULL_ERRNOS, LOG_DIR, File, Files, write_all
+from braidmq.wal.disk import FULL_ERRNOS, LOG_DIR, File, Files, write_all
 from braidmq.wal.format import ROW_BYTES, Describe, encode_mark
 from braidmq.wal.index import index_path
 from braidmq.wal.maintenance.rebuild import Visit

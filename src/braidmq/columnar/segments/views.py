@@ -22,8 +22,7 @@ from braidmq.base.ids import FIRST_ID
 from braidmq.columnar.loss import RETAINED, Losses
 from braidmq.columnar.segments.held import HeldSegments
 from braidmq.columnar.segments.segments import Segment
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import LOG_DIR
+from braidmq.wal.disk import LOG_DIR, Disk
 from braidmq.wal.opening import read_mark
 from braidmq.wal.segment import list_segments, segment_path
 

@@ -8,7 +8,7 @@ rebuilt again.* Readers that hold the old file keep reading it.
 from collections.abc import Callable
 
 from braidmq.base.errors import DamagedLogError, UnknownRecordError
-from braidmq.wal.files import LOG_DIR, File, Files, read_all
+from braidmq.wal.disk import LOG_DIR, File, Files, read_all
 from braidmq.wal.format import HEADER_BYTES, RECORD_HEADER_BYTES, Describe, Header, encode_rows
 from braidmq.wal.index import IndexWriter, index_path
 from braidmq.wal.recovery import (

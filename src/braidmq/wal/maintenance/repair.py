@@ -13,7 +13,7 @@ Nothing is changed unless the operator accepts the loss. For each damaged segmen
 from itertools import pairwise
 
 from braidmq.base.ids import FIRST_ID
-from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     SEGMENT_MAGIC,
     Describe,

@@ -12,7 +12,7 @@ from itertools import pairwise
 from braidmq.base.errors import DamagedLogError, UnknownRecordError
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.records import GAP_KIND, Description
-from braidmq.wal.files import File, Files, read_all
+from braidmq.wal.disk import File, Files, read_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     INDEX_MAGIC,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from braidmq.wal.files import Files
+from braidmq.wal.disk import Files
 from braidmq.wal.recovery import Read
 from braidmq.wal.segment import list_segments, segment_path
 
