@@ -7,12 +7,10 @@ from braidmq.base.records import Description
 from braidmq.wal.disk import Disk, File, Files
 from braidmq.wal.format import Describe
 from braidmq.wal.opening import Recovered
-from braidmq.wal.options import WalOptions
-from braidmq.wal.policy import FsyncPolicy
+from braidmq.wal.options import FsyncPolicy, WalOptions
 from braidmq.wal.reading import ReadBack
 from braidmq.wal.segment import SegmentInfo
-from braidmq.wal.stats import WalStats
-from braidmq.wal.wal import Wal
+from braidmq.wal.wal import Wal, WalStats
 
 __all__ = [
     "Describe",

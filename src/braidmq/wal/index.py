@@ -7,7 +7,8 @@ of this fails, the index is rebuilt. The bytes are drawn in `braidmq.wal.format`
 """
 
 import re
-from typing import Final
+from array import array
+from typing import Final, Literal
 
 from braidmq.base.records import GAP_KIND
 from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
@@ -24,15 +25,16 @@ from braidmq.wal.tables import (
     BLOCK_ROWS,
     ROW_BLOCK_BYTES,
     TRAILER_BYTES,
-    BlockSums,
-    TopicNumbers,
     Trailer,
     decode_tables,
     decode_trailer,
     encode_tables,
+    number_bytes,
 )
 
 _INDEX_NAME: Final = re.compile(r"(\d{20})\.idx")
+_TOPIC_AT: Final = 24  # in a row: behind id, time, offset and length
+_TOPIC_CODES: Final[dict[int, Literal["B", "H", "I"]]] = {1: "B", 2: "H", 4: "I"}
 _KIND_AT: Final = ROW_BYTES - 1
 _ID_BYTES: Final = 8
 _END_AT: Final = ROW_BYTES - 16
@@ -110,6 +112,59 @@ class IndexView:
             else:
                 low = middle + 1
         return low
+
+
+class BlockSums:
+    """Running CRC-32C of each block of a file that only grows.
+
+    `sums` holds the blocks that are full, `last` the sum of the one that is not.
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        self.sums: list[int] = []
+        self.last = 0
+        self.filled = 0
+
+    def update(self, data: bytes) -> None:
+        """Add the bytes that follow those of the last call."""
+        at = 0
+        size = len(data)
+        while at < size:
+            part = data[at : at + self.block_bytes - self.filled]
+            self.last = checksum(part, self.last)
+            self.filled += len(part)
+            at += len(part)
+            if self.filled == self.block_bytes:
+                self.sums.append(self.last)
+                self.last = 0
+                self.filled = 0
+
+    def all(self) -> list[int]:
+        """Return the sum of every block, the unfinished one included."""
+        return [*self.sums, self.last] if self.filled else list(self.sums)
+
+
+class TopicNumbers:
+    """The topic number of each row of a growing index, in as few bytes as the numbers allow."""
+
+    def __init__(self) -> None:
+        self._width = 1
+        self._data = bytearray()
+
+    def update(self, rows: bytes, topic_count: int) -> None:
+        """Add the rows that follow those of the last call, now of *topic_count* topics."""
+        # Numbers get wider with the 256th and the 65,536th topic; older ones are widened then.
+        if topic_count >> 8 * self._width:
+            before = memoryview(self._data).cast(_TOPIC_CODES[self._width])
+            self._width = number_bytes(topic_count)
+            self._data = bytearray(array(_TOPIC_CODES[self._width], before).tobytes())
+        column = memoryview(rows).cast(_TOPIC_CODES[self._width])
+        self._data += column[_TOPIC_AT // self._width :: ROW_BYTES // self._width].tobytes()
+
+    def all(self) -> bytes:
+        """Return the number of each row."""
+        return bytes(self._data)
 
 
 class IndexWriter:

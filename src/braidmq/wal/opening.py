@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from braidmq.base.errors import DamagedLogError, LogPoisonedError
+from braidmq.base.errors import DamagedLogError
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.limits import MIB
 from braidmq.base.records import GAP_KIND
@@ -27,7 +27,7 @@ from braidmq.wal.format import (
     decode_mark,
     encode_header,
 )
-from braidmq.wal.index import IndexWriter, index_path, read_trailer, remove_orphans
+from braidmq.wal.index import index_path, read_trailer, remove_orphans
 from braidmq.wal.maintenance.rebuild import (
     Visit,
     build_index,
@@ -40,15 +40,15 @@ from braidmq.wal.maintenance.rebuild import (
 from braidmq.wal.maintenance.watching import Watch, Watching, unwatched
 from braidmq.wal.quarantine import keep_copy
 from braidmq.wal.recovery import Ending, Verdict, Walk, judge_last, judge_sealed
-from braidmq.wal.reserve import RESERVE_PATH
 from braidmq.wal.segment import (
+    RESERVE_PATH,
     ActiveSegment,
     SegmentInfo,
-    create_segment,
     damage,
     list_segments,
     reader_of,
     segment_path,
+    start_segment,
 )
 
 MARK_PATH: Final = "wal/durable"
@@ -81,24 +81,6 @@ def read_mark(files: Files) -> int | None:
     file.close()
     # An empty or zeroed mark: the power went before its first write was durable.
     return decode_mark(data) if data.strip(b"\0") else 0
-
-
-def start_segment(files: Files, first_id: int, created_us: int) -> ActiveSegment:
-    """Make a new segment with its index.
-
-    Raises:
-        OSError: A write failed; either file may exist, in part.
-        LogPoisonedError: The segment could not be synced.
-    """
-    file = create_segment(files, first_id, created_us)
-    index = IndexWriter.create(
-        files, index_path(first_id), first_id=first_id, created_us=created_us
-    )
-    try:
-        files.sync_dir(LOG_DIR)
-    except OSError as error:
-        raise LogPoisonedError("fsync of a directory", str(error)) from error
-    return ActiveSegment(file, index, created_us)
 
 
 class Opening:

@@ -10,7 +10,7 @@ segments and the rebuilding of indexes, so that two readers do not rebuild the s
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
@@ -76,7 +76,9 @@ class ReadBack:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
+    """The bounds of a read; see `Wal.read`."""
+
     topic: bytes | None
     up_to: int
     count_max: int
@@ -97,17 +99,7 @@ class Reader:
         self._open: OrderedDict[int, tuple[File, IndexView]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(
-        self,
-        view: LogView,
-        after_id: int,
-        *,
-        topic: bytes | None,
-        up_to: int,
-        count_max: int,
-        bytes_max: int,
-        priority: int,
-    ) -> ReadBack:
+    def read(self, view: LogView, after_id: int, wanted: Wanted) -> ReadBack:
         """Return records of *view* as `Wal.read` says.
 
         Raises:
@@ -116,7 +108,7 @@ class Reader:
             LogPoisonedError: An index must be rebuilt, and writing it failed.
             FileNotFoundError: A segment was deleted meanwhile: take a new view.
         """
-        wanted = _Wanted(topic, min(up_to, view.committed_id), count_max, bytes_max, priority)
+        wanted = replace(wanted, up_to=min(wanted.up_to, view.committed_id))
         found = ReadBack(reached_id=after_id)
         if after_id < wanted.up_to and after_id + 1 < view.first_id:
             found.lost = (after_id + 1, min(view.first_id - 1, wanted.up_to))
@@ -131,7 +123,7 @@ class Reader:
         return found
 
     def _read_segment(
-        self, view: LogView, segment: SegmentInfo, wanted: _Wanted, found: ReadBack
+        self, view: LogView, segment: SegmentInfo, wanted: Wanted, found: ReadBack
     ) -> bool:
         """Add the wanted records of *segment* to *found*; return whether a bound is reached."""
         # The second attempt reads with a rebuilt index; if that disagrees too, it is damage.
@@ -152,7 +144,7 @@ class Reader:
         file: File,
         index: IndexView,
         segment: SegmentInfo,
-        wanted: _Wanted,
+        wanted: Wanted,
         found: ReadBack,
     ) -> bool:
         number = -1 if wanted.topic is None else index.topics.get(wanted.topic)

@@ -26,9 +26,8 @@ tables crc  CRC-32C of topics, topic numbers, row sums and block sums
 crc         CRC-32C of the 60 bytes before it
 """
 
-from array import array
 from struct import Struct
-from typing import Final, Literal
+from typing import Final
 
 from braidmq.base.limits import MIB
 from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
@@ -74,36 +73,9 @@ class Trailer:
         self.tables_crc = 0
 
 
-_TOPIC_AT: Final = 24  # in a row: behind id, time, offset and length
-_CODES: Final[dict[int, Literal["B", "H", "I"]]] = {1: "B", 2: "H", 4: "I"}
-
-
 def number_bytes(topic_count: int) -> int:
     """Return how many bytes a topic number takes if there are *topic_count* topics."""
     return 1 if topic_count < 1 << 8 else 2 if topic_count < 1 << 16 else 4
-
-
-class TopicNumbers:
-    """The topic number of each row of a growing index, in as few bytes as the numbers allow."""
-
-    def __init__(self) -> None:
-        self._width = 1
-        self._data = bytearray()
-
-    def update(self, rows: bytes, topic_count: int) -> None:
-        """Add the rows that follow those of the last call, now of *topic_count* topics."""
-        # Numbers get wider with the 256th and the 65,536th topic; older ones are widened then.
-        width = number_bytes(topic_count)
-        if width > self._width:
-            before = memoryview(self._data).cast(_CODES[self._width])
-            self._data = bytearray(array(_CODES[width], before).tobytes())
-            self._width = width
-        column = memoryview(rows).cast(_CODES[width])[_TOPIC_AT // width :: ROW_BYTES // width]
-        self._data += column.tobytes()
-
-    def all(self) -> bytes:
-        """Return the number of each row."""
-        return bytes(self._data)
 
 
 def encode_tables(
@@ -199,34 +171,3 @@ def decode_tables(data: bytes, trailer: Trailer) -> Tables | None:
     if at != names_end:
         return None
     return Tables(topics, data[names_end:numbers_end], row_sums, block_sums)
-
-
-class BlockSums:
-    """Running CRC-32C of each block of a file that only grows.
-
-    `sums` holds the blocks that are full, `last` the sum of the one that is not.
-    """
-
-    def __init__(self, block_bytes: int) -> None:
-        self.block_bytes = block_bytes
-        self.sums: list[int] = []
-        self.last = 0
-        self.filled = 0
-
-    def update(self, data: bytes) -> None:
-        """Add the bytes that follow those of the last call."""
-        at = 0
-        size = len(data)
-        while at < size:
-            part = data[at : at + self.block_bytes - self.filled]
-            self.last = checksum(part, self.last)
-            self.filled += len(part)
-            at += len(part)
-            if self.filled == self.block_bytes:
-                self.sums.append(self.last)
-                self.last = 0
-                self.filled = 0
-
-    def all(self) -> list[int]:
-        """Return the sum of every block, the unfinished one included."""
-        return [*self.sums, self.last] if self.filled else list(self.sums)

@@ -9,10 +9,13 @@ at `append`, `commit`, `_rotate`, `_delete` and in `braidmq.wal.snapshots`; docs
 has the whole story. The log reads no clock: times are arguments.
 """
 
+from collections import deque
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Final, NoReturn, TypeVar
 
 from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
+from braidmq.base.histogram import Histogram
 from braidmq.base.ids import ID_MAX
 from braidmq.wal.browse import Bounds, Browser, FoundIds
 from braidmq.wal.disk import FULL_ERRNOS, LOG_DIR, File, Files, write_all
@@ -21,15 +24,49 @@ from braidmq.wal.index import index_path
 from braidmq.wal.maintenance.rebuild import Visit
 from braidmq.wal.maintenance.scrub import Scrubber
 from braidmq.wal.maintenance.watching import Watch, unwatched
-from braidmq.wal.opening import MARK_PATH, Opening, Recovered, start_segment
+from braidmq.wal.opening import MARK_PATH, Opening, Recovered
 from braidmq.wal.options import WalOptions
-from braidmq.wal.reading import LogView, ReadBack, Reader
-from braidmq.wal.reserve import Reserve
-from braidmq.wal.retention import Retention
-from braidmq.wal.segment import ActiveSegment, SegmentInfo, segment_path
-from braidmq.wal.stats import WalStats
+from braidmq.wal.reading import LogView, ReadBack, Reader, Wanted
+from braidmq.wal.segment import ActiveSegment, Reserve, SegmentInfo, segment_path, start_segment
 
 T = TypeVar("T")
+
+FSYNCS_KEPT: Final = 4_096
+"""How many of the latest fsync times are kept for live charts."""
+
+FSYNC_BOUNDS_S: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5),
+)
+"""From a disk with a safe write cache to one that is about to fail."""
+
+BATCH_BOUNDS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
+"""Records of one append."""
+
+
+@dataclass(slots=True)
+class WalStats:
+    """Counters since the log was opened."""
+
+    records: int = 0
+    bytes: int = 0
+    commits: int = 0
+    fsyncs: int = 0
+    fsync_seconds_last: float = 0.0
+    fsync_seconds_total: float = 0.0
+    fsync_seconds_lately: deque[float] = field(
+        default_factory=lambda: deque(maxlen=FSYNCS_KEPT)
+    )  # the reader of the chart empties it
+    fsync_seconds: Histogram = field(default_factory=lambda: Histogram(FSYNC_BOUNDS_S))
+    batches: Histogram = field(default_factory=lambda: Histogram(BATCH_BOUNDS))  # in records
+
+    def count_fsync(self, seconds: float) -> None:
+        """Count one fsync and how long it took."""
+        self.fsyncs += 1
+        self.fsync_seconds_last = seconds
+        self.fsync_seconds_total += seconds
+        self.fsync_seconds_lately.append(seconds)
+        self.fsync_seconds.add(seconds)
 
 
 def _no_clock() -> float:
@@ -311,23 +348,15 @@ class Wal:
             LogPoisonedError: A deletion failed.
         """
         self._check()
-        options = self._options
-        limits = Retention(
-            options.retention_hours, options.retention_bytes, options.retention_force
-        )
-        expired = limits.expired(
+        expired = self._options.expired(
             self.segments(), needed_id=needed_id, now_us=now_us, recovery_id=recovery_id
         )
         for segment in expired:
             self._sealed = self._sealed[1:]
-            self._view = self._make_view_of_sealed()
+            # The active part stays as it was: retention must not commit what was only appended.
+            self._view = replace(self._view, sealed=self._sealed)
             self._delete(segment)
         return [segment.path for segment in expired]
-
-    def _make_view_of_sealed(self) -> LogView:
-        # The active part stays as it was: retention must not commit what was only appended.
-        view = self._view
-        return LogView(self._sealed, view.active, view.file, view.index, view.committed_id)
 
     def _delete(self, segment: SegmentInfo) -> None:
         """Delete a sealed segment that has left the view already.
@@ -394,17 +423,8 @@ class Wal:
             LogFullError: An index must be rebuilt, and the disk is full.
             LogPoisonedError: An index must be rebuilt, and writing it failed.
         """
-        return self._on_view(
-            lambda view: self._reader.read(
-                view,
-                after_id,
-                topic=topic,
-                up_to=up_to,
-                count_max=count_max,
-                bytes_max=bytes_max,
-                priority=priority,
-            )
-        )
+        wanted = Wanted(topic, up_to, count_max, bytes_max, priority)
+        return self._on_view(lambda view: self._reader.read(view, after_id, wanted))
 
     def browse_before(self, before_id: int, topic: bytes, bounds: Bounds) -> FoundIds:
         """Return the newest committed ids of *topic* below *before_id*; raises as `read`."""
