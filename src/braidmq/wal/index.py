@@ -8,6 +8,7 @@ of this fails, the index is rebuilt. The bytes are drawn in `braidmq.wal.format`
 
 import re
 from array import array
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from braidmq.base.records import GAP_KIND
@@ -57,6 +58,7 @@ def remove_orphans(files: Files, first_id: int) -> None:
             files.unlink(f"{LOG_DIR}/{name}")
 
 
+@dataclass(slots=True)
 class IndexView:
     """An index as it was at one moment, readable from any thread.
 
@@ -64,38 +66,26 @@ class IndexView:
     it reads only its first `rows` rows, and no row among them has the number of a newer topic.
     """
 
-    def __init__(
-        self,
-        file: File,
-        *,
-        first_id: int,
-        rows: int,
-        gap_count: int,
-        topics: dict[bytes, int],
-        row_sums: list[int],
-        last_sum: int,
-        block_sums: list[int],
-    ) -> None:
-        self._file = file
-        self.first_id = first_id
-        self.rows = rows
-        self.gap_count = gap_count
-        self.topics = topics
-        self.block_sums = block_sums
-        self._row_sums = row_sums
-        self._last_sum = last_sum
+    file: File
+    first_id: int
+    rows: int
+    gap_count: int
+    topics: dict[bytes, int]
+    row_sums: list[int]
+    last_sum: int
+    block_sums: list[int]
 
     def block(self, number: int) -> bytes | None:
         """Return the rows of block *number*, or None if their checksum does not match."""
         rows = min(BLOCK_ROWS, self.rows - number * BLOCK_ROWS)
-        data = read_all(self._file, rows * ROW_BYTES, HEADER_BYTES + number * ROW_BLOCK_BYTES)
+        data = read_all(self.file, rows * ROW_BYTES, HEADER_BYTES + number * ROW_BLOCK_BYTES)
         whole = rows == BLOCK_ROWS
-        expected = self._row_sums[number] if whole else self._last_sum
+        expected = self.row_sums[number] if whole else self.last_sum
         return data if len(data) == rows * ROW_BYTES and checksum(data) == expected else None
 
     def end_before(self, row: int) -> int:
         """Return where the record of the row before *row* ends in the segment file."""
-        data = read_all(self._file, 8, HEADER_BYTES + row * ROW_BYTES - _END_AT)
+        data = read_all(self.file, 8, HEADER_BYTES + row * ROW_BYTES - _END_AT)
         return int.from_bytes(data[:4], "little") + int.from_bytes(data[4:], "little")
 
     def row_after(self, after_id: int) -> int:
@@ -106,7 +96,7 @@ class IndexView:
         low, high = 0, self.rows
         while low < high:
             middle = (low + high) // 2
-            data = read_all(self._file, _ID_BYTES, HEADER_BYTES + middle * ROW_BYTES)
+            data = read_all(self.file, _ID_BYTES, HEADER_BYTES + middle * ROW_BYTES)
             if int.from_bytes(data, "little") > after_id:
                 high = middle
             else:
@@ -240,8 +230,10 @@ class IndexWriter:
         )
 
 
-def read_trailer(files: Files, first_id: int, created_us: int, size: int) -> Trailer | None:
-    """Return the trailer of a sealed index if it belongs to this segment of *size* bytes.
+def read_trailer(
+    files: Files, first_id: int, created_us: int, size: int
+) -> tuple[File, Trailer] | None:
+    """Return a sealed index and its trailer if it belongs to this segment of *size* bytes.
 
     None if the index is missing, torn, stale or of another version: rebuild it then. First id,
     creation time and size together tell a stale index, for example one from before a repair.
@@ -250,13 +242,6 @@ def read_trailer(files: Files, first_id: int, created_us: int, size: int) -> Tra
         file = files.open(index_path(first_id), write=False, create=False)
     except FileNotFoundError:
         return None
-    try:
-        return _trailer_of(file, first_id, created_us, size)
-    finally:
-        file.close()
-
-
-def _trailer_of(file: File, first_id: int, created_us: int, size: int) -> Trailer | None:
     header = decode_header(read_all(file, HEADER_BYTES, 0), INDEX_MAGIC)
     if header is None or header.version != VERSION:
         return None
@@ -265,21 +250,17 @@ def _trailer_of(file: File, first_id: int, created_us: int, size: int) -> Traile
     index_bytes = file.size()
     if index_bytes < HEADER_BYTES + TRAILER_BYTES:
         return None
-    trailer = decode_trailer(
-        read_all(file, TRAILER_BYTES, index_bytes - TRAILER_BYTES), index_bytes
-    )
-    return trailer if trailer is not None and trailer.segment_bytes == size else None
+    end = read_all(file, TRAILER_BYTES, index_bytes - TRAILER_BYTES)
+    trailer = decode_trailer(end, index_bytes)
+    return (file, trailer) if trailer is not None and trailer.segment_bytes == size else None
 
 
 def open_sealed(files: Files, first_id: int, created_us: int, size: int) -> IndexView | None:
     """Return a sealed index whose trailer and tables are verified, or None: rebuild it."""
-    try:
-        file = files.open(index_path(first_id), write=False, create=False)
-    except FileNotFoundError:
+    found = read_trailer(files, first_id, created_us, size)
+    if found is None:
         return None
-    trailer = _trailer_of(file, first_id, created_us, size)
-    if trailer is None:
-        return None
+    file, trailer = found
     length = file.size() - TRAILER_BYTES - trailer.topics_at
     tables = decode_tables(read_all(file, length, trailer.topics_at), trailer)
     if tables is None:

@@ -8,11 +8,11 @@ Start-up may itself be interrupted. Each step leaves a state that the next start
 are copied to quarantine before they are cut off, and indexes are built under a temporary name.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from braidmq.base.errors import DamagedLogError
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.limits import MIB
 from braidmq.base.records import GAP_KIND
@@ -37,14 +37,14 @@ from braidmq.wal.maintenance.rebuild import (
     start_index,
     visit_run,
 )
-from braidmq.wal.maintenance.watching import Watch, Watching, unwatched
 from braidmq.wal.quarantine import keep_copy
-from braidmq.wal.recovery import Ending, Verdict, Walk, judge_last, judge_sealed
+from braidmq.wal.recovery import Ending, Read, Verdict, Walk, judge_last, judge_sealed
 from braidmq.wal.segment import (
     RESERVE_PATH,
     ActiveSegment,
     SegmentInfo,
     damage,
+    judged_damage,
     list_segments,
     reader_of,
     segment_path,
@@ -81,6 +81,49 @@ def read_mark(files: Files) -> int | None:
     file.close()
     # An empty or zeroed mark: the power went before its first write was durable.
     return decode_mark(data) if data.strip(b"\0") else 0
+
+
+Watch = Callable[[int, int], None]
+"""Called with how many bytes of the log are done, and how many there are."""
+
+
+def unwatched(_done: int, _total: int) -> None:
+    """Ignore progress."""
+
+
+class Watching:
+    """Progress over the segments, one after the other; `total` is the size of all of them."""
+
+    def __init__(self, files: Files, watch: Watch) -> None:
+        self._watch = watch
+        self._passed = 0
+        self.total = 0
+        if watch is not unwatched:  # opening every segment for its size is not free
+            for first_id in list_segments(files):
+                file = files.open(segment_path(first_id), write=False, create=False)
+                self.total += file.size()
+                file.close()
+
+    def reader(self, read: Read) -> Read:
+        """Return *read*, reporting how far into the current segment it has come."""
+        if self._watch is unwatched:
+            return read
+        furthest = 0
+
+        def watched(size: int, offset: int) -> bytes:
+            nonlocal furthest
+            data = read(size, offset)
+            furthest = max(furthest, offset + len(data))
+            self._watch(min(self._passed + furthest, self.total), self.total)
+            return data
+
+        return watched
+
+    def passed(self, size: int) -> None:
+        """Count a whole segment of *size* bytes as done, however much of it was read."""
+        self._passed += size
+        if self._watch is not unwatched:
+            self._watch(min(self._passed, self.total), self.total)
 
 
 class Opening:
@@ -128,9 +171,8 @@ class Opening:
         active = self._open_last(first_ids[-1], durable_id)
         # Going on would give ids a second time that the snapshot's state already contains.
         if active.next_id <= self._after_id:
-            raise self._missing(
-                active.next_id, self._after_id, "the snapshot is ahead of the log"
-            )
+            lost = active.next_id, self._after_id
+            raise damage(active.next_id, lost, "the snapshot is ahead of the log")
         remove_orphans(self._files, first_ids[0])
         return sealed, active
 
@@ -147,27 +189,23 @@ class Opening:
         # back to the record behind the snapshot, or to the first one.
         known_id = max(durable_id, self._after_id)
         if not first_ids and known_id:
-            raise self._missing(FIRST_ID, known_id, "no segment is there")
-        if first_ids and first_ids[0] > self._after_id + 1:
-            raise self._missing(self._after_id + 1, first_ids[0] - 1, "missing segment")
-
-    def _missing(self, first_id: int, last_id: int, reason: str) -> DamagedLogError:
-        return DamagedLogError(
-            segment_path(first_id), offset=0, first_id=first_id, last_id=last_id, reason=reason
-        )
+            raise damage(FIRST_ID, (FIRST_ID, known_id), "no segment is there")
+        due = self._after_id + 1
+        if first_ids and first_ids[0] > due:
+            raise damage(due, (due, first_ids[0] - 1), "missing segment")
 
     def _open_sealed(self, first_id: int, successor: int) -> SegmentInfo:
         file = self._files.open(segment_path(first_id), write=False, create=False)
         header = read_header(file, first_id)
         size = file.size()
-        trailer = read_trailer(self._files, first_id, header.created_us, size)
+        sealed = read_trailer(self._files, first_id, header.created_us, size)
         # A trailer that matches size, creation time and successor proves the index complete, so
         # that records before the snapshot need not be read at every start.
-        if trailer is None or trailer.last_id + 1 != successor:
+        if sealed is None or sealed[1].last_id + 1 != successor:
             info = rebuild_sealed(self._files, first_id, successor, self._describe)
             self.recovered.rebuilt_indexes.append(index_path(first_id))
         else:
-            info = SegmentInfo(first_id, trailer.last_id, size, header.created_us, sealed=True)
+            info = SegmentInfo(first_id, successor - 1, size, header.created_us, sealed=True)
         if info.last_id > self._after_id:
             self._replay_sealed(file, info)
         self._watching.passed(size)
@@ -181,7 +219,7 @@ class Opening:
             visit_run(info.first_id, start, records, self._visit_new)
         verdict = judge_sealed(walk, info.last_id + 1, read)
         if verdict.ending is not Ending.CLEAN:
-            raise damage(info.first_id, verdict)
+            raise judged_damage(info.first_id, verdict)
 
     def _visit_new(self, record_id: int, body: bytes) -> None:
         # A gap record has the first id of its range, and the range may extend from before the
@@ -201,7 +239,7 @@ class Opening:
         build_index(walk, segment, self._describe, self._visit_new)
         verdict = judge_last(walk, durable_id, read)
         if verdict.ending is Ending.DAMAGE:
-            raise damage(first_id, verdict)
+            raise judged_damage(first_id, verdict)
         if verdict.ending is not Ending.CLEAN:
             self._heal_tail(file, first_id, verdict)
         # A killed process leaves records in the page cache that were never synced. They are

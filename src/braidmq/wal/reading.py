@@ -13,7 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
+from braidmq.base.errors import LogFullError, LogPoisonedError
 from braidmq.base.limits import KIB
 from braidmq.base.records import GAP_KIND
 from braidmq.wal.disk import FULL_ERRNOS, File, Files, read_all
@@ -29,7 +29,7 @@ from braidmq.wal.format import (
 from braidmq.wal.index import IndexView, open_sealed
 from braidmq.wal.maintenance.rebuild import rebuild_sealed
 from braidmq.wal.recovery import Walk, find_record
-from braidmq.wal.segment import SegmentInfo, reader_of, segment_path
+from braidmq.wal.segment import SegmentInfo, damage, reader_of
 from braidmq.wal.tables import BLOCK_ROWS
 
 SKIP_BYTES_MIN: Final = 4 * KIB
@@ -136,7 +136,8 @@ class Reader:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                raise _unreadable(segment, found.reached_id + 1, str(error)) from error
+                lost = found.reached_id + 1, segment.last_id
+                raise damage(segment.first_id, lost, str(error)) from error
         raise AssertionError(segment)
 
     def _read_blocks(
@@ -225,7 +226,8 @@ class Reader:
             if index is not None:
                 return index
             self._rebuild(segment)
-        raise _unreadable(segment, segment.first_id, "its index cannot be rebuilt")
+        lost = segment.first_id, segment.last_id
+        raise damage(segment.first_id, lost, "its index cannot be rebuilt")
 
     def _rebuild(self, segment: SegmentInfo) -> None:
         try:
@@ -258,13 +260,10 @@ class Reader:
         for _ in walk.runs():
             pass
         behind = find_record(read, walk.offset, segment.size, walk.next_id - 1, fenced=False)
-        raise DamagedLogError(
-            segment.path,
-            offset=walk.offset,
-            first_id=walk.next_id,
-            last_id=max(behind[1] - 1 if behind else segment.last_id, walk.next_id),
-            reason=walk.problem or "its index does not match; a restart rebuilds it",
-        )
+        last_lost = max(behind[1] - 1 if behind else segment.last_id, walk.next_id)
+        reason = walk.problem or "its index does not match; a restart rebuilds it"
+        lost = walk.next_id, last_lost
+        raise damage(segment.first_id, lost, reason, offset=walk.offset)
 
     @property
     def open_count(self) -> int:
@@ -299,13 +298,3 @@ def _note_gaps(file: File, rows: bytes, found: ReadBack, reached_id: int) -> Non
         if gap is None:
             raise _DoubtError
         found.gaps.append(gap)
-
-
-def _unreadable(segment: SegmentInfo, first_id: int, reason: str) -> DamagedLogError:
-    return DamagedLogError(
-        segment_path(segment.first_id),
-        offset=0,
-        first_id=first_id,
-        last_id=segment.last_id,
-        reason=reason,
-    )

@@ -62,15 +62,19 @@ def reader_of(file: File) -> Read:
     return lambda size, offset: read_all(file, size, offset)
 
 
-def damage(first_id: int, verdict: Verdict) -> DamagedLogError:
-    """Return *verdict* on the segment that starts with *first_id* as an error."""
+def damage(
+    first_id: int, lost: tuple[int, int], reason: str, *, offset: int = 0
+) -> DamagedLogError:
+    """Return the error that the ids *lost*, first and last, cannot be read from a segment."""
     return DamagedLogError(
-        segment_path(first_id),
-        offset=verdict.offset,
-        first_id=verdict.first_id,
-        last_id=verdict.last_id,
-        reason=verdict.reason,
+        segment_path(first_id), offset=offset, first_id=lost[0], last_id=lost[1], reason=reason
     )
+
+
+def judged_damage(first_id: int, verdict: Verdict) -> DamagedLogError:
+    """Return *verdict* on the segment that starts with *first_id* as an error."""
+    lost = verdict.first_id, verdict.last_id
+    return damage(first_id, lost, verdict.reason, offset=verdict.offset)
 
 
 class ActiveSegment:

@@ -26,8 +26,9 @@ tables crc  CRC-32C of topics, topic numbers, row sums and block sums
 crc         CRC-32C of the 60 bytes before it
 """
 
+from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from braidmq.base.limits import MIB
 from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
@@ -58,19 +59,19 @@ _CRC_AT: Final = 60
 assert _TRAILER.size == TRAILER_BYTES
 
 
+@dataclass(slots=True)
 class Trailer:
     """The facts that a sealed index ends with, about itself and its segment."""
 
-    def __init__(self, rows: int, last_id: int, segment_bytes: int, gap_count: int) -> None:
-        self.rows = rows
-        self.last_id = last_id
-        self.segment_bytes = segment_bytes
-        self.gap_count = gap_count
-        self.topics_at = 0
-        self.row_sums_at = 0
-        self.block_sums_at = 0
-        self.topic_count = 0
-        self.tables_crc = 0
+    rows: int
+    last_id: int
+    segment_bytes: int
+    gap_count: int
+    topics_at: int = 0
+    row_sums_at: int = 0
+    block_sums_at: int = 0
+    topic_count: int = 0
+    tables_crc: int = 0
 
 
 def number_bytes(topic_count: int) -> int:
@@ -128,29 +129,26 @@ def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
     blocks = -(-segment_bytes // SEGMENT_BLOCK_BYTES)
     if file_bytes != block_sums_at + 4 * blocks + TRAILER_BYTES:
         return None
-    trailer = Trailer(rows, last_id, segment_bytes, gap_count)
-    trailer.topics_at = topics_at
-    trailer.row_sums_at = row_sums_at
-    trailer.block_sums_at = block_sums_at
-    trailer.topic_count = topic_count
-    trailer.tables_crc = tables_crc
-    return trailer
+    return Trailer(
+        rows,
+        last_id,
+        segment_bytes,
+        gap_count,
+        topics_at=topics_at,
+        row_sums_at=row_sums_at,
+        block_sums_at=block_sums_at,
+        topic_count=topic_count,
+        tables_crc=tables_crc,
+    )
 
 
-class Tables:
+class Tables(NamedTuple):
     """The tables of a sealed index."""
 
-    def __init__(
-        self,
-        topics: dict[bytes, int],
-        numbers: bytes,
-        row_sums: list[int],
-        block_sums: list[int],
-    ) -> None:
-        self.topics = topics
-        self.numbers = numbers
-        self.row_sums = row_sums
-        self.block_sums = block_sums
+    topics: dict[bytes, int]
+    numbers: bytes
+    row_sums: list[int]
+    block_sums: list[int]
 
 
 def decode_tables(data: bytes, trailer: Trailer) -> Tables | None:

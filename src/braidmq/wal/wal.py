@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn, TypeVar
 
-from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
+from braidmq.base.errors import LogFullError, LogPoisonedError
 from braidmq.base.histogram import Histogram
 from braidmq.base.ids import ID_MAX
 from braidmq.wal.browse import Bounds, Browser, FoundIds
@@ -23,11 +23,17 @@ from braidmq.wal.format import ROW_BYTES, Describe, encode_mark
 from braidmq.wal.index import index_path
 from braidmq.wal.maintenance.rebuild import Visit
 from braidmq.wal.maintenance.scrub import Scrubber
-from braidmq.wal.maintenance.watching import Watch, unwatched
-from braidmq.wal.opening import MARK_PATH, Opening, Recovered
+from braidmq.wal.opening import MARK_PATH, Opening, Recovered, Watch, unwatched
 from braidmq.wal.options import WalOptions
 from braidmq.wal.reading import LogView, ReadBack, Reader, Wanted
-from braidmq.wal.segment import ActiveSegment, Reserve, SegmentInfo, segment_path, start_segment
+from braidmq.wal.segment import (
+    ActiveSegment,
+    Reserve,
+    SegmentInfo,
+    damage,
+    segment_path,
+    start_segment,
+)
 
 T = TypeVar("T")
 
@@ -444,13 +450,8 @@ class Wal:
                 # Retention replaces the view before it removes a file. If the view starts
                 # where it did, something else took the segment.
                 if view.first_id == self._view.first_id:
-                    raise DamagedLogError(
-                        segment_path(view.first_id),
-                        offset=0,
-                        first_id=view.first_id,
-                        last_id=view.committed_id,
-                        reason=f"missing segment: {error}",
-                    ) from error
+                    lost = view.first_id, view.committed_id
+                    raise damage(view.first_id, lost, f"missing segment: {error}") from error
 
     def scrub(self, bytes_max: int) -> int:
         """Verify about *bytes_max* more bytes of the sealed segments, in an endless round.

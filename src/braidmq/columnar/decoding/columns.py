@@ -33,7 +33,7 @@ from braidmq.columnar.segments.layout import (
     is_run,
 )
 from braidmq.columnar.segments.segments import Picked, Segment
-from braidmq.wal.segment import segment_path
+from braidmq.wal.segment import damage
 
 KEY_HEADER: Final = b"key"
 LOG_APPEND_TIME: Final = 1
@@ -193,13 +193,8 @@ class Columns:
 
     def _damage(self) -> DamagedLogError:
         ids = self._rows["id"]
-        return DamagedLogError(
-            segment_path(self._segment.first_id),
-            offset=int(self._rows["payload_at"][0]),
-            first_id=int(ids[0]),
-            last_id=int(ids[-1]),
-            reason="malformed headers",
-        )
+        lost, at = (int(ids[0]), int(ids[-1])), int(self._rows["payload_at"][0])
+        return damage(self._segment.first_id, lost, "malformed headers", offset=at)
 
     def key(self) -> pa.Array:
         """Return the values of the header `key`."""

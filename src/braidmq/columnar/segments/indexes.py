@@ -45,7 +45,7 @@ from braidmq.wal.format import (
 )
 from braidmq.wal.maintenance.rebuild import rows_of as index_rows_of
 from braidmq.wal.recovery import Ending, Walk, judge_last, judge_sealed
-from braidmq.wal.segment import damage
+from braidmq.wal.segment import judged_damage
 from braidmq.wal.tables import (
     BLOCK_ROWS,
     ROW_BLOCK_BYTES,
@@ -378,5 +378,5 @@ def rebuilt_index(
     else:
         return RebuiltIndex(bytes(rows), topics)
     if verdict.ending is not Ending.CLEAN:
-        raise damage(first_id, verdict)
+        raise judged_damage(first_id, verdict)
     return RebuiltIndex(bytes(rows), topics)

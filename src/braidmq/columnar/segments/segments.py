@@ -42,7 +42,7 @@ from braidmq.columnar.segments.records import rows_of_records, rows_of_sizes
 from braidmq.wal.format import HEADER_BYTES
 from braidmq.wal.index import index_path
 from braidmq.wal.recovery import judge_header
-from braidmq.wal.segment import segment_path
+from braidmq.wal.segment import damage, segment_path
 from braidmq.wal.tables import BLOCK_ROWS
 
 WINDOW_ROWS: Final = 128 * BLOCK_ROWS
@@ -265,13 +265,7 @@ class Segment:
         return self.index.topics.get(topic.encode(errors="surrogatepass"), 0)
 
     def _damage(self, reason: str) -> DamagedLogError:
-        return DamagedLogError(
-            segment_path(self.first_id),
-            offset=0,
-            first_id=self.first_id,
-            last_id=max(self.first_id, self.last_id),
-            reason=reason,
-        )
+        return damage(self.first_id, (self.first_id, max(self.first_id, self.last_id)), reason)
 
     @property
     def rows(self) -> Rows:

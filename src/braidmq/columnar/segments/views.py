@@ -24,7 +24,7 @@ from braidmq.columnar.segments.held import HeldSegments
 from braidmq.columnar.segments.segments import Segment
 from braidmq.wal.disk import LOG_DIR, Disk
 from braidmq.wal.opening import read_mark
-from braidmq.wal.segment import list_segments, segment_path
+from braidmq.wal.segment import damage, list_segments, segment_path
 
 MARK_READS_MAX: Final = 16
 """A mark that is read while it is being written may look torn: try again this often."""
@@ -51,7 +51,7 @@ class DurableView:
         mark = self._read_mark()
         self._first_ids = list_segments(self._disk)
         if not self._first_ids and mark:
-            raise _missing(FIRST_ID, mark, "no segment is there")
+            raise damage(FIRST_ID, (FIRST_ID, mark), "no segment is there")
         # Rules 1 and 2 above: the mark, or all that is sealed, whichever is more.
         self.durable_id = max(mark, self._first_ids[-1] - 1 if self._first_ids else 0)
         if held is not None:
@@ -102,7 +102,8 @@ class DurableView:
                     continue  # the log moved on; if it did not, trying again would not help
                 if isinstance(error, DamagedLogError):
                     raise
-                raise _missing(first_id, self.durable_id, "missing segment") from error
+                lost = first_id, self.durable_id
+                raise damage(first_id, lost, "missing segment") from error
 
     def _opened(self, first_id: int, held: HeldSegments | None) -> Segment:
         try:
@@ -156,9 +157,3 @@ class DurableView:
 def view_of(log: Path | str | DurableView) -> DurableView:
     """Return a new view of a data directory, or the given view itself."""
     return log if isinstance(log, DurableView) else DurableView(log)
-
-
-def _missing(first_id: int, last_id: int, reason: str) -> DamagedLogError:
-    return DamagedLogError(
-        segment_path(first_id), offset=0, first_id=first_id, last_id=last_id, reason=reason
-    )

@@ -23,8 +23,7 @@ from braidmq.wal.format import (
     encode_rows,
 )
 from braidmq.wal.index import index_path, open_sealed
-from braidmq.wal.maintenance.watching import Watch, Watching, unwatched
-from braidmq.wal.opening import read_mark
+from braidmq.wal.opening import Watch, Watching, read_mark, unwatched
 from braidmq.wal.recovery import (
     Ending,
     Walk,
@@ -202,20 +201,15 @@ class Survey:
                     )
                 return
             survey.damaged = True
+            first_id, why = survey.first_id, verdict.reason
             # The next intact record starts another run; the ids between the two are lost.
             behind = find_record(source, walk.offset, size, walk.next_id - 1, fenced=False)
             if behind is None or (successor and behind[1] >= successor):
-                last_lost = (successor or max(self.known_id + 1, walk.next_id)) - 1
-                self._note_loss(survey, walk, last_lost, verdict.reason)
-                survey.end_id = last_lost + 1
+                survey.end_id = successor or max(self.known_id + 1, walk.next_id)
+                self._damage(first_id, walk.offset, walk.next_id, survey.end_id - 1, why)
                 return
-            self._note_loss(survey, walk, behind[1] - 1, verdict.reason)
+            self._damage(first_id, walk.offset, walk.next_id, behind[1] - 1, why)
             walk = Walk(source, size, behind[1], offset=behind[0])
-
-    def _note_loss(
-        self, survey: SegmentSurvey, walk: Walk, last_lost: int, reason: str
-    ) -> None:
-        self._damage(survey.first_id, walk.offset, walk.next_id, last_lost, reason)
 
     def _walk_run(self, walk: Walk, survey: SegmentSurvey, rows: "_RowCheck") -> None:
         start, first_id = walk.offset, walk.next_id
