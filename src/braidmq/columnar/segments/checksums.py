@@ -10,7 +10,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from braidmq.columnar.segments.copies import copies
+from braidmq.columnar.segments.verifying import copies
 from braidmq.columnar.segments.layout import Bytes, Flags, Numbers
 from braidmq.wal.tables import SEGMENT_BLOCK_BYTES
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from braidmq.columnar.segments.copies import Copy, copies
+from braidmq.columnar.segments.verifying import Copy, copies
 from braidmq.columnar.segments.layout import (
     HEADERS_AT,
     MESSAGE_HEAD,

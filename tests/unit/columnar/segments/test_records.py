@@ -94,7 +94,7 @@ def test_records_that_are_too_many_for_one_copy_are_read_where_they_are(
     expected = columnar.read(tmp_path, headers=True, topics=["rare"])
     assert segment.verified(lambda: rare_rows(segment), Need.RECORDS).copied is not None
 
-    monkeypatch.setattr("braidmq.columnar.segments.copies.GROUP_RECORDS", 2)
+    monkeypatch.setattr("braidmq.columnar.segments.verifying.GROUP_RECORDS", 2)
 
     assert segment.verified(lambda: rare_rows(segment), Need.RECORDS).copied is None
     assert expected == columnar.read(tmp_path, headers=True, topics=["rare"])
