@@ -14,8 +14,7 @@ from braidmq.columnar.decoding.decode import Decoding
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches, Offsets, TopicCount
 from braidmq.columnar.segments.held import HELD_BYTES_MAX, HeldSegments
-from braidmq.columnar.segments.views import DurableView
-from braidmq.columnar.times import offset_at
+from braidmq.columnar.segments.views import DurableView, offset_at
 
 
 class OfTopics(TypedDict, total=False):

@@ -28,9 +28,8 @@ from braidmq.columnar.segments.segments import (
     Picked,
     Segment,
 )
-from braidmq.columnar.segments.views import DurableView, view_of
+from braidmq.columnar.segments.views import DurableView, offset_at, view_of
 from braidmq.columnar.selection import EVERYTHING, Selection
-from braidmq.columnar.times import offset_at
 
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 32 * MIB

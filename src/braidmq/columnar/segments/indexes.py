@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from braidmq.base.records import GAP_KIND
 from braidmq.broker.records import describe
-from braidmq.columnar.segments.checksums import checksum, records_are_intact
 from braidmq.columnar.segments.layout import (
     HEADERS_AT,
     MESSAGE_HEAD,
@@ -33,6 +32,7 @@ from braidmq.columnar.segments.layout import (
     starts_of,
     take_rows,
 )
+from braidmq.columnar.segments.verifying import checksum, records_are_intact
 from braidmq.wal.format import (
     HEADER_BYTES,
     INDEX_MAGIC,

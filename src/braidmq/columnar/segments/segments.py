@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from braidmq.base.errors import DamagedLogError
 from braidmq.base.records import GAP_KIND
-from braidmq.columnar.segments.checksums import Blocks, blocks_are_cheaper, records_are_intact
 from braidmq.columnar.segments.indexes import (
     NO_NUMBERS,
     DoubtError,
@@ -38,7 +37,13 @@ from braidmq.columnar.segments.layout import (
     starts_at,
     take_rows,
 )
-from braidmq.columnar.segments.records import rows_of_records, rows_of_sizes
+from braidmq.columnar.segments.verifying import (
+    Blocks,
+    blocks_are_cheaper,
+    records_are_intact,
+    rows_of_records,
+    rows_of_sizes,
+)
 from braidmq.wal.format import HEADER_BYTES
 from braidmq.wal.index import index_path
 from braidmq.wal.recovery import judge_header

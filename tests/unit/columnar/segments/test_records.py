@@ -8,8 +8,8 @@ import pytest
 from braidmq import columnar
 from braidmq.base.errors import DamagedLogError
 from braidmq.columnar.segments.layout import ends_at
-from braidmq.columnar.segments.records import rows_of_records
 from braidmq.columnar.segments.segments import SPARSE_ROWS, Need, Segment
+from braidmq.columnar.segments.verifying import rows_of_records
 from tests.unit.columnar.logs import (
     NOTE,
     dead_letter,

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from braidmq.columnar.segments.checksums import (
+from braidmq.columnar.segments.verifying import (
     Blocks,
     blocks_are_cheaper,
     checksum,
