@@ -21,9 +21,8 @@ from braidmq.columnar.flight.failures import TooManyTopicsError
 from braidmq.columnar.flight.fetched import FetchedBatches, columns_to_fetch
 from braidmq.columnar.flight.requests import CursorPlace, SinkCommit, SinkKey, Stage
 from braidmq.columnar.flight.staging import send_stage
-from braidmq.columnar.logs import OfBatches
 from braidmq.columnar.loss import Loss
-from braidmq.columnar.reading import BATCH_ROWS, Offsets, TopicCount
+from braidmq.columnar.reading import BATCH_ROWS, OfBatches, Offsets, TopicCount
 from braidmq.columnar.selection import Selection
 
 NAMES_BYTES_MAX: Final = requests.REQUEST_BYTES_MAX - 64 * 1024

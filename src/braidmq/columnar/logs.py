@@ -1,36 +1,25 @@
 """A log to read, wherever it is: in a data directory, or behind a Flight endpoint."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self, TypedDict, Unpack
+from typing import Protocol, Self, Unpack
 
 import pyarrow as pa
 
 from braidmq.base.errors import ConfigError
 from braidmq.columnar import cuts, reading
 from braidmq.columnar.cuts import Part
-from braidmq.columnar.decoding.decode import Decoding
-from braidmq.columnar.loss import Loss
-from braidmq.columnar.reading import Batches, Offsets, TopicCount
+from braidmq.columnar.reading import (
+    Batches,
+    OfBatches,
+    Offsets,
+    OfRange,
+    OfTopics,
+    TopicCount,
+)
 from braidmq.columnar.segments.held import HELD_BYTES_MAX, HeldSegments
 from braidmq.columnar.segments.views import DurableView, offset_at
-
-
-class OfTopics(TypedDict, total=False):
-    """The arguments of every query: which topics, and whether lost ids are an error."""
-
-    topics: Iterable[str] | None
-    pattern: str | None
-    fail_on_data_loss: bool
-
-
-class OfRange(TypedDict, total=False):
-    """The arguments of `topic_counts`."""
-
-    start: int | None
-    end: int | None
-    fail_on_data_loss: bool
 
 
 class OfCut(OfTopics, total=False):
@@ -45,17 +34,6 @@ class OfAdvance(OfTopics, total=False):
 
     messages: int
     payload_bytes: int
-
-
-class OfBatches(OfRange, OfTopics, total=False):
-    """The arguments of `batches`."""
-
-    columns: Sequence[str] | None
-    headers: bool
-    qos: int | None
-    decoding: Decoding | None
-    losses: list[Loss] | None
-    batch_rows: int
 
 
 class LogBatches(Protocol):

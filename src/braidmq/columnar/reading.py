@@ -39,23 +39,39 @@ BATCH_BYTES_MAX: Final = 1024 * MIB
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Wanted(TypedDict, total=False):
-    """The arguments of a read; see `batches`."""
+class OfTopics(TypedDict, total=False):
+    """The arguments of every query: which topics, and whether lost ids are an error."""
 
     topics: Iterable[str] | None
     pattern: str | None
+    fail_on_data_loss: bool
+
+
+class OfRange(TypedDict, total=False):
+    """The arguments of `topic_counts`."""
+
     start: int | None
     end: int | None
-    start_time: datetime | int | None
-    end_time: datetime | int | None
-    qos: int | None
-    allowed: Callable[[str], bool] | None
-    headers: bool
-    columns: Sequence[str] | None
-    decoding: Decoding | None
     fail_on_data_loss: bool
+
+
+class OfBatches(OfTopics, OfRange, total=False):
+    """The arguments of `batches`."""
+
+    columns: Sequence[str] | None
+    headers: bool
+    qos: int | None
+    decoding: Decoding | None
     losses: list[Loss] | None
     batch_rows: int
+
+
+class Wanted(OfBatches, total=False):
+    """The arguments of a read of a directory, where more can be asked for; see `batches`."""
+
+    start_time: datetime | int | None
+    end_time: datetime | int | None
+    allowed: Callable[[str], bool] | None
     batch_bytes: int
 
 

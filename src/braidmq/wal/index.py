@@ -17,9 +17,7 @@ from braidmq.wal.format import (
     HEADER_BYTES,
     INDEX_MAGIC,
     ROW_BYTES,
-    VERSION,
     checksum,
-    decode_header,
     encode_header,
 )
 from braidmq.wal.tables import (
@@ -30,6 +28,7 @@ from braidmq.wal.tables import (
     decode_tables,
     decode_trailer,
     encode_tables,
+    is_index_of,
     number_bytes,
 )
 
@@ -242,13 +241,10 @@ def read_trailer(
         file = files.open(index_path(first_id), write=False, create=False)
     except FileNotFoundError:
         return None
-    header = decode_header(read_all(file, HEADER_BYTES, 0), INDEX_MAGIC)
-    if header is None or header.version != VERSION:
-        return None
-    if (header.first_id, header.created_us) != (first_id, created_us):
-        return None
     index_bytes = file.size()
     if index_bytes < HEADER_BYTES + TRAILER_BYTES:
+        return None
+    if not is_index_of(read_all(file, HEADER_BYTES, 0), first_id, created_us):
         return None
     end = read_all(file, TRAILER_BYTES, index_bytes - TRAILER_BYTES)
     trailer = decode_trailer(end, index_bytes)

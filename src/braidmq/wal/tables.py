@@ -31,7 +31,14 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from braidmq.base.limits import MIB
-from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
+from braidmq.wal.format import (
+    HEADER_BYTES,
+    INDEX_MAGIC,
+    ROW_BYTES,
+    VERSION,
+    checksum,
+    decode_header,
+)
 
 TRAILER_MAGIC: Final = b"BRAIDEN2"
 """An index without topic numbers ended in BRAIDEND; it is rebuilt when it is met."""
@@ -72,6 +79,16 @@ class Trailer:
     block_sums_at: int = 0
     topic_count: int = 0
     tables_crc: int = 0
+
+
+def is_index_of(data: bytes, first_id: int, created_us: int) -> bool:
+    """Tell whether *data* starts with the header of the index of this segment."""
+    header = decode_header(data, INDEX_MAGIC)
+    return (
+        header is not None
+        and header.version == VERSION
+        and (header.first_id, header.created_us) == (first_id, created_us)
+    )
 
 
 def number_bytes(topic_count: int) -> int:

@@ -131,8 +131,9 @@ def _is_plain(bound: tuple[str, Any]) -> bool:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    texts = tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
-    return texts if isinstance(value, list) and len(texts) == len(value) else ()
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        return tuple(value)
+    return ()
 
 
 def _check_names(fields: list[Field]) -> None:

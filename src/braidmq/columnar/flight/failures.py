@@ -123,27 +123,13 @@ def _said(error: BraidError) -> dict[str, Any]:
 def decode_failure(data: bytes, address: str) -> BraidError | None:
     """Return the error that the endpoint at *address* sent, or None if it sent none."""
     try:
-        said = msgspec.json.decode(data, type=dict[str, str | int])
+        said: dict[str, Any] = msgspec.json.decode(data, type=dict[str, str | int])
         kind = str(said.pop("error"))
-        return _MAKERS[kind](said, address)
+        if kind == _DATA_LOSS:
+            return DataLossError(address, Loss(**said))
+        if kind in _TEXTS:
+            return _TEXTS[kind](str(said["text"]))
+        known: Callable[..., BraidError] = _FIELDS[kind][0]
+        return known(**said)
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _data_loss(said: dict[str, Any], address: str) -> BraidError:
-    return DataLossError(address, Loss(**said))
-
-
-def _of_text(known: type[BraidError]) -> Callable[[dict[str, Any], str], BraidError]:
-    return lambda said, _address: known(str(said["text"]))
-
-
-def _of_fields(known: Callable[..., BraidError]) -> Callable[[dict[str, Any], str], BraidError]:
-    return lambda said, _address: known(**said)
-
-
-_MAKERS: Final[dict[str, Callable[[dict[str, Any], str], BraidError]]] = {
-    _DATA_LOSS: _data_loss,
-    **{kind: _of_text(known) for kind, known in _TEXTS.items()},
-    **{kind: _of_fields(known) for kind, (known, _) in _FIELDS.items()},
-}

@@ -6,6 +6,7 @@ tells that all rows have arrived.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -40,29 +41,23 @@ def send_stage(
     writer, answers = connection.put(StageRequest(topic), schema)
     sent = 0
     try:
-        for batch in _with_first(first, rows):
+        for batch in chain(() if first is None else (first,), rows):
             for piece in pieces(batch):
                 _write(connection, writer, piece, None)
                 sent += len(piece)
-        _write(connection, writer, _nothing_of(schema), encode(EndOfStage(sent)))
+        nothing = pa.RecordBatch.from_pylist([], schema=schema)
+        _write(connection, writer, nothing, encode(EndOfStage(sent)))
         with connection.told():
             writer.done_writing()
             answer = answers.read()
             writer.close()
     except BaseException:
-        _give_up(writer)
+        with suppress(fl.FlightError, pa.ArrowException, OSError):
+            writer.close()
         raise
     if answer is None:
         raise BrokenStreamError(f"{connection.address} has not said what became of a stage")
     return connection.decoded(Stage, answer)
-
-
-def _with_first(
-    first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    if first is not None:
-        yield first
-        yield from rest
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -73,12 +68,6 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     middle = len(batch) // 2
     yield from pieces(batch.slice(0, middle))
     yield from pieces(batch.slice(middle))
-
-
-def _nothing_of(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.array([], field.type) for field in schema], schema=schema
-    )
 
 
 def _write(
@@ -96,8 +85,3 @@ def _write(
         except (fl.FlightError, pa.ArrowException, OSError):
             writer.close()  # raises the endpoint's reason, which says more than this error
             raise
-
-
-def _give_up(writer: fl.FlightStreamWriter) -> None:
-    with suppress(fl.FlightError, pa.ArrowException, OSError):
-        writer.close()

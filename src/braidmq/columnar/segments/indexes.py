@@ -35,13 +35,10 @@ from braidmq.columnar.segments.layout import (
 from braidmq.columnar.segments.verifying import checksum, records_are_intact
 from braidmq.wal.format import (
     HEADER_BYTES,
-    INDEX_MAGIC,
     RECORD_HEADER_BYTES,
     ROW_BYTES,
     TYPE_MASK,
-    VERSION,
     decode_gap,
-    decode_header,
 )
 from braidmq.wal.maintenance.rebuild import rows_of as index_rows_of
 from braidmq.wal.recovery import Ending, Walk, judge_last, judge_sealed
@@ -54,6 +51,7 @@ from braidmq.wal.tables import (
     Trailer,
     decode_tables,
     decode_trailer,
+    is_index_of,
     number_bytes,
 )
 
@@ -132,28 +130,19 @@ def sealed_index(
     buffer: pa.Buffer, *, first_id: int, last_id: int, created_us: int, segment_bytes: int
 ) -> SealedIndex | None:
     """Return the index in *buffer* if it belongs to this segment, else None: rebuild it."""
-    if not _is_index_of(buffer, first_id, created_us):
-        return None
     size = buffer.size
-    if size < HEADER_BYTES + TRAILER_BYTES:
+    if size < HEADER_BYTES + TRAILER_BYTES or not _is_index_of(buffer, first_id, created_us):
         return None
     trailer = decode_trailer(buffer.slice(size - TRAILER_BYTES).to_pybytes(), size)
     if trailer is None or (trailer.segment_bytes, trailer.last_id) != (segment_bytes, last_id):
         return None
     length = size - TRAILER_BYTES - trailer.topics_at
     tables = decode_tables(buffer.slice(trailer.topics_at, length).to_pybytes(), trailer)
-    if tables is None:
-        return None
-    return SealedIndex(buffer, tables, trailer)
+    return None if tables is None else SealedIndex(buffer, tables, trailer)
 
 
 def _is_index_of(buffer: pa.Buffer, first_id: int, created_us: int) -> bool:
-    header = decode_header(buffer.slice(0, HEADER_BYTES).to_pybytes(), INDEX_MAGIC)
-    return (
-        header is not None
-        and header.version == VERSION
-        and (header.first_id, header.created_us) == (first_id, created_us)
-    )
+    return is_index_of(buffer.slice(0, HEADER_BYTES).to_pybytes(), first_id, created_us)
 
 
 class GrowingIndex:
