@@ -27,7 +27,7 @@ from braidmq.wal.format import (
     decode_mark,
     encode_header,
 )
-from braidmq.wal.index import index_path, read_trailer, remove_orphans
+from braidmq.wal.index import read_trailer, remove_orphans
 from braidmq.wal.maintenance.rebuild import (
     Visit,
     build_index,
@@ -65,7 +65,6 @@ class Recovered:
     zero_bytes: int = 0
     mark_unreadable: bool = False
     quarantined: list[str] = field(default_factory=list)
-    rebuilt_indexes: list[str] = field(default_factory=list)
 
 
 def read_mark(files: Files) -> int | None:
@@ -203,7 +202,6 @@ class Opening:
         # that records before the snapshot need not be read at every start.
         if sealed is None or sealed[1].last_id + 1 != successor:
             info = rebuild_sealed(self._files, first_id, successor, self._describe)
-            self.recovered.rebuilt_indexes.append(index_path(first_id))
         else:
             info = SegmentInfo(first_id, successor - 1, size, header.created_us, sealed=True)
         if info.last_id > self._after_id:

@@ -23,11 +23,10 @@ from braidmq.wal.format import ROW_BYTES, Describe, encode_mark
 from braidmq.wal.index import index_path
 from braidmq.wal.maintenance.rebuild import Visit
 from braidmq.wal.maintenance.scrub import Scrubber
-from braidmq.wal.opening import MARK_PATH, Opening, Recovered, Watch, unwatched
+from braidmq.wal.opening import MARK_PATH, Opening, Watch, unwatched
 from braidmq.wal.options import WalOptions
 from braidmq.wal.reading import LogView, ReadBack, Reader, Wanted
 from braidmq.wal.segment import (
-    ActiveSegment,
     Reserve,
     SegmentInfo,
     damage,
@@ -93,11 +92,10 @@ class Wal:
         options: WalOptions,
         describe: Describe,
         *,
-        sealed: list[SegmentInfo],
-        active: ActiveSegment,
-        recovered: Recovered,
+        opening: Opening,
         clock: Callable[[], float],
     ) -> None:
+        sealed, active = opening.run()
         self._files = files
         self._options = options
         self._describe = describe
@@ -111,7 +109,7 @@ class Wal:
         self._scrubber = Scrubber(self._reader)
         self._browser = Browser(self._reader)
         self.stats = WalStats()
-        self.recovered = recovered
+        self.recovered = opening.recovered
         self.next_id = active.next_id
         self.synced_id = self.next_id - 1
         self.committed_id = self.next_id - 1
@@ -148,16 +146,7 @@ class Wal:
             files, describe, now_us=now_us, after_id=after_id, visit=visit, watch=watch
         )
         try:
-            sealed, active = opening.run()
-            return cls(
-                files,
-                options,
-                describe,
-                sealed=sealed,
-                active=active,
-                recovered=opening.recovered,
-                clock=clock,
-            )
+            return cls(files, options, describe, opening=opening, clock=clock)
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 raise LogFullError from error
@@ -394,9 +383,8 @@ class Wal:
             if self._poison is None:
                 self.sync()
         finally:
-            for file in (self._mark, self._active.file, self._active.index.file):
+            for file in (self._mark, self._active.file, self._active.index.file, self._reserve):
                 file.close()
-            self._reserve.close()
 
     def _fail(self, operation: str, error: OSError) -> NoReturn:
         self._poison = operation, str(error)
@@ -484,11 +472,6 @@ class Wal:
     def first_id(self) -> int:
         """The lowest id that the log still holds; in an empty log, the next one."""
         return self._view.first_id
-
-    @property
-    def total_bytes(self) -> int:
-        """The committed bytes of all segments."""
-        return sum(segment.size for segment in self.segments())
 
     @property
     def is_poisoned(self) -> bool:

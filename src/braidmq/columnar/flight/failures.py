@@ -33,7 +33,7 @@ from braidmq.base.errors import (
 from braidmq.columnar.flight.requests import BadRequestError
 from braidmq.columnar.loss import DataLossError, Loss
 
-INTERNAL: Final = "internal"
+_INTERNAL: Final = "internal"
 
 TEXT_CHARS_MAX: Final = 200
 """The longest text of an error: it travels in gRPC headers, which must be short."""
@@ -72,7 +72,7 @@ _TEXTS: Final[dict[str, type[BraidError]]] = {
     "broken_stream": BrokenStreamError,
     "unavailable": UnavailableError,
     "log_full": LogFullError,
-    INTERNAL: EndpointFailedError,
+    _INTERNAL: EndpointFailedError,
 }
 """Errors that consist of a text."""
 
@@ -117,7 +117,7 @@ def _said(error: BraidError) -> dict[str, Any]:
     for kind, known in _TEXTS.items():
         if isinstance(error, known):
             return {"error": kind, "text": str(error)}
-    return {"error": INTERNAL, "text": str(error)}
+    return {"error": _INTERNAL, "text": str(error)}
 
 
 def decode_failure(data: bytes, address: str) -> BraidError | None:

@@ -43,10 +43,6 @@ StageId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 class BadRequestError(BraidError):
     """A request to the endpoint is malformed."""
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
 
 class Message(msgspec.Struct, frozen=True):
     """The base of all requests and answers; answers of a later version may have more fields."""

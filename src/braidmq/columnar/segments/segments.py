@@ -101,24 +101,21 @@ class Question(NamedTuple):
     last: int
 
 
+FileIdentity = tuple[int, int]
+"""Device and inode: a file, whatever its name and content."""
+
+
 class KnownTopics(NamedTuple):
     """The verified topic numbers of a file's first rows, in order."""
 
-    file: "FileIdentity"
+    file: FileIdentity
     created_us: int
     numbers: TopicColumn
 
-    def of(self, file: "FileIdentity", created_us: int) -> TopicColumn:
+    def of(self, file: FileIdentity, created_us: int) -> TopicColumn:
         """Return the numbers if this is the same segment file, else none."""
         is_same = (file, created_us) == (self.file, self.created_us)
         return self.numbers if is_same else NO_NUMBERS
-
-
-class FileIdentity(NamedTuple):
-    """A file's identity, independent of its name and content."""
-
-    device: int
-    inode: int
 
 
 class MappedFile:
@@ -133,7 +130,7 @@ class MappedFile:
         with path.open("rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             self._state = _state(status)
-            self.identity = FileIdentity(status.st_dev, status.st_ino)
+            self.identity: FileIdentity = self._state[:2]
             # Not Arrow's memory map: it reads ahead the whole file, and little is wanted.
             self.buffer: pa.Buffer = pa.py_buffer(
                 mmap(file.fileno(), 0, access=ACCESS_READ) if status.st_size else b""
