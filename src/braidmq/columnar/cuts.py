@@ -114,7 +114,7 @@ def advance(
     allowed: Callable[[str], bool] | None = None,
     fail_on_data_loss: bool = True,
 ) -> int:
-    """Return the id behind at most so many wanted messages, or payload bytes, from *start* on.
+    """Return the id after at most so many wanted messages, or payload bytes, from *start* on.
 
     At least one message is passed if there is one, or a large message would stop the reader
     for ever. If there are fewer, it is the end of the durable log.
@@ -160,7 +160,7 @@ def _chunks(
 
 
 def _next_share(total: int, parts: int, passed: int) -> int:
-    """Return the next multiple of total / parts behind *passed*, rounded up."""
+    """Return the next multiple of total / parts after *passed*, rounded up."""
     # Multiples of the total rather than repeated additions: rounding errors do not add up, and
     # there are never more than *parts* parts.
     share = passed * parts // total + 1

@@ -60,7 +60,7 @@ class Endpoint:
         self._connection.close()
 
     def offsets(self) -> Offsets:
-        """Return the first id in the log, and the one behind the last durable id."""
+        """Return the first id in the log, and the one after the last durable id."""
         request = requests.OffsetsRequest()
         answer = self._connection.ask("offsets", request, requests.OffsetsAnswer)
         return Offsets(answer.earliest, answer.latest)
@@ -119,7 +119,7 @@ class Endpoint:
         payload_bytes: int = requests.ID_MAX,
         fail_on_data_loss: bool = True,
     ) -> int:
-        """Return the id behind so many wanted messages; see `columnar.advance`."""
+        """Return the id after so many wanted messages; see `columnar.advance`."""
         names, behind = self._names(topics, pattern, start, None)
         request = requests.AdvanceRequest(
             start=start,

@@ -58,7 +58,7 @@ class Log(Protocol):
         """Where the log is, for people."""
 
     def offsets(self) -> Offsets:
-        """Return the first id in the log, and the one behind the last durable id."""
+        """Return the first id in the log, and the one after the last durable id."""
 
     def offset_at(self, time_us: int) -> int:
         """Return the id of the first durable message that was accepted then or later."""
@@ -72,7 +72,7 @@ class Log(Protocol):
         """Return a range in parts."""
 
     def advance(self, start: int, **wanted: Unpack[OfAdvance]) -> int:
-        """Return the id behind so many wanted messages, or payload bytes."""
+        """Return the id after so many wanted messages, or payload bytes."""
 
     def batches(self, **wanted: Unpack[OfBatches]) -> LogBatches:
         """Return the messages of a range in batches."""
@@ -128,7 +128,7 @@ class DirectoryLog:
         return DurableView(self.path, self._held)
 
     def offsets(self) -> Offsets:
-        """Return the first id in the log, and the one behind the last durable id."""
+        """Return the first id in the log, and the one after the last durable id."""
         return reading.offsets(self.view())
 
     def offset_at(self, time_us: int) -> int:
@@ -146,7 +146,7 @@ class DirectoryLog:
         return cuts.cut(self.view(), start, end, **wanted)
 
     def advance(self, start: int, **wanted: Unpack[OfAdvance]) -> int:
-        """Return the id behind so many wanted messages, or payload bytes."""
+        """Return the id after so many wanted messages, or payload bytes."""
         return cuts.advance(self.view(), start, **wanted)
 
     def batches(self, **wanted: Unpack[OfBatches]) -> Batches:

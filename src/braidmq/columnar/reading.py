@@ -254,7 +254,7 @@ def _cut(segment: Segment, picked: Picked, bounds: _Bounds) -> Iterator[Picked]:
 
 
 def offsets(path: Path | str | DurableView) -> Offsets:
-    """Return the first id in the log, and the one behind the last durable id.
+    """Return the first id in the log, and the one after the last durable id.
 
     Raises:
         ConfigError: There is no log.

@@ -8,7 +8,7 @@ They promise no more than POSIX does. What a power cut cannot undo once a call h
     pwrite, truncate, allocate     nothing: any of the written sectors may survive, in any order
     open, make_dir, rename, unlink nothing: any of the changes may survive, in any order
     fdatasync, fsync               the bytes and the size of one file, but not its name
-    sync_dir                       the names in one directory, but not the bytes behind them
+    sync_dir                       the names in one directory, but not the bytes of the files
     close                          nothing
 
 A crash of the process alone loses nothing that was written: the kernel still has it. The log
@@ -16,7 +16,7 @@ must therefore never assume
 
 - that a record is whole because its end is there, or because a later record is: each record
   has a checksum, and a fence says what was durable before it;
-- that a synced file has a name, or that a name has synced bytes behind it: a file is synced
+- that a synced file has a name, or that a named file has synced bytes: a file is synced
   before it is renamed or used, and then its directory;
 - that changes to two files, or of two names, survive in the order they were made in: a sync
   stands between any two whose order matters;
@@ -140,7 +140,7 @@ class Files(Protocol):
     def sync_dir(self, path: str) -> None:
         """Return once all names made, changed and removed in the directory are durable.
 
-        NOT promised: anything about the bytes of the files behind those names.
+        NOT promised: anything about the bytes of the files that have those names.
         """
 
     def free_bytes(self) -> int:

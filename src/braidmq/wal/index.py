@@ -33,7 +33,7 @@ from braidmq.wal.tables import (
 )
 
 _INDEX_NAME: Final = re.compile(r"(\d{20})\.idx")
-_TOPIC_AT: Final = 24  # in a row: behind id, time, offset and length
+_TOPIC_AT: Final = 24  # in a row: after id, time, offset and length
 _TOPIC_CODES: Final[dict[int, Literal["B", "H", "I"]]] = {1: "B", 2: "H", 4: "I"}
 _KIND_AT: Final = ROW_BYTES - 1
 _ID_BYTES: Final = 8
@@ -204,7 +204,7 @@ class IndexWriter:
         self.grow(rows, rows[_KIND_AT::ROW_BYTES].count(GAP_KIND))
 
     def seal(self, trailer: Trailer, block_sums: list[int]) -> None:
-        """Write the tables and the trailer behind the rows.
+        """Write the tables and the trailer after the rows.
 
         Raises:
             OSError: They were not all written.

@@ -185,7 +185,7 @@ class Opening:
 
     def _check_start(self, first_ids: list[int], durable_id: int) -> None:
         # Retention deletes from the front, but never beyond a snapshot. So the log must reach
-        # back to the record behind the snapshot, or to the first one.
+        # back to the record after the snapshot, or to the first one.
         known_id = max(durable_id, self._after_id)
         if not first_ids and known_id:
             raise damage(FIRST_ID, (FIRST_ID, known_id), "no segment is there")
@@ -221,7 +221,7 @@ class Opening:
 
     def _visit_new(self, record_id: int, body: bytes) -> None:
         # A gap record has the first id of its range, and the range may extend from before the
-        # snapshot's last id to behind it.
+        # snapshot's last id to after it.
         gap = decode_gap(body) if body[0] == GAP_KIND else None
         if record_id > self._after_id or (gap is not None and gap[1] > self._after_id):
             self.recovered.replayed_records += 1
@@ -271,7 +271,7 @@ class Opening:
 
         1. The tail is copied to quarantine, durably; zeros are only counted. *A crash here
            leaves the tail in place: the next start makes another copy.*
-        2. The file is truncated behind its last valid record. *A crash may bring the tail back:
+        2. The file is truncated after its last valid record. *A crash may bring the tail back:
            the next start cuts it off again.*
         3. `_open_last` fsyncs the file. *Only then may anything be appended.*
         """

@@ -63,7 +63,7 @@ class LogView:
 class ReadBack:
     """The result of a read.
 
-    `records`, as (id, body), holds all that was asked for up to `reached_id`. `lost` is the
+    `records`, as (id, body), holds everything wanted up to `reached_id`. `lost` is the
     range of ids (first, last) that retention deleted before they were read; `gaps` are the
     ranges that a repair gave up.
     """

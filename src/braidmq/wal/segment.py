@@ -206,7 +206,7 @@ class Reserve:
     def __init__(self, files: Files, segment_bytes: int) -> None:
         self.bytes_full = min(RESERVE_BYTES_MAX, segment_bytes // 4)
         self._file: File = files.open(RESERVE_PATH, write=True, create=True)
-        # An allocation is not durable, so a crash may have lost the last run's: allocate anew.
+        # An allocation is not durable, so a crash may have lost the last run's: start from 0.
         self.bytes_left = 0
 
     @property

@@ -1,4 +1,4 @@
-"""The bytes behind an index's rows, appended when its segment is sealed. No file.
+"""The bytes after an index's rows, appended when its segment is sealed. No file.
 
 0      32                topics_at                row_sums_at  block_sums_at
 +------+-----+-----+-----+--------+---------------+------------+-------------+---------+
@@ -103,7 +103,7 @@ def encode_tables(
     row_sums: list[int],
     block_sums: list[int],
 ) -> bytes:
-    """Return everything behind the rows; *topics* are the names in order of their numbers."""
+    """Return everything after the rows; *topics* are the names in order of their numbers."""
     assert len(numbers) == trailer.rows * number_bytes(len(topics))
     names = b"".join([len(name).to_bytes(2, "little") + name for name in topics])
     row_bytes = Struct(f"<{len(row_sums)}I").pack(*row_sums)

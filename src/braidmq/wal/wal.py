@@ -157,7 +157,7 @@ class Wal:
     def append(self, bodies: list[bytes], *, urgent: bool = False) -> None:
         """Write *bodies* as the records from `next_id` on; `commit` makes them visible.
 
-        1. The records are written behind the last one, with one write. *A crash leaves any
+        1. The records are written after the last one, with one write. *A crash leaves any
            sectors of them: recovery keeps the valid prefix and quarantines the rest. No one
            has been told about these records, so both outcomes are right.*
         2. Their index rows are written, not synced. *Recovery rebuilds the active segment's
@@ -266,7 +266,7 @@ class Wal:
 
     def _make_view(self) -> LogView:
         # Readers take `self._view` without a lock. All of it is made before the one assignment
-        # that publishes it, and nothing in it changes afterwards but by growing behind it.
+        # that publishes it, and nothing in it changes except by growing at its end.
         active = self._active
         return LogView(
             self._sealed,
@@ -309,7 +309,7 @@ class Wal:
             self._fail("rotation", error)
         try:
             # The new segment must be gone before the old one grows again: a start that found
-            # both would take the old one for sealed, with records behind its end.
+            # both would take the old one for sealed, with records after its end.
             for path in (index_path(self.next_id), segment_path(self.next_id)):
                 if self._files.exists(path):
                     self._files.unlink(path)

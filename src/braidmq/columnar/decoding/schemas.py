@@ -168,9 +168,10 @@ class TypedSchema:
                 raise _refusal(f"{keyword!r} of {schema_id!r} cannot be checked in columns")
         open_ended = json_schema.get("additionalProperties", True)
         if not isinstance(open_ended, bool) or not isinstance(required, list):
-            raise _refusal(f"'additionalProperties' or 'required' of {schema_id!r} is too much")
+            problem = f"'additionalProperties' of {schema_id!r} must be a boolean"
+            raise _refusal(f"{problem}, 'required' a list")
         if not properties.keys() >= set(required):
-            raise _refusal(f"{schema_id!r} requires what it does not describe")
+            raise _refusal(f"{schema_id!r} requires properties that it does not describe")
         self.fields = [
             Field(name, schema, required=name in required)
             for name, schema in properties.items()

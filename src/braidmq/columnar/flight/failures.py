@@ -95,11 +95,11 @@ _DATA_LOSS: Final = "data_loss"
 
 def encode_failure(error: BraidError) -> bytes:
     """Return the JSON of an error; one that clients do not know becomes `internal`."""
-    said = {
+    fields = {
         name: shortened(value) if isinstance(value, str) else value
-        for name, value in _said(error).items()
+        for name, value in _fields_of(error).items()
     }
-    return msgspec.json.encode(said)
+    return msgspec.json.encode(fields)
 
 
 def shortened(text: str) -> str:
@@ -108,7 +108,7 @@ def shortened(text: str) -> str:
     return plain if len(plain) <= TEXT_CHARS_MAX else plain[: TEXT_CHARS_MAX - 1] + "…"
 
 
-def _said(error: BraidError) -> dict[str, Any]:
+def _fields_of(error: BraidError) -> dict[str, Any]:
     if isinstance(error, DataLossError):
         return {"error": _DATA_LOSS, **error.loss._asdict()}
     for kind, (known, fields) in _FIELDS.items():
@@ -123,13 +123,13 @@ def _said(error: BraidError) -> dict[str, Any]:
 def decode_failure(data: bytes, address: str) -> BraidError | None:
     """Return the error that the endpoint at *address* sent, or None if it sent none."""
     try:
-        said: dict[str, Any] = msgspec.json.decode(data, type=dict[str, str | int])
-        kind = str(said.pop("error"))
+        fields: dict[str, Any] = msgspec.json.decode(data, type=dict[str, str | int])
+        kind = str(fields.pop("error"))
         if kind == _DATA_LOSS:
-            return DataLossError(address, Loss(**said))
+            return DataLossError(address, Loss(**fields))
         if kind in _TEXTS:
-            return _TEXTS[kind](str(said["text"]))
+            return _TEXTS[kind](str(fields["text"]))
         known: Callable[..., BraidError] = _FIELDS[kind][0]
-        return known(**said)
+        return known(**fields)
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
         return None

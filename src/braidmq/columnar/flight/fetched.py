@@ -94,7 +94,7 @@ class FetchedBatches:
         reader = self._connection.get(self._request)
         try:
             if not reader.schema.equals(self._fetched):
-                text = f"{self._connection.address} has other columns: another version?"
+                text = f"{self._connection.address} sends other columns: another version?"
                 raise EndpointFailedError(text)
             yield from self._batches(reader)
         finally:
@@ -104,7 +104,7 @@ class FetchedBatches:
     def _batches(self, reader: fl.FlightStreamReader) -> Iterator[pa.RecordBatch]:
         rows = 0
         while True:
-            with self._connection.told():
+            with self._connection.typed_errors():
                 try:
                     chunk = reader.read_chunk()
                 except StopIteration:
@@ -118,7 +118,7 @@ class FetchedBatches:
 
     def _finish(self, mark: EndOfRead, rows: int) -> None:
         if mark.rows != rows:
-            text = f"{self._connection.address} sent {mark.rows} rows, {rows} have come"
+            text = f"{self._connection.address} sent {mark.rows} rows, {rows} arrived"
             raise BrokenStreamError(text)
         for lost in mark.losses:
             loss = Loss(lost.first_id, lost.last_id, lost.reason)

@@ -149,7 +149,7 @@ class CutAnswer(Message, frozen=True):
 
 
 class AdvanceRequest(Request, frozen=True):
-    """The id behind so many messages; see `columnar.advance`."""
+    """The id after so many messages; see `columnar.advance`."""
 
     start: Whole
     topics: list[str] | None = None
@@ -298,7 +298,7 @@ def decode(
         BadRequestError: It is too long, not JSON, or not of that kind.
     """
     if len(data) > bytes_max:
-        raise BadRequestError(f"{len(data)} bytes are too long, the limit is {bytes_max}")
+        raise BadRequestError(f"is too long: {len(data)} bytes, the limit is {bytes_max}")
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -47,7 +47,7 @@ def send_stage(
                 sent += len(piece)
         nothing = pa.RecordBatch.from_pylist([], schema=schema)
         _write(connection, writer, nothing, encode(EndOfStage(sent)))
-        with connection.told():
+        with connection.typed_errors():
             writer.done_writing()
             answer = answers.read()
             writer.close()
@@ -56,7 +56,7 @@ def send_stage(
             writer.close()
         raise
     if answer is None:
-        raise BrokenStreamError(f"{connection.address} has not said what became of a stage")
+        raise BrokenStreamError(f"{connection.address} has not confirmed a stage")
     return connection.decoded(Stage, answer)
 
 
@@ -76,7 +76,7 @@ def _write(
     batch: pa.RecordBatch,
     mark: bytes | None,
 ) -> None:
-    with connection.told():
+    with connection.typed_errors():
         try:
             if mark is None:
                 writer.write_batch(batch)

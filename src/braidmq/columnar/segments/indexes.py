@@ -355,11 +355,11 @@ def rebuilt_index(
     topics: dict[bytes, int] = {b"": 0}
     rows = bytearray()
     for start, records in walk.runs():
-        # Records behind *last_id* may not be durable yet, and a power cut may still take them.
+        # Records after *last_id* may not be durable yet, and a power cut may still take them.
         wanted = [record for record in records if record[0] <= last_id]
         rows += index_rows_of(first_id, start, wanted, describe, topics)
         if walk.next_id > last_id and not sealed:
-            break  # the broker may still be writing behind the durable mark
+            break  # the broker may still be writing after the durable mark
     if sealed:
         verdict = judge_sealed(walk, last_id + 1, read)
     elif walk.next_id <= last_id:

@@ -53,7 +53,7 @@ ROW: Final = np.dtype(
     ]
 )
 assert ROW.itemsize == ROW_BYTES
-_PAYLOAD_WORD: Final = np.dtype(ROW.descr[:2]).itemsize // 8  # behind id and timestamp
+_PAYLOAD_WORD: Final = np.dtype(ROW.descr[:2]).itemsize // 8  # after id and timestamp
 
 RECORD_HEAD: Final = np.dtype(
     [("id", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("kind", "u1")]

@@ -20,7 +20,7 @@ A CRC-32C is a 32-bit state into which bytes are mixed. Feeding it four bytes eq
 makes it zero, and zeros keep it zero. From there, the four bytes of `begin` lead to the state
 that the record's id and length would have left, and the body follows. So if each record has its
 own checksum, the copy has the checksum of the last one. A record that has not leaves another
-state, and no intact record behind it leads back, since mixing is reversible.
+state, and no intact record after it leads back, since mixing is reversible.
 """
 
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ class Blocks:
         """Return the numbers of the blocks under starts..ends that were not yet verified."""
         first = starts // SEGMENT_BLOCK_BYTES
         behind = -(-ends // SEGMENT_BLOCK_BYTES)
-        # A sweep without a loop: +1 where a range starts, -1 behind its end; a block is covered
+        # A sweep without a loop: +1 where a range starts, -1 after its end; a block is covered
         # where the running sum is above zero.
         size = len(self._sums) + 1
         depth = np.bincount(first, minlength=size) - np.bincount(

@@ -73,7 +73,7 @@ class DurableView:
 
     @property
     def latest(self) -> int:
-        """The id behind the last durable one."""
+        """The id after the last durable one."""
         return self.durable_id + 1
 
     def first_ids(self, start: int, end: int) -> list[int]:
@@ -164,7 +164,7 @@ def view_of(log: Path | str | DurableView) -> DurableView:
 def offset_at(view: DurableView, moment_us: int) -> int:
     """Return the id of the first durable message that was accepted at *moment_us* or later.
 
-    If there is none, it is the id behind the last durable one. Timestamps never decrease along
+    If there is none, it is the id after the last durable one. Timestamps never decrease along
     the log, so a binary search over the segments finds the one in which the moment lies.
 
     Raises:

@@ -118,7 +118,7 @@ def finish_index(files: Files, first_id: int) -> None:
 def rebuild_sealed(
     files: Files, first_id: int, next_first_id: int, describe: Describe
 ) -> SegmentInfo:
-    """Verify a sealed segment, write its index anew, and return the facts about the segment.
+    """Verify a sealed segment, rewrite its index, and return the facts about the segment.
 
     Raises:
         DamagedLogError: The segment is damaged; nothing was changed.

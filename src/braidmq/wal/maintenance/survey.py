@@ -113,7 +113,7 @@ class Survey:
         self._look_at_snapshots()
         mark = read_mark(self._files)
         if mark is None:
-            report.notes.append("wal/durable is unreadable; it is written anew at the start")
+            report.notes.append("wal/durable is unreadable; the next start rewrites it")
         report.durable_id = mark or 0
         self.known_id = max(report.durable_id, self.snapshot_id)
         first_ids = list_segments(self._files)
@@ -161,7 +161,8 @@ class Survey:
         survey.created_us = header.created_us if header else 0
         if header is None:
             if not successor and size <= HEADER_BYTES and self.known_id < first_id:
-                self.report.notes.append(f"{segment_path(first_id)} was being made; it heals")
+                path = segment_path(first_id)
+                self.report.notes.append(f"{path} was being created; the next start heals it")
                 survey.end_id = first_id
                 return survey
             survey.damaged = True
