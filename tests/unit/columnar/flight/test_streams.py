@@ -19,7 +19,7 @@ from braidmq.columnar.flight.failures import (
     UnavailableError,
     encode_failure,
 )
-from braidmq.columnar.flight.fetched import FetchedBatches, FetchedColumns, columns_to_fetch
+from braidmq.columnar.flight.streams import FetchedBatches, FetchedColumns, columns_to_fetch
 from braidmq.columnar.flight.requests import EndOfRead, LostIds, ReadRequest, encode
 from tests.unit.columnar.endpoints import passed_over, scripted
 
