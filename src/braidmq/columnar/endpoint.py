@@ -18,9 +18,8 @@ from braidmq.columnar.decoding.decode import Decoding
 from braidmq.columnar.flight import requests
 from braidmq.columnar.flight.connections import Connection
 from braidmq.columnar.flight.failures import TooManyTopicsError
-from braidmq.columnar.flight.streams import FetchedBatches, columns_to_fetch
 from braidmq.columnar.flight.requests import CursorPlace, SinkCommit, SinkKey, Stage
-from braidmq.columnar.flight.staging import send_stage
+from braidmq.columnar.flight.streams import FetchedBatches, columns_to_fetch, send_stage
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import BATCH_ROWS, OfBatches, Offsets, TopicCount
 from braidmq.columnar.selection import Selection

@@ -16,7 +16,7 @@ from braidmq.columnar.flight.requests import (
     Stage,
     encode,
 )
-from braidmq.columnar.flight.staging import pieces, send_stage
+from braidmq.columnar.flight.streams import pieces, send_stage
 from tests.unit.columnar.endpoints import scripted
 
 SCHEMA = pa.schema([("value", pa.binary())])

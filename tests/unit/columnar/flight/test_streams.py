@@ -19,8 +19,8 @@ from braidmq.columnar.flight.failures import (
     UnavailableError,
     encode_failure,
 )
-from braidmq.columnar.flight.streams import FetchedBatches, FetchedColumns, columns_to_fetch
 from braidmq.columnar.flight.requests import EndOfRead, LostIds, ReadRequest, encode
+from braidmq.columnar.flight.streams import FetchedBatches, FetchedColumns, columns_to_fetch
 from tests.unit.columnar.endpoints import passed_over, scripted
 
 NAMES = ["topic", "offset"]
