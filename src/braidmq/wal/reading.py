@@ -265,11 +265,6 @@ class Reader:
         lost = walk.next_id, last_lost
         raise damage(segment.first_id, lost, reason, offset=walk.offset)
 
-    @property
-    def open_count(self) -> int:
-        """How many sealed segments are held open."""
-        return len(self._open)
-
     def forget(self, segment: SegmentInfo) -> None:
         """Drop the files of a deleted segment."""
         with self._lock:

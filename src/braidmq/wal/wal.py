@@ -477,8 +477,3 @@ class Wal:
     def is_poisoned(self) -> bool:
         """Whether the disk failed; then every write raises LogPoisonedError."""
         return self._poison is not None
-
-    @property
-    def reserve_is_whole(self) -> bool:
-        """Whether the reserve allows publishing; acknowledgements are allowed in any case."""
-        return self._reserve.is_whole

@@ -246,7 +246,7 @@ def test_urgent_records_go_on_out_of_the_reserve() -> None:
     with pytest.raises(LogFullError):
         wal.append(BODIES[3:6])
     urgent = 0
-    while wal.reserve_is_whole or urgent < 20:
+    while wal._reserve.is_whole or urgent < 20:  # noqa: SLF001 - only a test asks
         wal.append([note(b"settled")], urgent=True)
         wal.commit(1)
         urgent += 1
@@ -267,7 +267,7 @@ def test_the_reserve_ends() -> None:
     wal = open_log(disk, segment_bytes=SMALL)
     disk.capacity = disk.used_bytes
     appended = 0
-    while wal.reserve_is_whole or appended == 0:
+    while wal._reserve.is_whole or appended == 0:  # noqa: SLF001 - as above
         wal.append([note(b"settled" * 10)], urgent=True)
         appended += 1
     full = [note(b"settled" * 1000)]

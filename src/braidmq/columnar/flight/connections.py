@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -21,7 +21,13 @@ from braidmq.columnar.flight.failures import (
     UnavailableError,
     decode_failure,
 )
-from braidmq.columnar.flight.requests import BadRequestError, Message, decode, encode
+from braidmq.columnar.flight.requests import (
+    AnyMessage,
+    BadRequestError,
+    Message,
+    decode,
+    encode,
+)
 
 ANSWER_BYTES_MAX: Final = 256 * MIB
 """The longest answer: a page of topics, the parts of a range, the end mark of a stream."""
@@ -50,8 +56,6 @@ _PASSING: Final = (
 # Texts of gRPC carry a preamble and debug context that mean nothing to a user.
 _NOISE: Final = re.compile(r"\.? (?:Detail|gRPC client debug context): .*", re.DOTALL)
 _PREAMBLE: Final = re.compile(r"^Flight returned [a-z ]+ error, with message: ")
-
-AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class Connection:

@@ -274,11 +274,6 @@ class Segment:
         """The rows of the index; only those that `windows` yielded are verified."""
         return self.index.rows
 
-    @property
-    def blocks_verified(self) -> int:
-        """How many blocks of the segment were verified so far."""
-        return int(self._blocks.verified.sum())
-
     def windows(
         self, start: int, end: int, rows_max: int = WINDOW_ROWS, *, settled: bool = True
     ) -> Iterator[tuple[int, int]]:
