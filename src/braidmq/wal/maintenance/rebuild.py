@@ -76,7 +76,7 @@ def rows_of(
     try:
         return encode_rows(records, start, describe, topics)
     except UnknownRecordError:
-        # Only the error: find out which of them it is.
+        # The error does not say which record it was: ask for each, to report its place.
         visit_run(first_id, start, records, lambda _, body: describe(body))
         raise
 
