@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from braidmq.broker.records import describe, encode_message
-from braidmq.wal import Disk, Wal, WalOptions
+from braidmq.wal.disk import Disk
+from braidmq.wal.options import WalOptions
+from braidmq.wal.wal import Wal
 
 TOPICS: Final = 100
 SCHEMA: Final = "sensor.Temperature"

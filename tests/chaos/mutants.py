@@ -100,8 +100,16 @@ MUTANTS: Final = (
     ),
     _mutant(
         "the directory of a new segment is not synced",
-        ("wal/segment.py", "files.sync_dir(LOG_DIR)", "files.exists(LOG_DIR)"),
-        ("wal/opening.py", "files.sync_dir(LOG_DIR)", "files.exists(LOG_DIR)"),
+        (
+            "wal/segment.py",
+            "        file.fsync()\n        files.sync_dir(LOG_DIR)\n",
+            "        file.fsync()\n",
+        ),
+        (
+            "wal/segment.py",
+            "    try:\n        files.sync_dir(LOG_DIR)\n",
+            "    try:\n        pass\n",
+        ),
     ),
     _mutant(
         "ids are reused after a crash",

@@ -85,7 +85,7 @@ BANS: Final = (
     ),
     Ban(
         ("open", "io.open", "os.open", "os.fdatasync", "os.fsync", "os.sync"),
-        "go through wal/files.py's Protocol, so that the fake disk can stand in",
+        "go through wal/disk.py's Protocol, so that the fake disk can stand in",
         allowed=(
             "src/braidmq/wal/disk.py",
             "src/braidmq/cli/*",  # payloads and configuration that an operator names

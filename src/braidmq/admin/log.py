@@ -24,7 +24,7 @@ from braidmq.server.config.config import WalConfig
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.refusals import UnavailableError
 from braidmq.server.engine.requests import FindEngine, running
-from braidmq.wal.files import Files
+from braidmq.wal.disk import Files
 from braidmq.wal.quarantine import QUARANTINE_DIR
 from braidmq.wal.segment import SegmentInfo
 from braidmq.wal.wal import Wal

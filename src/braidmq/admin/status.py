@@ -32,7 +32,7 @@ from braidmq.server.cursors import Cursors
 from braidmq.server.engine.engine import Engine
 from braidmq.server.strands.listeners import Listener
 from braidmq.server.strands.qumbed.listener import QumbedListener
-from braidmq.wal.files import Files
+from braidmq.wal.disk import Files
 from braidmq.wal.wal import Wal
 
 _US_PER_S: Final = 1_000_000

@@ -14,7 +14,7 @@ import numpy as np
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MIB
 from braidmq.columnar.loss import Losses
-from braidmq.columnar.reading import windows
+from braidmq.columnar.reading import range_of, windows
 from braidmq.columnar.segments.layout import Numbers, Rows
 from braidmq.columnar.segments.segments import Need
 from braidmq.columnar.segments.views import DurableView, view_of
@@ -87,9 +87,7 @@ def cut(
             raise ConfigError(name, "must be at least 1")
     selection = Selection(topics, pattern, allowed=allowed)
     view = view_of(path)
-    start = view.earliest if start is None else start
-    end = view.latest if end is None else end
-    _check_ids(start=start, end=end)
+    start, end = range_of(view, {"start": start, "end": end})
     losses = Losses(str(view.root), fail=fail_on_data_loss)
 
     def chunks() -> Iterator[_Chunk]:
@@ -114,7 +112,7 @@ def advance(
     allowed: Callable[[str], bool] | None = None,
     fail_on_data_loss: bool = True,
 ) -> int:
-    """Return the id behind at most so many wanted messages, or payload bytes, from *start* on.
+    """Return the id after at most so many wanted messages, or payload bytes, from *start* on.
 
     At least one message is passed if there is one, or a large message would stop the reader
     for ever. If there are fewer, it is the end of the durable log.
@@ -126,12 +124,12 @@ def advance(
     """
     if messages < 1 or payload_bytes < 1:
         raise ConfigError("messages, payload_bytes", "must be at least 1")
-    _check_ids(start=start)
     view = view_of(path)
+    start, end = range_of(view, {"start": start})
     selection = Selection(topics, pattern, allowed=allowed)
     losses = Losses(str(view.root), fail=fail_on_data_loss)
     passed = held = 0
-    for chunk in _chunks(view, selection, start, view.latest, losses):
+    for chunk in _chunks(view, selection, start, end, losses):
         if passed + chunk.messages > messages or held + chunk.payload_bytes > payload_bytes:
             # A limit lies inside this chunk. Pass one message in any case if none was so far.
             fitting = int(np.searchsorted(chunk.sizes(), payload_bytes - held, side="right"))
@@ -140,13 +138,7 @@ def advance(
                 return chunk.id(fitting)
         passed += chunk.messages
         held += chunk.payload_bytes
-    return max(view.latest, start)
-
-
-def _check_ids(**ids: int) -> None:
-    for name, number in ids.items():
-        if number < 0:
-            raise ConfigError(name, "ids are not negative")
+    return max(end, start)
 
 
 def _chunks(
@@ -160,7 +152,7 @@ def _chunks(
 
 
 def _next_share(total: int, parts: int, passed: int) -> int:
-    """Return the next multiple of total / parts behind *passed*, rounded up."""
+    """Return the next multiple of total / parts after *passed*, rounded up."""
     # Multiples of the total rather than repeated additions: rounding errors do not add up, and
     # there are never more than *parts* parts.
     share = passed * parts // total + 1

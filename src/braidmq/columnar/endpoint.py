@@ -18,12 +18,10 @@ from braidmq.columnar.decoding.decode import Decoding
 from braidmq.columnar.flight import requests
 from braidmq.columnar.flight.connections import Connection
 from braidmq.columnar.flight.failures import TooManyTopicsError
-from braidmq.columnar.flight.fetched import FetchedBatches, columns_to_fetch
 from braidmq.columnar.flight.requests import CursorPlace, SinkCommit, SinkKey, Stage
-from braidmq.columnar.flight.staging import send_stage
-from braidmq.columnar.logs import OfBatches
+from braidmq.columnar.flight.streams import FetchedBatches, columns_to_fetch, send_stage
 from braidmq.columnar.loss import Loss
-from braidmq.columnar.reading import BATCH_ROWS, Offsets, TopicCount
+from braidmq.columnar.reading import BATCH_ROWS, OfBatches, Offsets, TopicCount
 from braidmq.columnar.selection import Selection
 
 NAMES_BYTES_MAX: Final = requests.REQUEST_BYTES_MAX - 64 * 1024
@@ -61,7 +59,7 @@ class Endpoint:
         self._connection.close()
 
     def offsets(self) -> Offsets:
-        """Return the first id in the log, and the one behind the last durable id."""
+        """Return the first id in the log, and the one after the last durable id."""
         request = requests.OffsetsRequest()
         answer = self._connection.ask("offsets", request, requests.OffsetsAnswer)
         return Offsets(answer.earliest, answer.latest)
@@ -120,7 +118,7 @@ class Endpoint:
         payload_bytes: int = requests.ID_MAX,
         fail_on_data_loss: bool = True,
     ) -> int:
-        """Return the id behind so many wanted messages; see `columnar.advance`."""
+        """Return the id after so many wanted messages; see `columnar.advance`."""
         names, behind = self._names(topics, pattern, start, None)
         request = requests.AdvanceRequest(
             start=start,

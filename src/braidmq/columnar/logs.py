@@ -1,37 +1,25 @@
 """A log to read, wherever it is: in a data directory, or behind a Flight endpoint."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self, TypedDict, Unpack
+from typing import Protocol, Self, Unpack
 
 import pyarrow as pa
 
 from braidmq.base.errors import ConfigError
 from braidmq.columnar import cuts, reading
 from braidmq.columnar.cuts import Part
-from braidmq.columnar.decoding.decode import Decoding
-from braidmq.columnar.loss import Loss
-from braidmq.columnar.reading import Batches, Offsets, TopicCount
+from braidmq.columnar.reading import (
+    Batches,
+    OfBatches,
+    Offsets,
+    OfRange,
+    OfTopics,
+    TopicCount,
+)
 from braidmq.columnar.segments.held import HELD_BYTES_MAX, HeldSegments
-from braidmq.columnar.segments.views import DurableView
-from braidmq.columnar.times import offset_at
-
-
-class OfTopics(TypedDict, total=False):
-    """The arguments of every query: which topics, and whether lost ids are an error."""
-
-    topics: Iterable[str] | None
-    pattern: str | None
-    fail_on_data_loss: bool
-
-
-class OfRange(TypedDict, total=False):
-    """The arguments of `topic_counts`."""
-
-    start: int | None
-    end: int | None
-    fail_on_data_loss: bool
+from braidmq.columnar.segments.views import DurableView, offset_at
 
 
 class OfCut(OfTopics, total=False):
@@ -46,17 +34,6 @@ class OfAdvance(OfTopics, total=False):
 
     messages: int
     payload_bytes: int
-
-
-class OfBatches(OfRange, OfTopics, total=False):
-    """The arguments of `batches`."""
-
-    columns: Sequence[str] | None
-    headers: bool
-    qos: int | None
-    decoding: Decoding | None
-    losses: list[Loss] | None
-    batch_rows: int
 
 
 class LogBatches(Protocol):
@@ -81,7 +58,7 @@ class Log(Protocol):
         """Where the log is, for people."""
 
     def offsets(self) -> Offsets:
-        """Return the first id in the log, and the one behind the last durable id."""
+        """Return the first id in the log, and the one after the last durable id."""
 
     def offset_at(self, time_us: int) -> int:
         """Return the id of the first durable message that was accepted then or later."""
@@ -95,7 +72,7 @@ class Log(Protocol):
         """Return a range in parts."""
 
     def advance(self, start: int, **wanted: Unpack[OfAdvance]) -> int:
-        """Return the id behind so many wanted messages, or payload bytes."""
+        """Return the id after so many wanted messages, or payload bytes."""
 
     def batches(self, **wanted: Unpack[OfBatches]) -> LogBatches:
         """Return the messages of a range in batches."""
@@ -151,7 +128,7 @@ class DirectoryLog:
         return DurableView(self.path, self._held)
 
     def offsets(self) -> Offsets:
-        """Return the first id in the log, and the one behind the last durable id."""
+        """Return the first id in the log, and the one after the last durable id."""
         return reading.offsets(self.view())
 
     def offset_at(self, time_us: int) -> int:
@@ -169,7 +146,7 @@ class DirectoryLog:
         return cuts.cut(self.view(), start, end, **wanted)
 
     def advance(self, start: int, **wanted: Unpack[OfAdvance]) -> int:
-        """Return the id behind so many wanted messages, or payload bytes."""
+        """Return the id after so many wanted messages, or payload bytes."""
         return cuts.advance(self.view(), start, **wanted)
 
     def batches(self, **wanted: Unpack[OfBatches]) -> Batches:

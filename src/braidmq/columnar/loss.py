@@ -1,4 +1,4 @@
-"""Loss: ids that were asked for and that the log no longer has.
+"""Loss: ids of a read's range that the log does not have.
 
 Lost ids were deleted by retention, given up by a repair, or never became durable; a read may be
 told to skip them. Damage is different: the log has the records but cannot read them, and a read
@@ -19,7 +19,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Loss(NamedTuple):
-    """Ids first..last that a read asked for and did not get."""
+    """Ids first..last that a read should have returned and could not."""
 
     first_id: int
     last_id: int
@@ -66,4 +66,4 @@ class Losses:
 
 def warn(path: str, loss: Loss) -> None:
     """Log that a read skipped lost ids."""
-    _LOG.warning("%s: passed over the ids %d to %d: %s", path, *loss)
+    _LOG.warning("%s: skipped the lost ids %d to %d: %s", path, *loss)

@@ -6,7 +6,6 @@ not read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -28,9 +27,8 @@ from braidmq.columnar.segments.segments import (
     Picked,
     Segment,
 )
-from braidmq.columnar.segments.views import DurableView, view_of
+from braidmq.columnar.segments.views import DurableView, offset_at, view_of
 from braidmq.columnar.selection import EVERYTHING, Selection
-from braidmq.columnar.times import offset_at
 
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 32 * MIB
@@ -40,23 +38,39 @@ BATCH_BYTES_MAX: Final = 1024 * MIB
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Wanted(TypedDict, total=False):
-    """The arguments of a read; see `batches`."""
+class OfTopics(TypedDict, total=False):
+    """The arguments of every query: which topics, and whether lost ids are an error."""
 
     topics: Iterable[str] | None
     pattern: str | None
+    fail_on_data_loss: bool
+
+
+class OfRange(TypedDict, total=False):
+    """The arguments of `topic_counts`."""
+
     start: int | None
     end: int | None
-    start_time: datetime | int | None
-    end_time: datetime | int | None
-    qos: int | None
-    allowed: Callable[[str], bool] | None
-    headers: bool
-    columns: Sequence[str] | None
-    decoding: Decoding | None
     fail_on_data_loss: bool
+
+
+class OfBatches(OfTopics, OfRange, total=False):
+    """The arguments of `batches`."""
+
+    columns: Sequence[str] | None
+    headers: bool
+    qos: int | None
+    decoding: Decoding | None
     losses: list[Loss] | None
     batch_rows: int
+
+
+class Wanted(OfBatches, total=False):
+    """The arguments of a read of a directory, where more can be asked for; see `batches`."""
+
+    start_time: datetime | int | None
+    end_time: datetime | int | None
+    allowed: Callable[[str], bool] | None
     batch_bytes: int
 
 
@@ -105,12 +119,6 @@ def batches(path: Path | str | DurableView, **wanted: Unpack[Wanted]) -> "Batche
     return Batches(view_of(path), wanted)
 
 
-@dataclass(frozen=True)
-class _Bounds:
-    rows: int
-    record_bytes: int
-
-
 class Batches:
     """An iterator of record batches that knows their schema before the first one."""
 
@@ -123,14 +131,14 @@ class Batches:
         )
         self._names = column_names(wanted.get("columns"), headers=wanted.get("headers", False))
         self._decoding = wanted.get("decoding")
-        self._bounds = _bounds(wanted)
+        self._rows, self._bytes = _bounds(wanted)
         self.schema = schema_of(self._names)
         if self._decoding is not None:
             self.schema = self._decoding.schema_behind(self.schema)
         fail = wanted.get("fail_on_data_loss", True)
         self._losses = Losses(str(view.root), fail=fail, noted=wanted.get("losses"))
         self._view = view
-        self.start, self.end = _range(self._view, wanted)
+        self.start, self.end = range_of(self._view, wanted)
         self._found = self._read()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -145,7 +153,7 @@ class Batches:
             # A function, not its result: a rebuilt index may have the rows elsewhere.
             select = partial(self._selection.rows, segment, first, last)
             picked = segment.verified(select, self._need)
-            for part in _cut(segment, picked, self._bounds):
+            for part in _cut(segment, picked, rows=self._rows, record_bytes=self._bytes):
                 yield self._batch(Columns(segment, part))
 
     @property
@@ -160,17 +168,22 @@ class Batches:
         return batch if self._decoding is None else self._decoding.decode(batch, columns)
 
 
-def _bounds(wanted: Wanted) -> _Bounds:
+def _bounds(wanted: Wanted) -> tuple[int, int]:
     rows = wanted.get("batch_rows", BATCH_ROWS)
     record_bytes = wanted.get("batch_bytes", BATCH_BYTES)
     if rows < 1:
         raise ConfigError("batch_rows", "must be at least 1")
     if not 1 <= record_bytes <= BATCH_BYTES_MAX:
         raise ConfigError("batch_bytes", f"must be between 1 and {BATCH_BYTES_MAX}")
-    return _Bounds(rows, record_bytes)
+    return rows, record_bytes
 
 
-def _range(view: DurableView, wanted: Wanted) -> tuple[int, int]:
+def range_of(view: DurableView, wanted: Wanted) -> tuple[int, int]:
+    """Return the first wanted id and the one after the last; by default all durable ones.
+
+    Raises:
+        ConfigError: An id is negative.
+    """
     start, end = wanted.get("start"), wanted.get("end")
     start_time, end_time = wanted.get("start_time"), wanted.get("end_time")
     if start_time is not None:
@@ -226,20 +239,20 @@ def windows(
             yield segment, first, last
 
 
-def _cut(segment: Segment, picked: Picked, bounds: _Bounds) -> Iterator[Picked]:
+def _cut(segment: Segment, picked: Picked, *, rows: int, record_bytes: int) -> Iterator[Picked]:
     """Yield what was picked in parts within the bounds, each of at least one row."""
     if not len(picked.rows):
         return
-    if len(picked.rows) <= bounds.rows and segment.span(picked) <= bounds.record_bytes:
+    if len(picked.rows) <= rows and segment.span(picked) <= record_bytes:
         yield picked
         return
     starts, ends = segment.starts_of(picked), ends_of(picked.rows)
-    for part in near_groups(starts, ends, rows=bounds.rows, record_bytes=bounds.record_bytes):
+    for part in near_groups(starts, ends, rows=rows, record_bytes=record_bytes):
         yield picked.part(part)
 
 
 def offsets(path: Path | str | DurableView) -> Offsets:
-    """Return the first id in the log, and the one behind the last durable id.
+    """Return the first id in the log, and the one after the last durable id.
 
     Raises:
         ConfigError: There is no log.
@@ -263,7 +276,7 @@ def topic_counts(
         DamagedLogError: The log is damaged.
     """
     view = view_of(path)
-    start, end = _range(view, {"start": start, "end": end})
+    start, end = range_of(view, {"start": start, "end": end})
     counts: dict[str, TopicCount] = {}
     losses = Losses(str(view.root), fail=fail_on_data_loss)
     for segment, first, last in windows(view, start, end, losses):

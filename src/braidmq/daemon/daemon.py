@@ -39,8 +39,8 @@ from braidmq.server.strands.vibe.connection import VibeConnection
 from braidmq.server.strands.vibe.gate import VibeOptions
 from braidmq.transport.tcp import TcpWire
 from braidmq.wal.disk import Disk
-from braidmq.wal.maintenance.watching import Watch, unwatched
-from braidmq.wal.policy import FsyncPolicy
+from braidmq.wal.opening import Watch, unwatched
+from braidmq.wal.options import FsyncPolicy
 
 if TYPE_CHECKING:
     from braidmq.server.flight.listener import FlightListener

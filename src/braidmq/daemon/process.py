@@ -22,7 +22,7 @@ from braidmq.daemon.allocator import return_large_buffers
 from braidmq.daemon.daemon import Daemon
 from braidmq.daemon.ready import remove_quietly, write_atomically
 from braidmq.server.config.config import Config, loss_note
-from braidmq.wal.maintenance.watching import Watch, unwatched
+from braidmq.wal.opening import Watch, unwatched
 
 _GIL_SWITCH_S: Final = 0.001
 """The log's writer needs the interpreter a few times per commit. With the default of 5 ms each

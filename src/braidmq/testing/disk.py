@@ -1,6 +1,6 @@
 """A disk in memory that loses what was not synced, fails when told to, and runs full.
 
-It implements the `braidmq.wal.files.Files` protocol, so the log runs on it unchanged::
+It implements the `braidmq.wal.disk.Files` protocol, so the log runs on it unchanged::
 
     disk = FakeDisk()
     wal = Wal.open(disk, ...)

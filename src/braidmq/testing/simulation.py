@@ -31,7 +31,7 @@ from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk
 from braidmq.testing.ledger import Ledger, Violation, check
 from braidmq.wal import snapshots
-from braidmq.wal.files import Files
+from braidmq.wal.disk import Files
 from braidmq.wal.wal import Wal
 from braidmq.wire.blip import frames
 

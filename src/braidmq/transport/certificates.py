@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from braidmq.base.errors import ConfigError
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import replace_file
+from braidmq.wal.disk import Disk, replace_file
 
 CERTIFICATE_FILE: Final = "qumbed.cert.pem"
 KEY_FILE: Final = "qumbed.key.pem"

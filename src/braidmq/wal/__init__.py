@@ -2,30 +2,3 @@
 
 All it knows about messages is what the injected `describe` tells it. It never reads a clock.
 """
-
-from braidmq.base.records import Description
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import File, Files
-from braidmq.wal.format import Describe
-from braidmq.wal.opening import Recovered
-from braidmq.wal.options import WalOptions
-from braidmq.wal.policy import FsyncPolicy
-from braidmq.wal.reading import ReadBack
-from braidmq.wal.segment import SegmentInfo
-from braidmq.wal.stats import WalStats
-from braidmq.wal.wal import Wal
-
-__all__ = [
-    "Describe",
-    "Description",
-    "Disk",
-    "File",
-    "Files",
-    "FsyncPolicy",
-    "ReadBack",
-    "Recovered",
-    "SegmentInfo",
-    "Wal",
-    "WalOptions",
-    "WalStats",
-]

@@ -1,6 +1,6 @@
 """The bytes of the log: segments, records, index rows, marks. No file, no clock.
 
-Everything is little-endian. A segment file is a header and records behind it:
+Everything is little-endian. A segment file is a header followed by records:
 
     0       8         12         20           28    32
     +-------+---------+----------+------------+-----+---------+---------+--
@@ -19,7 +19,7 @@ Everything is little-endian. A segment file is a header and records behind it:
 
 The **fence** says: everything before this record had been synced before this record was
 written. A power cut may keep any sectors of what was not yet synced, so a hole with valid
-records behind it proves nothing by itself. A fence behind the hole proves that the lost bytes
+records after it proves nothing by itself. A fence after the hole proves that the lost bytes
 were once durable: that is damage.
 
     a gap record's body: the ids first..last are lost, and a repair was told to accept it
@@ -68,7 +68,7 @@ SEGMENT_BYTES_LIMIT: Final = 2**32 - 1
 
 assert GAP_KIND <= TYPE_MASK
 
-_PRIORITY_AT: Final = 29  # in a row: behind id, time, offset, length, topic and qos
+_PRIORITY_AT: Final = 29  # in a row: after id, time, offset, length, topic and qos
 
 _I32_MAX: Final = 2**31 - 1
 _U32_SPAN: Final = 2**32

@@ -7,32 +7,34 @@ of this fails, the index is rebuilt. The bytes are drawn in `braidmq.wal.format`
 """
 
 import re
-from typing import Final
+from array import array
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from braidmq.base.records import GAP_KIND
-from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     INDEX_MAGIC,
     ROW_BYTES,
-    VERSION,
     checksum,
-    decode_header,
     encode_header,
 )
 from braidmq.wal.tables import (
     BLOCK_ROWS,
     ROW_BLOCK_BYTES,
     TRAILER_BYTES,
-    BlockSums,
-    TopicNumbers,
     Trailer,
     decode_tables,
     decode_trailer,
     encode_tables,
+    is_index_of,
+    number_bytes,
 )
 
 _INDEX_NAME: Final = re.compile(r"(\d{20})\.idx")
+_TOPIC_AT: Final = 24  # in a row: after id, time, offset and length
+_TOPIC_CODES: Final[dict[int, Literal["B", "H", "I"]]] = {1: "B", 2: "H", 4: "I"}
 _KIND_AT: Final = ROW_BYTES - 1
 _ID_BYTES: Final = 8
 _END_AT: Final = ROW_BYTES - 16
@@ -55,6 +57,7 @@ def remove_orphans(files: Files, first_id: int) -> None:
             files.unlink(f"{LOG_DIR}/{name}")
 
 
+@dataclass(slots=True)
 class IndexView:
     """An index as it was at one moment, readable from any thread.
 
@@ -62,38 +65,26 @@ class IndexView:
     it reads only its first `rows` rows, and no row among them has the number of a newer topic.
     """
 
-    def __init__(
-        self,
-        file: File,
-        *,
-        first_id: int,
-        rows: int,
-        gap_count: int,
-        topics: dict[bytes, int],
-        row_sums: list[int],
-        last_sum: int,
-        block_sums: list[int],
-    ) -> None:
-        self._file = file
-        self.first_id = first_id
-        self.rows = rows
-        self.gap_count = gap_count
-        self.topics = topics
-        self.block_sums = block_sums
-        self._row_sums = row_sums
-        self._last_sum = last_sum
+    file: File
+    first_id: int
+    rows: int
+    gap_count: int
+    topics: dict[bytes, int]
+    row_sums: list[int]
+    last_sum: int
+    block_sums: list[int]
 
     def block(self, number: int) -> bytes | None:
         """Return the rows of block *number*, or None if their checksum does not match."""
         rows = min(BLOCK_ROWS, self.rows - number * BLOCK_ROWS)
-        data = read_all(self._file, rows * ROW_BYTES, HEADER_BYTES + number * ROW_BLOCK_BYTES)
+        data = read_all(self.file, rows * ROW_BYTES, HEADER_BYTES + number * ROW_BLOCK_BYTES)
         whole = rows == BLOCK_ROWS
-        expected = self._row_sums[number] if whole else self._last_sum
+        expected = self.row_sums[number] if whole else self.last_sum
         return data if len(data) == rows * ROW_BYTES and checksum(data) == expected else None
 
     def end_before(self, row: int) -> int:
         """Return where the record of the row before *row* ends in the segment file."""
-        data = read_all(self._file, 8, HEADER_BYTES + row * ROW_BYTES - _END_AT)
+        data = read_all(self.file, 8, HEADER_BYTES + row * ROW_BYTES - _END_AT)
         return int.from_bytes(data[:4], "little") + int.from_bytes(data[4:], "little")
 
     def row_after(self, after_id: int) -> int:
@@ -104,12 +95,65 @@ class IndexView:
         low, high = 0, self.rows
         while low < high:
             middle = (low + high) // 2
-            data = read_all(self._file, _ID_BYTES, HEADER_BYTES + middle * ROW_BYTES)
+            data = read_all(self.file, _ID_BYTES, HEADER_BYTES + middle * ROW_BYTES)
             if int.from_bytes(data, "little") > after_id:
                 high = middle
             else:
                 low = middle + 1
         return low
+
+
+class BlockSums:
+    """Running CRC-32C of each block of a file that only grows.
+
+    `sums` holds the blocks that are full, `last` the sum of the one that is not.
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        self.sums: list[int] = []
+        self.last = 0
+        self.filled = 0
+
+    def update(self, data: bytes) -> None:
+        """Add the bytes that follow those of the last call."""
+        at = 0
+        size = len(data)
+        while at < size:
+            part = data[at : at + self.block_bytes - self.filled]
+            self.last = checksum(part, self.last)
+            self.filled += len(part)
+            at += len(part)
+            if self.filled == self.block_bytes:
+                self.sums.append(self.last)
+                self.last = 0
+                self.filled = 0
+
+    def all(self) -> list[int]:
+        """Return the sum of every block, the unfinished one included."""
+        return [*self.sums, self.last] if self.filled else list(self.sums)
+
+
+class TopicNumbers:
+    """The topic number of each row of a growing index, in as few bytes as the numbers allow."""
+
+    def __init__(self) -> None:
+        self._width = 1
+        self._data = bytearray()
+
+    def update(self, rows: bytes, topic_count: int) -> None:
+        """Add the rows that follow those of the last call, now of *topic_count* topics."""
+        # Numbers get wider with the 256th and the 65,536th topic; older ones are widened then.
+        if topic_count >> 8 * self._width:
+            before = memoryview(self._data).cast(_TOPIC_CODES[self._width])
+            self._width = number_bytes(topic_count)
+            self._data = bytearray(array(_TOPIC_CODES[self._width], before).tobytes())
+        column = memoryview(rows).cast(_TOPIC_CODES[self._width])
+        self._data += column[_TOPIC_AT // self._width :: ROW_BYTES // self._width].tobytes()
+
+    def all(self) -> bytes:
+        """Return the number of each row."""
+        return bytes(self._data)
 
 
 class IndexWriter:
@@ -160,7 +204,7 @@ class IndexWriter:
         self.grow(rows, rows[_KIND_AT::ROW_BYTES].count(GAP_KIND))
 
     def seal(self, trailer: Trailer, block_sums: list[int]) -> None:
-        """Write the tables and the trailer behind the rows.
+        """Write the tables and the trailer after the rows.
 
         Raises:
             OSError: They were not all written.
@@ -185,8 +229,10 @@ class IndexWriter:
         )
 
 
-def read_trailer(files: Files, first_id: int, created_us: int, size: int) -> Trailer | None:
-    """Return the trailer of a sealed index if it belongs to this segment of *size* bytes.
+def read_trailer(
+    files: Files, first_id: int, created_us: int, size: int
+) -> tuple[File, Trailer] | None:
+    """Return a sealed index and its trailer if it belongs to this segment of *size* bytes.
 
     None if the index is missing, torn, stale or of another version: rebuild it then. First id,
     creation time and size together tell a stale index, for example one from before a repair.
@@ -195,36 +241,22 @@ def read_trailer(files: Files, first_id: int, created_us: int, size: int) -> Tra
         file = files.open(index_path(first_id), write=False, create=False)
     except FileNotFoundError:
         return None
-    try:
-        return _trailer_of(file, first_id, created_us, size)
-    finally:
-        file.close()
-
-
-def _trailer_of(file: File, first_id: int, created_us: int, size: int) -> Trailer | None:
-    header = decode_header(read_all(file, HEADER_BYTES, 0), INDEX_MAGIC)
-    if header is None or header.version != VERSION:
-        return None
-    if (header.first_id, header.created_us) != (first_id, created_us):
-        return None
     index_bytes = file.size()
     if index_bytes < HEADER_BYTES + TRAILER_BYTES:
         return None
-    trailer = decode_trailer(
-        read_all(file, TRAILER_BYTES, index_bytes - TRAILER_BYTES), index_bytes
-    )
-    return trailer if trailer is not None and trailer.segment_bytes == size else None
+    if not is_index_of(read_all(file, HEADER_BYTES, 0), first_id, created_us):
+        return None
+    end = read_all(file, TRAILER_BYTES, index_bytes - TRAILER_BYTES)
+    trailer = decode_trailer(end, index_bytes)
+    return (file, trailer) if trailer is not None and trailer.segment_bytes == size else None
 
 
 def open_sealed(files: Files, first_id: int, created_us: int, size: int) -> IndexView | None:
     """Return a sealed index whose trailer and tables are verified, or None: rebuild it."""
-    try:
-        file = files.open(index_path(first_id), write=False, create=False)
-    except FileNotFoundError:
+    found = read_trailer(files, first_id, created_us, size)
+    if found is None:
         return None
-    trailer = _trailer_of(file, first_id, created_us, size)
-    if trailer is None:
-        return None
+    file, trailer = found
     length = file.size() - TRAILER_BYTES - trailer.topics_at
     tables = decode_tables(read_all(file, length, trailer.topics_at), trailer)
     if tables is None:

@@ -8,15 +8,15 @@ Start-up may itself be interrupted. Each step leaves a state that the next start
 are copied to quarantine before they are cut off, and indexes are built under a temporary name.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from braidmq.base.errors import DamagedLogError, LogPoisonedError
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.limits import MIB
 from braidmq.base.records import GAP_KIND
-from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     MARK_BYTES,
@@ -27,7 +27,7 @@ from braidmq.wal.format import (
     decode_mark,
     encode_header,
 )
-from braidmq.wal.index import IndexWriter, index_path, read_trailer, remove_orphans
+from braidmq.wal.index import read_trailer, remove_orphans
 from braidmq.wal.maintenance.rebuild import (
     Visit,
     build_index,
@@ -37,18 +37,18 @@ from braidmq.wal.maintenance.rebuild import (
     start_index,
     visit_run,
 )
-from braidmq.wal.maintenance.watching import Watch, Watching, unwatched
 from braidmq.wal.quarantine import keep_copy
-from braidmq.wal.recovery import Ending, Verdict, Walk, judge_last, judge_sealed
-from braidmq.wal.reserve import RESERVE_PATH
+from braidmq.wal.recovery import Ending, Read, Verdict, Walk, judge_last, judge_sealed
 from braidmq.wal.segment import (
+    RESERVE_PATH,
     ActiveSegment,
     SegmentInfo,
-    create_segment,
     damage,
+    judged_damage,
     list_segments,
     reader_of,
     segment_path,
+    start_segment,
 )
 
 MARK_PATH: Final = "wal/durable"
@@ -65,7 +65,6 @@ class Recovered:
     zero_bytes: int = 0
     mark_unreadable: bool = False
     quarantined: list[str] = field(default_factory=list)
-    rebuilt_indexes: list[str] = field(default_factory=list)
 
 
 def read_mark(files: Files) -> int | None:
@@ -83,22 +82,47 @@ def read_mark(files: Files) -> int | None:
     return decode_mark(data) if data.strip(b"\0") else 0
 
 
-def start_segment(files: Files, first_id: int, created_us: int) -> ActiveSegment:
-    """Make a new segment with its index.
+Watch = Callable[[int, int], None]
+"""Called with how many bytes of the log are done, and how many there are."""
 
-    Raises:
-        OSError: A write failed; either file may exist, in part.
-        LogPoisonedError: The segment could not be synced.
-    """
-    file = create_segment(files, first_id, created_us)
-    index = IndexWriter.create(
-        files, index_path(first_id), first_id=first_id, created_us=created_us
-    )
-    try:
-        files.sync_dir(LOG_DIR)
-    except OSError as error:
-        raise LogPoisonedError("fsync of a directory", str(error)) from error
-    return ActiveSegment(file, index, created_us)
+
+def unwatched(_done: int, _total: int) -> None:
+    """Ignore progress."""
+
+
+class Watching:
+    """Progress over the segments, one after the other; `total` is the size of all of them."""
+
+    def __init__(self, files: Files, watch: Watch) -> None:
+        self._watch = watch
+        self._passed = 0
+        self.total = 0
+        if watch is not unwatched:  # opening every segment for its size is not free
+            for first_id in list_segments(files):
+                file = files.open(segment_path(first_id), write=False, create=False)
+                self.total += file.size()
+                file.close()
+
+    def reader(self, read: Read) -> Read:
+        """Return *read*, reporting how far into the current segment it has come."""
+        if self._watch is unwatched:
+            return read
+        furthest = 0
+
+        def watched(size: int, offset: int) -> bytes:
+            nonlocal furthest
+            data = read(size, offset)
+            furthest = max(furthest, offset + len(data))
+            self._watch(min(self._passed + furthest, self.total), self.total)
+            return data
+
+        return watched
+
+    def passed(self, size: int) -> None:
+        """Count a whole segment of *size* bytes as done, however much of it was read."""
+        self._passed += size
+        if self._watch is not unwatched:
+            self._watch(min(self._passed, self.total), self.total)
 
 
 class Opening:
@@ -146,9 +170,8 @@ class Opening:
         active = self._open_last(first_ids[-1], durable_id)
         # Going on would give ids a second time that the snapshot's state already contains.
         if active.next_id <= self._after_id:
-            raise self._missing(
-                active.next_id, self._after_id, "the snapshot is ahead of the log"
-            )
+            lost = active.next_id, self._after_id
+            raise damage(active.next_id, lost, "the snapshot is ahead of the log")
         remove_orphans(self._files, first_ids[0])
         return sealed, active
 
@@ -162,30 +185,25 @@ class Opening:
 
     def _check_start(self, first_ids: list[int], durable_id: int) -> None:
         # Retention deletes from the front, but never beyond a snapshot. So the log must reach
-        # back to the record behind the snapshot, or to the first one.
+        # back to the record after the snapshot, or to the first one.
         known_id = max(durable_id, self._after_id)
         if not first_ids and known_id:
-            raise self._missing(FIRST_ID, known_id, "no segment is there")
-        if first_ids and first_ids[0] > self._after_id + 1:
-            raise self._missing(self._after_id + 1, first_ids[0] - 1, "missing segment")
-
-    def _missing(self, first_id: int, last_id: int, reason: str) -> DamagedLogError:
-        return DamagedLogError(
-            segment_path(first_id), offset=0, first_id=first_id, last_id=last_id, reason=reason
-        )
+            raise damage(FIRST_ID, (FIRST_ID, known_id), "no segment is there")
+        due = self._after_id + 1
+        if first_ids and first_ids[0] > due:
+            raise damage(due, (due, first_ids[0] - 1), "missing segment")
 
     def _open_sealed(self, first_id: int, successor: int) -> SegmentInfo:
         file = self._files.open(segment_path(first_id), write=False, create=False)
         header = read_header(file, first_id)
         size = file.size()
-        trailer = read_trailer(self._files, first_id, header.created_us, size)
+        sealed = read_trailer(self._files, first_id, header.created_us, size)
         # A trailer that matches size, creation time and successor proves the index complete, so
         # that records before the snapshot need not be read at every start.
-        if trailer is None or trailer.last_id + 1 != successor:
+        if sealed is None or sealed[1].last_id + 1 != successor:
             info = rebuild_sealed(self._files, first_id, successor, self._describe)
-            self.recovered.rebuilt_indexes.append(index_path(first_id))
         else:
-            info = SegmentInfo(first_id, trailer.last_id, size, header.created_us, sealed=True)
+            info = SegmentInfo(first_id, successor - 1, size, header.created_us, sealed=True)
         if info.last_id > self._after_id:
             self._replay_sealed(file, info)
         self._watching.passed(size)
@@ -199,11 +217,11 @@ class Opening:
             visit_run(info.first_id, start, records, self._visit_new)
         verdict = judge_sealed(walk, info.last_id + 1, read)
         if verdict.ending is not Ending.CLEAN:
-            raise damage(info.first_id, verdict)
+            raise judged_damage(info.first_id, verdict)
 
     def _visit_new(self, record_id: int, body: bytes) -> None:
         # A gap record has the first id of its range, and the range may extend from before the
-        # snapshot's last id to behind it.
+        # snapshot's last id to after it.
         gap = decode_gap(body) if body[0] == GAP_KIND else None
         if record_id > self._after_id or (gap is not None and gap[1] > self._after_id):
             self.recovered.replayed_records += 1
@@ -219,7 +237,7 @@ class Opening:
         build_index(walk, segment, self._describe, self._visit_new)
         verdict = judge_last(walk, durable_id, read)
         if verdict.ending is Ending.DAMAGE:
-            raise damage(first_id, verdict)
+            raise judged_damage(first_id, verdict)
         if verdict.ending is not Ending.CLEAN:
             self._heal_tail(file, first_id, verdict)
         # A killed process leaves records in the page cache that were never synced. They are
@@ -253,7 +271,7 @@ class Opening:
 
         1. The tail is copied to quarantine, durably; zeros are only counted. *A crash here
            leaves the tail in place: the next start makes another copy.*
-        2. The file is truncated behind its last valid record. *A crash may bring the tail back:
+        2. The file is truncated after its last valid record. *A crash may bring the tail back:
            the next start cuts it off again.*
         3. `_open_last` fsyncs the file. *Only then may anything be appended.*
         """

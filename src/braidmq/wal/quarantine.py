@@ -5,7 +5,7 @@ The broker never deletes anything here. Only an operator can judge whether the b
 
 from typing import Final
 
-from braidmq.wal.files import File, Files, read_all, write_all
+from braidmq.wal.disk import File, Files, read_all, write_all
 
 QUARANTINE_DIR: Final = "quarantine"
 _COPY_BYTES: Final = 1024 * 1024

@@ -10,13 +10,13 @@ segments and the rebuilding of indexes, so that two readers do not rebuild the s
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
+from braidmq.base.errors import LogFullError, LogPoisonedError
 from braidmq.base.limits import KIB
 from braidmq.base.records import GAP_KIND
-from braidmq.wal.files import FULL_ERRNOS, File, Files, read_all
+from braidmq.wal.disk import FULL_ERRNOS, File, Files, read_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     ROW_BYTES,
@@ -29,7 +29,7 @@ from braidmq.wal.format import (
 from braidmq.wal.index import IndexView, open_sealed
 from braidmq.wal.maintenance.rebuild import rebuild_sealed
 from braidmq.wal.recovery import Walk, find_record
-from braidmq.wal.segment import SegmentInfo, reader_of, segment_path
+from braidmq.wal.segment import SegmentInfo, damage, reader_of
 from braidmq.wal.tables import BLOCK_ROWS
 
 SKIP_BYTES_MIN: Final = 4 * KIB
@@ -63,7 +63,7 @@ class LogView:
 class ReadBack:
     """The result of a read.
 
-    `records`, as (id, body), holds all that was asked for up to `reached_id`. `lost` is the
+    `records`, as (id, body), holds everything wanted up to `reached_id`. `lost` is the
     range of ids (first, last) that retention deleted before they were read; `gaps` are the
     ranges that a repair gave up.
     """
@@ -76,7 +76,9 @@ class ReadBack:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
+    """The bounds of a read; see `Wal.read`."""
+
     topic: bytes | None
     up_to: int
     count_max: int
@@ -97,17 +99,7 @@ class Reader:
         self._open: OrderedDict[int, tuple[File, IndexView]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(
-        self,
-        view: LogView,
-        after_id: int,
-        *,
-        topic: bytes | None,
-        up_to: int,
-        count_max: int,
-        bytes_max: int,
-        priority: int,
-    ) -> ReadBack:
+    def read(self, view: LogView, after_id: int, wanted: Wanted) -> ReadBack:
         """Return records of *view* as `Wal.read` says.
 
         Raises:
@@ -116,7 +108,7 @@ class Reader:
             LogPoisonedError: An index must be rebuilt, and writing it failed.
             FileNotFoundError: A segment was deleted meanwhile: take a new view.
         """
-        wanted = _Wanted(topic, min(up_to, view.committed_id), count_max, bytes_max, priority)
+        wanted = replace(wanted, up_to=min(wanted.up_to, view.committed_id))
         found = ReadBack(reached_id=after_id)
         if after_id < wanted.up_to and after_id + 1 < view.first_id:
             found.lost = (after_id + 1, min(view.first_id - 1, wanted.up_to))
@@ -131,7 +123,7 @@ class Reader:
         return found
 
     def _read_segment(
-        self, view: LogView, segment: SegmentInfo, wanted: _Wanted, found: ReadBack
+        self, view: LogView, segment: SegmentInfo, wanted: Wanted, found: ReadBack
     ) -> bool:
         """Add the wanted records of *segment* to *found*; return whether a bound is reached."""
         # The second attempt reads with a rebuilt index; if that disagrees too, it is damage.
@@ -144,7 +136,8 @@ class Reader:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                raise _unreadable(segment, found.reached_id + 1, str(error)) from error
+                lost = found.reached_id + 1, segment.last_id
+                raise damage(segment.first_id, lost, str(error)) from error
         raise AssertionError(segment)
 
     def _read_blocks(
@@ -152,7 +145,7 @@ class Reader:
         file: File,
         index: IndexView,
         segment: SegmentInfo,
-        wanted: _Wanted,
+        wanted: Wanted,
         found: ReadBack,
     ) -> bool:
         number = -1 if wanted.topic is None else index.topics.get(wanted.topic)
@@ -233,7 +226,8 @@ class Reader:
             if index is not None:
                 return index
             self._rebuild(segment)
-        raise _unreadable(segment, segment.first_id, "its index cannot be rebuilt")
+        lost = segment.first_id, segment.last_id
+        raise damage(segment.first_id, lost, "its index cannot be rebuilt")
 
     def _rebuild(self, segment: SegmentInfo) -> None:
         try:
@@ -266,18 +260,10 @@ class Reader:
         for _ in walk.runs():
             pass
         behind = find_record(read, walk.offset, segment.size, walk.next_id - 1, fenced=False)
-        raise DamagedLogError(
-            segment.path,
-            offset=walk.offset,
-            first_id=walk.next_id,
-            last_id=max(behind[1] - 1 if behind else segment.last_id, walk.next_id),
-            reason=walk.problem or "its index does not match; a restart rebuilds it",
-        )
-
-    @property
-    def open_count(self) -> int:
-        """How many sealed segments are held open."""
-        return len(self._open)
+        last_lost = max(behind[1] - 1 if behind else segment.last_id, walk.next_id)
+        reason = walk.problem or "its index does not match; a restart rebuilds it"
+        lost = walk.next_id, last_lost
+        raise damage(segment.first_id, lost, reason, offset=walk.offset)
 
     def forget(self, segment: SegmentInfo) -> None:
         """Drop the files of a deleted segment."""
@@ -307,13 +293,3 @@ def _note_gaps(file: File, rows: bytes, found: ReadBack, reached_id: int) -> Non
         if gap is None:
             raise _DoubtError
         found.gaps.append(gap)
-
-
-def _unreadable(segment: SegmentInfo, first_id: int, reason: str) -> DamagedLogError:
-    return DamagedLogError(
-        segment_path(segment.first_id),
-        offset=0,
-        first_id=first_id,
-        last_id=segment.last_id,
-        reason=reason,
-    )

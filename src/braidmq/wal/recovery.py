@@ -4,14 +4,14 @@ A segment is given as a function that reads it. The verdict tells a torn tail fr
 crash leaves a torn tail, of records that were never acknowledged, and start-up cuts it off.
 Damage has taken committed records, and only an operator may accept that loss:
 
-    the last segment, beyond the durable mark, nothing fenced behind it    torn tail
+    the last segment, beyond the durable mark, nothing fenced after it     torn tail
     the same, and every byte is zero                                       zero tail
-    an intact record with a fence behind the invalid one                   damage
+    an intact record with a fence after the invalid one                    damage
     an intact record whose id is higher than the one that is due           damage
     an id at or below the durable mark                                     damage
     any segment but the last                                               damage
 
-A valid record behind an invalid one is not damage by itself: before a sync, a power cut may
+A valid record after an invalid one is not damage by itself: before a sync, a power cut may
 keep any sectors of a batch, so its end can survive without its beginning. A *fenced* record was
 written after everything before it had been synced; what is invalid before it was durable once.
 """
@@ -158,7 +158,7 @@ def find_record(
 
     With *fenced*, only a record that carries the fence counts. The length of the invalid record
     cannot be trusted, so every byte is tried as a start. This serves to classify damage and to
-    repair it; recovery never resumes behind a hole.
+    repair it; recovery never resumes after a hole.
     """
     looks_like = _header_pattern(after_id, fenced=fenced)
     for base in range(start, size, _SEARCH_BYTES):

@@ -1,4 +1,4 @@
-"""Segments: their names and facts, how a new one is made, and the active one that grows.
+"""Segments: their names and facts, the active one that grows, and the reserve beside it.
 
 `braidmq.wal.wal` decides when to make, sync, seal and delete a segment; this module does not.
 """
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from braidmq.base.errors import DamagedLogError, LogPoisonedError
-from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
+from braidmq.base.limits import KIB, MIB
+from braidmq.wal.disk import FULL_ERRNOS, LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     SEGMENT_BYTES_LIMIT,
@@ -17,9 +18,14 @@ from braidmq.wal.format import (
     encode_batch,
     encode_header,
 )
-from braidmq.wal.index import IndexWriter
+from braidmq.wal.index import BlockSums, IndexWriter, index_path
 from braidmq.wal.recovery import Read, Verdict
-from braidmq.wal.tables import SEGMENT_BLOCK_BYTES, BlockSums, Trailer
+from braidmq.wal.tables import SEGMENT_BLOCK_BYTES, Trailer
+
+RESERVE_PATH: Final = f"{LOG_DIR}/reserve"
+RESERVE_BYTES_MAX: Final = 16 * MIB
+_RESERVE_STEP_BYTES: Final = 64 * KIB
+"""Released on top of each request: the file system needs some blocks for its own metadata."""
 
 _SEGMENT_NAME: Final = re.compile(r"([0-9]{20})\.wal")
 
@@ -51,41 +57,24 @@ def list_segments(files: Files) -> list[int]:
     return sorted(int(name[1]) for name in names if name)
 
 
-def create_segment(files: Files, first_id: int, created_us: int) -> File:
-    """Make an empty segment; its header and its name are durable on return.
-
-    Both must be durable before the first record is written: recovery takes a last segment
-    with an invalid header for an unfinished rotation only if it is no longer than the header.
-
-    Raises:
-        OSError: A write failed; the file may exist, in part.
-        LogPoisonedError: It was written but could not be synced.
-    """
-    file = files.open(segment_path(first_id), write=True, create=True)
-    file.truncate(0)
-    write_all(file, encode_header(SEGMENT_MAGIC, first_id, created_us), 0)
-    try:
-        file.fsync()
-        files.sync_dir(LOG_DIR)
-    except OSError as error:
-        raise LogPoisonedError("fsync of a new segment", str(error)) from error
-    return file
-
-
 def reader_of(file: File) -> Read:
     """Return the function through which the pure modules read *file*."""
     return lambda size, offset: read_all(file, size, offset)
 
 
-def damage(first_id: int, verdict: Verdict) -> DamagedLogError:
-    """Return *verdict* on the segment that starts with *first_id* as an error."""
+def damage(
+    first_id: int, lost: tuple[int, int], reason: str, *, offset: int = 0
+) -> DamagedLogError:
+    """Return the error that the ids *lost*, first and last, cannot be read from a segment."""
     return DamagedLogError(
-        segment_path(first_id),
-        offset=verdict.offset,
-        first_id=verdict.first_id,
-        last_id=verdict.last_id,
-        reason=verdict.reason,
+        segment_path(first_id), offset=offset, first_id=lost[0], last_id=lost[1], reason=reason
     )
+
+
+def judged_damage(first_id: int, verdict: Verdict) -> DamagedLogError:
+    """Return *verdict* on the segment that starts with *first_id* as an error."""
+    lost = verdict.first_id, verdict.last_id
+    return damage(first_id, lost, verdict.reason, offset=verdict.offset)
 
 
 class ActiveSegment:
@@ -174,3 +163,90 @@ class ActiveSegment:
     def unseal_index(self) -> None:
         """Remove what `seal_index` appended to the rows."""
         self.index.file.truncate(self.index.size)
+
+
+def start_segment(files: Files, first_id: int, created_us: int) -> ActiveSegment:
+    """Make an empty segment with its index.
+
+    Header and name of the segment are durable on return. Both must be before the first record
+    is written: recovery takes a last segment with an invalid header for an unfinished rotation
+    only if it is no longer than the header. The bytes of the index are not synced: it can be
+    rebuilt.
+
+    Raises:
+        OSError: A write failed; either file may exist, in part.
+        LogPoisonedError: The segment was written but could not be synced.
+    """
+    file = files.open(segment_path(first_id), write=True, create=True)
+    file.truncate(0)
+    write_all(file, encode_header(SEGMENT_MAGIC, first_id, created_us), 0)
+    try:
+        file.fsync()
+        files.sync_dir(LOG_DIR)
+    except OSError as error:
+        raise LogPoisonedError("fsync of a new segment", str(error)) from error
+    index = IndexWriter.create(
+        files, index_path(first_id), first_id=first_id, created_us=created_us
+    )
+    try:
+        files.sync_dir(LOG_DIR)
+    except OSError as error:
+        raise LogPoisonedError("fsync of a directory", str(error)) from error
+    return ActiveSegment(file, index, created_us)
+
+
+class Reserve:
+    """Disk space set aside so that acknowledgements can still be written when the disk is full.
+
+    Without it a full disk would be a deadlock: consumers free space by acknowledging, and an
+    acknowledgement is itself a record that needs space. It is a preallocated file that shrinks
+    as urgent batches use it up.
+    """
+
+    def __init__(self, files: Files, segment_bytes: int) -> None:
+        self.bytes_full = min(RESERVE_BYTES_MAX, segment_bytes // 4)
+        self._file: File = files.open(RESERVE_PATH, write=True, create=True)
+        # An allocation is not durable, so a crash may have lost the last run's: start from 0.
+        self.bytes_left = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is still reserved."""
+        return self.bytes_left == self.bytes_full
+
+    def release(self, wanted: int) -> bool:
+        """Release at least *wanted* bytes if that much is left; return False if none is.
+
+        A caller whose write still fails asks again, until the reserve is used up.
+
+        Raises:
+            OSError: The file could not be truncated.
+        """
+        if not self.bytes_left:
+            return False
+        self.bytes_left = max(0, self.bytes_left - wanted - _RESERVE_STEP_BYTES)
+        self._file.truncate(self.bytes_left)
+        return True
+
+    def refill(self) -> bool:
+        """Reserve the full size again if the disk has room; return whether it is whole.
+
+        Raises:
+            OSError: It failed for a reason other than lack of space.
+        """
+        if self.is_whole:
+            return True
+        try:
+            self._file.allocate(self.bytes_full)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            # A failed allocation may have taken part of the space; give that part back.
+            self._file.truncate(self.bytes_left)
+            return False
+        self.bytes_left = self.bytes_full
+        return True
+
+    def close(self) -> None:
+        """Close the file; the space stays reserved."""
+        self._file.close()

@@ -18,7 +18,7 @@ Little-endian. A snapshot holds the state that the records up to its last id lea
 
 Two are kept because a snapshot is only verified when it is loaded: if the newest is invalid,
 recovery moves it to quarantine and replays more of the log, from the one before. Therefore
-retention must keep the log behind the older of the two.
+retention must keep the log after the older of the two.
 """
 
 import re
@@ -27,7 +27,7 @@ from struct import Struct
 from typing import Final
 
 from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
-from braidmq.wal.files import FULL_ERRNOS, Files, read_all, write_all
+from braidmq.wal.disk import FULL_ERRNOS, Files, read_all, write_all
 from braidmq.wal.format import checksum
 from braidmq.wal.quarantine import move_in
 

@@ -1,4 +1,4 @@
-"""The bytes behind an index's rows, appended when its segment is sealed. No file.
+"""The bytes after an index's rows, appended when its segment is sealed. No file.
 
 0      32                topics_at                row_sums_at  block_sums_at
 +------+-----+-----+-----+--------+---------------+------------+-------------+---------+
@@ -26,12 +26,19 @@ tables crc  CRC-32C of topics, topic numbers, row sums and block sums
 crc         CRC-32C of the 60 bytes before it
 """
 
-from array import array
+from dataclasses import dataclass
 from struct import Struct
-from typing import Final, Literal
+from typing import Final, NamedTuple
 
 from braidmq.base.limits import MIB
-from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
+from braidmq.wal.format import (
+    HEADER_BYTES,
+    INDEX_MAGIC,
+    ROW_BYTES,
+    VERSION,
+    checksum,
+    decode_header,
+)
 
 TRAILER_MAGIC: Final = b"BRAIDEN2"
 """An index without topic numbers ended in BRAIDEND; it is rebuilt when it is met."""
@@ -59,51 +66,34 @@ _CRC_AT: Final = 60
 assert _TRAILER.size == TRAILER_BYTES
 
 
+@dataclass(slots=True)
 class Trailer:
     """The facts that a sealed index ends with, about itself and its segment."""
 
-    def __init__(self, rows: int, last_id: int, segment_bytes: int, gap_count: int) -> None:
-        self.rows = rows
-        self.last_id = last_id
-        self.segment_bytes = segment_bytes
-        self.gap_count = gap_count
-        self.topics_at = 0
-        self.row_sums_at = 0
-        self.block_sums_at = 0
-        self.topic_count = 0
-        self.tables_crc = 0
+    rows: int
+    last_id: int
+    segment_bytes: int
+    gap_count: int
+    topics_at: int = 0
+    row_sums_at: int = 0
+    block_sums_at: int = 0
+    topic_count: int = 0
+    tables_crc: int = 0
 
 
-_TOPIC_AT: Final = 24  # in a row: behind id, time, offset and length
-_CODES: Final[dict[int, Literal["B", "H", "I"]]] = {1: "B", 2: "H", 4: "I"}
+def is_index_of(data: bytes, first_id: int, created_us: int) -> bool:
+    """Tell whether *data* starts with the header of the index of this segment."""
+    header = decode_header(data, INDEX_MAGIC)
+    return (
+        header is not None
+        and header.version == VERSION
+        and (header.first_id, header.created_us) == (first_id, created_us)
+    )
 
 
 def number_bytes(topic_count: int) -> int:
     """Return how many bytes a topic number takes if there are *topic_count* topics."""
     return 1 if topic_count < 1 << 8 else 2 if topic_count < 1 << 16 else 4
-
-
-class TopicNumbers:
-    """The topic number of each row of a growing index, in as few bytes as the numbers allow."""
-
-    def __init__(self) -> None:
-        self._width = 1
-        self._data = bytearray()
-
-    def update(self, rows: bytes, topic_count: int) -> None:
-        """Add the rows that follow those of the last call, now of *topic_count* topics."""
-        # Numbers get wider with the 256th and the 65,536th topic; older ones are widened then.
-        width = number_bytes(topic_count)
-        if width > self._width:
-            before = memoryview(self._data).cast(_CODES[self._width])
-            self._data = bytearray(array(_CODES[width], before).tobytes())
-            self._width = width
-        column = memoryview(rows).cast(_CODES[width])[_TOPIC_AT // width :: ROW_BYTES // width]
-        self._data += column.tobytes()
-
-    def all(self) -> bytes:
-        """Return the number of each row."""
-        return bytes(self._data)
 
 
 def encode_tables(
@@ -113,7 +103,7 @@ def encode_tables(
     row_sums: list[int],
     block_sums: list[int],
 ) -> bytes:
-    """Return everything behind the rows; *topics* are the names in order of their numbers."""
+    """Return everything after the rows; *topics* are the names in order of their numbers."""
     assert len(numbers) == trailer.rows * number_bytes(len(topics))
     names = b"".join([len(name).to_bytes(2, "little") + name for name in topics])
     row_bytes = Struct(f"<{len(row_sums)}I").pack(*row_sums)
@@ -156,29 +146,26 @@ def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
     blocks = -(-segment_bytes // SEGMENT_BLOCK_BYTES)
     if file_bytes != block_sums_at + 4 * blocks + TRAILER_BYTES:
         return None
-    trailer = Trailer(rows, last_id, segment_bytes, gap_count)
-    trailer.topics_at = topics_at
-    trailer.row_sums_at = row_sums_at
-    trailer.block_sums_at = block_sums_at
-    trailer.topic_count = topic_count
-    trailer.tables_crc = tables_crc
-    return trailer
+    return Trailer(
+        rows,
+        last_id,
+        segment_bytes,
+        gap_count,
+        topics_at=topics_at,
+        row_sums_at=row_sums_at,
+        block_sums_at=block_sums_at,
+        topic_count=topic_count,
+        tables_crc=tables_crc,
+    )
 
 
-class Tables:
+class Tables(NamedTuple):
     """The tables of a sealed index."""
 
-    def __init__(
-        self,
-        topics: dict[bytes, int],
-        numbers: bytes,
-        row_sums: list[int],
-        block_sums: list[int],
-    ) -> None:
-        self.topics = topics
-        self.numbers = numbers
-        self.row_sums = row_sums
-        self.block_sums = block_sums
+    topics: dict[bytes, int]
+    numbers: bytes
+    row_sums: list[int]
+    block_sums: list[int]
 
 
 def decode_tables(data: bytes, trailer: Trailer) -> Tables | None:
@@ -199,34 +186,3 @@ def decode_tables(data: bytes, trailer: Trailer) -> Tables | None:
     if at != names_end:
         return None
     return Tables(topics, data[names_end:numbers_end], row_sums, block_sums)
-
-
-class BlockSums:
-    """Running CRC-32C of each block of a file that only grows.
-
-    `sums` holds the blocks that are full, `last` the sum of the one that is not.
-    """
-
-    def __init__(self, block_bytes: int) -> None:
-        self.block_bytes = block_bytes
-        self.sums: list[int] = []
-        self.last = 0
-        self.filled = 0
-
-    def update(self, data: bytes) -> None:
-        """Add the bytes that follow those of the last call."""
-        at = 0
-        size = len(data)
-        while at < size:
-            part = data[at : at + self.block_bytes - self.filled]
-            self.last = checksum(part, self.last)
-            self.filled += len(part)
-            at += len(part)
-            if self.filled == self.block_bytes:
-                self.sums.append(self.last)
-                self.last = 0
-                self.filled = 0
-
-    def all(self) -> list[int]:
-        """Return the sum of every block, the unfinished one included."""
-        return [*self.sums, self.last] if self.filled else list(self.sums)

@@ -9,27 +9,69 @@ at `append`, `commit`, `_rotate`, `_delete` and in `braidmq.wal.snapshots`; docs
 has the whole story. The log reads no clock: times are arguments.
 """
 
+from collections import deque
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Final, NoReturn, TypeVar
 
-from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
+from braidmq.base.errors import LogFullError, LogPoisonedError
+from braidmq.base.histogram import Histogram
 from braidmq.base.ids import ID_MAX
 from braidmq.wal.browse import Bounds, Browser, FoundIds
-from braidmq.wal.files import FULL_ERRNOS, LOG_DIR, File, Files, write_all
+from braidmq.wal.disk import FULL_ERRNOS, LOG_DIR, File, Files, write_all
 from braidmq.wal.format import ROW_BYTES, Describe, encode_mark
 from braidmq.wal.index import index_path
 from braidmq.wal.maintenance.rebuild import Visit
 from braidmq.wal.maintenance.scrub import Scrubber
-from braidmq.wal.maintenance.watching import Watch, unwatched
-from braidmq.wal.opening import MARK_PATH, Opening, Recovered, start_segment
+from braidmq.wal.opening import MARK_PATH, Opening, Watch, unwatched
 from braidmq.wal.options import WalOptions
-from braidmq.wal.reading import LogView, ReadBack, Reader
-from braidmq.wal.reserve import Reserve
-from braidmq.wal.retention import Retention
-from braidmq.wal.segment import ActiveSegment, SegmentInfo, segment_path
-from braidmq.wal.stats import WalStats
+from braidmq.wal.reading import LogView, ReadBack, Reader, Wanted
+from braidmq.wal.segment import (
+    Reserve,
+    SegmentInfo,
+    damage,
+    segment_path,
+    start_segment,
+)
 
 T = TypeVar("T")
+
+FSYNCS_KEPT: Final = 4_096
+"""How many of the latest fsync times are kept for live charts."""
+
+FSYNC_BOUNDS_S: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5),
+)
+"""From a disk with a safe write cache to one that is about to fail."""
+
+BATCH_BOUNDS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
+"""Records of one append."""
+
+
+@dataclass(slots=True)
+class WalStats:
+    """Counters since the log was opened."""
+
+    records: int = 0
+    bytes: int = 0
+    commits: int = 0
+    fsyncs: int = 0
+    fsync_seconds_last: float = 0.0
+    fsync_seconds_total: float = 0.0
+    fsync_seconds_lately: deque[float] = field(
+        default_factory=lambda: deque(maxlen=FSYNCS_KEPT)
+    )  # the reader of the chart empties it
+    fsync_seconds: Histogram = field(default_factory=lambda: Histogram(FSYNC_BOUNDS_S))
+    batches: Histogram = field(default_factory=lambda: Histogram(BATCH_BOUNDS))  # in records
+
+    def count_fsync(self, seconds: float) -> None:
+        """Count one fsync and how long it took."""
+        self.fsyncs += 1
+        self.fsync_seconds_last = seconds
+        self.fsync_seconds_total += seconds
+        self.fsync_seconds_lately.append(seconds)
+        self.fsync_seconds.add(seconds)
 
 
 def _no_clock() -> float:
@@ -50,11 +92,10 @@ class Wal:
         options: WalOptions,
         describe: Describe,
         *,
-        sealed: list[SegmentInfo],
-        active: ActiveSegment,
-        recovered: Recovered,
+        opening: Opening,
         clock: Callable[[], float],
     ) -> None:
+        sealed, active = opening.run()
         self._files = files
         self._options = options
         self._describe = describe
@@ -68,7 +109,7 @@ class Wal:
         self._scrubber = Scrubber(self._reader)
         self._browser = Browser(self._reader)
         self.stats = WalStats()
-        self.recovered = recovered
+        self.recovered = opening.recovered
         self.next_id = active.next_id
         self.synced_id = self.next_id - 1
         self.committed_id = self.next_id - 1
@@ -105,16 +146,7 @@ class Wal:
             files, describe, now_us=now_us, after_id=after_id, visit=visit, watch=watch
         )
         try:
-            sealed, active = opening.run()
-            return cls(
-                files,
-                options,
-                describe,
-                sealed=sealed,
-                active=active,
-                recovered=opening.recovered,
-                clock=clock,
-            )
+            return cls(files, options, describe, opening=opening, clock=clock)
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 raise LogFullError from error
@@ -125,7 +157,7 @@ class Wal:
     def append(self, bodies: list[bytes], *, urgent: bool = False) -> None:
         """Write *bodies* as the records from `next_id` on; `commit` makes them visible.
 
-        1. The records are written behind the last one, with one write. *A crash leaves any
+        1. The records are written after the last one, with one write. *A crash leaves any
            sectors of them: recovery keeps the valid prefix and quarantines the rest. No one
            has been told about these records, so both outcomes are right.*
         2. Their index rows are written, not synced. *Recovery rebuilds the active segment's
@@ -234,7 +266,7 @@ class Wal:
 
     def _make_view(self) -> LogView:
         # Readers take `self._view` without a lock. All of it is made before the one assignment
-        # that publishes it, and nothing in it changes afterwards but by growing behind it.
+        # that publishes it, and nothing in it changes except by growing at its end.
         active = self._active
         return LogView(
             self._sealed,
@@ -277,7 +309,7 @@ class Wal:
             self._fail("rotation", error)
         try:
             # The new segment must be gone before the old one grows again: a start that found
-            # both would take the old one for sealed, with records behind its end.
+            # both would take the old one for sealed, with records after its end.
             for path in (index_path(self.next_id), segment_path(self.next_id)):
                 if self._files.exists(path):
                     self._files.unlink(path)
@@ -311,23 +343,15 @@ class Wal:
             LogPoisonedError: A deletion failed.
         """
         self._check()
-        options = self._options
-        limits = Retention(
-            options.retention_hours, options.retention_bytes, options.retention_force
-        )
-        expired = limits.expired(
+        expired = self._options.expired(
             self.segments(), needed_id=needed_id, now_us=now_us, recovery_id=recovery_id
         )
         for segment in expired:
             self._sealed = self._sealed[1:]
-            self._view = self._make_view_of_sealed()
+            # The active part stays as it was: retention must not commit what was only appended.
+            self._view = replace(self._view, sealed=self._sealed)
             self._delete(segment)
         return [segment.path for segment in expired]
-
-    def _make_view_of_sealed(self) -> LogView:
-        # The active part stays as it was: retention must not commit what was only appended.
-        view = self._view
-        return LogView(self._sealed, view.active, view.file, view.index, view.committed_id)
 
     def _delete(self, segment: SegmentInfo) -> None:
         """Delete a sealed segment that has left the view already.
@@ -359,9 +383,8 @@ class Wal:
             if self._poison is None:
                 self.sync()
         finally:
-            for file in (self._mark, self._active.file, self._active.index.file):
+            for file in (self._mark, self._active.file, self._active.index.file, self._reserve):
                 file.close()
-            self._reserve.close()
 
     def _fail(self, operation: str, error: OSError) -> NoReturn:
         self._poison = operation, str(error)
@@ -394,17 +417,8 @@ class Wal:
             LogFullError: An index must be rebuilt, and the disk is full.
             LogPoisonedError: An index must be rebuilt, and writing it failed.
         """
-        return self._on_view(
-            lambda view: self._reader.read(
-                view,
-                after_id,
-                topic=topic,
-                up_to=up_to,
-                count_max=count_max,
-                bytes_max=bytes_max,
-                priority=priority,
-            )
-        )
+        wanted = Wanted(topic, up_to, count_max, bytes_max, priority)
+        return self._on_view(lambda view: self._reader.read(view, after_id, wanted))
 
     def browse_before(self, before_id: int, topic: bytes, bounds: Bounds) -> FoundIds:
         """Return the newest committed ids of *topic* below *before_id*; raises as `read`."""
@@ -424,13 +438,8 @@ class Wal:
                 # Retention replaces the view before it removes a file. If the view starts
                 # where it did, something else took the segment.
                 if view.first_id == self._view.first_id:
-                    raise DamagedLogError(
-                        segment_path(view.first_id),
-                        offset=0,
-                        first_id=view.first_id,
-                        last_id=view.committed_id,
-                        reason=f"missing segment: {error}",
-                    ) from error
+                    lost = view.first_id, view.committed_id
+                    raise damage(view.first_id, lost, f"missing segment: {error}") from error
 
     def scrub(self, bytes_max: int) -> int:
         """Verify about *bytes_max* more bytes of the sealed segments, in an endless round.
@@ -465,16 +474,6 @@ class Wal:
         return self._view.first_id
 
     @property
-    def total_bytes(self) -> int:
-        """The committed bytes of all segments."""
-        return sum(segment.size for segment in self.segments())
-
-    @property
     def is_poisoned(self) -> bool:
         """Whether the disk failed; then every write raises LogPoisonedError."""
         return self._poison is not None
-
-    @property
-    def reserve_is_whole(self) -> bool:
-        """Whether the reserve allows publishing; acknowledgements are allowed in any case."""
-        return self._reserve.is_whole

@@ -22,7 +22,7 @@ from braidmq.spark.pipelines.runs.runs import Plan
 from braidmq.spark.pipelines.runs.triggers import Trigger
 from braidmq.spark.pipelines.tables import compaction
 from braidmq.spark.pipelines.tables.packing import PACKED, packed, unpacked
-from braidmq.wal import Wal
+from braidmq.wal.wal import Wal
 from tests.integration.spark.outputs import (
     archived,
     forget_newest_commit,

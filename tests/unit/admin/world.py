@@ -24,7 +24,7 @@ from braidmq.server.strands.vibe.declarations import declared_policy
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk
 from braidmq.testing.simulation import InlineLog
-from braidmq.wal.files import Files
+from braidmq.wal.disk import Files
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.integration.blip.peer import auth, hello
 from tests.unit.admin.queue_broker import put, put_letters

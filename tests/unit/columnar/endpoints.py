@@ -57,7 +57,7 @@ def read(log: Any, **wanted: Any) -> pa.Table:  # noqa: ANN401 - a log, and what
 
 def passed_over(address: str, loss: Loss) -> str:
     """Return the line that whoever reads there must find in their log."""
-    return f"{address}: passed over the ids {loss.first_id} to {loss.last_id}: {loss.reason}"
+    return f"{address}: skipped the lost ids {loss.first_id} to {loss.last_id}: {loss.reason}"
 
 
 class Scripted(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no types

@@ -25,8 +25,10 @@ from braidmq.broker.records import (
     read_message,
 )
 from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic
-from braidmq.wal import Disk, Wal, WalOptions
+from braidmq.wal.disk import Disk
 from braidmq.wal.format import HEADER_BYTES, scan
+from braidmq.wal.options import WalOptions
+from braidmq.wal.wal import Wal
 
 SMALL: Final = 4096
 """The smallest segment: rotations come soon."""

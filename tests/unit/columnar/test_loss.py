@@ -22,7 +22,7 @@ def test_loss_that_is_passed_over_is_logged_and_noted(
     Losses("data", fail=False, noted=noted).note(3, 9, RETAINED)
 
     assert [Loss(3, 9, RETAINED)] == noted
-    assert [f"data: passed over the ids 3 to 9: {RETAINED}"] == caplog.messages
+    assert [f"data: skipped the lost ids 3 to 9: {RETAINED}"] == caplog.messages
 
 
 def test_no_ids_are_no_loss() -> None:

@@ -18,7 +18,7 @@ from braidmq.base.errors import ConfigError, DamagedLogError
 from braidmq.columnar.loss import NOT_DURABLE, REPAIRED, RETAINED, DataLossError, Loss
 from braidmq.columnar.reading import microseconds
 from braidmq.testing import running_broker
-from braidmq.wal import Disk
+from braidmq.wal.disk import Disk
 from braidmq.wal.format import encode_gap, encode_mark, encode_record
 from tests.unit.columnar.logs import (
     NOTE,

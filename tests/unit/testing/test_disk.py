@@ -7,7 +7,7 @@ import pytest
 
 from braidmq.base.errors import DataDirInUseError
 from braidmq.testing.disk import SECTOR_BYTES, FakeDisk, PowerCutError
-from braidmq.wal.files import File, Files
+from braidmq.wal.disk import File, Files
 
 SEEDS = range(200)
 

@@ -47,11 +47,12 @@ def test_rows_equal_the_log_row_by_row() -> None:
 def test_a_sealed_index_is_complete() -> None:
     """Trailer, topic table and block sums are those of the segment."""
     disk, info = sealed_log()
-    trailer = read_trailer(disk, info.first_id, info.created_us, info.size)
+    found = read_trailer(disk, info.first_id, info.created_us, info.size)
     index = opened(disk, info)
-    assert trailer is not None
+    assert found is not None
     assert index is not None
 
+    _, trailer = found
     assert info.last_id == trailer.last_id == trailer.rows
     assert {b"": 0, b"t": 1} == index.topics
     assert [checksum(disk.content(FIRST))] == index.block_sums

@@ -1,4 +1,4 @@
-"""Segments: names, creation, and the one that grows."""
+"""Segments: names, creation, the one that grows, and the reserve."""
 
 import errno
 from random import Random
@@ -6,19 +6,26 @@ from random import Random
 import pytest
 
 from braidmq.base.errors import LogPoisonedError
+from braidmq.base.limits import KIB, MIB
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.format import HEADER_BYTES, checksum
-from braidmq.wal.index import IndexWriter, index_path
-from braidmq.wal.segment import ActiveSegment, create_segment, list_segments, segment_path
+from braidmq.wal.index import index_path
+from braidmq.wal.segment import (
+    RESERVE_BYTES_MAX,
+    RESERVE_PATH,
+    ActiveSegment,
+    Reserve,
+    list_segments,
+    segment_path,
+    start_segment,
+)
 from tests.unit.wal.bodies import describe, message, note
 
 
 def start(disk: FakeDisk) -> ActiveSegment:
     disk.make_dir("wal")
     disk.sync_dir("")
-    file = create_segment(disk, 1, 7)
-    index = IndexWriter.create(disk, index_path(1), first_id=1, created_us=7)
-    return ActiveSegment(file, index, 7)
+    return start_segment(disk, 1, 7)
 
 
 def test_only_segments_are_listed() -> None:
@@ -51,7 +58,7 @@ def test_a_new_segment_that_cannot_be_synced_poisons(operation: str) -> None:
     disk.make_dir("wal")
     disk.fail(operation, errno.ENOSPC)
     with pytest.raises(LogPoisonedError):
-        create_segment(disk, 1, 0)
+        start_segment(disk, 1, 0)
 
 
 def test_rolling_back_leaves_no_trace() -> None:
@@ -94,3 +101,45 @@ def test_what_is_known_of_it() -> None:
     assert segment_path(1) == info.path
     assert [checksum(content)] == segment.blocks.all()
     assert not segment.is_empty
+
+
+def make(capacity: int | None = None, segment_bytes: int = MIB) -> tuple[FakeDisk, Reserve]:
+    disk = FakeDisk(capacity=capacity)
+    disk.make_dir("wal")
+    return disk, Reserve(disk, segment_bytes)
+
+
+def test_its_size_follows_the_segments() -> None:
+    """A quarter of a segment, at most 16 MiB."""
+    assert 256 * KIB == make()[1].bytes_full
+    assert RESERVE_BYTES_MAX == make(segment_bytes=1024 * MIB)[1].bytes_full
+
+
+def test_room_is_taken_given_back_and_taken_again() -> None:
+    """Releasing shortens the file, step by step to nothing; refilling restores it."""
+    disk, reserve = make()
+    assert 0 == reserve.bytes_left
+    assert reserve.refill()
+    assert reserve.is_whole
+    assert 256 * KIB == len(disk.content(RESERVE_PATH))
+    released = 0
+    while reserve.release(KIB):
+        released += 1
+        assert reserve.bytes_left == len(disk.content(RESERVE_PATH))
+    assert 4 == released
+    assert 0 == reserve.bytes_left
+    assert reserve.refill()
+    assert reserve.refill()
+
+
+def test_without_room_it_stays_as_it_is() -> None:
+    """Refilling that fails says so and gives back what it took."""
+    disk, reserve = make(capacity=100 * KIB)
+
+    assert not reserve.refill()
+    assert b"" == disk.content(RESERVE_PATH)
+    disk.capacity = None
+    disk.fail("allocate", errno.EIO)
+    with pytest.raises(OSError, match="error"):
+        reserve.refill()
+    reserve.close()

@@ -4,10 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum
+from braidmq.wal.index import BlockSums, TopicNumbers
 from braidmq.wal.tables import (
     TRAILER_BYTES,
-    BlockSums,
-    TopicNumbers,
     Trailer,
     decode_tables,
     decode_trailer,

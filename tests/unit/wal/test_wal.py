@@ -18,7 +18,8 @@ from braidmq.testing.disk import FakeDisk
 from braidmq.wal.format import decode_mark
 from braidmq.wal.maintenance.survey import verify
 from braidmq.wal.options import WalOptions
-from braidmq.wal.wal import Wal
+from braidmq.wal.reading import Wanted
+from braidmq.wal.wal import FSYNCS_KEPT, Wal, WalStats
 from tests.unit.wal.bodies import (
     FIRST,
     SMALL,
@@ -245,7 +246,7 @@ def test_urgent_records_go_on_out_of_the_reserve() -> None:
     with pytest.raises(LogFullError):
         wal.append(BODIES[3:6])
     urgent = 0
-    while wal.reserve_is_whole or urgent < 20:
+    while wal._reserve.is_whole or urgent < 20:  # noqa: SLF001 - only a test asks
         wal.append([note(b"settled")], urgent=True)
         wal.commit(1)
         urgent += 1
@@ -266,7 +267,7 @@ def test_the_reserve_ends() -> None:
     wal = open_log(disk, segment_bytes=SMALL)
     disk.capacity = disk.used_bytes
     appended = 0
-    while wal.reserve_is_whole or appended == 0:
+    while wal._reserve.is_whole or appended == 0:  # noqa: SLF001 - as above
         wal.append([note(b"settled" * 10)], urgent=True)
         appended += 1
     full = [note(b"settled" * 1000)]
@@ -435,9 +436,7 @@ def test_a_reader_survives_the_deletion_of_what_it_reads() -> None:
     held = wal._view  # noqa: SLF001 - a reader that was slow
     wal.retain(1, 10)
     with pytest.raises(FileNotFoundError):
-        wal._reader.read(  # noqa: SLF001 - as above
-            held, 0, topic=None, up_to=99, count_max=9, bytes_max=9999, priority=-1
-        )
+        wal._reader.read(held, 0, Wanted(None, 99, 9, 9999, -1))  # noqa: SLF001 - as above
 
     found = wal.read(0, topic=None, up_to=10**9, count_max=9, bytes_max=9999)
     assert found.lost is not None
@@ -461,7 +460,7 @@ def test_stats_count_what_was_done() -> None:
     stats = wal.stats
     assert (5, 2, 2) == (stats.records, stats.commits, stats.fsyncs)
     assert (1.0, 2.0) == (stats.fsync_seconds_last, stats.fsync_seconds_total)
-    assert len(disk.content(FIRST)) == wal.total_bytes == 32 + stats.bytes
+    assert len(disk.content(FIRST)) == wal.segments()[0].size == 32 + stats.bytes
 
 
 def test_the_snapshot_must_not_be_ahead_of_the_log() -> None:
@@ -472,3 +471,30 @@ def test_the_snapshot_must_not_be_ahead_of_the_log() -> None:
     with pytest.raises(DamagedLogError, match="ahead of the log") as caught:
         open_log(disk, after_id=9)
     assert (6, 9) == (caught.value.first_id, caught.value.last_id)
+
+
+def test_an_fsync_is_counted_everywhere() -> None:
+    """The last, the sum, the histogram, and for whoever watches."""
+    stats = WalStats()
+    for seconds in (0.001, 0.3):
+        stats.count_fsync(seconds)
+
+    assert (2, 0.3, 0.301) == (
+        stats.fsyncs,
+        stats.fsync_seconds_last,
+        round(stats.fsync_seconds_total, 6),
+    )
+    assert [0.001, 0.3] == list(stats.fsync_seconds_lately)
+    assert 2 == sum(stats.fsync_seconds.counts)
+
+
+def test_nobody_watching_costs_no_memory() -> None:
+    """Only the latest are kept."""
+    stats = WalStats()
+    for number in range(FSYNCS_KEPT + 5):
+        stats.count_fsync(float(number))
+
+    assert (FSYNCS_KEPT, 5.0) == (
+        len(stats.fsync_seconds_lately),
+        stats.fsync_seconds_lately[0],
+    )

@@ -22,7 +22,7 @@ from braidmq.cli.tables import print_json, printable
 
 if TYPE_CHECKING:  # what a command needs is imported when it runs
     from braidmq.wal.disk import Disk
-    from braidmq.wal.maintenance.repair import DumpedRecord, Report
+    from braidmq.wal.maintenance.survey import DumpedRecord, Report
 
 app = typer.Typer(help="The log of a stopped broker.", no_args_is_help=True)
 
@@ -45,7 +45,7 @@ def verify(
 ) -> None:
     """Read the whole log and report damage; exit 65 if a broker would not start."""
     from braidmq.broker.records import describe
-    from braidmq.wal.maintenance.repair import verify as verify_log
+    from braidmq.wal.maintenance.survey import verify as verify_log
 
     with _log(config_file, data_dir) as disk, progress("verify", in_bytes=True) as watch:
         report = verify_log(disk, describe, watch)
@@ -93,7 +93,7 @@ def dump(
 ) -> None:
     """Print the records of the log, one per line."""
     from braidmq.broker.records import describe
-    from braidmq.wal.maintenance.repair import dump as dump_log
+    from braidmq.wal.maintenance.survey import dump as dump_log
 
     with _log(config_file, data_dir) as disk, progress("dump", in_bytes=True) as watch:
         if not as_json:

@@ -383,7 +383,7 @@ def stored(data_dir: Path) -> dict[str, list[int]]:
     """
     from braidmq.broker.records import describe
     from braidmq.wal.disk import Disk
-    from braidmq.wal.maintenance.repair import dump, verify
+    from braidmq.wal.maintenance.survey import dump, verify
 
     disk = Disk(data_dir)
     if not verify(disk, describe).is_intact:

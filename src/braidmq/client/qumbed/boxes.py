@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from braidmq.client.errors import KeyRefused, NotOpened, SenderRefused
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import read_all
+from braidmq.wal.disk import Disk, read_all
 from braidmq.wire.qumbed.boxes import (
     KEY_BYTES,
     NONCE_BYTES,

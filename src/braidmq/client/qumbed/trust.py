@@ -30,8 +30,7 @@ import msgspec
 
 from braidmq.client.errors import InvalidArgument, KeyRefused, SenderRefused
 from braidmq.client.qumbed.boxes import check_public_key, parse_public_key, read_private
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import replace_file
+from braidmq.wal.disk import Disk, replace_file
 
 VERSION: Final = 1
 

@@ -33,7 +33,7 @@ from braidmq.columnar.segments.layout import (
     is_run,
 )
 from braidmq.columnar.segments.segments import Picked, Segment
-from braidmq.wal.segment import segment_path
+from braidmq.wal.segment import damage
 
 KEY_HEADER: Final = b"key"
 LOG_APPEND_TIME: Final = 1
@@ -112,7 +112,7 @@ class Columns:
     def __init__(self, segment: Segment, picked: Picked) -> None:
         self._segment = segment
         self._picked = picked
-        self._rows = picked.rows
+        self.rows = picked.rows
         self._headers: Headers | None = None
         self._buffer = segment.buffer if picked.copied is None else picked.copied
 
@@ -124,7 +124,7 @@ class Columns:
         """
         # A batch made from arrays has no rows without a column; one made from structs does.
         if not names:
-            nothing = pa.StructArray.from_buffers(pa.struct([]), len(self._rows), [None])
+            nothing = pa.StructArray.from_buffers(pa.struct([]), len(self.rows), [None])
             return pa.RecordBatch.from_struct_array(nothing)
         arrays = [_MAKERS[name](self) for name in names]
         return pa.RecordBatch.from_arrays(arrays, schema=schema_of(names))
@@ -139,20 +139,20 @@ class Columns:
 
     def value(self) -> pa.Array:
         """Return the payloads."""
-        starts: FileOffsets = self._rows["payload_at"]
+        starts: FileOffsets = self.rows["payload_at"]
         if self._picked.moved is not None:
             starts = starts + self._picked.moved
-        return gather_bytes(self._buffer, starts, starts + self._rows["payload_bytes"])
+        return gather_bytes(self._buffer, starts, starts + self.rows["payload_bytes"])
 
     def topic(self) -> pa.Array:
         """Return the topic names."""
-        return _named(self._segment.name_array, self._rows["topic"])
+        return _named(self._segment.name_array, self.rows["topic"])
 
     def _parsed(self) -> Headers:
         if self._headers is None and self._have_no_headers():
-            self._headers = Headers(self._buffer, NOTHING, NOTHING, len(self._rows))
+            self._headers = Headers(self._buffer, NOTHING, NOTHING, len(self.rows))
         if self._headers is None:
-            rows = self._rows
+            rows = self.rows
             heads = HEADERS_AT[rows["kind"]]
             starts = self._segment.starts_of(self._picked) + heads
             topic_bytes = self._segment.name_bytes[rows["topic"]] + TOPIC_LENGTH_BYTES
@@ -174,7 +174,7 @@ class Columns:
         For a run of rows this is arithmetic: if heads, topics and payloads add up to all bytes
         from the first record to the last, nothing is left for headers.
         """
-        rows = self._rows
+        rows = self.rows
         if not is_run(self._picked.chosen):
             return False
         kinds = np.bincount(rows["kind"], minlength=len(HEADERS_AT))
@@ -192,47 +192,9 @@ class Columns:
             raise self._damage() from None
 
     def _damage(self) -> DamagedLogError:
-        ids = self._rows["id"]
-        return DamagedLogError(
-            segment_path(self._segment.first_id),
-            offset=int(self._rows["payload_at"][0]),
-            first_id=int(ids[0]),
-            last_id=int(ids[-1]),
-            reason="malformed headers",
-        )
-
-    def key(self) -> pa.Array:
-        """Return the values of the header `key`."""
-        return self.named_header(KEY_HEADER)
-
-    def partition(self) -> pa.Array:
-        """Return zeros: there is one log."""
-        return _repeated(pa.scalar(0, pa.int32()), len(self._rows))
-
-    def offset(self) -> pa.Array:
-        """Return the ids."""
-        return pa.array(self._rows["id"].astype(np.int64))
-
-    def timestamp(self) -> pa.Array:
-        """Return when the messages were accepted."""
-        moments = self._rows["timestamp_us"].astype(np.int64)
-        return pa.array(moments).view(TYPES["timestamp"])
-
-    def timestamp_type(self) -> pa.Array:
-        """Return ones: the broker set the timestamps."""
-        return _repeated(pa.scalar(LOG_APPEND_TIME, pa.int32()), len(self._rows))
-
-    def qos(self) -> pa.Array:
-        """Return the quality of service that the messages were published with."""
-        return pa.array(self._rows["qos"].astype(np.int32))
-
-    def priority(self) -> pa.Array:
-        """Return the names of the priorities."""
-        return _named(PRIORITIES, self._rows["priority"], _repeated)
-
-    def origin(self) -> pa.Array:
-        """Return the names of the strands that the messages came by."""
-        return _named(ORIGINS, self._rows["origin"], _repeated)
+        ids = self.rows["id"]
+        lost, at = (int(ids[0]), int(ids[-1])), int(self.rows["payload_at"][0])
+        return damage(self._segment.first_id, lost, "malformed headers", offset=at)
 
 
 def _named(
@@ -257,16 +219,18 @@ def _many(value: pa.Scalar) -> pa.Array:
 
 
 _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
-    "key": Columns.key,
+    "key": lambda of: of.named_header(KEY_HEADER),
     "value": Columns.value,
     "topic": Columns.topic,
-    "partition": Columns.partition,
-    "offset": Columns.offset,
-    "timestamp": Columns.timestamp,
-    "timestampType": Columns.timestamp_type,
+    "partition": lambda of: _repeated(pa.scalar(0, pa.int32()), len(of.rows)),
+    "offset": lambda of: pa.array(of.rows["id"].astype(np.int64)),
+    "timestamp": lambda of: pa.array(of.rows["timestamp_us"].astype(np.int64)).view(
+        TYPES["timestamp"]
+    ),
+    "timestampType": lambda of: _repeated(pa.scalar(LOG_APPEND_TIME, pa.int32()), len(of.rows)),
     "headers": Columns.headers,
-    "qos": Columns.qos,
-    "priority": Columns.priority,
-    "origin": Columns.origin,
+    "qos": lambda of: pa.array(of.rows["qos"].astype(np.int32)),
+    "priority": lambda of: _named(PRIORITIES, of.rows["priority"], _repeated),
+    "origin": lambda of: _named(ORIGINS, of.rows["origin"], _repeated),
 }
 assert _MAKERS.keys() == TYPES.keys()

@@ -131,8 +131,9 @@ def _is_plain(bound: tuple[str, Any]) -> bool:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    texts = tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
-    return texts if isinstance(value, list) and len(texts) == len(value) else ()
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        return tuple(value)
+    return ()
 
 
 def _check_names(fields: list[Field]) -> None:
@@ -167,9 +168,10 @@ class TypedSchema:
                 raise _refusal(f"{keyword!r} of {schema_id!r} cannot be checked in columns")
         open_ended = json_schema.get("additionalProperties", True)
         if not isinstance(open_ended, bool) or not isinstance(required, list):
-            raise _refusal(f"'additionalProperties' or 'required' of {schema_id!r} is too much")
+            problem = f"'additionalProperties' of {schema_id!r} must be a boolean"
+            raise _refusal(f"{problem}, 'required' a list")
         if not properties.keys() >= set(required):
-            raise _refusal(f"{schema_id!r} requires what it does not describe")
+            raise _refusal(f"{schema_id!r} requires properties that it does not describe")
         self.fields = [
             Field(name, schema, required=name in required)
             for name, schema in properties.items()

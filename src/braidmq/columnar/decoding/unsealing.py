@@ -18,8 +18,7 @@ from typing import Final
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.base.strict_json import is_json
 from braidmq.broker.schemas import SEALED_BYTES_MIN
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import read_all
+from braidmq.wal.disk import Disk, read_all
 from braidmq.wire.qumbed.boxes import BoxError, Boxes, UnusableKeyError, parse_key
 from braidmq.wire.qumbed.envelopes import Envelope, TruncatedEnvelopeError, read_envelope
 from braidmq.wire.qumbed.public_keys import fault

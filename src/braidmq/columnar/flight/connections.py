@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -21,7 +21,13 @@ from braidmq.columnar.flight.failures import (
     UnavailableError,
     decode_failure,
 )
-from braidmq.columnar.flight.requests import BadRequestError, Message, decode, encode
+from braidmq.columnar.flight.requests import (
+    AnyMessage,
+    BadRequestError,
+    Message,
+    decode,
+    encode,
+)
 
 ANSWER_BYTES_MAX: Final = 256 * MIB
 """The longest answer: a page of topics, the parts of a range, the end mark of a stream."""
@@ -50,8 +56,6 @@ _PASSING: Final = (
 # Texts of gRPC carry a preamble and debug context that mean nothing to a user.
 _NOISE: Final = re.compile(r"\.? (?:Detail|gRPC client debug context): .*", re.DOTALL)
 _PREAMBLE: Final = re.compile(r"^Flight returned [a-z ]+ error, with message: ")
-
-AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class Connection:
@@ -110,7 +114,7 @@ class Connection:
         Raises:
             BraidError: The endpoint's error.
         """
-        with self.told():
+        with self.typed_errors():
             asked = fl.Action(action, encode(request))
             for result in self._connected().do_action(asked, self._call()):
                 yield self.decoded(kind, result.body)
@@ -124,35 +128,35 @@ class Connection:
         try:
             return decode(kind, data.to_pybytes(), bytes_max=ANSWER_BYTES_MAX)
         except BadRequestError as error:
-            raise EndpointFailedError(f"{self.address} answers what {error}") from None
+            raise EndpointFailedError(f"{self.address}: the answer {error}") from None
 
     def get(self, request: Message) -> fl.FlightStreamReader:
-        """Return the requested stream; use it inside `told`.
+        """Return the requested stream; use it inside `typed_errors`.
 
         Raises:
             BraidError: The endpoint's error.
         """
-        with self.told():
+        with self.typed_errors():
             return self._connected().do_get(fl.Ticket(encode(request)), self._call())
 
     def put(
         self, request: Message, schema: pa.Schema
     ) -> tuple[fl.FlightStreamWriter, fl.FlightMetadataReader]:
-        """Return a stream to write to, and the stream of answers; use them inside `told`.
+        """Return a stream to write to and the one of answers; use them inside `typed_errors`.
 
         Raises:
             BraidError: The endpoint's error.
         """
         descriptor = fl.FlightDescriptor.for_command(encode(request))
-        with self.told():
+        with self.typed_errors():
             opened: tuple[fl.FlightStreamWriter, fl.FlightMetadataReader] = (
                 self._connected().do_put(descriptor, schema, self._call())
             )
         return opened
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Turn a Flight error into the exception that the endpoint raised."""
+    def typed_errors(self) -> Iterator[None]:
+        """Raise a Flight error as the exception that the endpoint raised."""
         try:
             yield
         except (fl.FlightError, pa.ArrowException, OSError) as error:
@@ -161,9 +165,9 @@ class Connection:
     def _failure(self, error: Exception) -> BraidError:
         # The endpoint sends its typed error along. Without one, the failure comes from the
         # library or from something in between, and only the class of the error tells.
-        told = decode_failure(getattr(error, "extra_info", b"") or b"", self.address)
-        if told is not None:
-            return told
+        sent = decode_failure(getattr(error, "extra_info", b"") or b"", self.address)
+        if sent is not None:
+            return sent
         text = _PREAMBLE.sub("", _NOISE.sub("", str(error))).partition("\n")[0]
         if isinstance(error, fl.FlightUnauthenticatedError):
             return UnauthenticatedError(f"{self.address}: {text}")

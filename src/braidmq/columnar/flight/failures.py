@@ -33,7 +33,7 @@ from braidmq.base.errors import (
 from braidmq.columnar.flight.requests import BadRequestError
 from braidmq.columnar.loss import DataLossError, Loss
 
-INTERNAL: Final = "internal"
+_INTERNAL: Final = "internal"
 
 TEXT_CHARS_MAX: Final = 200
 """The longest text of an error: it travels in gRPC headers, which must be short."""
@@ -72,7 +72,7 @@ _TEXTS: Final[dict[str, type[BraidError]]] = {
     "broken_stream": BrokenStreamError,
     "unavailable": UnavailableError,
     "log_full": LogFullError,
-    INTERNAL: EndpointFailedError,
+    _INTERNAL: EndpointFailedError,
 }
 """Errors that consist of a text."""
 
@@ -95,11 +95,11 @@ _DATA_LOSS: Final = "data_loss"
 
 def encode_failure(error: BraidError) -> bytes:
     """Return the JSON of an error; one that clients do not know becomes `internal`."""
-    said = {
+    fields = {
         name: shortened(value) if isinstance(value, str) else value
-        for name, value in _said(error).items()
+        for name, value in _fields_of(error).items()
     }
-    return msgspec.json.encode(said)
+    return msgspec.json.encode(fields)
 
 
 def shortened(text: str) -> str:
@@ -108,7 +108,7 @@ def shortened(text: str) -> str:
     return plain if len(plain) <= TEXT_CHARS_MAX else plain[: TEXT_CHARS_MAX - 1] + "…"
 
 
-def _said(error: BraidError) -> dict[str, Any]:
+def _fields_of(error: BraidError) -> dict[str, Any]:
     if isinstance(error, DataLossError):
         return {"error": _DATA_LOSS, **error.loss._asdict()}
     for kind, (known, fields) in _FIELDS.items():
@@ -117,33 +117,19 @@ def _said(error: BraidError) -> dict[str, Any]:
     for kind, known in _TEXTS.items():
         if isinstance(error, known):
             return {"error": kind, "text": str(error)}
-    return {"error": INTERNAL, "text": str(error)}
+    return {"error": _INTERNAL, "text": str(error)}
 
 
 def decode_failure(data: bytes, address: str) -> BraidError | None:
     """Return the error that the endpoint at *address* sent, or None if it sent none."""
     try:
-        said = msgspec.json.decode(data, type=dict[str, str | int])
-        kind = str(said.pop("error"))
-        return _MAKERS[kind](said, address)
+        fields: dict[str, Any] = msgspec.json.decode(data, type=dict[str, str | int])
+        kind = str(fields.pop("error"))
+        if kind == _DATA_LOSS:
+            return DataLossError(address, Loss(**fields))
+        if kind in _TEXTS:
+            return _TEXTS[kind](str(fields["text"]))
+        known: Callable[..., BraidError] = _FIELDS[kind][0]
+        return known(**fields)
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _data_loss(said: dict[str, Any], address: str) -> BraidError:
-    return DataLossError(address, Loss(**said))
-
-
-def _of_text(known: type[BraidError]) -> Callable[[dict[str, Any], str], BraidError]:
-    return lambda said, _address: known(str(said["text"]))
-
-
-def _of_fields(known: Callable[..., BraidError]) -> Callable[[dict[str, Any], str], BraidError]:
-    return lambda said, _address: known(**said)
-
-
-_MAKERS: Final[dict[str, Callable[[dict[str, Any], str], BraidError]]] = {
-    _DATA_LOSS: _data_loss,
-    **{kind: _of_text(known) for kind, known in _TEXTS.items()},
-    **{kind: _of_fields(known) for kind, (known, _) in _FIELDS.items()},
-}

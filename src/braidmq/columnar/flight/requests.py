@@ -43,10 +43,6 @@ StageId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 class BadRequestError(BraidError):
     """A request to the endpoint is malformed."""
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
 
 class Message(msgspec.Struct, frozen=True):
     """The base of all requests and answers; answers of a later version may have more fields."""
@@ -153,7 +149,7 @@ class CutAnswer(Message, frozen=True):
 
 
 class AdvanceRequest(Request, frozen=True):
-    """The id behind so many messages; see `columnar.advance`."""
+    """The id after so many messages; see `columnar.advance`."""
 
     start: Whole
     topics: list[str] | None = None
@@ -302,7 +298,7 @@ def decode(
         BadRequestError: It is too long, not JSON, or not of that kind.
     """
     if len(data) > bytes_max:
-        raise BadRequestError(f"{len(data)} bytes are too long, the limit is {bytes_max}")
+        raise BadRequestError(f"is too long: {len(data)} bytes, the limit is {bytes_max}")
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

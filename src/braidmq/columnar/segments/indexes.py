@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from braidmq.base.records import GAP_KIND
 from braidmq.broker.records import describe
-from braidmq.columnar.segments.checksums import checksum, records_are_intact
 from braidmq.columnar.segments.layout import (
     HEADERS_AT,
     MESSAGE_HEAD,
@@ -33,19 +32,17 @@ from braidmq.columnar.segments.layout import (
     starts_of,
     take_rows,
 )
+from braidmq.columnar.segments.verifying import checksum, records_are_intact
 from braidmq.wal.format import (
     HEADER_BYTES,
-    INDEX_MAGIC,
     RECORD_HEADER_BYTES,
     ROW_BYTES,
     TYPE_MASK,
-    VERSION,
     decode_gap,
-    decode_header,
 )
 from braidmq.wal.maintenance.rebuild import rows_of as index_rows_of
 from braidmq.wal.recovery import Ending, Walk, judge_last, judge_sealed
-from braidmq.wal.segment import damage
+from braidmq.wal.segment import judged_damage
 from braidmq.wal.tables import (
     BLOCK_ROWS,
     ROW_BLOCK_BYTES,
@@ -54,6 +51,7 @@ from braidmq.wal.tables import (
     Trailer,
     decode_tables,
     decode_trailer,
+    is_index_of,
     number_bytes,
 )
 
@@ -132,28 +130,19 @@ def sealed_index(
     buffer: pa.Buffer, *, first_id: int, last_id: int, created_us: int, segment_bytes: int
 ) -> SealedIndex | None:
     """Return the index in *buffer* if it belongs to this segment, else None: rebuild it."""
-    if not _is_index_of(buffer, first_id, created_us):
-        return None
     size = buffer.size
-    if size < HEADER_BYTES + TRAILER_BYTES:
+    if size < HEADER_BYTES + TRAILER_BYTES or not _is_index_of(buffer, first_id, created_us):
         return None
     trailer = decode_trailer(buffer.slice(size - TRAILER_BYTES).to_pybytes(), size)
     if trailer is None or (trailer.segment_bytes, trailer.last_id) != (segment_bytes, last_id):
         return None
     length = size - TRAILER_BYTES - trailer.topics_at
     tables = decode_tables(buffer.slice(trailer.topics_at, length).to_pybytes(), trailer)
-    if tables is None:
-        return None
-    return SealedIndex(buffer, tables, trailer)
+    return None if tables is None else SealedIndex(buffer, tables, trailer)
 
 
 def _is_index_of(buffer: pa.Buffer, first_id: int, created_us: int) -> bool:
-    header = decode_header(buffer.slice(0, HEADER_BYTES).to_pybytes(), INDEX_MAGIC)
-    return (
-        header is not None
-        and header.version == VERSION
-        and (header.first_id, header.created_us) == (first_id, created_us)
-    )
+    return is_index_of(buffer.slice(0, HEADER_BYTES).to_pybytes(), first_id, created_us)
 
 
 class GrowingIndex:
@@ -366,11 +355,11 @@ def rebuilt_index(
     topics: dict[bytes, int] = {b"": 0}
     rows = bytearray()
     for start, records in walk.runs():
-        # Records behind *last_id* may not be durable yet, and a power cut may still take them.
+        # Records after *last_id* may not be durable yet, and a power cut may still take them.
         wanted = [record for record in records if record[0] <= last_id]
         rows += index_rows_of(first_id, start, wanted, describe, topics)
         if walk.next_id > last_id and not sealed:
-            break  # the broker may still be writing behind the durable mark
+            break  # the broker may still be writing after the durable mark
     if sealed:
         verdict = judge_sealed(walk, last_id + 1, read)
     elif walk.next_id <= last_id:
@@ -378,5 +367,5 @@ def rebuilt_index(
     else:
         return RebuiltIndex(bytes(rows), topics)
     if verdict.ending is not Ending.CLEAN:
-        raise damage(first_id, verdict)
+        raise judged_damage(first_id, verdict)
     return RebuiltIndex(bytes(rows), topics)

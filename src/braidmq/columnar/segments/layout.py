@@ -53,17 +53,14 @@ ROW: Final = np.dtype(
     ]
 )
 assert ROW.itemsize == ROW_BYTES
-_PAYLOAD_WORD: Final = np.dtype(ROW.descr[:2]).itemsize // 8  # behind id and timestamp
+_PAYLOAD_WORD: Final = np.dtype(ROW.descr[:2]).itemsize // 8  # after id and timestamp
 
 RECORD_HEAD: Final = np.dtype(
     [("id", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("kind", "u1")]
 )
 MESSAGE_HEAD: Final = np.dtype(
     [
-        ("id", "<u8"),
-        ("length", "<u4"),
-        ("crc", "<u4"),
-        ("kind", "u1"),
+        *RECORD_HEAD.descr,
         ("qos", "u1"),
         ("priority", "u1"),
         ("origin", "u1"),
@@ -113,7 +110,7 @@ def starts_of(rows: Rows, first: int, last: int) -> Numbers:
     """Return where the records of rows[first:last] start in the segment file."""
     starts = np.empty(last - first, np.int64)
     if first < last:
-        starts[0] = HEADER_BYTES if first == 0 else _end_of(rows, first - 1)
+        starts[0] = HEADER_BYTES if first == 0 else ends_of(rows[first - 1 : first])[0]
         starts[1:] = ends_of(rows[first : last - 1])
     return starts
 
@@ -140,10 +137,6 @@ def ends_at(rows: Rows, chosen: Numbers) -> Numbers:
     ends: Numbers = (places & 0xFFFF_FFFF).astype(np.int64)
     ends += (places >> 32).astype(np.int64)
     return ends
-
-
-def _end_of(rows: Rows, row: int) -> int:
-    return int(rows["payload_at"][row]) + int(rows["payload_bytes"][row])
 
 
 def gather_structs(buffer: pa.Buffer, at: Numbers, kind: np.dtype[np.void]) -> Rows:

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from braidmq.base.errors import DamagedLogError
 from braidmq.base.records import GAP_KIND
-from braidmq.columnar.segments.checksums import Blocks, blocks_are_cheaper, records_are_intact
 from braidmq.columnar.segments.indexes import (
     NO_NUMBERS,
     DoubtError,
@@ -38,11 +37,17 @@ from braidmq.columnar.segments.layout import (
     starts_at,
     take_rows,
 )
-from braidmq.columnar.segments.records import rows_of_records, rows_of_sizes
+from braidmq.columnar.segments.verifying import (
+    Blocks,
+    blocks_are_cheaper,
+    records_are_intact,
+    rows_of_records,
+    rows_of_sizes,
+)
 from braidmq.wal.format import HEADER_BYTES
 from braidmq.wal.index import index_path
 from braidmq.wal.recovery import judge_header
-from braidmq.wal.segment import segment_path
+from braidmq.wal.segment import damage, segment_path
 from braidmq.wal.tables import BLOCK_ROWS
 
 WINDOW_ROWS: Final = 128 * BLOCK_ROWS
@@ -96,24 +101,21 @@ class Question(NamedTuple):
     last: int
 
 
+FileIdentity = tuple[int, int]
+"""Device and inode: a file, whatever its name and content."""
+
+
 class KnownTopics(NamedTuple):
     """The verified topic numbers of a file's first rows, in order."""
 
-    file: "FileIdentity"
+    file: FileIdentity
     created_us: int
     numbers: TopicColumn
 
-    def of(self, file: "FileIdentity", created_us: int) -> TopicColumn:
+    def of(self, file: FileIdentity, created_us: int) -> TopicColumn:
         """Return the numbers if this is the same segment file, else none."""
         is_same = (file, created_us) == (self.file, self.created_us)
         return self.numbers if is_same else NO_NUMBERS
-
-
-class FileIdentity(NamedTuple):
-    """A file's identity, independent of its name and content."""
-
-    device: int
-    inode: int
 
 
 class MappedFile:
@@ -128,7 +130,7 @@ class MappedFile:
         with path.open("rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             self._state = _state(status)
-            self.identity = FileIdentity(status.st_dev, status.st_ino)
+            self.identity: FileIdentity = self._state[:2]
             # Not Arrow's memory map: it reads ahead the whole file, and little is wanted.
             self.buffer: pa.Buffer = pa.py_buffer(
                 mmap(file.fileno(), 0, access=ACCESS_READ) if status.st_size else b""
@@ -265,23 +267,12 @@ class Segment:
         return self.index.topics.get(topic.encode(errors="surrogatepass"), 0)
 
     def _damage(self, reason: str) -> DamagedLogError:
-        return DamagedLogError(
-            segment_path(self.first_id),
-            offset=0,
-            first_id=self.first_id,
-            last_id=max(self.first_id, self.last_id),
-            reason=reason,
-        )
+        return damage(self.first_id, (self.first_id, max(self.first_id, self.last_id)), reason)
 
     @property
     def rows(self) -> Rows:
         """The rows of the index; only those that `windows` yielded are verified."""
         return self.index.rows
-
-    @property
-    def blocks_verified(self) -> int:
-        """How many blocks of the segment were verified so far."""
-        return int(self._blocks.verified.sum())
 
     def windows(
         self, start: int, end: int, rows_max: int = WINDOW_ROWS, *, settled: bool = True

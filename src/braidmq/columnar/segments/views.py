@@ -17,15 +17,16 @@ from errno import ENOMEM
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from braidmq.base.errors import ConfigError, DamagedLogError
 from braidmq.base.ids import FIRST_ID
 from braidmq.columnar.loss import RETAINED, Losses
 from braidmq.columnar.segments.held import HeldSegments
 from braidmq.columnar.segments.segments import Segment
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import LOG_DIR
+from braidmq.wal.disk import LOG_DIR, Disk
 from braidmq.wal.opening import read_mark
-from braidmq.wal.segment import list_segments, segment_path
+from braidmq.wal.segment import damage, list_segments, segment_path
 
 MARK_READS_MAX: Final = 16
 """A mark that is read while it is being written may look torn: try again this often."""
@@ -52,7 +53,7 @@ class DurableView:
         mark = self._read_mark()
         self._first_ids = list_segments(self._disk)
         if not self._first_ids and mark:
-            raise _missing(FIRST_ID, mark, "no segment is there")
+            raise damage(FIRST_ID, (FIRST_ID, mark), "no segment is there")
         # Rules 1 and 2 above: the mark, or all that is sealed, whichever is more.
         self.durable_id = max(mark, self._first_ids[-1] - 1 if self._first_ids else 0)
         if held is not None:
@@ -72,7 +73,7 @@ class DurableView:
 
     @property
     def latest(self) -> int:
-        """The id behind the last durable one."""
+        """The id after the last durable one."""
         return self.durable_id + 1
 
     def first_ids(self, start: int, end: int) -> list[int]:
@@ -103,7 +104,8 @@ class DurableView:
                     continue  # the log moved on; if it did not, trying again would not help
                 if isinstance(error, DamagedLogError):
                     raise
-                raise _missing(first_id, self.durable_id, "missing segment") from error
+                lost = first_id, self.durable_id
+                raise damage(first_id, lost, "missing segment") from error
 
     def _opened(self, first_id: int, held: HeldSegments | None) -> Segment:
         try:
@@ -159,7 +161,77 @@ def view_of(log: Path | str | DurableView) -> DurableView:
     return log if isinstance(log, DurableView) else DurableView(log)
 
 
-def _missing(first_id: int, last_id: int, reason: str) -> DamagedLogError:
-    return DamagedLogError(
-        segment_path(first_id), offset=0, first_id=first_id, last_id=last_id, reason=reason
-    )
+def offset_at(view: DurableView, moment_us: int) -> int:
+    """Return the id of the first durable message that was accepted at *moment_us* or later.
+
+    If there is none, it is the id after the last durable one. Timestamps never decrease along
+    the log, so a binary search over the segments finds the one in which the moment lies.
+
+    Raises:
+        DamagedLogError: The log is damaged.
+    """
+    first_ids = view.first_ids(0, view.latest)
+    low, high = 0, len(first_ids)  # every segment from `high` on starts at the moment or later
+    while low < high:
+        middle = (low + high) // 2
+        begins_us = _first_time(view, first_ids, middle)
+        if begins_us is None or begins_us >= moment_us:
+            high = middle
+        else:
+            low = middle + 1
+    # All segments before `low` start before the moment, so it can only lie in the last of them.
+    if low:
+        segment = view.open(first_ids[low - 1])
+        found = None if segment is None else _first_since(segment, moment_us)
+        if found is not None:
+            return found[0]
+    return first_ids[low] if low < len(first_ids) else view.latest
+
+
+def _first_time(view: DurableView, first_ids: list[int], number: int) -> int | None:
+    """Return when the first message of a segment, or of a later one, was accepted."""
+    for first_id in first_ids[number:]:
+        segment = view.open(first_id)
+        if segment is None:
+            return 0  # retention deleted it meanwhile, so it was older than all the others
+        found = _first_since(segment, 0)
+        if found is not None:
+            return found[1]
+    return None
+
+
+def _first_since(segment: Segment, moment_us: int) -> tuple[int, int] | None:
+    """Return id and time of the first message of a segment at or after a moment."""
+    for first, last in segment.windows(segment.first_id, segment.last_id + 1):
+        rows = segment.rows[first:last]
+        later = (rows["topic"] != 0) & (rows["timestamp_us"] >= np.uint64(max(moment_us, 0)))
+        if later.any():
+            row = rows[int(np.argmax(later))]
+            return int(row["id"]), int(row["timestamp_us"])
+    return None
+
+
+def topic_names(path: Path | str, start: int, end: int) -> tuple[set[str], int]:
+    """Return the topics with messages from *start* to before *end*, and perhaps others.
+
+    Others, because the names come from the tables of the indexes, and a table covers its whole
+    segment. The second value is the end of the range
+    that was examined: *end*, or the end of the durable log if that comes first. Lost ids are
+    not reported here; a read of the range reports them.
+
+    Raises:
+        DamagedLogError: The log is damaged.
+    """
+    view = DurableView(path)
+    behind = min(end, view.latest)
+    found: set[str] = set()
+    for first_id in view.first_ids(start, behind):
+        segment = view.open(first_id)
+        if segment is None:
+            continue
+        if not (segment.index.is_proof or segment.index.block_sums):
+            # The topics of a growing index are only as reliable as its rows: verify those.
+            for _ in segment.windows(start, behind):
+                pass
+        found.update(segment.names[1:])
+    return found, behind

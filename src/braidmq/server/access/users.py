@@ -38,7 +38,7 @@ from argon2.exceptions import Argon2Error, VerifyMismatchError
 
 from braidmq.base.errors import ConfigError
 from braidmq.broker.authorize import GRANTABLE, Grant, Principal, is_pattern
-from braidmq.wal.files import Files, read_all, replace_file
+from braidmq.wal.disk import Files, read_all, replace_file
 
 USERS_FILE: Final = "users.json"
 VERSION: Final = 1

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from braidmq.server.config.models import MASK, Config, DeliveryConfig, KeyConfig, Section
-from braidmq.wal.policy import FsyncPolicy
+from braidmq.wal.options import FsyncPolicy
 
 
 def to_text(config: Config) -> str:

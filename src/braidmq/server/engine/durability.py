@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
 from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.wal import snapshots
-from braidmq.wal.files import FULL_ERRNOS, Files
+from braidmq.wal.disk import FULL_ERRNOS, Files
 from braidmq.wal.wal import Wal
 
 SCRUB_BYTES: Final = 1024 * 1024

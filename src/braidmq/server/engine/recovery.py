@@ -9,8 +9,8 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.settings import US_PER_MS, US_PER_S, Settings
 from braidmq.server.config.config import Config, VibeConfig, delivery_for
 from braidmq.wal import snapshots
-from braidmq.wal.files import Files
-from braidmq.wal.maintenance.watching import Watch, unwatched
+from braidmq.wal.disk import Files
+from braidmq.wal.opening import Watch, unwatched
 from braidmq.wal.options import WalOptions
 from braidmq.wal.wal import Wal
 

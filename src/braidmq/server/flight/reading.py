@@ -14,9 +14,7 @@ from braidmq.columnar import cuts, reading
 from braidmq.columnar.flight import requests
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches
-from braidmq.columnar.segments.names import topic_names
-from braidmq.columnar.segments.views import DurableView
-from braidmq.columnar.times import offset_at
+from braidmq.columnar.segments.views import DurableView, offset_at, topic_names
 
 
 class Reading:

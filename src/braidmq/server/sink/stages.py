@@ -34,7 +34,7 @@ from braidmq.base.limits import MIB
 from braidmq.broker.authorize import ADMIN, PUBLISH, Principal, authorize
 from braidmq.broker.sinks import STAGE_ID_BYTES, Row
 from braidmq.server.sink.staged_rows import SCHEMA, RowJudge
-from braidmq.wal.files import FULL_ERRNOS, File, Files, read_all, write_all
+from braidmq.wal.disk import FULL_ERRNOS, File, Files, read_all, write_all
 
 STAGES_DIR: Final = "stages"
 

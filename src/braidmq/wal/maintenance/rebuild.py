@@ -7,8 +7,8 @@ rebuilt again.* Readers that hold the old file keep reading it.
 
 from collections.abc import Callable
 
-from braidmq.base.errors import DamagedLogError, UnknownRecordError
-from braidmq.wal.files import LOG_DIR, File, Files, read_all
+from braidmq.base.errors import UnknownRecordError
+from braidmq.wal.disk import LOG_DIR, File, Files, read_all
 from braidmq.wal.format import HEADER_BYTES, RECORD_HEADER_BYTES, Describe, Header, encode_rows
 from braidmq.wal.index import IndexWriter, index_path
 from braidmq.wal.recovery import (
@@ -18,9 +18,16 @@ from braidmq.wal.recovery import (
     judge_header,
     judge_sealed,
 )
-from braidmq.wal.segment import ActiveSegment, SegmentInfo, damage, reader_of, segment_path
+from braidmq.wal.segment import (
+    ActiveSegment,
+    SegmentInfo,
+    damage,
+    judged_damage,
+    reader_of,
+    segment_path,
+)
 
-Visit = Callable[[int, bytes], None]
+Visit = Callable[[int, bytes], object]
 """Called with the id and the body of each verified record, in order."""
 
 
@@ -32,13 +39,7 @@ def read_header(file: File, first_id: int) -> Header:
     """
     header, problem = judge_header(read_all(file, HEADER_BYTES, 0), first_id)
     if header is None:
-        raise DamagedLogError(
-            segment_path(first_id),
-            offset=0,
-            first_id=first_id,
-            last_id=first_id,
-            reason=problem,
-        )
+        raise damage(first_id, (first_id, first_id), problem)
     return header
 
 
@@ -55,13 +56,8 @@ def visit_run(
         try:
             visit(record_id, body)
         except UnknownRecordError as error:
-            raise DamagedLogError(
-                segment_path(first_id),
-                offset=at,
-                first_id=record_id,
-                last_id=record_id,
-                reason=str(error),
-            ) from error
+            lost = record_id, record_id
+            raise damage(first_id, lost, str(error), offset=at) from error
         at += RECORD_HEADER_BYTES + len(body)
 
 
@@ -80,12 +76,9 @@ def rows_of(
     try:
         return encode_rows(records, start, describe, topics)
     except UnknownRecordError:
-        visit_run(first_id, start, records, lambda _, body: _describe_only(describe, body))
+        # The error does not say which record it was: ask for each, to report its place.
+        visit_run(first_id, start, records, lambda _, body: describe(body))
         raise
-
-
-def _describe_only(describe: Describe, body: bytes) -> None:
-    describe(body)
 
 
 def build_index(
@@ -125,7 +118,7 @@ def finish_index(files: Files, first_id: int) -> None:
 def rebuild_sealed(
     files: Files, first_id: int, next_first_id: int, describe: Describe
 ) -> SegmentInfo:
-    """Verify a sealed segment, write its index anew, and return the facts about the segment.
+    """Verify a sealed segment, rewrite its index, and return the facts about the segment.
 
     Raises:
         DamagedLogError: The segment is damaged; nothing was changed.
@@ -139,7 +132,7 @@ def rebuild_sealed(
     build_index(walk, segment, describe)
     verdict = judge_sealed(walk, next_first_id, read)
     if verdict.ending is not Ending.CLEAN:
-        raise damage(first_id, verdict)
+        raise judged_damage(first_id, verdict)
     segment.seal_index()
     finish_index(files, first_id)
     return segment.info(sealed=True)

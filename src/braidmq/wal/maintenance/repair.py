@@ -13,7 +13,7 @@ Nothing is changed unless the operator accepts the loss. For each damaged segmen
 from itertools import pairwise
 
 from braidmq.base.ids import FIRST_ID
-from braidmq.wal.files import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import (
     SEGMENT_MAGIC,
     Describe,
@@ -22,20 +22,11 @@ from braidmq.wal.format import (
     encode_record,
 )
 from braidmq.wal.index import index_path
-from braidmq.wal.maintenance.survey import (
-    DumpedRecord,
-    Report,
-    SegmentSurvey,
-    Survey,
-    dump,
-    verify,
-)
-from braidmq.wal.maintenance.watching import Watch, unwatched
+from braidmq.wal.maintenance.survey import Report, SegmentSurvey, Survey
+from braidmq.wal.opening import Watch, unwatched
 from braidmq.wal.quarantine import keep_copy
 from braidmq.wal.recovery import CHUNK_BYTES
 from braidmq.wal.segment import segment_path
-
-__all__ = ["DumpedRecord", "Report", "dump", "repair", "verify"]
 
 
 def repair(
@@ -58,14 +49,10 @@ def repair(
     if not segments:
         _fill(files, FIRST_ID, survey.known_id, created_us=0, report=report)
         return report
-    if segments[0].first_id > survey.snapshot_id + 1:
-        _fill(
-            files,
-            survey.snapshot_id + 1,
-            segments[0].first_id - 1,
-            created_us=segments[0].created_us,
-            report=report,
-        )
+    oldest = segments[0]
+    due = survey.snapshot_id + 1
+    if oldest.first_id > due:
+        _fill(files, due, oldest.first_id - 1, created_us=oldest.created_us, report=report)
     _date_undated(segments)
     damaged = [segment for segment in segments if segment.damaged]
     for done, segment in enumerate(damaged):
@@ -88,10 +75,9 @@ def _fill(
     """Make a segment that holds only the gap record for first_id..last_id."""
     files.make_dir(LOG_DIR)
     files.sync_dir("")
-    temporary = _Rewriting(files, first_id, created_us)
-    temporary.gap(first_id, last_id)
-    temporary.finish()
-    report.changed.append(f"{segment_path(first_id)}: gap {first_id}..{last_id}")
+    rewriting = _Rewriting(files, first_id, created_us, report)
+    rewriting.gap(first_id, last_id)
+    rewriting.finish()
 
 
 def _rewrite(files: Files, segment: SegmentSurvey, report: Report) -> None:
@@ -99,43 +85,43 @@ def _rewrite(files: Files, segment: SegmentSurvey, report: Report) -> None:
     original = files.open(path, write=False, create=False)
     kept = keep_copy(files, original, f"{segment.first_id:020}.wal", 0)
     report.changed.append(f"{path}: original kept as {kept}")
-    rewriting = _Rewriting(files, segment.first_id, segment.created_us)
+    rewriting = _Rewriting(files, segment.first_id, segment.created_us, report)
     due = segment.first_id
     for run in segment.runs:
-        if run.first_id > due:
-            rewriting.gap(due, run.first_id - 1)
-            report.changed.append(f"{path}: gap {due}..{run.first_id - 1}")
+        rewriting.gap(due, run.first_id - 1)
         rewriting.copy(original, run.start, run.end)
         due = run.next_id
-    if segment.end_id > due:
-        rewriting.gap(due, segment.end_id - 1)
-        report.changed.append(f"{path}: gap {due}..{segment.end_id - 1}")
+    rewriting.gap(due, segment.end_id - 1)
     rewriting.finish()
 
 
 class _Rewriting:
     """A segment that is written under a temporary name and renamed into place."""
 
-    def __init__(self, files: Files, first_id: int, created_us: int) -> None:
+    def __init__(self, files: Files, first_id: int, created_us: int, report: Report) -> None:
         self._files = files
         self._first_id = first_id
+        self._report = report
         self._path = segment_path(first_id) + ".tmp"
         self._file = files.open(self._path, write=True, create=True)
         self._file.truncate(0)
-        header = encode_header(SEGMENT_MAGIC, first_id, created_us)
-        write_all(self._file, header, 0)
-        self._size = len(header)
+        self._size = 0
+        self._write(encode_header(SEGMENT_MAGIC, first_id, created_us))
+
+    def _write(self, data: bytes) -> None:
+        write_all(self._file, data, self._size)
+        self._size += len(data)
 
     def gap(self, first_id: int, last_id: int) -> None:
-        record = encode_record(first_id, encode_gap(first_id, last_id), fence=True)
-        write_all(self._file, record, self._size)
-        self._size += len(record)
+        """Write a gap record for the lost ids first..last, if there are any, and report it."""
+        if first_id <= last_id:
+            self._write(encode_record(first_id, encode_gap(first_id, last_id), fence=True))
+            path = segment_path(self._first_id)
+            self._report.changed.append(f"{path}: gap {first_id}..{last_id}")
 
     def copy(self, source: File, start: int, end: int) -> None:
         for at in range(start, end, CHUNK_BYTES):
-            data = read_all(source, min(CHUNK_BYTES, end - at), at)
-            write_all(self._file, data, self._size)
-            self._size += len(data)
+            self._write(read_all(source, min(CHUNK_BYTES, end - at), at))
 
     def finish(self) -> None:
         self._file.fsync()

@@ -6,7 +6,7 @@ second copy may still exist, and not years later when a consumer asks for them.
 
 import threading
 
-from braidmq.wal.files import read_all
+from braidmq.wal.disk import read_all
 from braidmq.wal.format import checksum
 from braidmq.wal.reading import LogView, Reader
 from braidmq.wal.segment import SegmentInfo

@@ -12,7 +12,7 @@ from itertools import pairwise
 from braidmq.base.errors import DamagedLogError, UnknownRecordError
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.records import GAP_KIND, Description
-from braidmq.wal.files import File, Files, read_all
+from braidmq.wal.disk import File, Files, read_all
 from braidmq.wal.format import (
     HEADER_BYTES,
     INDEX_MAGIC,
@@ -23,8 +23,7 @@ from braidmq.wal.format import (
     encode_rows,
 )
 from braidmq.wal.index import index_path, open_sealed
-from braidmq.wal.maintenance.watching import Watch, Watching, unwatched
-from braidmq.wal.opening import read_mark
+from braidmq.wal.opening import Watch, Watching, read_mark, unwatched
 from braidmq.wal.recovery import (
     Ending,
     Walk,
@@ -114,7 +113,7 @@ class Survey:
         self._look_at_snapshots()
         mark = read_mark(self._files)
         if mark is None:
-            report.notes.append("wal/durable is unreadable; it is written anew at the start")
+            report.notes.append("wal/durable is unreadable; the next start rewrites it")
         report.durable_id = mark or 0
         self.known_id = max(report.durable_id, self.snapshot_id)
         first_ids = list_segments(self._files)
@@ -162,7 +161,8 @@ class Survey:
         survey.created_us = header.created_us if header else 0
         if header is None:
             if not successor and size <= HEADER_BYTES and self.known_id < first_id:
-                self.report.notes.append(f"{segment_path(first_id)} was being made; it heals")
+                path = segment_path(first_id)
+                self.report.notes.append(f"{path} was being created; the next start heals it")
                 survey.end_id = first_id
                 return survey
             survey.damaged = True
@@ -202,20 +202,15 @@ class Survey:
                     )
                 return
             survey.damaged = True
+            first_id, why = survey.first_id, verdict.reason
             # The next intact record starts another run; the ids between the two are lost.
             behind = find_record(source, walk.offset, size, walk.next_id - 1, fenced=False)
             if behind is None or (successor and behind[1] >= successor):
-                last_lost = (successor or max(self.known_id + 1, walk.next_id)) - 1
-                self._note_loss(survey, walk, last_lost, verdict.reason)
-                survey.end_id = last_lost + 1
+                survey.end_id = successor or max(self.known_id + 1, walk.next_id)
+                self._damage(first_id, walk.offset, walk.next_id, survey.end_id - 1, why)
                 return
-            self._note_loss(survey, walk, behind[1] - 1, verdict.reason)
+            self._damage(first_id, walk.offset, walk.next_id, behind[1] - 1, why)
             walk = Walk(source, size, behind[1], offset=behind[0])
-
-    def _note_loss(
-        self, survey: SegmentSurvey, walk: Walk, last_lost: int, reason: str
-    ) -> None:
-        self._damage(survey.first_id, walk.offset, walk.next_id, last_lost, reason)
 
     def _walk_run(self, walk: Walk, survey: SegmentSurvey, rows: "_RowCheck") -> None:
         start, first_id = walk.offset, walk.next_id

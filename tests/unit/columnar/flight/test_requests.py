@@ -70,7 +70,7 @@ def test_the_length_is_judged_first() -> None:
     data = encode(requests.StageRequest("t"))
 
     assert "t" == decode(requests.StageRequest, data, bytes_max=len(data)).topic
-    with pytest.raises(BadRequestError, match="too long, the limit is 4"):
+    with pytest.raises(BadRequestError, match="too long: 13 bytes, the limit is 4"):
         decode(requests.StageRequest, data, bytes_max=4)
 
 

@@ -16,7 +16,7 @@ from braidmq.columnar.flight.requests import (
     Stage,
     encode,
 )
-from braidmq.columnar.flight.staging import pieces, send_stage
+from braidmq.columnar.flight.streams import pieces, send_stage
 from tests.unit.columnar.endpoints import scripted
 
 SCHEMA = pa.schema([("value", pa.binary())])
@@ -75,7 +75,10 @@ def test_a_refusal_is_heard_while_sending() -> None:
 
 def test_an_endpoint_that_says_nothing_has_no_stage() -> None:
     """Without an answer nothing is known of the rows."""
-    with scripted(answers=[]) as server, pytest.raises(BrokenStreamError, match="has not said"):
+    with (
+        scripted(answers=[]) as server,
+        pytest.raises(BrokenStreamError, match="has not confirmed"),
+    ):
         send_stage(server.connection(), "t", SCHEMA, [rows(b"1")])
 
 

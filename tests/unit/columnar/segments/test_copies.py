@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.columnar.segments.copies import copies
+from braidmq.columnar.segments.verifying import copies
 from braidmq.wal.format import RECORD_HEADER_BYTES, encode_record
 
 HOLE = b"between"

@@ -23,7 +23,7 @@ from braidmq.base.errors import DamagedLogError
 from braidmq.base.limits import MIB
 from braidmq.base.records import GAP_KIND
 from braidmq.columnar.logs import DirectoryLog
-from braidmq.columnar.segments import checksums, held
+from braidmq.columnar.segments import held, verifying
 from braidmq.columnar.segments.held import HeldSegments
 from braidmq.columnar.segments.indexes import GrowingIndex
 from braidmq.columnar.segments.layout import Numbers
@@ -242,7 +242,7 @@ def test_every_read_verifies_what_it_uses(
     log: DirectoryLog, topic: str, record_cost_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records by their own checksums, or by those of their blocks where that is less work."""
-    monkeypatch.setattr(checksums, "RECORD_COST_BYTES", record_cost_bytes)
+    monkeypatch.setattr(verifying, "RECORD_COST_BYTES", record_cost_bytes)
     log.read(topics=[topic])
     first = segment_files(log.path)[0]
     place = first.read_bytes().index(b"payload" if topic == "rare" else b"x" * 30)

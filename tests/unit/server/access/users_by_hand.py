@@ -12,7 +12,7 @@ from argon2.exceptions import HashingError, VerificationError
 from braidmq.broker.authorize import Principal
 from braidmq.server.access.users import Done, Result, Users
 from braidmq.testing.disk import FakeDisk
-from braidmq.wal.files import Files
+from braidmq.wal.disk import Files
 
 NOW_S: Final = 1_700_000_000
 WAIT_S: Final = 20.0

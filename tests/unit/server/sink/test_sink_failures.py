@@ -118,7 +118,7 @@ async def test_a_batch_that_waits_for_room_leaves_the_reserve_alone() -> None:
             if world.log.jobs or world.log.reports:
                 world.work()
     assert ["the sink's batch waits"] == [entry["event"] for entry in logs]
-    assert world.wal.reserve_is_whole
+    assert world.wal._reserve.is_whole  # noqa: SLF001 - only a test asks
     world.disk.heal()
     await world.until(task.done)
 

@@ -10,7 +10,7 @@ import secrets
 from typing import Final
 
 from braidmq.base.errors import ConfigError
-from braidmq.wal.files import Files, read_all, replace_file
+from braidmq.wal.disk import Files, read_all, replace_file
 from braidmq.wire.qumbed.boxes import (
     KEY_BYTES,
     NONCE_BYTES,

@@ -23,7 +23,7 @@ from braidmq.transport.certificates import CertificateFiles, load, load_or_make
 from braidmq.transport.quic import QuicLimits
 from braidmq.transport.quic_server import QuicListener
 from braidmq.transport.quic_streams import Carrier, StreamWire
-from braidmq.wal.files import Files
+from braidmq.wal.disk import Files
 
 STRAND: Final = "qumbed"
 

@@ -16,8 +16,7 @@ import msgspec
 
 from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines.replay.inputs import TableFile
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import replace_file
+from braidmq.wal.disk import Disk, replace_file
 
 SUBJECT: Final = "replay.json"
 CHUNK: Final = "chunk.json"

@@ -34,8 +34,7 @@ from braidmq.spark.pipelines.typed import Wish, schema_of
 from braidmq.spark.reading.offsets import batch_range
 from braidmq.spark.reading.scans import Scan
 from braidmq.spark.source import FORMAT
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import replace_file
+from braidmq.wal.disk import Disk, replace_file
 
 NAME: Final = "report"
 PAGE: Final = "report.html"

@@ -26,8 +26,7 @@ from braidmq.base.errors import BraidError
 from braidmq.spark.pipelines.rollup.windows import MINUTE_MS, NEVER_MS, WINDOW_SCHEMA, is_closed
 from braidmq.spark.pipelines.tables.layouts import Layout
 from braidmq.spark.pipelines.tables.staging import stage
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import replace_file
+from braidmq.wal.disk import Disk, replace_file
 
 STATE: Final = "state.json"
 CLOSING: Final = ".closing"

@@ -20,8 +20,7 @@ import msgspec
 
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipelines.tables.staging import StagedFile
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import replace_file
+from braidmq.wal.disk import Disk, replace_file
 
 STATE: Final = "_table"
 """The directory of records and staged files in a table; readers skip names with `_`."""

@@ -24,8 +24,7 @@ from pyspark.sql.types import StructType
 from braidmq.base.limits import MIB
 from braidmq.spark.pipelines.tables.layouts import Layout, Piece
 from braidmq.spark.pipelines.tables.packing import unpacked
-from braidmq.wal.disk import Disk
-from braidmq.wal.files import replace_file
+from braidmq.wal.disk import Disk, replace_file
 
 FORMAT: Final = "braidmq-staging"
 BUFFER_BYTES_MAX: Final = 128 * MIB

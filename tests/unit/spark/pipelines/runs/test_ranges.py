@@ -10,7 +10,7 @@ import pytest
 from braidmq.spark.pipelines.runs.queries import Batch
 from braidmq.spark.pipelines.runs.ranges import messages_of
 from braidmq.spark.reading.offsets import LostOffsetsError
-from braidmq.wal import Wal
+from braidmq.wal.wal import Wal
 from tests.unit.columnar.logs import NOTE, log_of, message, plain_rows, retain_from
 
 TOPICS = ("a", "b", "a", "c")

@@ -19,8 +19,8 @@ from braidmq.columnar.flight.failures import (
     UnavailableError,
     encode_failure,
 )
-from braidmq.columnar.flight.fetched import FetchedBatches, FetchedColumns, columns_to_fetch
 from braidmq.columnar.flight.requests import EndOfRead, LostIds, ReadRequest, encode
+from braidmq.columnar.flight.streams import FetchedBatches, FetchedColumns, columns_to_fetch
 from tests.unit.columnar.endpoints import passed_over, scripted
 
 NAMES = ["topic", "offset"]
@@ -55,8 +55,8 @@ def test_a_stream_that_comes_to_its_end_is_what_was_sent(
 BROKEN: dict[str, tuple[list[Any], str]] = {
     "nothing at all": ([], "ended a stream after 0 rows"),
     "no mark": ([TWO, TWO], "ended a stream after 4 rows"),
-    "a row too few": ([TWO, end(3)], "sent 3 rows, 2 have come"),
-    "a row too many": ([TWO, end(1)], "sent 1 rows, 2 have come"),
+    "a row too few": ([TWO, end(3)], "sent 3 rows, 2 arrived"),
+    "a row too many": ([TWO, end(1)], "sent 1 rows, 2 arrived"),
 }
 
 
@@ -95,7 +95,7 @@ def test_other_columns_than_were_asked_for_are_refused() -> None:
     other = pa.schema([("topic", pa.large_string()), ("offset", pa.int64())])
     with (
         scripted(schema=other, stream=[]) as server,
-        pytest.raises(EndpointFailedError, match="has other columns"),
+        pytest.raises(EndpointFailedError, match="sends other columns"),
     ):
         list(fetched(server.connection()))
 

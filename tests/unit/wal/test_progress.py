@@ -1,8 +1,9 @@
 """How far work on the log is: never beyond the end, never back, and at the end all of it."""
 
 from braidmq.testing.disk import FakeDisk
-from braidmq.wal.maintenance.repair import dump, repair, verify
-from braidmq.wal.maintenance.watching import Watching, unwatched
+from braidmq.wal.maintenance.repair import repair
+from braidmq.wal.maintenance.survey import dump, verify
+from braidmq.wal.opening import Watching, unwatched
 from braidmq.wal.options import WalOptions
 from braidmq.wal.segment import list_segments, segment_path
 from braidmq.wal.wal import Wal

@@ -1,11 +1,13 @@
-"""Batches that are fetched from an endpoint: complete or an error, decoded by the client.
+"""Streams from and to an endpoint: complete, or an error.
 
-A connection that breaks can look like the end of a stream. So the endpoint ends each stream
-with an empty batch that carries the number of rows and the skipped ids; a stream that ends
-without this mark, or with another number, is broken.
+A connection that breaks can look like the end of a stream, to either side. So each stream ends
+with an empty batch that carries a mark: the number of rows, and of a read also the ids that it
+skipped. A stream that ends without its mark, or with another number of rows, is broken.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +17,15 @@ from braidmq.columnar.decoding.columns import schema_of
 from braidmq.columnar.decoding.decode import Decoding
 from braidmq.columnar.flight.connections import Connection
 from braidmq.columnar.flight.failures import BrokenStreamError, EndpointFailedError
-from braidmq.columnar.flight.requests import EndOfRead, ReadRequest
+from braidmq.columnar.flight.requests import (
+    STAGE_BATCH_BYTES,
+    EndOfRead,
+    EndOfStage,
+    ReadRequest,
+    Stage,
+    StageRequest,
+    encode,
+)
 from braidmq.columnar.loss import Loss, warn
 
 
@@ -94,7 +104,7 @@ class FetchedBatches:
         reader = self._connection.get(self._request)
         try:
             if not reader.schema.equals(self._fetched):
-                text = f"{self._connection.address} has other columns: another version?"
+                text = f"{self._connection.address} sends other columns: another version?"
                 raise EndpointFailedError(text)
             yield from self._batches(reader)
         finally:
@@ -104,7 +114,7 @@ class FetchedBatches:
     def _batches(self, reader: fl.FlightStreamReader) -> Iterator[pa.RecordBatch]:
         rows = 0
         while True:
-            with self._connection.told():
+            with self._connection.typed_errors():
                 try:
                     chunk = reader.read_chunk()
                 except StopIteration:
@@ -118,7 +128,7 @@ class FetchedBatches:
 
     def _finish(self, mark: EndOfRead, rows: int) -> None:
         if mark.rows != rows:
-            text = f"{self._connection.address} sent {mark.rows} rows, {rows} have come"
+            text = f"{self._connection.address} sent {mark.rows} rows, {rows} arrived"
             raise BrokenStreamError(text)
         for lost in mark.losses:
             loss = Loss(lost.first_id, lost.last_id, lost.reason)
@@ -130,3 +140,68 @@ class FetchedBatches:
         if self._decoding is None:
             return batch
         return self._decoding.decode(batch.select(self._wanted), FetchedColumns(batch))
+
+
+def send_stage(
+    connection: Connection,
+    topic: str | None,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+) -> Stage:
+    """Send rows and return the stage that the broker stores.
+
+    The stream is opened once the first batch is there: the endpoint takes a limited number of
+    streams, and one that waits for its rows must not block others.
+
+    Raises:
+        BraidError: The endpoint's error.
+    """
+    rows = iter(batches)
+    first = next(rows, None)
+    writer, answers = connection.put(StageRequest(topic), schema)
+    sent = 0
+    try:
+        for batch in chain(() if first is None else (first,), rows):
+            for piece in pieces(batch):
+                _write(connection, writer, piece, None)
+                sent += len(piece)
+        nothing = pa.RecordBatch.from_pylist([], schema=schema)
+        _write(connection, writer, nothing, encode(EndOfStage(sent)))
+        with connection.typed_errors():
+            writer.done_writing()
+            answer = answers.read()
+            writer.close()
+    except BaseException:
+        with suppress(fl.FlightError, pa.ArrowException, OSError):
+            writer.close()
+        raise
+    if answer is None:
+        raise BrokenStreamError(f"{connection.address} has not confirmed a stage")
+    return connection.decoded(Stage, answer)
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in slices of about `STAGE_BATCH_BYTES`, each of at least one row."""
+    if batch.nbytes <= STAGE_BATCH_BYTES or len(batch) <= 1:
+        yield batch
+        return
+    middle = len(batch) // 2
+    yield from pieces(batch.slice(0, middle))
+    yield from pieces(batch.slice(middle))
+
+
+def _write(
+    connection: Connection,
+    writer: fl.FlightStreamWriter,
+    batch: pa.RecordBatch,
+    mark: bytes | None,
+) -> None:
+    with connection.typed_errors():
+        try:
+            if mark is None:
+                writer.write_batch(batch)
+            else:
+                writer.write_with_metadata(batch, mark)
+        except (fl.FlightError, pa.ArrowException, OSError):
+            writer.close()  # raises the endpoint's reason, which says more than this error
+            raise

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from braidmq.columnar.segments.checksums import (
+from braidmq.columnar.segments.verifying import (
     Blocks,
     blocks_are_cheaper,
     checksum,
@@ -44,7 +44,7 @@ def test_a_flipped_bit_is_found(at: int) -> None:
 
 def test_records_are_judged_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a group holds, damage in any of them is found."""
-    monkeypatch.setattr("braidmq.columnar.segments.copies.GROUP_RECORDS", 2)
+    monkeypatch.setattr("braidmq.columnar.segments.verifying.GROUP_RECORDS", 2)
     last = bytearray(DATA.to_pybytes())
     last[-1] ^= 1
 
