@@ -51,11 +51,12 @@ A replay of dead letters is not a publish but an operator's order, and is not ju
 
 from typing import Final, final
 
-from braidmq.broker import headers, overflow
+from braidmq.broker import headers
 from braidmq.broker.dead_letters import QUEUE_HEADER
 from braidmq.broker.dedup import NEW, DedupWindow
 from braidmq.broker.delivery.queues import Queue, Queues
 from braidmq.broker.outgoing import Outgoing
+from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_NEWEST, REDIRECT_TO_DLQ
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message, Topic
@@ -164,14 +165,15 @@ class PublishAdmission:
         """Return what the log and the queue's bound say; neither counts nor stores."""
         if needs_record and self.refusal:
             return REFUSED
-        decision = overflow.judge(queue) if queue.policy.max_size else overflow.ACCEPT
-        if decision == overflow.ACCEPT:
+        policy = queue.policy
+        if policy.max_size == 0 or queue.has_room():
             return GO
-        if decision == overflow.WAIT:
+        if policy.overflow == BLOCK_PUBLISHER:
             # Nothing is handed out while the broker drains, so there will be no room.
             return REFUSED if self._draining else WAIT
-        if decision == overflow.REDIRECT:
+        if policy.overflow == REDIRECT_TO_DLQ and policy.dead_letters:
             return REFUSED if self.refusal else REDIRECT
+        assert policy.overflow in {DROP_NEWEST, REDIRECT_TO_DLQ}
         return FULL
 
     def _redirect(self, message: Message, queue: Queue, now_us: int) -> int:

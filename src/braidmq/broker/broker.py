@@ -26,7 +26,6 @@ from braidmq.broker.delivery.effects import LeaseOver
 from braidmq.broker.delivery.followers import Followers
 from braidmq.broker.delivery.queues import Queues
 from braidmq.broker.delivery.subscriptions import Consumer, Subscriptions
-from braidmq.broker.expiry import expires_us, is_expired
 from braidmq.broker.outgoing import (
     Advanced,
     Buried,
@@ -93,14 +92,14 @@ class Broker:
         """Store what `admission` let in; return its id, or 0 when it lives in memory only."""
         queue = message.topic.queue
         if queue is not None:
-            if queue.policy.ttl_us and message.expires_us == 0:
-                message.expires_us = expires_us(now_us, queue.policy.ttl_us)
+            if queue.policy.ttl_us:
+                message.set_ttl(queue.policy.ttl_us, now_us)
             if not queue.policy.durable:
                 message.qos = 0
             elif message.qos != 0:
                 queue.pending += 1
-        elif self.settings.message_ttl_us and message.expires_us == 0:
-            message.expires_us = expires_us(now_us, self.settings.message_ttl_us)
+        elif self.settings.message_ttl_us:
+            message.set_ttl(self.settings.message_ttl_us, now_us)
         if message.qos == 0:
             self.dispatch.route(message, now_us)
             return NO_ID
@@ -182,7 +181,7 @@ class Broker:
             self.dispatch.effects.read_now(subscription)
             subscription.position.waiters.append(consumer.peer)
             return WAIT
-        if entry.message.expires_us and is_expired(entry.message.expires_us, now_us):
+        if entry.message.expires_us and entry.message.is_expired(now_us):
             self.dispatch.settling.expire_open(entry, now_us)
             outcome = UNKNOWN
         else:

@@ -19,7 +19,6 @@ from typing import Final, final
 
 from braidmq.broker import records
 from braidmq.broker.admission import GO, REDIRECT, REFUSED, PublishAdmission
-from braidmq.broker.expiry import expires_us
 from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import ORIGIN_SPARK, Message, Pending, Topics, body_of
@@ -253,9 +252,7 @@ class Sinks:
         It is durable in a queue that is not, too: a row without a record could not be counted.
         """
         queue = message.topic.queue
-        ttl_us = self._ttl_us if queue is None else queue.policy.ttl_us
-        if ttl_us and message.expires_us == 0:
-            message.expires_us = expires_us(now_us, ttl_us)
+        message.set_ttl(self._ttl_us if queue is None else queue.policy.ttl_us, now_us)
         if queue is not None:
             queue.pending += 1
         message.timestamp_us = now_us

@@ -55,7 +55,7 @@ class Message(Pending):
     priority: int = PRIORITY_NORMAL
     origin: int = ORIGIN_BLIP
     timestamp_us: int = 0
-    expires_us: int = 0
+    expires_us: int = 0  # 0: never
     arrival: int = 0
     headers: bytes = b""
     publisher: "Peer | None" = None
@@ -73,6 +73,15 @@ class Message(Pending):
     def payload(self) -> bytes:
         """The publisher's bytes."""
         return self.body[2 + len(self.topic.raw) :]
+
+    def set_ttl(self, ttl_us: int, now_us: int) -> None:
+        """Let it expire in *ttl_us*, 0 for never, unless its publisher has said when."""
+        if ttl_us and self.expires_us == 0:
+            self.expires_us = now_us + ttl_us
+
+    def is_expired(self, now_us: int) -> bool:
+        """Say whether its time is over."""
+        return 0 < self.expires_us <= now_us
 
 
 def body_of(topic: Topic, payload: bytes) -> bytes:

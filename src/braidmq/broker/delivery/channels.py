@@ -24,8 +24,8 @@ from braidmq.broker import dead_letters
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.acknowledgements import Progress, Settled
 from braidmq.broker.delivery.in_flight import InFlight
-from braidmq.broker.delivery.rules import Rules
 from braidmq.broker.delivery.schedule import Deadline
+from braidmq.broker.policy import Rules
 from braidmq.broker.topics import Message, Topic
 
 if TYPE_CHECKING:

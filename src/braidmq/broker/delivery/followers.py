@@ -20,7 +20,6 @@ from braidmq.broker.delivery.channels import Delivery, Peer
 from braidmq.broker.delivery.effects import Effects, LeaseOver
 from braidmq.broker.delivery.pushing import Pushing
 from braidmq.broker.delivery.settling import Settling
-from braidmq.broker.expiry import is_expired
 from braidmq.broker.marks import marks_of
 from braidmq.broker.outgoing import Ended, Followed, Outgoing
 from braidmq.broker.settings import Settings
@@ -327,7 +326,7 @@ class Followers:
             return
         if peer is None:
             follower.behind = True
-        elif message.expires_us and is_expired(message.expires_us, now_us):
+        elif message.expires_us and message.is_expired(now_us):
             self.stats.expired += 1
             follower.cursor = message.id
         elif peer.room_bytes > 0 and not self.pushing.stopped:
@@ -340,7 +339,7 @@ class Followers:
         peer = follower.peer
         if peer is None or not self._is_for(follower, message):
             return
-        if is_expired(message.expires_us, now_us):
+        if message.is_expired(now_us):
             self.stats.expired += 1
         elif peer.room_bytes > 0 and not self.pushing.stopped:
             message.routed += 1
@@ -403,7 +402,7 @@ class Followers:
             if message.id <= follower.cursor:
                 continue
             if self._is_for(follower, message):
-                if is_expired(message.expires_us, now_us):
+                if message.is_expired(now_us):
                     self.stats.expired += 1
                 elif may_hand:
                     self._hand(follower, peer, message, now_us)

@@ -18,7 +18,6 @@ from braidmq.broker.delivery.channels import (
 from braidmq.broker.delivery.effects import Effects
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.delivery.windows import Windows
-from braidmq.broker.expiry import is_expired
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message
 
@@ -103,7 +102,7 @@ class Pushing:
             ):
                 message = volatile.popleft()
                 self.windows.hold(channel, -len(message.body))
-                if is_expired(message.expires_us, now_us):
+                if message.is_expired(now_us):
                     self.stats.expired += 1
                     continue
                 self.deliver(consumer.peer, Delivery(message, correlation_id, 0))
@@ -117,7 +116,7 @@ class Pushing:
             position = channel.position
             if position.behind and not position.reading:
                 self.effects.read_ahead(channel)
-            if entry.message.expires_us and is_expired(entry.message.expires_us, now_us):
+            if entry.message.expires_us and entry.message.is_expired(now_us):
                 self.settling.expire(entry, now_us)
                 continue
             self._hand_out_entry(consumer, entry, now_us)
@@ -127,7 +126,7 @@ class Pushing:
         in_flight = channel.in_flight
         while True:
             entry = in_flight.take_returned(consumer_is_idle=consumer.held == 0)
-            if entry is None or not is_expired(entry.message.expires_us, now_us):
+            if entry is None or not entry.message.is_expired(now_us):
                 return entry
             in_flight.remove(entry.id)
             self.settling.expire(entry, now_us)
@@ -136,7 +135,7 @@ class Pushing:
         in_flight = channel.in_flight
         while True:
             entry = in_flight.last_chance()
-            if entry is None or not is_expired(entry.message.expires_us, now_us):
+            if entry is None or not entry.message.is_expired(now_us):
                 return entry is not None
             in_flight.remove(entry.id)
             self.settling.expire(entry, now_us)

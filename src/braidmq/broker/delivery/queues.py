@@ -11,7 +11,6 @@
 from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker import dead_letters, records
-from braidmq.broker.delivery import rules
 from braidmq.broker.delivery.channels import (
     LEFT,
     RETURNED,
@@ -24,7 +23,6 @@ from braidmq.broker.delivery.channels import (
 )
 from braidmq.broker.delivery.effects import Effects
 from braidmq.broker.delivery.lanes import Lane, Ledger, View
-from braidmq.broker.delivery.rules import Rules
 from braidmq.broker.delivery.settling import Settling, view_of
 from braidmq.broker.outgoing import Declared, Deleted, Outgoing
 from braidmq.broker.policy import (
@@ -33,7 +31,9 @@ from braidmq.broker.policy import (
     FAN_OUT_WITHOUT_ACK,
     PRIORITY_BASED,
     Policy,
+    Rules,
     for_dead_letters,
+    of_policy,
 )
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
@@ -154,6 +154,18 @@ class Queue:
             return min(ledger.unsettled, self.policy.max_size) + len(ledger.volatile)
         return ledger.waiting()
 
+    def has_room(self) -> bool:
+        """Say whether one more message may come: there is room, or the oldest is dropped.
+
+        Messages that are accepted and not committed yet count as waiting: the bound is exact.
+        """
+        policy = self.policy
+        return (
+            policy.max_size == 0
+            or policy.overflow == DROP_OLDEST
+            or self.waiting() + self.pending < policy.max_size
+        )
+
     def drops_oldest(self) -> bool:
         """Say whether the oldest message is dropped when there are too many."""
         return self.policy.max_size > 0 and self.policy.overflow == DROP_OLDEST
@@ -210,7 +222,7 @@ class Queues:
 
     def new(self, topic: Topic, declared: Policy, created_us: int) -> Queue:
         """Return a queue that has not begun yet."""
-        return Queue(topic, declared, rules.of_policy(declared, self._settings), created_us)
+        return Queue(topic, declared, of_policy(declared, self._settings), created_us)
 
     def begin(self, queue: Queue, queue_id: int) -> None:
         """Let a queue keep what comes to its topic from *queue_id* on."""

@@ -14,7 +14,6 @@ from braidmq.broker.delivery.effects import Effects
 from braidmq.broker.delivery.lanes import Lane
 from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.delivery.settling import Settling
-from braidmq.broker.expiry import expires_us
 from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.topics import Message, Topic, Topics
 
@@ -195,7 +194,7 @@ class Replays:
         block = dead_letters.headers_sent_back(entry.message.headers)
         letter = dead_letters.moved(entry.message, topic, block, now_us)
         if topic.queue is not None:
-            letter.expires_us = expires_us(now_us, topic.queue.policy.ttl_us)
+            letter.set_ttl(topic.queue.policy.ttl_us, now_us)
         self.settling.move(entry, letter, is_letter=False)
 
 

@@ -12,7 +12,6 @@ from braidmq.broker.delivery.effects import Effects
 from braidmq.broker.delivery.lanes import View
 from braidmq.broker.delivery.schedule import Schedule
 from braidmq.broker.delivery.windows import Windows
-from braidmq.broker.expiry import is_expired
 from braidmq.broker.outgoing import Buried, Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
@@ -89,7 +88,7 @@ class Settling:
         entry.state = RETURNED
         entry.due_us = 0
         channel = entry.channel
-        if is_expired(entry.message.expires_us, now_us):
+        if entry.message.is_expired(now_us):
             self.expire(entry, now_us)
             return
         rules = channel.rules
@@ -104,10 +103,10 @@ class Settling:
     def drop_expired(self, channel: Channel, now_us: int) -> None:
         """End what has expired at the front of the window."""
         ready = channel.ready
-        while ready and is_expired(ready[0].message.expires_us, now_us):
+        while ready and ready[0].message.is_expired(now_us):
             self.expire(ready.popleft(), now_us)
         volatile = channel.volatile
-        while volatile and is_expired(volatile[0].expires_us, now_us):
+        while volatile and volatile[0].is_expired(now_us):
             self.windows.hold(channel, -len(volatile.popleft().body))
             self.stats.expired += 1
 
@@ -117,7 +116,7 @@ class Settling:
         if len(in_flight.open) > in_flight.count:
             for entry in in_flight.all():
                 is_waiting = entry.consumer is None and entry.due_us == 0
-                if is_waiting and is_expired(entry.message.expires_us, now_us):
+                if is_waiting and entry.message.is_expired(now_us):
                     self.expire_open(entry, now_us)
 
     def expire_open(self, entry: Entry, now_us: int) -> None:

@@ -177,10 +177,7 @@ class Sharing:
 
     def unblock(self, queue: Queue) -> None:
         """Wake the publishers that wait for room in a queue, if it has some or has ended."""
-        if queue.blocked and (
-            queue.topic.queue is not queue
-            or queue.waiting() + queue.pending < queue.policy.max_size
-        ):
+        if queue.blocked and (queue.topic.queue is not queue or queue.has_room()):
             self.wake_blocked(queue)
 
     def wake_blocked(self, queue: Queue) -> None:

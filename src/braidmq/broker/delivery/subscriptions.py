@@ -12,9 +12,9 @@ from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.delivery.channels import Channel, Delivery, Holder, Peer
 from braidmq.broker.delivery.effects import Effects, LeaseOver
 from braidmq.broker.delivery.pushing import Pushing
-from braidmq.broker.delivery.rules import Rules, of_settings
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.outgoing import Ended, Outgoing
+from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic
 
@@ -74,8 +74,9 @@ class Subscriptions:
         self.effects: Effects = pushing.effects
         self._settings: Settings = settings
         self._outgoing: Outgoing = pushing.settling.outgoing
-        self._rules: Rules = of_settings(settings)
-        self._letter_rules: Rules = of_settings(settings, limited=False)
+        self._rules: Rules = Rules(settings)
+        self._letter_rules: Rules = Rules(settings)
+        self._letter_rules.lift_limits()
 
     # A subscription's life.
 

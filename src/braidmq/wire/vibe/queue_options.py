@@ -22,8 +22,7 @@ from typing import Any, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.wire.vibe.frames import DIALECT_1_0
-from braidmq.wire.vibe.json_payload import is_json
-from braidmq.wire.vibe.messages import is_queue_name
+from braidmq.wire.vibe.messages import is_json, is_queue_name
 
 MODES: Final = ("RoundRobin", "FanOutWithAck", "FanOutWithoutAck", "PriorityBased")
 STRATEGIES: Final = ("DropOldest", "DropNewest", "BlockPublisher", "RedirectToDlq")

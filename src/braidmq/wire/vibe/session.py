@@ -18,7 +18,6 @@ from librt.strings import read_i32_be
 
 from braidmq.wire.errors import WireError
 from braidmq.wire.vibe import frames, messages
-from braidmq.wire.vibe.json_payload import is_json
 
 NEW: Final = 0
 CONNECTED: Final = 1
@@ -296,7 +295,7 @@ class Session:
         if queue is None or payload_bytes < 0 or size < payload_end + 2:
             return None
         payload = data[payload_at:payload_end]
-        if payload_bytes > 0 and not is_json(payload):
+        if payload_bytes > 0 and not messages.is_json(payload):
             return None
         headers: dict[str, str] = {}
         count: int = data[payload_end] << 8 | data[payload_end + 1]
@@ -320,7 +319,7 @@ class Session:
             text = f"unknown command type {kind}"
         if not text:
             text = self._queue_fault(kind, body.queue)
-        if not text and body.payload and not is_json(body.payload):
+        if not text and body.payload and not messages.is_json(body.payload):
             text = "the payload is not JSON"
         if not text and kind == messages.PUBLISH and body_bytes > self._publish_max:
             text = f"a Publish of {body_bytes} bytes, limit is {self._publish_max}"

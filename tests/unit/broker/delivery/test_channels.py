@@ -2,15 +2,15 @@
 
 from braidmq.broker.delivery.acknowledgements import Progress, Settled
 from braidmq.broker.delivery.channels import SETTLED, Delivery, Entry, Position
-from braidmq.broker.delivery.rules import of_settings
 from braidmq.broker.delivery.subscriptions import Subscription
+from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic
 from tests.unit.broker.drive import Drive
 
 
 def subscription_at(subscription_id: int) -> Subscription:
-    subscription = Subscription(Topic("a"), 1, "ada", of_settings(Settings()))
+    subscription = Subscription(Topic("a"), 1, "ada", Rules(Settings()))
     subscription.begin(subscription_id)
     return subscription
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.broker import dead_letters, headers, overflow
+from braidmq.broker import dead_letters, headers
 from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_OLDEST, REDIRECT_TO_DLQ, Policy
 from braidmq.broker.settings import Settings
@@ -113,15 +113,15 @@ def test_a_publisher_waits_until_there_is_room() -> None:
     queue = declared(drive, BLOCK_PUBLISHER, 2)
     drive.publish_many("q", 2)
     publisher = peer_of("bob")
-    full = overflow.judge(queue)
+    had_room = queue.has_room()
     queue.blocked.append(publisher)
     drive.broker.queues.pump(queue, drive.now_us)
     still = publisher.touched
     drive.join(queue, 1)
 
-    assert (overflow.WAIT, False) == (full, still)
+    assert (False, False) == (had_room, still)
     assert publisher in drive.broker.take_touched()
-    assert overflow.ACCEPT == overflow.judge(queue)
+    assert queue.has_room()
 
 
 @pytest.mark.parametrize("end", ["deleted", "purged", "refused", "expired"])
@@ -164,7 +164,7 @@ def test_the_bound_survives_a_restart() -> None:
     drive.restart()
 
     assert 5 == drive.queue("q").waiting()
-    assert overflow.WAIT == overflow.judge(drive.queue("q"))
+    assert not drive.queue("q").has_room()
 
 
 # RedirectToDlq.

@@ -9,7 +9,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.channels import Delivery, Entry
 from braidmq.broker.topics import ORIGIN_VIBE, PRIORITY_NORMAL, Message, Topic, body_of
 from braidmq.wire.vibe import frames, messages, session
-from braidmq.wire.vibe.json_payload import as_json
+from braidmq.wire.vibe.messages import as_json
 
 PAUSE_US: Final = 24 * 3600 * 1_000_000
 """How long a dead letter that no frame can carry is passed over; other strands may have it."""
