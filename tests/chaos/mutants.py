@@ -85,7 +85,7 @@ MUTANTS: Final = (
     _mutant(
         "acknowledgements are not written",
         (
-            "broker/delivery/effects.py",
+            "broker/outgoing.py",
             "    if batch:\n        batches.append(batch)\n",
             "",
         ),

@@ -22,7 +22,6 @@ from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.broker.delivery.channels import Channel, Peer
 from braidmq.broker.delivery.dispatch import Dispatch
-from braidmq.broker.delivery.effects import LeaseOver
 from braidmq.broker.delivery.followers import Followers
 from braidmq.broker.delivery.queues import Queues
 from braidmq.broker.delivery.subscriptions import Consumer, Subscriptions
@@ -33,6 +32,7 @@ from braidmq.broker.outgoing import (
     Deleted,
     Ended,
     Followed,
+    LeaseOver,
     Outgoing,
     Started,
 )

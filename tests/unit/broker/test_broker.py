@@ -3,7 +3,7 @@
 from braidmq.broker import headers, records
 from braidmq.broker.broker import DELIVERED, EMPTY, MAINTENANCE_US, UNKNOWN, WAIT
 from braidmq.broker.delivery.channels import Peer
-from braidmq.broker.delivery.effects import PROGRESS_DELAY_US
+from braidmq.broker.outgoing import PROGRESS_DELAY_US
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message
 from tests.unit.broker.drive import CORRELATION_ID, FULL, Drive, S, peer_of

@@ -14,18 +14,16 @@ from typing import final
 
 from braidmq.broker.delivery.backlog import Backlog, ReadRequest
 from braidmq.broker.delivery.channels import Channel, Entry
-from braidmq.broker.delivery.effects import Effects
 from braidmq.broker.delivery.followers import Followers
 from braidmq.broker.delivery.purges import Purges
 from braidmq.broker.delivery.pushing import Pushing
 from braidmq.broker.delivery.queues import Queues
 from braidmq.broker.delivery.replays import Replays
-from braidmq.broker.delivery.schedule import Deadline
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.delivery.sharing import Sharing
 from braidmq.broker.delivery.subscriptions import Subscription, Subscriptions
 from braidmq.broker.delivery.windows import Windows
-from braidmq.broker.outgoing import Outgoing
+from braidmq.broker.outgoing import Effects, Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import ORIGIN_BLIP, Message, Topics
@@ -98,11 +96,10 @@ class Dispatch:
         elif isinstance(channel, Subscription):
             self.subscriptions.pump(channel, now_us)
 
-    def timers_ended(self, due: list[Deadline], now_us: int) -> None:
+    def timers_ended(self, due: list[Entry], now_us: int) -> None:
         """Take messages back that were not acknowledged in time."""
         channels: dict[Channel, bool] = {}
         for entry in due:
-            assert isinstance(entry, Entry)
             channels[entry.channel] = True
             self.settling.release(entry)
             self.settling.give_back(entry, now_us)

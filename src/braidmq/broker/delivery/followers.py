@@ -17,11 +17,10 @@ from braidmq.broker import dead_letters, headers, records
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.delivery.channels import Delivery, Peer
-from braidmq.broker.delivery.effects import Effects, LeaseOver
 from braidmq.broker.delivery.pushing import Pushing
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.marks import marks_of
-from braidmq.broker.outgoing import Ended, Followed, Outgoing
+from braidmq.broker.outgoing import Effects, Ended, Followed, LeaseOver, Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message, Topic

@@ -15,9 +15,9 @@ from braidmq.broker.delivery.channels import (
     Holder,
     Peer,
 )
-from braidmq.broker.delivery.effects import Effects
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.delivery.windows import Windows
+from braidmq.broker.outgoing import Effects
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message
 

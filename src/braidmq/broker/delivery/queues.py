@@ -21,10 +21,9 @@ from braidmq.broker.delivery.channels import (
     Peer,
     open_attempts,
 )
-from braidmq.broker.delivery.effects import Effects
 from braidmq.broker.delivery.lanes import Lane, Ledger, View
 from braidmq.broker.delivery.settling import Settling, view_of
-from braidmq.broker.outgoing import Declared, Deleted, Outgoing
+from braidmq.broker.outgoing import Declared, Deleted, Effects, Outgoing
 from braidmq.broker.policy import (
     DROP_OLDEST,
     FAN_OUT_WITH_ACK,

@@ -10,10 +10,9 @@ from braidmq.broker import records
 from braidmq.broker.dead_letters import is_dead_letter_topic
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.delivery.channels import Channel, Delivery, Holder, Peer
-from braidmq.broker.delivery.effects import Effects, LeaseOver
 from braidmq.broker.delivery.pushing import Pushing
 from braidmq.broker.delivery.settling import Settling
-from braidmq.broker.outgoing import Ended, Outgoing
+from braidmq.broker.outgoing import Effects, Ended, LeaseOver, Outgoing
 from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic

@@ -1,7 +1,6 @@
 """Open tags, and who may have what comes back."""
 
-from braidmq.broker.delivery.channels import Entry, Peer
-from braidmq.broker.delivery.in_flight import InFlight
+from braidmq.broker.delivery.channels import Entry, InFlight, Peer
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings

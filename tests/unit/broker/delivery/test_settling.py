@@ -4,8 +4,8 @@ import pytest
 
 from braidmq.broker import dead_letters, headers
 from braidmq.broker.delivery.channels import Entry
-from braidmq.broker.delivery.effects import PROGRESS_DELAY_US
 from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.outgoing import PROGRESS_DELAY_US
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import Drive, S

@@ -1,9 +1,9 @@
 """What a turn leaves to be done."""
 
 from braidmq.broker.delivery.channels import Peer
-from braidmq.broker.delivery.effects import PROGRESS_BYTES, PROGRESS_DELAY_US, Effects
 from braidmq.broker.delivery.followers import Follower
 from braidmq.broker.delivery.subscriptions import Subscription
+from braidmq.broker.outgoing import PROGRESS_BYTES, PROGRESS_DELAY_US, Effects
 from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Topic
