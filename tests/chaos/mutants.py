@@ -182,12 +182,12 @@ MUTANTS: Final = (
     _of_queues(
         "an acknowledgement in a queue is not recorded",
         (
-            "broker/delivery/lanes.py",
+            "broker/delivery/queue.py",
             "            return True\n        progress.settle(entry.previous, entry.id)\n",
             "            return True\n",
         ),
         (
-            "broker/delivery/lanes.py",
+            "broker/delivery/queue.py",
             "        if self._settle_in_ledger(entry):\n            progress",
             "        if self._settle_in_ledger(entry) and 0:\n            progress",
         ),
@@ -218,8 +218,8 @@ MUTANTS: Final = (
     ),
     _of_queues(
         "a dead letter leaves its message in the queue",
-        ("broker/delivery/lanes.py", "        settled.add(after_id, message_id)\n", ""),
-        ("broker/delivery/lanes.py", "        self.settled().add(after_id, message_id)\n", ""),
+        ("broker/delivery/queue.py", "        settled.add(after_id, message_id)\n", ""),
+        ("broker/delivery/queue.py", "        self.settled().add(after_id, message_id)\n", ""),
     ),
     _of_queues(
         "two priorities record their progress under one id",

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from braidmq.base.errors import BraidError
-from braidmq.broker.delivery.lanes import Lane
+from braidmq.broker.delivery.queue import Lane
 from braidmq.server.strands.vibe.connection import VibeConnection
 from braidmq.server.strands.vibe.gate import VibeOptions
 from braidmq.testing import ledger as kinds

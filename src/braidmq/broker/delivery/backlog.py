@@ -9,8 +9,8 @@ from typing import final
 from braidmq.broker import records
 from braidmq.broker.delivery.channels import Channel, Peer
 from braidmq.broker.delivery.followers import Follower, Followers
-from braidmq.broker.delivery.lanes import Lane
 from braidmq.broker.delivery.pushing import Pushing
+from braidmq.broker.delivery.queue import Lane
 from braidmq.broker.delivery.sharing import Sharing
 from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.marks import recipient_of

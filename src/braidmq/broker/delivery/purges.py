@@ -6,7 +6,7 @@ Deliveries that consumers hold are never touched: they are acknowledged, or come
 from typing import final
 
 from braidmq.broker.delivery.channels import RETURNED, Channel
-from braidmq.broker.delivery.lanes import Lane, Ledger, View
+from braidmq.broker.delivery.queue import Lane, Ledger, View
 from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.delivery.windows import Windows

@@ -21,7 +21,7 @@ from braidmq.broker.delivery.channels import (
     Peer,
     open_attempts,
 )
-from braidmq.broker.delivery.lanes import Lane, Ledger, View
+from braidmq.broker.delivery.queue import Lane, Ledger, View
 from braidmq.broker.delivery.settling import Settling, view_of
 from braidmq.broker.outgoing import Declared, Deleted, Effects, Outgoing
 from braidmq.broker.policy import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 from braidmq.broker import dead_letters, headers
 from braidmq.broker.delivery.acknowledgements import Settled
 from braidmq.broker.delivery.channels import RETURNED, Entry
-from braidmq.broker.delivery.lanes import Lane
+from braidmq.broker.delivery.queue import Lane
 from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.outgoing import Effects, Outgoing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker import dead_letters
 from braidmq.broker.delivery.channels import IN_FLIGHT, RETURNED, Channel, Entry
-from braidmq.broker.delivery.lanes import View
+from braidmq.broker.delivery.queue import View
 from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.outgoing import Buried, Effects, Outgoing
 from braidmq.broker.settings import Settings

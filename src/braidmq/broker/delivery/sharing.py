@@ -8,9 +8,9 @@ from typing import final
 
 from braidmq.broker.authorize import SUBSCRIBE, authorize
 from braidmq.broker.delivery.channels import Channel, Delivery
-from braidmq.broker.delivery.lanes import Lane, Ledger
 from braidmq.broker.delivery.purges import Purges
 from braidmq.broker.delivery.pushing import Pushing
+from braidmq.broker.delivery.queue import Lane, Ledger
 from braidmq.broker.delivery.queues import Queue, QueueConsumer
 from braidmq.broker.delivery.replays import Replays
 from braidmq.broker.delivery.windows import Windows
