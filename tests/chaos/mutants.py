@@ -183,8 +183,8 @@ MUTANTS: Final = (
         "an acknowledgement in a queue is not recorded",
         (
             "broker/delivery/queue.py",
-            "            return True\n        progress.settle(entry.previous, entry.id)\n",
-            "            return True\n",
+            "        return super().settle(entry)\n",
+            "        return False\n",
         ),
         (
             "broker/delivery/queue.py",
@@ -219,12 +219,11 @@ MUTANTS: Final = (
     _of_queues(
         "a dead letter leaves its message in the queue",
         ("broker/delivery/queue.py", "        settled.add(after_id, message_id)\n", ""),
-        ("broker/delivery/queue.py", "        self.settled().add(after_id, message_id)\n", ""),
     ),
     _of_queues(
         "two priorities record their progress under one id",
         (
-            "broker/delivery/queues.py",
+            "broker/delivery/queue.py",
             "queue_id + (lane.priority + 1 << _LANE_SHIFT)",
             "queue_id + (min(lane.priority, 1) + 1 << _LANE_SHIFT)",
         ),
@@ -273,9 +272,9 @@ MUTANTS: Final = (
     _of_queues(
         "a purge is confirmed before it is recorded",
         (
-            "broker/delivery/purges.py",
-            "        self.effects.acknowledged = True\n",
-            "",
+            "broker/delivery/settling.py",
+            "return after a restart.\n        self.effects.acknowledged = True\n",
+            "return after a restart.\n",
         ),
     ),
     _of_queues(

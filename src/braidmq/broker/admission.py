@@ -54,7 +54,8 @@ from typing import Final, final
 from braidmq.broker import headers
 from braidmq.broker.dead_letters import QUEUE_HEADER
 from braidmq.broker.dedup import NEW, DedupWindow
-from braidmq.broker.delivery.queues import Queue, Queues
+from braidmq.broker.delivery.queue import Queue
+from braidmq.broker.delivery.queues import Queues
 from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_NEWEST, REDIRECT_TO_DLQ
 from braidmq.broker.settings import Settings

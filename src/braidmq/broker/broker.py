@@ -19,9 +19,8 @@ from braidmq.broker.admission import REDIRECT, PublishAdmission
 from braidmq.broker.cursors import Cursors
 from braidmq.broker.dedup import DedupWindow
 from braidmq.broker.delivery.acknowledgements import Progress
-from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.broker.delivery.channels import Channel, Peer
-from braidmq.broker.delivery.dispatch import Dispatch
+from braidmq.broker.delivery.dispatch import Dispatch, ReadRequest
 from braidmq.broker.delivery.followers import Followers
 from braidmq.broker.delivery.queues import Queues
 from braidmq.broker.delivery.subscriptions import Consumer, Subscriptions
@@ -197,7 +196,7 @@ class Broker:
             if consumer.credit > 0:
                 self.subscriptions.pump(consumer.subscription, now_us)
         for joined in list(peer.queue_consumers.values()):
-            self.dispatch.sharing.pump(joined.queue, now_us)
+            self.queues.pump(joined.queue, now_us)
         self.followers.read_for(peer)
 
     def stop_pushing(self, peer: Peer) -> None:
@@ -273,8 +272,9 @@ class Broker:
                 outgoing.bytes -= len(item.letter.body)
                 dispatch.settling.buried(item)
                 dispatch.route(item.letter, now_us)
-        if dispatch.replays.running:
-            dispatch.replays.go_on(now_us)
+        replays = self.queues.replays
+        if replays.running:
+            replays.go_on(now_us)
 
     def refused(self, from_id: int, reason: str, now_us: int) -> list[Pending]:
         """Take back what the log had no room for; return the publishes and subscriptions.
@@ -312,7 +312,7 @@ class Broker:
 
     def take_reads(self, now_us: int) -> list[ReadRequest]:
         """Take the pieces of backlog that are to be read back from the log."""
-        return self.dispatch.backlog.take_reads(now_us)
+        return self.dispatch.take_reads(now_us)
 
     def supply(
         self, request: ReadRequest, found: list[tuple[int, bytes]], reached_id: int, now_us: int

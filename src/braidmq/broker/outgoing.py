@@ -16,7 +16,7 @@ from braidmq.broker.topics import Message, Pending
 
 if TYPE_CHECKING:
     from braidmq.broker.delivery.followers import Follower
-    from braidmq.broker.delivery.queues import Queue
+    from braidmq.broker.delivery.queue import Queue
     from braidmq.broker.delivery.subscriptions import Subscription
 
 PROGRESS_DELAY_US: Final = 10_000

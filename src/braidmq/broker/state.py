@@ -18,7 +18,7 @@ from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.delivery.acknowledgements import Settled
 from braidmq.broker.delivery.channels import Channel
 from braidmq.broker.delivery.followers import Follower
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.outgoing import Buried, Started
 from braidmq.broker.policy import FAN_OUT_WITHOUT_ACK, Policy, of_values

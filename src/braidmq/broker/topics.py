@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, final
 if TYPE_CHECKING:
     from braidmq.broker.delivery.channels import Peer
     from braidmq.broker.delivery.followers import Follower
-    from braidmq.broker.delivery.queues import Queue
+    from braidmq.broker.delivery.queue import Queue
     from braidmq.broker.delivery.subscriptions import Subscription
     from braidmq.broker.marks import Marks
 

@@ -221,7 +221,7 @@ class QueueWorld(World):
         else:
             self.scene.ledger.note(kinds.REPLAYING, name)
             self._replays.add(name)
-            queues.replay(queue, self.rng.randint(1, _REPLAYED_MAX), now_us)
+            queues.replays.replay(queue, self.rng.randint(1, _REPLAYED_MAX), now_us)
         self.engine.end_turn()
 
     def join_as(self, role: _Role) -> Client:

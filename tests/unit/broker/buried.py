@@ -1,7 +1,7 @@
 """What tests of replays share: a queue of dead letters, and how many of them are sent back."""
 
 from braidmq.broker import dead_letters, headers
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import Policy
 from tests.unit.broker.drive import Drive
 
@@ -31,6 +31,6 @@ def buried(
 
 
 def replay(drive: Drive, letters: Queue, count: int) -> None:
-    drive.broker.queues.replay(letters, count, drive.now_us)
+    drive.broker.queues.replays.replay(letters, count, drive.now_us)
     drive.serve_reads()
     drive.commit()

@@ -9,9 +9,9 @@ from braidmq.broker import headers, records, state
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import DELIVERED, WAIT, Broker
 from braidmq.broker.dedup import HEADER, NEW
-from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.broker.delivery.channels import Channel, Delivery, Entry, Holder, Peer
-from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.delivery.dispatch import ReadRequest
+from braidmq.broker.delivery.queue import Queue, QueueConsumer
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import Settings

@@ -9,9 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from braidmq.broker import dead_letters, headers, records
 from braidmq.broker.delivery.channels import SETTLED, Channel, Delivery, Entry
-from braidmq.broker.delivery.queue import Lane, Ledger
+from braidmq.broker.delivery.queue import Lane, Ledger, Queue, QueueConsumer
 from braidmq.broker.delivery.queue import View as BrokersView
-from braidmq.broker.delivery.queues import Queue, QueueConsumer
 from braidmq.broker.outgoing import Buried
 from braidmq.broker.policy import DROP_OLDEST, FAN_OUT_WITHOUT_ACK, Policy
 from braidmq.broker.settings import Settings

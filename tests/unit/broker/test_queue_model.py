@@ -12,7 +12,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from braidmq.broker import dead_letters
 from braidmq.broker.delivery.channels import Entry
-from braidmq.broker.delivery.queues import QueueConsumer
+from braidmq.broker.delivery.queue import QueueConsumer
 from braidmq.broker.policy import (
     BLOCK_PUBLISHER,
     DROP_NEWEST,

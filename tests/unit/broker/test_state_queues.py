@@ -5,7 +5,7 @@ import pytest
 from braidmq.broker import dead_letters, records, state
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.acknowledgements import Progress
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import (
     DROP_OLDEST,
     FAN_OUT_WITH_ACK,

@@ -29,7 +29,7 @@ from braidmq.broker.topics import Message, Topic
 
 if TYPE_CHECKING:
     from braidmq.broker.delivery.followers import Follower
-    from braidmq.broker.delivery.queues import Queue, QueueConsumer
+    from braidmq.broker.delivery.queue import Queue, QueueConsumer
     from braidmq.broker.delivery.subscriptions import Consumer
 
 READY: Final = 0

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final, final
 from braidmq.broker import dead_letters, headers
 from braidmq.broker.delivery.acknowledgements import Settled
 from braidmq.broker.delivery.channels import RETURNED, Entry
-from braidmq.broker.delivery.queue import Lane
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Lane, Queue
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.outgoing import Effects, Outgoing
 from braidmq.broker.topics import Message, Topic, Topics
 
 if TYPE_CHECKING:
-    from braidmq.broker.delivery.sharing import Sharing
+    from braidmq.broker.delivery.queues import Queues
 
 REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Dead letters on their way back that are not committed; the rest waits for the log."""
@@ -44,10 +43,9 @@ GONE: Final = 7
 class Replays:
     """Sends dead letters back."""
 
-    sharing: "Sharing"  # set by `Dispatch`, as sharing needs this in turn
-
-    def __init__(self, settling: Settling) -> None:
+    def __init__(self, settling: Settling, queues: "Queues") -> None:
         self.running: list[Queue] = []
+        self.queues: Queues = queues
         self.settling: Settling = settling
         self.effects: Effects = settling.effects
         self.topics: Topics = settling.topics
@@ -62,12 +60,12 @@ class Replays:
         if not queue.replaying:
             self.running.append(queue)
         queue.replaying = max(queue.replaying, count)
-        self.sharing.pump(queue, now_us)
+        self.queues.pump(queue, now_us)
 
     def go_on(self, now_us: int) -> None:
         """Send more dead letters back: the log has taken those before them."""
         for queue in self.running:
-            self.sharing.pump(queue, now_us)
+            self.queues.pump(queue, now_us)
         self.running = [queue for queue in self.running if queue.replaying]
 
     def end(self, queue: Queue) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.broker.delivery.backlog import ChannelRead, ReadRequest
+from braidmq.broker.delivery.dispatch import ChannelRead, ReadRequest
 from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.policy import PRIORITY_BASED, Policy, Rules
 from braidmq.broker.settings import Settings

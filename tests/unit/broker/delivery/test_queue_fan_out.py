@@ -3,8 +3,7 @@
 import pytest
 
 from braidmq.broker import dead_letters, headers
-from braidmq.broker.delivery.queue import Ledger
-from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.delivery.queue import Ledger, Queue, QueueConsumer
 from braidmq.broker.policy import (
     BLOCK_PUBLISHER,
     DROP_OLDEST,

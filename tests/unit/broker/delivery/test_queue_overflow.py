@@ -3,7 +3,7 @@
 import pytest
 
 from braidmq.broker import dead_letters, headers
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_OLDEST, REDIRECT_TO_DLQ, Policy
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import Drive, S, peer_of

@@ -3,7 +3,7 @@
 import pytest
 
 from braidmq.broker import headers
-from braidmq.broker.delivery.queues import QueueConsumer
+from braidmq.broker.delivery.queue import QueueConsumer
 from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED, ROUND_ROBIN, Policy
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import Drive

@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import (
     BLOCK_PUBLISHER,
     DROP_NEWEST,

@@ -4,8 +4,7 @@ import pytest
 
 from braidmq.broker.delivery.acknowledgements import Settled
 from braidmq.broker.delivery.channels import Peer
-from braidmq.broker.delivery.queue import Ledger, View
-from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.delivery.queue import Ledger, Queue, QueueConsumer, View
 from braidmq.broker.policy import (
     DROP_NEWEST,
     DROP_OLDEST,

@@ -4,7 +4,7 @@ import pytest
 
 from braidmq.broker import dead_letters, headers
 from braidmq.broker.delivery.channels import Entry
-from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.delivery.queue import Queue, QueueConsumer
 from braidmq.broker.outgoing import PROGRESS_DELAY_US
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import Settings

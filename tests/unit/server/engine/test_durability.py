@@ -10,7 +10,7 @@ import pytest
 from braidmq.base.errors import BraidError, LogFullError, LogPoisonedError
 from braidmq.broker import records
 from braidmq.broker.broker import Broker
-from braidmq.broker.delivery.backlog import ChannelRead, ReadRequest
+from braidmq.broker.delivery.dispatch import ChannelRead, ReadRequest
 from braidmq.broker.settings import Settings
 from braidmq.server.engine.durability import Durability
 from braidmq.testing.disk import FakeDisk
