@@ -105,15 +105,7 @@ class Broker:
         message.timestamp_us = now_us
         outgoing = self.outgoing
         if message.headers:
-            record = records.encode_message(
-                1,
-                message.priority,
-                message.origin,
-                now_us,
-                message.expires_us,
-                message.headers,
-                message.body,
-            )
+            record = records.encode_message(message)
         else:
             record = outgoing.encoder.encode_plain(message, now_us)
         outgoing.bytes += len(message.body)

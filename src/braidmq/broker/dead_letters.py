@@ -4,7 +4,7 @@ import hashlib
 from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
-from braidmq.broker import headers, records
+from braidmq.broker import headers
 from braidmq.broker.topics import Message, Topic, body_of
 
 PREFIX: Final = "dlq."
@@ -99,21 +99,3 @@ def headers_sent_back(block: bytes) -> bytes:
     for name in (REASON_HEADER, QUEUE_HEADER, ATTEMPTS_HEADER):
         kept.pop(name, None)
     return headers.encode(kept)
-
-
-def record_of(
-    letter: Message, *, subscription_id: int, after_id: int, message_id: int
-) -> bytes:
-    """Return the record of a letter, which also settles the message that it replaces."""
-    stored = records.StoredMessage()
-    stored.qos = letter.qos
-    stored.priority = letter.priority
-    stored.origin = letter.origin
-    stored.timestamp_us = letter.timestamp_us
-    stored.expires_us = letter.expires_us
-    stored.headers = letter.headers
-    stored.body = letter.body
-    stored.settles_subscription = subscription_id
-    stored.settles_after = after_id
-    stored.settles_id = message_id
-    return records.encode_dead_letter(stored)

@@ -257,7 +257,7 @@ class Sinks:
             queue.pending += 1
         message.timestamp_us = now_us
         self._outgoing.bytes += len(message.body)
-        return self._outgoing.add(message, records.encode_sink_row(message, now_us))
+        return self._outgoing.add(message, records.encode_message(message, records.SINK_ROW))
 
     def _close(self, intent: Intent) -> None:
         self.open = None

@@ -298,7 +298,7 @@ def _add_queue(
 
 
 def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
-    stored = records.read_message(record)
+    stored = records.StoredMessage(record)
     topic = broker.topics.get(stored.topic)
     assert topic is not None
     topic.last_id = record_id

@@ -31,6 +31,21 @@ def body_of(topic: str, payload: bytes = b"") -> bytes:
     return len(raw).to_bytes(2, "big") + raw + payload
 
 
+def message_of(
+    body: bytes,
+    *,
+    priority: int = 1,
+    origin: int = 1,
+    timestamp_us: int = 1,
+    block: bytes = b"",
+) -> Message:
+    """A durable message for `records` to encode: what it says of its topic is in *body*."""
+    message = Message(Topic(""), 1, body)
+    message.priority, message.origin = priority, origin
+    message.timestamp_us, message.headers = timestamp_us, block
+    return message
+
+
 def peer_of(name: str) -> Peer:
     """Return a new connection of *name*, with room for whatever comes."""
     peer = Peer()
@@ -303,7 +318,7 @@ class Drive:
     def dead_letters(self, topic: str) -> list[records.StoredMessage]:
         """Return the committed dead letters of *topic*, in order."""
         found = [
-            records.read_message(r) for r in self.log.records if r[0] == records.DEAD_LETTER
+            records.StoredMessage(r) for r in self.log.records if r[0] == records.DEAD_LETTER
         ]
         return [letter for letter in found if letter.topic == topic]
 

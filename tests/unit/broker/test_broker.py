@@ -49,7 +49,7 @@ def test_the_time_to_live_of_the_configuration_is_given_to_who_has_none() -> Non
     drive = Drive(Settings(message_ttl_us=50))
     drive.publish("a")
     drive.publish("a", ttl_us=7)
-    expiries = [records.read_message(record).expires_us for record in drive.append()]
+    expiries = [records.StoredMessage(record).expires_us for record in drive.append()]
 
     assert [drive.now_us + 50, drive.now_us + 7] == expiries
 
@@ -116,7 +116,7 @@ def test_a_repeat_is_not_stored_again() -> None:
     given = drive.publish_once(message, "one")
     again = drive.publish_once(drive.message("a"), "one")
     other = drive.publish_once(drive.message("a"), "two")
-    first = records.read_message(drive.append()[0])
+    first = records.StoredMessage(drive.append()[0])
 
     assert (given, given, given + 1) == (given, again, other)
     assert {"k": "v", "dedupId": "one"} == headers.decode(first.headers)

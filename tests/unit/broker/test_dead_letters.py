@@ -125,8 +125,8 @@ def test_the_record_of_a_letter_says_which_message_it_ends() -> None:
     """And everything of the letter itself."""
     made = letter(kept={"k": "v"}, keep_id=False)
     made.expires_us = 77
-    record = dead_letters.record_of(made, subscription_id=4, after_id=5, message_id=7)
-    read = records.read_message(record)
+    record = records.encode_dead_letter(made, subscription_id=4, after_id=5, message_id=7)
+    read = records.StoredMessage(record)
 
     assert (4, 5, 7) == (read.settles_subscription, read.settles_after, read.settles_id)
     assert ("dlq.q", 1, 3, 2, 50, 77) == (

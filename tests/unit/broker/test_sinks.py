@@ -36,7 +36,7 @@ def append(drive: Drive, given: list[Row]) -> int:
 def payloads(drive: Drive, topic: str = "t") -> list[bytes]:
     """Return what the log has of a sink's rows on a topic."""
     found = [
-        records.read_message(record)
+        records.StoredMessage(record)
         for record in drive.log.records
         if record[0] == records.SINK_ROW
     ]
@@ -117,7 +117,7 @@ def test_rows_have_the_time_to_live_of_their_topic_or_queue() -> None:
     begin(drive, 2)
     append(drive, [*rows(b"1"), *rows(b"2", topic="q")])
     drive.commit()
-    found = [records.read_message(r) for r in drive.log.records if r[0] == records.SINK_ROW]
+    found = [records.StoredMessage(r) for r in drive.log.records if r[0] == records.SINK_ROW]
 
     assert [5 * MS, 7 * MS] == [one.expires_us - drive.now_us for one in found]
 

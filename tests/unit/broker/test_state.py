@@ -8,7 +8,7 @@ from braidmq.broker import headers, records, state
 from braidmq.broker.broker import DELIVERED, MAINTENANCE_US, UNKNOWN, WAIT, Broker
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.settings import Settings
-from tests.unit.broker.drive import START_US, Drive, S, body_of, peer_of
+from tests.unit.broker.drive import START_US, Drive, S, body_of, message_of, peer_of
 
 GAP = bytes([records.GAP]) + (5).to_bytes(8, "little") + (9).to_bytes(8, "little")
 
@@ -22,7 +22,7 @@ def replayed(*log: bytes) -> Broker:
 
 
 def message(topic: str, timestamp_us: int = 7) -> bytes:
-    return records.encode_message(1, 1, 1, timestamp_us, 0, b"", body_of(topic))
+    return records.encode_message(message_of(body_of(topic), timestamp_us=timestamp_us))
 
 
 # Each record by itself.
@@ -41,7 +41,7 @@ def test_a_replayed_message_is_counted_on_its_topic() -> None:
 def test_a_replayed_message_with_headers_of_its_own_is_no_repeat_of_anything() -> None:
     """Only the publisher's own id of a message is looked for."""
     block = headers.encode({"k": "v"})
-    broker = replayed(records.encode_message(1, 1, 1, 7, 0, block, body_of("a")))
+    broker = replayed(records.encode_message(message_of(body_of("a"), block=block)))
 
     assert 0 == len(broker.dedup)
 
@@ -89,17 +89,12 @@ def test_replayed_progress_is_settled_and_counted() -> None:
 
 def test_a_replayed_dead_letter_settles_its_message() -> None:
     """One record for both facts; the letter is a message of its own topic."""
-    letter = records.StoredMessage()
-    letter.body = body_of("dlq.a")
-    letter.settles_subscription, letter.settles_after, letter.settles_id = 1, 1, 2
-    orphan = records.StoredMessage()
-    orphan.body = body_of("dlq.a")
-    orphan.settles_subscription, orphan.settles_after, orphan.settles_id = 50, 1, 2
+    letter = message_of(body_of("dlq.a"))
     broker = replayed(
         records.encode_subscribe(1, 8, "ada", "a"),
         message("a"),
-        records.encode_dead_letter(letter),
-        records.encode_dead_letter(orphan),
+        records.encode_dead_letter(letter, subscription_id=1, after_id=1, message_id=2),
+        records.encode_dead_letter(letter, subscription_id=50, after_id=1, message_id=2),
     )
     rows = [(row.name, row.message_count, row.last_id) for row in broker.topic_rows("")]
 

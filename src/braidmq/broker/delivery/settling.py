@@ -6,7 +6,7 @@ letters in `outgoing`. None of them hands anything out; the caller pumps when it
 
 from typing import TYPE_CHECKING, Final, final
 
-from braidmq.broker import dead_letters
+from braidmq.broker import dead_letters, records
 from braidmq.broker.delivery.channels import IN_FLIGHT, RETURNED, Channel, Entry
 from braidmq.broker.delivery.queue import Lane, Ledger, Queue, View
 from braidmq.broker.delivery.windows import Windows
@@ -277,7 +277,7 @@ class Settling:
     def move(self, entry: Entry, letter: Message, *, is_letter: bool) -> None:
         """Replace an entry by *letter*, in one record: no crash leaves both, or neither."""
         channel = entry.channel
-        record = dead_letters.record_of(
+        record = records.encode_dead_letter(
             letter,
             subscription_id=channel.journal().id,
             after_id=entry.previous,

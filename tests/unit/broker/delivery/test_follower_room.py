@@ -186,7 +186,7 @@ def test_what_no_frame_can_carry_becomes_a_dead_letter() -> None:
     take(peer)
     drive.broker.too_large(peer, message, drive.now_us)
     drive.commit()
-    letter = records.read_message(drive.log.records[-1])
+    letter = records.StoredMessage(drive.log.records[-1])
 
     assert ("dlq.a", body_of("dlq.a", b"large")) == (letter.topic, letter.body)
     assert {
