@@ -375,8 +375,8 @@ MUTANTS: Final = (
         "a parked publisher is not told that the log refuses",
         (
             "broker/admission.py",
-            "        self.refusal = self._draining or reason\n        self.tell_parked()\n",
-            "        self.refusal = self._draining or reason\n",
+            "self._draining or reason\n        self._queues.wake_blocked()\n",
+            "self._draining or reason\n",
         ),
     ),
     _of_admission(

@@ -30,7 +30,7 @@ What each verdict does, and who does it:
     FULL        as REFUSED.
     WAIT        the connection parks in the queue's `blocked` and is woken to ask again when
                 there is room, when the queue ends, when the broker begins to drain and when
-                the log begins to refuse (`tell_parked`): it is never left without an answer.
+                the log begins to refuse (`wake_blocked`): it is never left without an answer.
                 A connection that ends takes itself off the list.
     STARVED     the connection waits in the host's `starved`, for a commit.
     REDIRECT    `Broker.accept` stores `letter` and counts it as dead-lettered. The dedup id is
@@ -198,10 +198,6 @@ class PublishAdmission:
         self._stats.dead_lettered += 1
         return letter
 
-    def remember(self, topic: Topic, dedup_id: str, stored_id: int, now_us: int) -> None:
-        """Note a publish that was meant for *topic* and is stored as *stored_id*."""
-        self._dedup.remember(topic.name, dedup_id, stored_id, now_us)
-
     def gave_up(self) -> None:
         """Count a publish whose publisher has stopped waiting."""
         self._stats.refused += 1
@@ -222,20 +218,16 @@ class PublishAdmission:
         """Refuse every publish that needs a record, for good, and tell those that wait."""
         self._draining = reason
         self.refusal = reason
-        self.tell_parked()
+        self._queues.wake_blocked()
 
     def log_refuses(self, reason: str) -> None:
         """Refuse every publish that needs a record, and tell those that wait."""
         self.refusal = self._draining or reason
-        self.tell_parked()
+        self._queues.wake_blocked()
 
     def log_accepts(self) -> None:
         """Take publishes that need a record again, unless the broker drains."""
         self.refusal = self._draining
-
-    def tell_parked(self) -> None:
-        """Have every publisher that waits for room in a queue ask again."""
-        self._queues.wake_blocked()
 
 
 def needs_record(message: Message) -> bool:

@@ -37,7 +37,7 @@ from braidmq.broker.outgoing import (
 )
 from braidmq.broker.settings import Settings
 from braidmq.broker.sinks import Sinks
-from braidmq.broker.stats import Stats, TopicRow, topic_rows
+from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message, Pending, Topic, Topics
 
 DELIVERED: Final = 1
@@ -84,7 +84,7 @@ class Broker:
         stored = self.admission.take_letter() if verdict == REDIRECT else message
         given = self.publish(stored, now_us)
         if dedup_id:
-            self.admission.remember(message.topic, dedup_id, given, now_us)
+            self.dedup.remember(message.topic.name, dedup_id, given, now_us)
         return stored
 
     def publish(self, message: Message, now_us: int) -> int:
@@ -287,8 +287,7 @@ class Broker:
                 again = Ended(item.subscription_id, item.reason)
                 record = records.encode_unsubscribe(item.subscription_id, item.reason)
                 self.outgoing.add(again, record)
-        for item in taken:
-            if isinstance(item, Deleted):
+            elif isinstance(item, Deleted):
                 self.outgoing.add(Deleted(item.queue_id), records.encode_delete(item.queue_id))
         for item in taken:
             if isinstance(item, Buried):
@@ -372,10 +371,6 @@ class Broker:
         """Return how many bytes of messages are in memory."""
         return self.dispatch.windows.held_bytes + self.outgoing.bytes
 
-    def topic_rows(self, after: str) -> list[TopicRow]:
-        """Return the topics with names above *after*, by name."""
-        return topic_rows(self.topics, after)
-
     def needed_id(self) -> int:
         """Return the lowest id that a subscription or a cursor still needs from the log."""
         committed_id = self.committed_id
@@ -418,17 +413,13 @@ class Broker:
         effects = self.dispatch.effects
         for channel_id, earlier in progress.items():
             channel = self.find(channel_id)
+            follower = self.followers.by_id.get(channel_id)
             if channel is not None:
-                if channel.progress is not None:
-                    earlier.merge(channel.progress)
-                channel.progress = earlier
+                channel.progress = earlier.followed_by(channel.progress)
                 effects.dirty[channel_id] = channel
                 effects.acknowledged = True
-            follower = self.followers.by_id.get(channel_id)
-            if follower is not None:
-                if follower.progress is not None:
-                    earlier.merge(follower.progress)
-                follower.progress = earlier
+            elif follower is not None:
+                follower.progress = earlier.followed_by(follower.progress)
                 effects.dirty_followers[channel_id] = follower
                 effects.acknowledged = True
 

@@ -57,18 +57,6 @@ def is_dead_letter_topic(topic: str) -> bool:
     return topic.startswith(PREFIX)
 
 
-def headers_for(
-    kept: dict[str, str], *, reason: str, topic: str, attempts: int
-) -> dict[str, str]:
-    """Return the headers of the dead letter of a message that had *kept*."""
-    return {
-        **kept,
-        REASON_HEADER: reason,
-        QUEUE_HEADER: topic,
-        ATTEMPTS_HEADER: str(attempts),
-    }
-
-
 def moved(message: Message, topic: Topic, block: bytes, now_us: int) -> Message:
     """Return *message* as one of another topic, with other headers."""
     letter = Message(topic, 1, body_of(topic, message.payload))
@@ -81,16 +69,22 @@ def moved(message: Message, topic: Topic, block: bytes, now_us: int) -> Message:
 
 
 def letter_of(
-    message: Message, topic: Topic, *, reason: str, attempts: int, keep_id: bool, now_us: int
+    message: Message,
+    topic: Topic,
+    reason: str,
+    *,
+    now_us: int,
+    attempts: int = 0,
+    keep_id: bool = False,
 ) -> Message:
     """Return the dead letter of *message* on *topic*; *keep_id* keeps its id as a header."""
     kept = headers.decode(message.headers)
     if keep_id:
         kept.setdefault(headers.MESSAGE_ID, str(message.id))
-    block = headers.encode(
-        headers_for(kept, reason=reason, topic=message.topic.name, attempts=attempts)
-    )
-    return moved(message, topic, block, now_us)
+    kept[REASON_HEADER] = reason
+    kept[QUEUE_HEADER] = message.topic.name
+    kept[ATTEMPTS_HEADER] = str(attempts)
+    return moved(message, topic, headers.encode(kept), now_us)
 
 
 def headers_sent_back(block: bytes) -> bytes:

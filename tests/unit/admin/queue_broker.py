@@ -69,7 +69,7 @@ def put_letters(
         message = _message(engine, queue, payload, priority=priority)
         message.headers = encode({MESSAGE_ID: f"id-{payload[:20].decode()}", "trace": "t"})
         letter = letter_of(
-            message, topic, reason=REJECTED, attempts=1, keep_id=True, now_us=engine.now_us()
+            message, topic, REJECTED, attempts=1, keep_id=True, now_us=engine.now_us()
         )
         engine.broker.publish(letter, engine.now_us())
 

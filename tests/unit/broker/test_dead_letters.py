@@ -40,16 +40,14 @@ def test_dead_letter_topics_are_known_by_their_prefix(topic: str, *, expected: b
 
 def test_the_headers_say_why_where_and_how_often() -> None:
     """The message's own headers stay; what they said of an earlier death does not."""
-    told = dead_letters.headers_for(
-        {"trace": "7", "deathReason": "old"}, reason="maxRetries", topic="a", attempts=5
-    )
+    made = letter(kept={"trace": "7", "deathReason": "old"}, keep_id=False)
 
     assert {
         "trace": "7",
-        "deathReason": "maxRetries",
-        "deathQueue": "a",
-        "deathAttempts": "5",
-    } == told
+        "deathReason": "rejected",
+        "deathQueue": "q",
+        "deathAttempts": "2",
+    } == headers.decode(made.headers)
 
 
 def test_a_message_with_the_longest_name_is_buried() -> None:
@@ -85,7 +83,7 @@ def letter(*, kept: dict[str, str], keep_id: bool) -> Message:
     message.expires_us = 99
     message.headers = headers.encode(kept)
     return dead_letters.letter_of(
-        message, Topic("dlq.q"), reason="rejected", attempts=2, keep_id=keep_id, now_us=50
+        message, Topic("dlq.q"), "rejected", attempts=2, keep_id=keep_id, now_us=50
     )
 
 

@@ -31,7 +31,7 @@ def message(topic: str, timestamp_us: int = 7) -> bytes:
 def test_a_replayed_message_is_counted_on_its_topic() -> None:
     """The topic knows its newest id, and the broker the newest time it has met."""
     broker = replayed(message("a", 9), message("a", 7), message("b", 3))
-    rows = [(row.name, row.message_count, row.last_id) for row in broker.topic_rows("")]
+    rows = [(t.name, t.message_count, t.last_id) for t in broker.topics.all()]
 
     assert [("a", 2, 2), ("b", 1, 3)] == rows
     assert 9 == broker.latest_us
@@ -68,7 +68,7 @@ def test_a_replayed_end_ends_the_subscription() -> None:
     )
 
     assert {} == broker.subscriptions.by_id
-    assert [0] == [row.subscriptions for row in broker.topic_rows("")]
+    assert [[]] == [topic.subscriptions for topic in broker.topics.all()]
 
 
 def test_replayed_progress_is_settled_and_counted() -> None:
@@ -96,7 +96,7 @@ def test_a_replayed_dead_letter_settles_its_message() -> None:
         records.encode_dead_letter(letter, subscription_id=1, after_id=1, message_id=2),
         records.encode_dead_letter(letter, subscription_id=50, after_id=1, message_id=2),
     )
-    rows = [(row.name, row.message_count, row.last_id) for row in broker.topic_rows("")]
+    rows = [(t.name, t.message_count, t.last_id) for t in broker.topics.all()]
 
     assert not broker.subscriptions.by_id[1].position.behind
     assert [("a", 1, 2), ("dlq.a", 2, 4)] == rows
@@ -106,7 +106,7 @@ def test_a_gap_is_passed_over() -> None:
     """What a repair gave up is not there, and that is all."""
     broker = replayed(message("a"), GAP)
 
-    assert [1] == [row.message_count for row in broker.topic_rows("")]
+    assert [1] == [topic.message_count for topic in broker.topics.all()]
 
 
 def test_a_record_of_an_unknown_type_is_refused() -> None:
@@ -163,7 +163,7 @@ def test_a_snapshot_covers_what_is_on_its_way() -> None:
     drive.snapshot()
     drive.commit()
     drive.restart()
-    rows = [(row.name, row.message_count, row.last_id) for row in drive.broker.topic_rows("")]
+    rows = [(t.name, t.message_count, t.last_id) for t in drive.broker.topics.all()]
 
     assert after + 1 == drive.log.snapshots[0][0]  # and the hand-out of what was buried
     assert [("a", 3, after), ("dlq.a", 1, 4)] == rows

@@ -105,7 +105,7 @@ class Dispatch:
         stats.published += 1
         stats.published_bytes += len(message.body)
         if message.origin != ORIGIN_BLIP:
-            stats.count_origin(message.origin)
+            stats.by_origin[message.origin] += 1
         if topic.subscriptions:
             pushing = self.pushing
             pushing.arrivals += 1

@@ -56,6 +56,10 @@ class Follower:
         self.cursor = follower_id
         self.noted_id = follower_id
 
+    def belongs_to(self, principal: str, key: bytes) -> bool:
+        """Say whether it is of this client: the same principal with the same key."""
+        return self.key == key and self.principal == principal
+
     def sent_id(self) -> int:
         """Return the id up to which everything has reached its peer, or is not for it."""
         if self.peer is not None:
@@ -73,10 +77,7 @@ class Follower:
 
     def floor_id(self, committed_id: int) -> int:
         """Return the id up to which it needs nothing from the log any more."""
-        sent_id = self.sent_id()
-        if self.behind or sent_id < self.cursor:
-            return sent_id
-        return max(sent_id, committed_id)
+        return max(self.cursor, committed_id) if self.has_all() else self.sent_id()
 
     def is_unsure(self) -> bool:
         """Say whether its peer may not have received all that was handed out."""
@@ -130,7 +131,7 @@ class Followers:
         name = peer.principal.name
         current = peer.following.get(topic.name)
         if current is not None:
-            if current.key == key and current.principal == name:
+            if current.belongs_to(name, key):
                 return 0 if current.started else current.id
             self.unfollow(peer, topic)
         follower = self._returning(topic, name, key)
@@ -150,27 +151,22 @@ class Followers:
             given = follower.id
         follower.peer = peer
         peer.following[topic.name] = follower
-        if follower.behind:
-            peer.laggards.append(follower)
-            self.read_for(peer)
+        self._read_if_behind(follower, peer)
         return given
 
     def _returning(self, topic: Topic, principal: str, key: bytes) -> Follower | None:
         """Return the follower that is away with this key; of several, the furthest behind."""
         found: Follower | None = None
         for follower in topic.followers:
-            if (
-                follower.peer is None
-                and follower.key == key
-                and follower.principal == principal
-            ):
-                if found is None:
-                    found = follower
-                elif follower.cursor < found.cursor:
-                    self.end(found, records.ENDED_BY_REQUEST)
-                    found = follower
-                else:
-                    self.end(follower, records.ENDED_BY_REQUEST)
+            if follower.peer is not None or not follower.belongs_to(principal, key):
+                continue
+            if found is None:
+                found = follower
+            elif follower.cursor < found.cursor:
+                self.end(found, records.ENDED_BY_REQUEST)
+                found = follower
+            else:
+                self.end(follower, records.ENDED_BY_REQUEST)
         return found
 
     def start(self, follower: Follower) -> None:
@@ -188,9 +184,7 @@ class Followers:
         if peer is not None and follower.began_id < follower.cursor:
             follower.cursor = follower.began_id
             follower.behind = follower.cursor < follower.topic.last_id
-            if follower.behind:
-                peer.laggards.append(follower)
-                self.read_for(peer)
+            self._read_if_behind(follower, peer)
 
     def add(self, follower: Follower, follower_id: int) -> None:
         """List a new follower; one that has a record is found again after a restart."""
@@ -253,8 +247,7 @@ class Followers:
             for other in follower.topic.followers
             if other is not follower
             and other.peer is not None
-            and other.key == follower.key
-            and other.principal == follower.principal
+            and other.belongs_to(follower.principal, follower.key)
         ]
 
     def end(self, follower: Follower, reason: int) -> int:
@@ -387,9 +380,13 @@ class Followers:
             self._hand_found(follower, peer, found, reached_id, now_us)
         peer.laggards.remove(follower)
         follower.behind = follower.cursor < follower.topic.last_id
+        self._read_if_behind(follower, peer)
+        self.read_for(peer)  # the next one's turn
+
+    def _read_if_behind(self, follower: Follower, peer: Peer) -> None:
         if follower.behind:
             peer.laggards.append(follower)
-        self.read_for(peer)
+            self.read_for(peer)
 
     def _hand_found(
         self, follower: Follower, peer: Peer, found: list[Message], reached_id: int, now_us: int
@@ -429,12 +426,7 @@ class Followers:
             return None
         self.stats.dead_lettered += 1
         letter = dead_letters.letter_of(
-            message,
-            topic,
-            reason=dead_letters.TOO_LARGE,
-            attempts=1,
-            keep_id=False,
-            now_us=now_us,
+            message, topic, dead_letters.TOO_LARGE, now_us=now_us, attempts=1
         )
         # The message stays stored, and its publisher's dedup id stays with it.
         kept = headers.decode(letter.headers)

@@ -412,14 +412,7 @@ class Queues:
         topic = self.settling.letters_topic(queue.rules.dead_letter_topic, now_us)
         if topic is None:
             return None
-        return dead_letters.letter_of(
-            message,
-            topic,
-            reason=dead_letters.OVERFLOW,
-            attempts=0,
-            keep_id=False,
-            now_us=now_us,
-        )
+        return dead_letters.letter_of(message, topic, dead_letters.OVERFLOW, now_us=now_us)
 
 
 def _queue_of(entry: Entry) -> Queue:

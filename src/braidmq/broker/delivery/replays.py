@@ -111,24 +111,22 @@ class Replays:
     def replay_one(self, queue: Queue, letter_id: int, now_us: int) -> int:
         """Send one waiting dead letter back; return the outcome, from SENT to GONE."""
         for lane in queue.lanes:
-            entry = lane.in_flight.open.get(letter_id)
-            if entry is not None:
+            returned = lane.in_flight.open.get(letter_id)
+            found = [returned] if returned is not None else lane.ready
+            for entry in found:
+                if entry.id != letter_id:
+                    continue
                 if entry.consumer is not None or entry.due_us != 0 or entry in queue.unsendable:
                     return HELD
                 if self._home_of(queue, entry) is None:
                     return UNSENDABLE
-                lane.in_flight.remove(letter_id)
+                if returned is None:
+                    lane.ready.remove(entry)
+                else:
+                    lane.in_flight.remove(letter_id)
                 self._send_back_one(queue, entry, now_us)
                 self._catch_up(lane)
                 return SENT
-            for entry in lane.ready:
-                if entry.id == letter_id:
-                    if self._home_of(queue, entry) is None:
-                        return UNSENDABLE
-                    lane.ready.remove(entry)
-                    self._send_back_one(queue, entry, now_us)
-                    self._catch_up(lane)
-                    return SENT
         for lane in queue.lanes:
             if _may_be_in_the_log(lane, letter_id):
                 return READING if lane.position.reading else FAR

@@ -256,10 +256,10 @@ class Settling:
         letter = dead_letters.letter_of(
             entry.message,
             topic,
-            reason=reason,
+            reason,
+            now_us=now_us,
             attempts=entry.attempts,
             keep_id=rules.letters_keep_ids,
-            now_us=now_us,
         )
         self.move(entry, letter, is_letter=True)
         self.stats.dead_lettered += 1

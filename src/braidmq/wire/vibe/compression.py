@@ -102,10 +102,7 @@ def unpack_gzip(packed: bytes, size_max: int) -> bytes:
         MalformedFrameError: It is not a gzip stream, is cut off, or bytes follow it.
         FrameTooLargeError: It holds more than *size_max* bytes.
     """
-    size, chunks = _chunks(_Gunzip(packed), size_max, KEPT_BYTES_MAX)
-    if size > KEPT_BYTES_MAX:
-        chunks = _chunks(_Gunzip(packed), size_max, size)[1]
-    return b"".join(chunks)
+    return _unpack(_Gunzip, packed, size_max)
 
 
 def unpack_brotli(packed: bytes, size_max: int) -> bytes:
@@ -121,20 +118,20 @@ def unpack_brotli(packed: bytes, size_max: int) -> bytes:
     window_bits = max(_WINDOW_BITS_MIN, (size_max - 1).bit_length())
     reach = (1 << window_bits) - _UNREACHABLE_BYTES
     try:
-        body = _unpack_brotli(_narrowed(packed, window_bits), size_max)
+        body = _unpack(_Unbrotli, _narrowed(packed, window_bits), size_max)
     except MalformedFrameError:
         if reach >= size_max:
             raise
     else:
         if len(body) <= reach:
             return body
-    return _unpack_brotli(_narrowed(packed, window_bits + 1), size_max)
+    return _unpack(_Unbrotli, _narrowed(packed, window_bits + 1), size_max)
 
 
-def _unpack_brotli(packed: bytes, size_max: int) -> bytes:
-    size, chunks = _chunks(_Unbrotli(packed), size_max, KEPT_BYTES_MAX)
+def _unpack(stream: type[_Gunzip] | type[_Unbrotli], packed: bytes, size_max: int) -> bytes:
+    size, chunks = _chunks(stream(packed), size_max, KEPT_BYTES_MAX)
     if size > KEPT_BYTES_MAX:
-        chunks = _chunks(_Unbrotli(packed), size_max, size)[1]
+        chunks = _chunks(stream(packed), size_max, size)[1]
     return b"".join(chunks)
 
 

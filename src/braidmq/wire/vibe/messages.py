@@ -247,6 +247,13 @@ def as_json(payload: bytes) -> tuple[bytes, bool]:
     return b'"' + base64.b64encode(payload) + b'"', True
 
 
+def read_decimal(text: str, digits_max: int) -> int:
+    """Return the number that *text* holds in at most *digits_max* decimal digits, or -1."""
+    if len(text) > digits_max or not (text.isascii() and text.isdigit()):
+        return -1
+    return int(text)
+
+
 def _fault(body: Body, header_count: int) -> str:
     if body.version != VERSION:
         return f"unsupported version {body.version}"

@@ -18,6 +18,7 @@ from librt.strings import read_i32_be
 
 from braidmq.wire.errors import WireError
 from braidmq.wire.vibe import frames, messages
+from braidmq.wire.vibe.messages import read_decimal
 
 NEW: Final = 0
 CONNECTED: Final = 1
@@ -362,20 +363,19 @@ def _header_fault(kind: int, headers: dict[str, str]) -> str:
     """Say what is wrong with the headers that a command depends on, or ""."""
     if kind == messages.SUBSCRIBE:
         prefetch = headers.get("prefetch")
-        if prefetch is not None and not 1 <= _integer(prefetch) <= PREFETCH_MAX:
+        if (
+            prefetch is not None
+            and not 1 <= read_decimal(prefetch, _DIGITS_MAX) <= PREFETCH_MAX
+        ):
             return f"prefetch is not an integer from 1 to {PREFETCH_MAX}"
     elif kind == messages.ACK:
         result = headers.get("result")
         if result not in {None, "reject", "requeue"}:
             return "result is neither reject nor requeue"
         delay = headers.get("delayMs") if result == "requeue" else None
-        if delay is not None and not 0 <= _integer(delay) <= REQUEUE_DELAY_MS_MAX:
+        if (
+            delay is not None
+            and not 0 <= read_decimal(delay, _DIGITS_MAX) <= REQUEUE_DELAY_MS_MAX
+        ):
             return f"delayMs is not an integer from 0 to {REQUEUE_DELAY_MS_MAX}"
     return ""
-
-
-def _integer(text: str) -> int:
-    """Return the number that *text* holds in decimal digits, or -1 if it does not."""
-    if len(text) > _DIGITS_MAX or not (text.isascii() and text.isdigit()):
-        return -1
-    return int(text)
