@@ -51,7 +51,6 @@ A replay of dead letters is not a publish but an operator's order, and is not ju
 
 from typing import Final, final
 
-from braidmq.broker import headers
 from braidmq.broker.dead_letters import QUEUE_HEADER
 from braidmq.broker.dedup import NEW, DedupWindow
 from braidmq.broker.delivery.queue import Queue
@@ -60,7 +59,7 @@ from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_NEWEST, REDIRECT_TO_DLQ
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
-from braidmq.broker.topics import Message, Topic
+from braidmq.broker.topics import Message, Topic, decode_headers
 
 GO: Final = 1
 REDIRECT: Final = 2
@@ -207,7 +206,7 @@ class PublishAdmission:
         self._stats.refused += 1
         if message.headers:
             self._dedup.forget_message(message)
-            if QUEUE_HEADER in headers.decode(message.headers):
+            if QUEUE_HEADER in decode_headers(message.headers):
                 self._stats.dead_lettered -= 1
         if message.topic.queue is not None:
             message.topic.queue.pending -= 1

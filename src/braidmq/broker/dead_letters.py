@@ -4,8 +4,14 @@ import hashlib
 from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
-from braidmq.broker import headers
-from braidmq.broker.topics import Message, Topic, body_of
+from braidmq.broker.topics import (
+    MESSAGE_ID_HEADER,
+    Message,
+    Topic,
+    body_of,
+    decode_headers,
+    encode_headers,
+)
 
 PREFIX: Final = "dlq."
 
@@ -78,18 +84,18 @@ def letter_of(
     keep_id: bool = False,
 ) -> Message:
     """Return the dead letter of *message* on *topic*; *keep_id* keeps its id as a header."""
-    kept = headers.decode(message.headers)
+    kept = decode_headers(message.headers)
     if keep_id:
-        kept.setdefault(headers.MESSAGE_ID, str(message.id))
+        kept.setdefault(MESSAGE_ID_HEADER, str(message.id))
     kept[REASON_HEADER] = reason
     kept[QUEUE_HEADER] = message.topic.name
     kept[ATTEMPTS_HEADER] = str(attempts)
-    return moved(message, topic, headers.encode(kept), now_us)
+    return moved(message, topic, encode_headers(kept), now_us)
 
 
 def headers_sent_back(block: bytes) -> bytes:
     """Return the headers of a dead letter that is sent back, without those of its death."""
-    kept = headers.decode(block)
+    kept = decode_headers(block)
     for name in (REASON_HEADER, QUEUE_HEADER, ATTEMPTS_HEADER):
         kept.pop(name, None)
-    return headers.encode(kept)
+    return encode_headers(kept)

@@ -4,9 +4,8 @@ import hashlib
 from collections import deque
 from typing import Final
 
-from braidmq.broker import headers
 from braidmq.broker.dead_letters import QUEUE_HEADER
-from braidmq.broker.topics import ORIGIN_SPARK, Message
+from braidmq.broker.topics import ORIGIN_SPARK, Message, decode_headers
 
 HEADER: Final = "dedupId"
 """The header that carries a publisher's own id of a message."""
@@ -60,7 +59,7 @@ class DedupWindow:
         The headers of a sink's row are data: no id of it was remembered.
         """
         if message.headers and message.origin != ORIGIN_SPARK:
-            kept = headers.decode(message.headers)
+            kept = decode_headers(message.headers)
             dedup_id = kept.get(HEADER)
             if dedup_id is not None:
                 # A message that a full queue redirected is remembered under that queue.

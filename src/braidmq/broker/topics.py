@@ -1,5 +1,12 @@
-"""Topics and the messages on them."""
+"""Topics and the messages on them.
 
+The headers of a message, str to str, are kept as one block of bytes, in the order in which they
+were written; an empty block is no headers:
+
+    repeated: u16 key length | key | u16 value length | value     little-endian, UTF-8
+"""
+
+import struct
 from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
@@ -20,6 +27,20 @@ PRIORITY_LOW: Final = 0
 PRIORITY_NORMAL: Final = 1
 PRIORITY_HIGH: Final = 2
 PRIORITY_CRITICAL: Final = 3
+
+MESSAGE_ID_HEADER: Final = ""
+"""The key under which a publisher's own id of a message is kept: one no publisher can send."""
+
+CONTENT_ENCODING_HEADER: Final = "contentEncoding"
+
+HEADER_BYTES_MAX: Final = 65_535
+"""A key's or a value's length is a u16."""
+
+_BROKERS: Final = frozenset({"deliveryAttempts", CONTENT_ENCODING_HEADER})
+_DEATH: Final = "death"
+"""How every header begins that a dead letter has of its death."""
+
+_U16: Final = struct.Struct("<H")
 
 TOPICS_MAX: Final = 1_000_000
 """Names the broker remembers; a publisher cannot grow memory by inventing more."""
@@ -87,6 +108,40 @@ class Message(Pending):
 def body_of(topic: Topic, payload: bytes) -> bytes:
     """Return the body of a message with *payload* on *topic*."""
     return len(topic.raw).to_bytes(2, "big") + topic.raw + payload
+
+
+def is_brokers_header(key: str) -> bool:
+    """Say whether only the broker may set this header."""
+    return key in _BROKERS or key.startswith(_DEATH)
+
+
+def encode_headers(headers: dict[str, str]) -> bytes:
+    """Return the block of *headers*."""
+    parts: list[bytes] = []
+    for key, value in headers.items():
+        for text in (key, value):
+            raw = text.encode()
+            assert len(raw) <= HEADER_BYTES_MAX
+            parts.append(_U16.pack(len(raw)))
+            parts.append(raw)
+    return b"".join(parts)
+
+
+def decode_headers(block: bytes) -> dict[str, str]:
+    """Return the headers of a block that :func:`encode_headers` made."""
+    headers: dict[str, str] = {}
+    at = 0
+    while at < len(block):
+        key, at = _header_text(block, at)
+        value, at = _header_text(block, at)
+        headers[key] = value
+    return headers
+
+
+def _header_text(block: bytes, at: int) -> tuple[str, int]:
+    size: int = _U16.unpack_from(block, at)[0]
+    start = at + _U16.size
+    return block[start : start + size].decode(), start + size
 
 
 class Topics:

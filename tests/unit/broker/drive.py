@@ -5,7 +5,7 @@ Time moves when a test says so; a crash keeps what was committed, and nothing el
 
 from typing import Final
 
-from braidmq.broker import headers, records, state
+from braidmq.broker import records, state
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import DELIVERED, WAIT, Broker
 from braidmq.broker.dedup import HEADER, NEW
@@ -15,7 +15,7 @@ from braidmq.broker.delivery.queue import Queue, QueueConsumer
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import Settings
-from braidmq.broker.topics import PRIORITY_NORMAL, Message, Pending, Topic
+from braidmq.broker.topics import PRIORITY_NORMAL, Message, Pending, Topic, encode_headers
 
 MS: Final = 1_000
 S: Final = 1_000_000
@@ -114,7 +114,7 @@ class Drive:
         if known != NEW:
             broker.stats.duplicates += 1
             return known
-        message.headers += headers.encode({HEADER: dedup_id})
+        message.headers += encode_headers({HEADER: dedup_id})
         given = broker.publish(message, self.now_us)
         broker.dedup.remember(topic, dedup_id, given, self.now_us)
         return given

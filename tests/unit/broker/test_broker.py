@@ -1,11 +1,11 @@
 """The broker's verbs: what they answer, and what they leave for the log."""
 
-from braidmq.broker import headers, records
+from braidmq.broker import records
 from braidmq.broker.broker import DELIVERED, EMPTY, MAINTENANCE_US, UNKNOWN, WAIT
 from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.outgoing import PROGRESS_DELAY_US
 from braidmq.broker.settings import Settings
-from braidmq.broker.topics import Message
+from braidmq.broker.topics import Message, decode_headers, encode_headers
 from tests.unit.broker.drive import CORRELATION_ID, FULL, Drive, S, peer_of
 
 BACKOFF_US = 5 * S
@@ -60,7 +60,7 @@ def test_headers_are_part_of_the_record() -> None:
     consumer = drive.subscribe("a")
     drive.publish("a")
     message = drive.message("a")
-    message.headers = headers.encode({"k": "v"})
+    message.headers = encode_headers({"k": "v"})
     message.priority, message.origin = 3, 2
     message.expires_us = drive.now_us + 60 * S
     drive.broker.publish(message, drive.now_us)
@@ -71,7 +71,7 @@ def test_headers_are_part_of_the_record() -> None:
     assert delivery is not None
     read = delivery.message
     assert read is not message
-    assert {"k": "v"} == headers.decode(read.headers)
+    assert {"k": "v"} == decode_headers(read.headers)
     assert (3, 2, message.expires_us) == (read.priority, read.origin, read.expires_us)
     assert drive.now_us == read.timestamp_us
 
@@ -112,14 +112,14 @@ def test_a_repeat_is_not_stored_again() -> None:
     """It is answered with the id that the message has; the header keeps the publisher's."""
     drive = Drive()
     message = drive.message("a")
-    message.headers = headers.encode({"k": "v"})
+    message.headers = encode_headers({"k": "v"})
     given = drive.publish_once(message, "one")
     again = drive.publish_once(drive.message("a"), "one")
     other = drive.publish_once(drive.message("a"), "two")
     first = records.StoredMessage(drive.append()[0])
 
     assert (given, given, given + 1) == (given, again, other)
-    assert {"k": "v", "dedupId": "one"} == headers.decode(first.headers)
+    assert {"k": "v", "dedupId": "one"} == decode_headers(first.headers)
     assert 1 == drive.broker.stats.duplicates
 
 
@@ -128,7 +128,7 @@ def test_a_refused_publish_is_not_remembered() -> None:
     drive = Drive()
     drive.publish_once(drive.message("a"), "one")
     plain = drive.message("a")
-    plain.headers = headers.encode({"k": "v"})
+    plain.headers = encode_headers({"k": "v"})
     drive.broker.publish(plain, drive.now_us)
     drive.publish("a")
     drive.refuse()

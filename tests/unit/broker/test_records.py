@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.base.errors import UnknownRecordError
-from braidmq.broker import headers, records
+from braidmq.broker import records
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.policy import Policy, of_values
-from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic
+from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic, decode_headers, encode_headers
 from tests.unit.broker.drive import body_of, message_of
 
 MESSAGE = (
@@ -77,7 +77,7 @@ def as_rows(progress: dict[int, Progress]) -> dict[int, tuple[object, ...]]:
 
 def test_golden_bytes_of_a_message() -> None:
     """The bytes on record and the message are each other's image."""
-    block = headers.encode({"k": "v"})
+    block = encode_headers({"k": "v"})
     message = message_of(
         body_of("a", b"hi"), priority=2, origin=3, timestamp_us=1000, block=block
     )
@@ -133,7 +133,7 @@ def test_golden_bytes_of_a_dead_letter() -> None:
         priority=2,
         origin=3,
         timestamp_us=1000,
-        block=headers.encode({"k": "v"}),
+        block=encode_headers({"k": "v"}),
     )
     record = records.encode_dead_letter(letter, subscription_id=9, after_id=10, message_id=12)
     read = records.StoredMessage(bytes.fromhex(DEAD_LETTER))
@@ -142,7 +142,7 @@ def test_golden_bytes_of_a_dead_letter() -> None:
     assert (9, 10, 12) == (read.settles_subscription, read.settles_after, read.settles_id)
     assert (1, 2, 3) == (read.qos, read.priority, read.origin)
     assert (1000, 0) == (read.timestamp_us, read.expires_us)
-    assert {"k": "v"} == headers.decode(read.headers)
+    assert {"k": "v"} == decode_headers(read.headers)
     assert ("dlq.a", body_of("dlq.a", b"hi")) == (read.topic, read.body)
 
 
@@ -222,7 +222,7 @@ def test_golden_bytes_of_a_sink_row() -> None:
     message = Message(Topic("a"), 1, body_of("a", b"hi"))
     message.priority, message.origin, message.expires_us = 2, ORIGIN_SPARK, 2000
     message.timestamp_us = 1000
-    message.headers = headers.encode({"k": "v"})
+    message.headers = encode_headers({"k": "v"})
     read = records.StoredMessage(bytes.fromhex(SINK_ROW))
 
     assert bytes.fromhex(SINK_ROW) == records.encode_message(message, records.SINK_ROW)

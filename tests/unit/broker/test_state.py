@@ -4,10 +4,11 @@ import msgspec
 import pytest
 
 from braidmq.base.errors import UnknownRecordError
-from braidmq.broker import headers, records, state
+from braidmq.broker import records, state
 from braidmq.broker.broker import DELIVERED, MAINTENANCE_US, UNKNOWN, WAIT, Broker
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import encode_headers
 from tests.unit.broker.drive import START_US, Drive, S, body_of, message_of, peer_of
 
 GAP = bytes([records.GAP]) + (5).to_bytes(8, "little") + (9).to_bytes(8, "little")
@@ -40,7 +41,7 @@ def test_a_replayed_message_is_counted_on_its_topic() -> None:
 
 def test_a_replayed_message_with_headers_of_its_own_is_no_repeat_of_anything() -> None:
     """Only the publisher's own id of a message is looked for."""
-    block = headers.encode({"k": "v"})
+    block = encode_headers({"k": "v"})
     broker = replayed(records.encode_message(message_of(body_of("a"), block=block)))
 
     assert 0 == len(broker.dedup)

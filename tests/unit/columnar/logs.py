@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from braidmq.broker import headers
 from braidmq.broker.records import (
     DEAD_LETTER,
     MESSAGE,
@@ -22,7 +21,7 @@ from braidmq.broker.records import (
     encode_message,
     encode_unsubscribe,
 )
-from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic
+from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic, decode_headers, encode_headers
 from braidmq.wal import Disk, Wal, WalOptions
 from braidmq.wal.format import HEADER_BYTES, scan
 
@@ -54,7 +53,7 @@ def message(
 ) -> bytes:
     made = Message(Topic(topic), qos, body_of(topic, payload))
     made.priority, made.origin, made.timestamp_us = priority, origin, timestamp_us
-    made.headers = headers.encode(kept or {})
+    made.headers = encode_headers(kept or {})
     return encode_message(made)
 
 
@@ -64,7 +63,7 @@ def dead_letter(
     letter = Message(Topic(topic), 1, body_of(topic, payload))
     letter.priority, letter.origin = 2, 2
     letter.timestamp_us = timestamp_us
-    letter.headers = headers.encode(kept or {})
+    letter.headers = encode_headers(kept or {})
     return encode_dead_letter(letter, subscription_id=3, after_id=4, message_id=5)
 
 
@@ -73,7 +72,7 @@ def sink_row(
 ) -> bytes:
     row = Message(Topic(topic), 1, body_of(topic, payload))
     row.origin = ORIGIN_SPARK
-    row.headers = headers.encode(kept or {})
+    row.headers = encode_headers(kept or {})
     row.timestamp_us = timestamp_us
     return encode_message(row, SINK_ROW)
 
@@ -144,7 +143,7 @@ def plain_rows(root: Path) -> list[Row]:
 
 def _row(record_id: int, body: bytes) -> Row:
     stored = StoredMessage(body)
-    kept = headers.decode(stored.headers)
+    kept = decode_headers(stored.headers)
     kept.pop("", None)
     key = kept.get("key")
     return {

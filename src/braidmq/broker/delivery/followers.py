@@ -13,7 +13,7 @@ with a record outlives its peer: it is *away* until a peer comes with its key ag
 from collections import deque
 from typing import Final, final
 
-from braidmq.broker import dead_letters, headers, records
+from braidmq.broker import dead_letters, records
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.delivery.channels import Delivery, Peer
@@ -23,7 +23,7 @@ from braidmq.broker.marks import marks_of
 from braidmq.broker.outgoing import Effects, Ended, Followed, LeaseOver, Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
-from braidmq.broker.topics import Message, Topic
+from braidmq.broker.topics import Message, Topic, decode_headers, encode_headers
 
 KEY_ID_BYTES: Final = 8
 """A key's id is the beginning of the public key."""
@@ -429,7 +429,7 @@ class Followers:
             message, topic, dead_letters.TOO_LARGE, now_us=now_us, attempts=1
         )
         # The message stays stored, and its publisher's dedup id stays with it.
-        kept = headers.decode(letter.headers)
+        kept = decode_headers(letter.headers)
         kept.pop(DEDUP_HEADER, None)
-        letter.headers = headers.encode(kept)
+        letter.headers = encode_headers(kept)
         return letter

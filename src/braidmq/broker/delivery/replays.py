@@ -7,13 +7,13 @@ those before it: its lane notes that it is settled, as a restart does, and readi
 
 from typing import TYPE_CHECKING, Final, final
 
-from braidmq.broker import dead_letters, headers
+from braidmq.broker import dead_letters
 from braidmq.broker.delivery.acknowledgements import Settled
 from braidmq.broker.delivery.channels import RETURNED, Entry
 from braidmq.broker.delivery.queue import Lane, Queue
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.outgoing import Effects, Outgoing
-from braidmq.broker.topics import Message, Topic, Topics
+from braidmq.broker.topics import Message, Topic, Topics, decode_headers
 
 if TYPE_CHECKING:
     from braidmq.broker.delivery.queues import Queues
@@ -170,7 +170,7 @@ class Replays:
 
     def _home_of(self, queue: Queue, entry: Entry) -> Topic | None:
         """Return where a letter of *queue* came from, None if nothing believable says so."""
-        name = headers.decode(entry.message.headers).get(dead_letters.QUEUE_HEADER, "")
+        name = decode_headers(entry.message.headers).get(dead_letters.QUEUE_HEADER, "")
         known = self.topics.find(name)
         queue_there = None if known is None else known.queue
         declared = "" if queue_there is None else queue_there.policy.dead_letter_name

@@ -2,10 +2,11 @@
 
 import pytest
 
-from braidmq.broker import dead_letters, headers
+from braidmq.broker import dead_letters
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_OLDEST, REDIRECT_TO_DLQ, Policy
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import decode_headers, encode_headers
 from tests.unit.broker.drive import Drive, S, peer_of
 
 
@@ -175,7 +176,7 @@ def test_a_redirected_message_is_a_dead_letter() -> None:
     drive = Drive()
     queue = declared(drive, REDIRECT_TO_DLQ, 1)
     message = drive.message("q", b"too much")
-    message.headers = headers.encode({"": "mine", "k": "v"})
+    message.headers = encode_headers({"": "mine", "k": "v"})
     letter = drive.broker.queues.redirect(message, queue, drive.now_us)
     assert letter is not None
     drive.broker.publish(letter, drive.now_us)
@@ -189,7 +190,7 @@ def test_a_redirected_message_is_a_dead_letter() -> None:
         "deathReason": dead_letters.OVERFLOW,
         "deathQueue": "q",
         "deathAttempts": "0",
-    } == headers.decode(delivery.message.headers)
+    } == decode_headers(delivery.message.headers)
 
 
 def test_there_is_nowhere_to_redirect_to_while_the_log_is_full() -> None:

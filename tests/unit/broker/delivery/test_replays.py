@@ -2,10 +2,11 @@
 
 import pytest
 
-from braidmq.broker import dead_letters, headers
+from braidmq.broker import dead_letters
 from braidmq.broker.delivery.replays import REPLAY_BYTES_MAX
 from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED, Policy
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import decode_headers
 from tests.unit.broker.buried import buried, replay
 from tests.unit.broker.drive import Drive, S
 
@@ -19,7 +20,7 @@ def test_letters_go_back_as_they_were() -> None:
 
     assert [b"0", b"1"] == [delivery.message.payload for delivery in deliveries]
     assert [{"": "m0", "k": "v"}, {"": "m1", "k": "v"}] == [
-        headers.decode(delivery.message.headers) for delivery in deliveries
+        decode_headers(delivery.message.headers) for delivery in deliveries
     ]
     assert (1, 0) == (letters.waiting(), letters.replaying)
     assert 3 == drive.broker.stats.dead_lettered

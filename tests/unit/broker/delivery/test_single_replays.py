@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.broker import dead_letters, headers, records
+from braidmq.broker import dead_letters, records
 from braidmq.broker.delivery.acknowledgements import Settled
 from braidmq.broker.delivery.dispatch import stored
 from braidmq.broker.delivery.queue import Queue
@@ -20,6 +20,7 @@ from braidmq.broker.delivery.replays import (
 )
 from braidmq.broker.policy import PRIORITY_BASED, Policy
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import encode_headers
 from tests.unit.broker.buried import buried, replay
 from tests.unit.broker.drive import Drive
 
@@ -216,7 +217,7 @@ def test_a_letter_goes_ahead_in_the_lane_of_its_priority() -> None:
     assert numbered(4, 5) == payloads(drive, "q")
 
 
-PLANTED = headers.encode({dead_letters.QUEUE_HEADER: "payroll"})
+PLANTED = encode_headers({dead_letters.QUEUE_HEADER: "payroll"})
 
 
 def planted(drive: Drive, letters: str) -> int:

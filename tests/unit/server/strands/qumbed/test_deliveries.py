@@ -2,9 +2,8 @@
 
 import pytest
 
-from braidmq.broker import headers
 from braidmq.broker.marks import marks_of
-from braidmq.broker.topics import ORIGIN_QUMBED, Message, Topic, body_of
+from braidmq.broker.topics import ORIGIN_QUMBED, Message, Topic, body_of, decode_headers
 from braidmq.server.strands.qumbed.deliveries import (
     Delivering,
     dedup_id_of,
@@ -66,7 +65,7 @@ def test_a_publish_is_stored_with_its_marks_as_headers() -> None:
         ("recipientKeyId", b64(key_id(BOB))),
         ("senderPublicKey", b64(public(ALICE))),
         ("dedupId", "d"),
-    ] == list(headers.decode(message.headers).items())
+    ] == list(decode_headers(message.headers).items())
 
 
 def test_what_says_nothing_has_no_headers() -> None:
