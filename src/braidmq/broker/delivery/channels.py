@@ -21,7 +21,6 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
-from braidmq.broker import dead_letters
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.acknowledgements import Progress, Settled
 from braidmq.broker.policy import Rules
@@ -295,10 +294,6 @@ class Channel:
     def attempts_before(self, message_id: int) -> int:
         """Return how often a message up to `handed_id` was handed out, NEVER if it was not."""
         return self.position.known_attempts.pop(message_id, 1)
-
-    def letters_name(self) -> str:
-        """Return the name of the topic that takes this channel's dead letters."""
-        return self.rules.dead_letter_topic or dead_letters.topic_for(self.topic.name)
 
     def newest_id(self) -> int:
         """Return the last message that the log may hold for this channel."""

@@ -325,6 +325,10 @@ class Queue:
             return [self.ledger]
         return [*self.lanes]
 
+    def channels(self) -> list[QueueChannel]:
+        """Return all its channels, views too."""
+        return [*self.durable_channels(), *self.views()]
+
     def channel_of(self, priority: int) -> Lane | Ledger:
         """Return the durable channel that a message of *priority* belongs to."""
         return self.lane_of(priority) if self.ledger is None else self.ledger

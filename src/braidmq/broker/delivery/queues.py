@@ -123,11 +123,7 @@ class Queues:
 
     def all_channels(self) -> list[Channel]:
         """Return the lanes, ledgers and views of all queues."""
-        found: list[Channel] = []
-        for queue in self.by_name.values():
-            found.extend(queue.durable_channels())
-            found.extend(queue.views())
-        return found
+        return [channel for queue in self.by_name.values() for channel in queue.channels()]
 
     def needed_id(self, committed_id: int) -> int:
         """Return the lowest id that a queue still needs from the log."""
@@ -139,7 +135,7 @@ class Queues:
     def drop_expired(self, now_us: int) -> None:
         """Make dead letters of what has expired, whether it has a consumer or not."""
         for queue in list(self.by_name.values()):
-            for channel in [*queue.durable_channels(), *queue.views()]:
+            for channel in queue.channels():
                 self.settling.drop_expired(channel, now_us)
                 self.settling.drop_expired_returned(channel, now_us)
                 if queue.policy.ttl_us > 0:

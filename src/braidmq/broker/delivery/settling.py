@@ -244,7 +244,8 @@ class Settling:
             self.stats.drop(reason)
             self.end_entry(entry, now_us)
             return True
-        topic = self.letters_topic(channel.letters_name(), now_us)
+        name = rules.dead_letter_topic or dead_letters.topic_for(channel.topic.name)
+        topic = self.letters_topic(name, now_us)
         if topic is None:
             # Neither drop it nor hand it out again: it stays open without a consumer, and is
             # tried again when its timer ends.

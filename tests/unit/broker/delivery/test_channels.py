@@ -127,9 +127,8 @@ def test_a_restart_begins_at_the_floor_and_knows_what_is_settled_above_it() -> N
 
 
 def test_a_channel_is_its_own_journal_unless_a_kind_says_otherwise() -> None:
-    """Blip's is no part of a queue, and its dead letters go to the topic's."""
+    """Blip's is no part of a queue."""
     subscription = subscription_at(1)
 
     assert subscription.journal() is subscription
     assert subscription.queue_of() is None
-    assert "dlq.a" == subscription.letters_name()
