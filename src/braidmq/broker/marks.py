@@ -1,4 +1,4 @@
-"""Marks: what the publisher of a Qumbed message said of it, kept as headers.
+"""Marks: what the publisher of a Qumbed message said about it, kept as headers.
 
     schemaId | recipientKeyId | senderPublicKey     in this order, each only when it is there
 

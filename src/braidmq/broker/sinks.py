@@ -186,7 +186,7 @@ class Sinks:
     # What the log and a snapshot keep.
 
     def replay_intent(self, record_id: int, record: bytes) -> None:
-        """Do again what an INTENT record says."""
+        """Apply an INTENT record again."""
         principal, query, sink, batch, stages = records.read_intent(record)
         self.open = Intent(record_id, principal, query, sink, batch, stages)
 
@@ -196,7 +196,7 @@ class Sinks:
             self.open.appended += 1
 
     def replay_done(self, intent_id: int) -> None:
-        """Do again what a DONE record says."""
+        """Apply a DONE record again."""
         if self.open is not None and self.open.id == intent_id:
             self._close(self.open)
 
@@ -218,7 +218,7 @@ class Sinks:
     def restore(
         self, intent: Intent | None, done: list[tuple[str, str, str, int, int]]
     ) -> None:
-        """Take back what a snapshot kept."""
+        """Restore what a snapshot kept."""
         self.open = intent
         for query, sink, principal, batch, rows in done:
             self._remember((query, sink), Done(principal, batch, rows))

@@ -96,7 +96,7 @@ def restore(broker: Broker, data: bytes) -> None:
 
 
 def replay(broker: Broker, record_id: int, record: bytes) -> None:
-    """Do again what one record says.
+    """Apply one record again, as recovery does.
 
     Raises:
         UnknownRecordError: The type is not known to this version.

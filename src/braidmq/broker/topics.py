@@ -159,7 +159,7 @@ class Topics:
         return self._by_name.get(name)
 
     def get(self, name: str) -> Topic | None:
-        """Return the topic of that name, made if need be; None when there are too many."""
+        """Return the topic of that name, new if need be; None when there are too many."""
         topic = self._by_name.get(name)
         if topic is None and len(self._by_name) < TOPICS_MAX:
             topic = Topic(name)

@@ -88,7 +88,7 @@ class Settled:
         return other
 
     def reopen(self, message_id: int) -> None:
-        """Take back that a message is settled."""
+        """Undo the settling of a message."""
         kept: list[tuple[int, int]] = []
         for after, last in self._ranges:
             if after < message_id <= last:

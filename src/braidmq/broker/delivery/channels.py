@@ -10,9 +10,9 @@ when its consumers have made room. Messages of QoS 0 wait in memory beside the w
 There are four kinds, and each is made in one place only:
 
     Subscription    a Blip subscription (`subscriptions`)
-    Lane            the messages of a queue, or those of one priority (`lanes`)
-    Ledger          what is settled of a fan-out queue; no message waits in it (`lanes`)
-    View            what one subscriber of a fan-out still has to get, in memory (`lanes`)
+    Lane            the messages of a queue, or those of one priority (`queue`)
+    Ledger          what is settled of a fan-out queue; no message waits in it (`queue`)
+    View            what one subscriber of a fan-out has yet to receive, in memory (`queue`)
 
 The methods of `Channel` that a kind overrides are the whole difference between the kinds.
 """
@@ -289,7 +289,7 @@ class Channel:
         return False
 
     def unsettle(self) -> None:
-        """Take back that one entry is settled: the log refused its dead letter."""
+        """Undo the settling of one entry: the log refused its dead letter."""
 
     def attempts_before(self, message_id: int) -> int:
         """Return how often a message up to `handed_id` was handed out, NEVER if it was not."""
@@ -347,13 +347,13 @@ class Channel:
         return ranges
 
     def replay_letter(self, after_id: int, message_id: int) -> None:
-        """Do again what a dead letter's record says of the message that it was made of."""
+        """Apply the record of a dead letter again, for the message it was made of."""
         settled = self.position.settled
         assert settled is not None
         settled.add(after_id, message_id)
 
     def replay_progress(self, made: Progress) -> None:
-        """Do again what a progress record says."""
+        """Apply a progress record again."""
         position = self.position
         assert position.settled is not None
         for after, last in made.ranges:

@@ -81,11 +81,9 @@ class Dispatch:
         self, settings: Settings, topics: Topics, outgoing: Outgoing, stats: Stats
     ) -> None:
         self.stats: Stats = stats
-        self.effects: Effects = Effects()
-        self.windows: Windows = Windows(settings, stats)
-        self.settling: Settling = Settling(
-            settings, topics, outgoing, stats, self.effects, self.windows
-        )
+        self.settling: Settling = Settling(settings, topics, outgoing, stats)
+        self.effects: Effects = self.settling.effects
+        self.windows: Windows = self.settling.windows
         self.pushing: Pushing = Pushing(self.settling)
         self.subscriptions: Subscriptions = Subscriptions(settings, self.pushing)
         self.followers: Followers = Followers(settings, self.pushing)

@@ -96,7 +96,7 @@ class Follower:
         return made
 
     def replay_progress(self, made: Progress) -> None:
-        """Do again what a progress record says: its ranges begin where those before ended."""
+        """Apply a progress record again; its ranges begin where those before it ended."""
         for after, last in made.ranges:
             if after <= self.noted_id < last:
                 self.noted_id = last

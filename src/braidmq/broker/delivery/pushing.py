@@ -96,6 +96,8 @@ class Pushing:
         may_hold = may_hold and len(in_flight.open) < rules.in_flight_max
         ready = channel.ready
         volatile = channel.volatile
+        # The two kinds go out in the order in which they arrived. A consumer that may hold
+        # nothing more still gets messages of QoS 0: it never has to acknowledge them.
         while True:
             if volatile and not (
                 may_hold and ready and ready[0].message.arrival < volatile[0].arrival

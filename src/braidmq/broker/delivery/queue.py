@@ -55,7 +55,7 @@ class QueueChannel(Channel):
         return self.queue
 
     def unsettle(self) -> None:
-        """Take back that one entry is settled."""
+        """Undo the settling of one entry."""
         self.unsettled += 1
 
     def caught_up(self) -> None:
@@ -65,7 +65,7 @@ class QueueChannel(Channel):
         self.unsettled = len(self.ready) + len(self.in_flight.open)
 
     def replay_letter(self, after_id: int, message_id: int) -> None:
-        """Do again what a dead letter's record says of the message that it was made of."""
+        """Apply the record of a dead letter again, for the message it was made of."""
         settled = self.position.settled
         assert settled is not None
         if not settled.contains(message_id):
@@ -73,7 +73,7 @@ class QueueChannel(Channel):
         settled.add(after_id, message_id)
 
     def replay_progress(self, made: Progress) -> None:
-        """Do again what a progress record says."""
+        """Apply a progress record again."""
         super().replay_progress(made)
         self.unsettled -= made.settled_count
 
@@ -154,13 +154,13 @@ class Ledger(QueueChannel):
         return settled.ranges()
 
     def replay_letter(self, after_id: int, message_id: int) -> None:
-        """Do again what a dead letter's record says of the message that it was made of."""
+        """Apply the record of a dead letter again, for the message it was made of."""
         if not self.settled().contains(message_id):
             self.burying.add(message_id)
         super().replay_letter(after_id, message_id)
 
     def replay_progress(self, made: Progress) -> None:
-        """Do again what a progress record says."""
+        """Apply a progress record again."""
         super().replay_progress(made)
         # One subscriber may acknowledge a message that another one gave up on. When the record
         # of that dead letter came first, this record counts the message a second time.
@@ -182,12 +182,12 @@ class Ledger(QueueChannel):
 
 @final
 class View(QueueChannel):
-    """What one subscriber of a fan-out still has to get; it settles messages in the ledger."""
+    """What one subscriber of a fan-out has yet to receive; it settles in the ledger."""
 
     def __init__(self, queue: "Queue", ledger: Ledger, scope: Settled) -> None:
         super().__init__(queue)
         self.ledger: Ledger = ledger
-        self.scope: Settled = scope  # what was not this subscriber's to get when it joined
+        self.scope: Settled = scope  # messages that were not for this subscriber when it joined
 
     def journal(self) -> Channel:
         """Return the ledger: a view has no records of its own."""
@@ -293,7 +293,7 @@ class Queue:
         self.blocked: list[Peer] = []  # publishers that wait for room
         self.pending: int = 0  # durable messages that are accepted and not committed
         self.replaying: int = 0  # dead letters that are still to be sent back
-        self.unsendable: list[Entry] = []  # dead letters without a believable origin
+        self.unsendable: list[Entry] = []  # dead letters whose origin is not credible
         if not rules.dead_letter_topic:
             rules.dead_letter_topic = dead_letters.queue_for(topic.name)
         if policy.mode == PRIORITY_BASED:
@@ -344,7 +344,7 @@ class Queue:
     def waiting(self) -> int:
         """Return how many messages wait for a consumer, committed ones only.
 
-        In a fan-out with subscribers it is what the slowest of them still has to get.
+        In a fan-out with subscribers it is what the slowest of them has yet to receive.
         """
         ledger = self.ledger
         if ledger is None:
@@ -390,7 +390,7 @@ class Queue:
         return lane
 
     def new_view(self, ledger: Ledger) -> View:
-        """Return a view of all that is not settled and that no other subscriber has to get."""
+        """Return a view of what is not settled and no other subscriber will receive."""
         last_id = max(self.id, self.topic.last_id)
         scope = ledger.settled().copy()
         for other in self.views():

@@ -147,7 +147,7 @@ class Queues:
             self._unblock(queue)
 
     def wake_blocked(self) -> None:
-        """Wake every publisher that waits for room, also where there is none."""
+        """Wake every publisher that waits for room, even where there is none."""
         for queue in self.by_name.values():
             if queue.blocked:
                 self._wake(queue)
@@ -350,7 +350,7 @@ class Queues:
         for entry in left:
             entry.state = LEFT
 
-    # The end of a delivery, by the consumer's word.
+    # A consumer ends a delivery.
 
     def acknowledge(self, entry: Entry, now_us: int) -> None:
         """Settle a message of a queue that was handed out."""

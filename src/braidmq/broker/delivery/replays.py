@@ -169,7 +169,7 @@ class Replays:
     # Where a letter goes.
 
     def _home_of(self, queue: Queue, entry: Entry) -> Topic | None:
-        """Return where a letter of *queue* came from, None if nothing believable says so."""
+        """Return where a letter of *queue* came from, None if nothing credible says so."""
         name = decode_headers(entry.message.headers).get(dead_letters.QUEUE_HEADER, "")
         known = self.topics.find(name)
         queue_there = None if known is None else known.queue

@@ -128,26 +128,20 @@ class Settling:
 
     queues: "Queues"  # set by `Dispatch`, as queues need this in turn
 
-    def __init__(  # noqa: PLR0917 - what all parts of delivery share
-        self,
-        settings: Settings,
-        topics: Topics,
-        outgoing: Outgoing,
-        stats: Stats,
-        effects: Effects,
-        windows: Windows,
+    def __init__(
+        self, settings: Settings, topics: Topics, outgoing: Outgoing, stats: Stats
     ) -> None:
         self.settings: Settings = settings
         self.topics: Topics = topics
         self.outgoing: Outgoing = outgoing
         self.stats: Stats = stats
-        self.effects: Effects = effects
-        self.windows: Windows = windows
+        self.effects: Effects = Effects()
+        self.windows: Windows = Windows(settings, stats)
         self.retries: Schedule = Schedule()
         self.in_flight: int = 0  # deliveries that consumers hold, of all channels
         self.log_refuses: bool = False
 
-    # By the consumer's word.
+    # At a consumer's request.
 
     def settle(self, entry: Entry, now_us: int) -> None:
         """End a delivery that is acknowledged."""
@@ -199,7 +193,7 @@ class Settling:
         last_chance = rules.is_last(entry.attempts)
         channel.in_flight.give_back(entry, last_chance=last_chance)
 
-    # By time.
+    # When its time is over.
 
     def drop_expired(self, channel: Channel, now_us: int) -> None:
         """End what has expired at the front of the window."""
@@ -323,7 +317,7 @@ class Settling:
         self.give_back(entry, now_us)
 
     def _reopen_in_ledger(self, entry: Entry, now_us: int) -> None:
-        """Take back that a view's message is settled, even when the view is gone."""
+        """Undo the settling of a view's message, even when the view is gone."""
         view = view_of(entry)
         ledger = view.ledger
         if ledger.ended:
@@ -340,7 +334,7 @@ class Settling:
         self.effects.progress_of(ledger, now_us).settle(entry.previous, entry.id)
         self.effects.acknowledged = True
 
-    # By an operator's word, or because there is too much.
+    # At an operator's request, or because there is too much.
 
     def empty(self, queue: Queue, now_us: int) -> None:
         """Settle everything that waits in a queue; deliveries that consumers hold stay."""
@@ -422,7 +416,7 @@ class Settling:
         self.end_entry(entry, now_us)
         return True
 
-    # With its channel.
+    # When its channel ends.
 
     def forget(self, channel: Channel) -> None:
         """Release everything that a channel that ended was holding."""

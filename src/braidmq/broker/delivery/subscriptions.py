@@ -41,7 +41,7 @@ class Subscription(Channel):
         return self.last_used_us + lease_us <= now_us
 
     def replay_progress(self, made: Progress) -> None:
-        """Do again what a progress record says."""
+        """Apply a progress record again."""
         super().replay_progress(made)
         self.last_used_us = 0  # it was used after the snapshot that may say otherwise
 
