@@ -123,12 +123,8 @@ class PublishAdmission:
 
     def must_wait(self, message: Message) -> bool:
         """Say whether `judge` would answer WAIT or STARVED now; neither counts nor stores."""
-        queue = message.topic.queue
         needs = needs_record(message)
-        if queue is not None:
-            verdict = self._weigh(queue, needs_record=needs)
-        else:
-            verdict = REFUSED if needs and self.refusal else GO
+        verdict = self._weigh(message.topic.queue, needs_record=needs)
         if verdict == REDIRECT or (verdict == GO and needs):
             return self._outgoing.bytes >= self.uncommitted_bytes_max
         return verdict == WAIT
@@ -136,10 +132,7 @@ class PublishAdmission:
     def judge_row(self, row: Message, now_us: int) -> int:
         """Return the verdict on a sink's row: GO, REDIRECT, or what it waits for."""
         queue = row.topic.queue
-        if queue is None:
-            verdict = REFUSED if self.refusal else GO
-        else:
-            verdict = self._weigh(queue, needs_record=True)
+        verdict = self._weigh(queue, needs_record=True)
         if verdict == REDIRECT:
             assert queue is not None
             verdict = self._redirect(row, queue, now_us)
@@ -161,8 +154,10 @@ class PublishAdmission:
             self._stats.refused += 1
         return verdict
 
-    def _weigh(self, queue: Queue, *, needs_record: bool) -> int:
+    def _weigh(self, queue: Queue | None, *, needs_record: bool) -> int:
         """Return what the log and the queue's bound say; neither counts nor stores."""
+        if queue is None:
+            return REFUSED if needs_record and self.refusal else GO
         if needs_record and self.refusal:
             return REFUSED
         policy = queue.policy
