@@ -6,7 +6,7 @@ that have something to send, the channels and followers whose backlog should be 
 whose progress should be recorded. The driver takes both after each turn, by verbs of `Broker`.
 """
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from braidmq.base.ids import FIRST_ID
 from braidmq.broker.delivery.acknowledgements import Progress
@@ -153,14 +153,12 @@ class Outgoing:
         return taken
 
 
-@final
-class LeaseOver:
+class LeaseOver(NamedTuple):
     """A subscription or a follower that ended because it was not used."""
 
-    def __init__(self, subscription_id: int, topic: str, principal: str) -> None:
-        self.subscription_id: int = subscription_id
-        self.topic: str = topic
-        self.principal: str = principal
+    subscription_id: int
+    topic: str
+    principal: str
 
 
 @final

@@ -15,7 +15,7 @@ remembered; a repeat of it, or of an earlier one, is known as such however its r
 from bisect import bisect_right
 from collections import deque
 from itertools import accumulate
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from braidmq.broker import records
 from braidmq.broker.admission import GO, REDIRECT, REFUSED, PublishAdmission
@@ -74,14 +74,12 @@ class Intent:
         return stage_id, row - (self._ends[at] - rows)
 
 
-@final
-class Done:
+class Done(NamedTuple):
     """The last batch that a query has done."""
 
-    def __init__(self, principal: str, batch: int, rows: int) -> None:
-        self.principal: str = principal
-        self.batch: int = batch
-        self.rows: int = rows
+    principal: str
+    batch: int
+    rows: int
 
 
 @final
@@ -210,10 +208,7 @@ class Sinks:
 
     def done_rows(self) -> list[tuple[str, str, str, int, int]]:
         """Return what a snapshot keeps of what is done, oldest first."""
-        return [
-            (query, sink, done.principal, done.batch, done.rows)
-            for (query, sink), done in self._done.items()
-        ]
+        return [(query, sink, *done) for (query, sink), done in self._done.items()]
 
     def restore(
         self, intent: Intent | None, done: list[tuple[str, str, str, int, int]]

@@ -1,7 +1,7 @@
 """Pushing: how a message gets into a channel's window, and from there to a consumer.
 
 This is the same for every kind of channel. Which consumer is next differs: `subscriptions` and
-`sharing` decide that.
+`queues` decide that.
 """
 
 from typing import final

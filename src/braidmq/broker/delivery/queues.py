@@ -159,7 +159,7 @@ class Queues:
         if message.qos != 0:
             if message.id < queue.id:
                 return  # it was on its way before the queue was declared
-            queue.pending -= 1
+            queue.pending -= 1  # from here on the lane or the ledger counts it
         if queue.ledger is not None:
             self._route_to_views(queue, queue.ledger, message, now_us)
             return
