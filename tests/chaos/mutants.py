@@ -85,7 +85,7 @@ MUTANTS: Final = (
     _mutant(
         "acknowledgements are not written",
         (
-            "broker/delivery/effects.py",
+            "broker/outgoing.py",
             "    if batch:\n        batches.append(batch)\n",
             "",
         ),
@@ -190,12 +190,12 @@ MUTANTS: Final = (
     _of_queues(
         "an acknowledgement in a queue is not recorded",
         (
-            "broker/delivery/lanes.py",
-            "            return True\n        progress.settle(entry.previous, entry.id)\n",
-            "            return True\n",
+            "broker/delivery/queue.py",
+            "        return super().settle(entry)\n",
+            "        return False\n",
         ),
         (
-            "broker/delivery/lanes.py",
+            "broker/delivery/queue.py",
             "        if self._settle_in_ledger(entry):\n            progress",
             "        if self._settle_in_ledger(entry) and 0:\n            progress",
         ),
@@ -226,13 +226,12 @@ MUTANTS: Final = (
     ),
     _of_queues(
         "a dead letter leaves its message in the queue",
-        ("broker/delivery/lanes.py", "        settled.add(after_id, message_id)\n", ""),
-        ("broker/delivery/lanes.py", "        self.settled().add(after_id, message_id)\n", ""),
+        ("broker/delivery/queue.py", "        settled.add(after_id, message_id)\n", ""),
     ),
     _of_queues(
         "two priorities record their progress under one id",
         (
-            "broker/delivery/queues.py",
+            "broker/delivery/queue.py",
             "queue_id + (lane.priority + 1 << _LANE_SHIFT)",
             "queue_id + (min(lane.priority, 1) + 1 << _LANE_SHIFT)",
         ),
@@ -281,9 +280,9 @@ MUTANTS: Final = (
     _of_queues(
         "a purge is confirmed before it is recorded",
         (
-            "broker/delivery/purges.py",
-            "        self.effects.acknowledged = True\n",
-            "",
+            "broker/delivery/settling.py",
+            "return after a restart.\n        self.effects.acknowledged = True\n",
+            "return after a restart.\n",
         ),
     ),
     _of_queues(
@@ -384,8 +383,8 @@ MUTANTS: Final = (
         "a parked publisher is not told that the log refuses",
         (
             "broker/admission.py",
-            "        self.refusal = self._draining or reason\n        self.tell_parked()\n",
-            "        self.refusal = self._draining or reason\n",
+            "self._draining or reason\n        self._queues.wake_blocked()\n",
+            "self._draining or reason\n",
         ),
     ),
     _of_admission(

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from braidmq.base.errors import BraidError
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.requests import SinkKey
 from braidmq.daemon import daemon

@@ -22,7 +22,7 @@ from tests.docs.told import told
 from tests.packaging.wheels import ROOT, SECONDS_MAX, furnish
 
 PAGE: Final = "docs/howto/wheel.md"
-HOT: Final = "braidmq.broker.expiry"
+HOT: Final = "braidmq.broker.settings"
 """The one hot module of the copy: to compile them all would take minutes."""
 
 pytestmark = pytest.mark.slow
@@ -102,7 +102,7 @@ def test_with_a_compiler_it_is_for_this_kind_of_machine(clone: Clone) -> None:
     if version == "cp311" and platform == "linux_x86_64":
         assert f"`{version}-{version}-{platform}.whl`" in read(PAGE)
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    assert {"braidmq/broker/expiry.py", f"braidmq/broker/expiry{suffix}"} <= names
+    assert {"braidmq/broker/settings.py", f"braidmq/broker/settings{suffix}"} <= names
     assert "braidmq/stale.so" not in names
     assert (clone.place / "src/braidmq/stale.so").exists()
 

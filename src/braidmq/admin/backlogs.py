@@ -12,7 +12,7 @@ from braidmq.broker import dead_letters
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.channels import Channel
 from braidmq.broker.delivery.followers import Follower
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.topics import Topic
 
 ROWS_PER_S = 5_000

@@ -32,7 +32,7 @@ from braidmq.admin.queues import QueuesPage, page_of
 from braidmq.base.limits import MIB
 from braidmq.broker import dead_letters
 from braidmq.broker.authorize import LIST_QUEUES, PURGE_QUEUE, SUBSCRIBE, authorize
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.records import Head
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.requests import FindEngine, running

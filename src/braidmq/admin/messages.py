@@ -29,18 +29,19 @@ from braidmq.admin.log import read_log
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import KIB, MIB, RECORD_BYTES_MAX
 from braidmq.base.strict_json import is_json
-from braidmq.broker import headers as blocks
 from braidmq.broker.authorize import SUBSCRIBE
 from braidmq.broker.marks import SENDER_PUBLIC_KEY
 from braidmq.broker.records import Head
 from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
 from braidmq.broker.topics import (
+    MESSAGE_ID_HEADER,
     ORIGIN_BLIP,
     ORIGIN_HTTP,
     ORIGIN_QUMBED,
     ORIGIN_SPARK,
     ORIGIN_VIBE,
     Topic,
+    decode_headers,
 )
 from braidmq.server.engine.requests import FindEngine, running
 from braidmq.wal.browse import Bounds
@@ -348,13 +349,13 @@ def _read(wal: Wal, topic: bytes, offset: int) -> StoredMessage | None:
 def stored(offset: int, record: bytes, topic: bytes) -> StoredMessage:
     """Return the message in a record of *topic*."""
     head = Head(record)
-    kept = blocks.decode(record[head.headers_at : head.body_at])
+    kept = decode_headers(record[head.headers_at : head.body_at])
     payload = record[head.body_at + 2 + len(topic) :]
     return StoredMessage(
         offset=offset,
         timestamp_us=head.timestamp_us,
         payload=payload,
-        message_id=kept.pop(blocks.MESSAGE_ID, ""),
+        message_id=kept.pop(MESSAGE_ID_HEADER, ""),
         headers=kept,
         qos=head.qos,
         priority=head.priority,

@@ -32,10 +32,9 @@ from braidmq.admin.http.requests import (
 from braidmq.admin.messages import PATH, TOPIC
 from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, MIB, TOPIC_BYTES_MAX
 from braidmq.broker import admission
-from braidmq.broker import headers as blocks
 from braidmq.broker.authorize import PUBLISH
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.broker.topics import ORIGIN_HTTP, Message
+from braidmq.broker.topics import ORIGIN_HTTP, Message, encode_headers, is_brokers_header
 from braidmq.broker.topics import body_of as broker_body_of
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.refusals import UnavailableError
@@ -129,8 +128,8 @@ class Publishing:
         message = Message(found, qos, broker_body_of(found, payload))
         message.origin = ORIGIN_HTTP
         message.priority = priority
-        kept = {key: value for key, value in headers.items() if not blocks.is_brokers(key)}
-        message.headers = blocks.encode(kept)
+        kept = {key: value for key, value in headers.items() if not is_brokers_header(key)}
+        message.headers = encode_headers(kept)
         given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""))
         return await _told(engine, given)
 

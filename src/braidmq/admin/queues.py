@@ -45,7 +45,8 @@ from braidmq.broker.authorize import (
     authorize,
 )
 from braidmq.broker.dead_letters import QUEUE_NAME_CHARACTERS_MAX
-from braidmq.broker.delivery.queues import QUEUES_MAX, Queue
+from braidmq.broker.delivery.queue import Queue
+from braidmq.broker.delivery.queues import QUEUES_MAX
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.refusals import UnavailableError
 from braidmq.server.engine.requests import FindEngine, changing, running

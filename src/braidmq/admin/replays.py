@@ -36,8 +36,8 @@ from braidmq.admin.http.requests import (
 from braidmq.admin.log import read_log
 from braidmq.broker.authorize import PURGE_QUEUE
 from braidmq.broker.delivery import replays
-from braidmq.broker.delivery.backlog import stored
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.dispatch import stored
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.refusals import UnavailableError
@@ -120,7 +120,7 @@ class Replays:
             if asked == 0:
                 return 0
             settled = found.topic.message_count - found.unsettled()
-            engine.broker.queues.replay(found, asked, engine.now_us())
+            engine.broker.queues.replays.replay(found, asked, engine.now_us())
             # A full log stops a replay half-way; the letters that are left stay.
             while _is_replaying(found):
                 if engine.broker.refusal:
@@ -163,7 +163,7 @@ class Replays:
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
             # Asked again after each wait: by now a consumer may hold it, or have settled it.
-            outcome = queues.replay_one(queue, offset, engine.now_us())
+            outcome = queues.replays.replay_one(queue, offset, engine.now_us())
             if outcome == replays.FAR and read is None:
                 read = await read_log(
                     engine, self._find_wal(), read_letter, queue.topic, offset
@@ -172,7 +172,7 @@ class Replays:
                     return replays.GONE
                 continue
             if outcome == replays.FAR and read is not None:
-                outcome = queues.replay_ahead(queue, *read, engine.now_us())
+                outcome = queues.replays.replay_ahead(queue, *read, engine.now_us())
             if outcome != replays.READING or loop.time() >= deadline:
                 return outcome
             # A busy lane asks for its next read in the turn in which this one comes back, and

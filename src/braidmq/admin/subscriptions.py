@@ -22,7 +22,7 @@ from braidmq.admin.http.parameters import AFTER, LIMIT, Text
 from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.followers import Follower
-from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.delivery.queue import Queue, QueueConsumer
 from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.requests import FindEngine, running

@@ -22,11 +22,10 @@ from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name, is
 from braidmq.admin.http.refusals import UnknownTopicError
 from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
 from braidmq.admin.log import read_log
-from braidmq.broker import headers
 from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, Principal, authorize
 from braidmq.broker.marks import SCHEMA_ID
 from braidmq.broker.records import Head
-from braidmq.broker.topics import Topic
+from braidmq.broker.topics import Topic, decode_headers
 from braidmq.server.engine.requests import FindEngine, running
 from braidmq.wal.wal import Wal
 
@@ -142,7 +141,7 @@ class Topics:
             head = Head(newest)
             timestamp = iso(head.timestamp_us)
             block = newest[head.headers_at : head.body_at]
-            schema = headers.decode(block).get(SCHEMA_ID)
+            schema = decode_headers(block).get(SCHEMA_ID)
         return TopicDetail(
             row.name,
             row.messages,

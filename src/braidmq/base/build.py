@@ -17,7 +17,6 @@ HOT_MODULES: Final = (
     "braidmq.wire.*.frames",
     "braidmq.wire.*.session",
     "braidmq.wire.blip.messages",
-    "braidmq.wire.vibe.json_payload",
     "braidmq.wire.vibe.messages",
     "braidmq.wire.qumbed.messages",
     "braidmq.broker.*",

@@ -1,8 +1,7 @@
 """SVG as text: the elements of which reports and plots are drawn.
 
 Such a picture loads nothing and runs nothing, so that it can be mailed. Text and attributes are
-escaped here, once: topic names come from other users. What a chart looks like is decided by
-those who draw it.
+escaped here, once: topic names come from other users. Callers decide what a chart looks like.
 """
 
 import html

@@ -30,7 +30,7 @@ What each verdict does, and who does it:
     FULL        as REFUSED.
     WAIT        the connection parks in the queue's `blocked` and is woken to ask again when
                 there is room, when the queue ends, when the broker begins to drain and when
-                the log begins to refuse (`tell_parked`): it is never left without an answer.
+                the log begins to refuse (`wake_blocked`): it is never left without an answer.
                 A connection that ends takes itself off the list.
     STARVED     the connection waits in the host's `starved`, for a commit.
     REDIRECT    `Broker.accept` stores `letter` and counts it as dead-lettered. The dedup id is
@@ -51,14 +51,15 @@ A replay of dead letters is not a publish but an operator's order, and is not ju
 
 from typing import Final, final
 
-from braidmq.broker import headers, overflow
 from braidmq.broker.dead_letters import QUEUE_HEADER
 from braidmq.broker.dedup import NEW, DedupWindow
-from braidmq.broker.delivery.queues import Queue, Queues
+from braidmq.broker.delivery.queue import Queue
+from braidmq.broker.delivery.queues import Queues
 from braidmq.broker.outgoing import Outgoing
+from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_NEWEST, REDIRECT_TO_DLQ
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
-from braidmq.broker.topics import Message, Topic
+from braidmq.broker.topics import Message, Topic, decode_headers
 
 GO: Final = 1
 REDIRECT: Final = 2
@@ -122,12 +123,8 @@ class PublishAdmission:
 
     def must_wait(self, message: Message) -> bool:
         """Say whether `judge` would answer WAIT or STARVED now; neither counts nor stores."""
-        queue = message.topic.queue
         needs = needs_record(message)
-        if queue is not None:
-            verdict = self._weigh(queue, needs_record=needs)
-        else:
-            verdict = REFUSED if needs and self.refusal else GO
+        verdict = self._weigh(message.topic.queue, needs_record=needs)
         if verdict == REDIRECT or (verdict == GO and needs):
             return self._outgoing.bytes >= self.uncommitted_bytes_max
         return verdict == WAIT
@@ -135,10 +132,7 @@ class PublishAdmission:
     def judge_row(self, row: Message, now_us: int) -> int:
         """Return the verdict on a sink's row: GO, REDIRECT, or what it waits for."""
         queue = row.topic.queue
-        if queue is None:
-            verdict = REFUSED if self.refusal else GO
-        else:
-            verdict = self._weigh(queue, needs_record=True)
+        verdict = self._weigh(queue, needs_record=True)
         if verdict == REDIRECT:
             assert queue is not None
             verdict = self._redirect(row, queue, now_us)
@@ -160,18 +154,21 @@ class PublishAdmission:
             self._stats.refused += 1
         return verdict
 
-    def _weigh(self, queue: Queue, *, needs_record: bool) -> int:
+    def _weigh(self, queue: Queue | None, *, needs_record: bool) -> int:
         """Return what the log and the queue's bound say; neither counts nor stores."""
+        if queue is None:
+            return REFUSED if needs_record and self.refusal else GO
         if needs_record and self.refusal:
             return REFUSED
-        decision = overflow.judge(queue) if queue.policy.max_size else overflow.ACCEPT
-        if decision == overflow.ACCEPT:
+        policy = queue.policy
+        if policy.max_size == 0 or queue.has_room():
             return GO
-        if decision == overflow.WAIT:
+        if policy.overflow == BLOCK_PUBLISHER:
             # Nothing is handed out while the broker drains, so there will be no room.
             return REFUSED if self._draining else WAIT
-        if decision == overflow.REDIRECT:
+        if policy.overflow == REDIRECT_TO_DLQ and policy.dead_letters:
             return REFUSED if self.refusal else REDIRECT
+        assert policy.overflow in {DROP_NEWEST, REDIRECT_TO_DLQ}
         return FULL
 
     def _redirect(self, message: Message, queue: Queue, now_us: int) -> int:
@@ -195,10 +192,6 @@ class PublishAdmission:
         self._stats.dead_lettered += 1
         return letter
 
-    def remember(self, topic: Topic, dedup_id: str, stored_id: int, now_us: int) -> None:
-        """Note a publish that was meant for *topic* and is stored as *stored_id*."""
-        self._dedup.remember(topic.name, dedup_id, stored_id, now_us)
-
     def gave_up(self) -> None:
         """Count a publish whose publisher has stopped waiting."""
         self._stats.refused += 1
@@ -208,7 +201,7 @@ class PublishAdmission:
         self._stats.refused += 1
         if message.headers:
             self._dedup.forget_message(message)
-            if QUEUE_HEADER in headers.decode(message.headers):
+            if QUEUE_HEADER in decode_headers(message.headers):
                 self._stats.dead_lettered -= 1
         if message.topic.queue is not None:
             message.topic.queue.pending -= 1
@@ -219,20 +212,16 @@ class PublishAdmission:
         """Refuse every publish that needs a record, for good, and tell those that wait."""
         self._draining = reason
         self.refusal = reason
-        self.tell_parked()
+        self._queues.wake_blocked()
 
     def log_refuses(self, reason: str) -> None:
         """Refuse every publish that needs a record, and tell those that wait."""
         self.refusal = self._draining or reason
-        self.tell_parked()
+        self._queues.wake_blocked()
 
     def log_accepts(self) -> None:
         """Take publishes that need a record again, unless the broker drains."""
         self.refusal = self._draining
-
-    def tell_parked(self) -> None:
-        """Have every publisher that waits for room in a queue ask again."""
-        self._queues.wake_blocked()
 
 
 def needs_record(message: Message) -> bool:

@@ -19,14 +19,11 @@ from braidmq.broker.admission import REDIRECT, PublishAdmission
 from braidmq.broker.cursors import Cursors
 from braidmq.broker.dedup import DedupWindow
 from braidmq.broker.delivery.acknowledgements import Progress
-from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.broker.delivery.channels import Channel, Peer
-from braidmq.broker.delivery.dispatch import Dispatch
-from braidmq.broker.delivery.effects import LeaseOver
+from braidmq.broker.delivery.dispatch import Dispatch, ReadRequest
 from braidmq.broker.delivery.followers import Followers
 from braidmq.broker.delivery.queues import Queues
 from braidmq.broker.delivery.subscriptions import Consumer, Subscriptions
-from braidmq.broker.expiry import expires_us, is_expired
 from braidmq.broker.outgoing import (
     Advanced,
     Buried,
@@ -34,12 +31,13 @@ from braidmq.broker.outgoing import (
     Deleted,
     Ended,
     Followed,
+    LeaseOver,
     Outgoing,
     Started,
 )
 from braidmq.broker.settings import Settings
 from braidmq.broker.sinks import Sinks
-from braidmq.broker.stats import Stats, TopicRow, topic_rows
+from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message, Pending, Topic, Topics
 
 DELIVERED: Final = 1
@@ -86,36 +84,28 @@ class Broker:
         stored = self.admission.take_letter() if verdict == REDIRECT else message
         given = self.publish(stored, now_us)
         if dedup_id:
-            self.admission.remember(message.topic, dedup_id, given, now_us)
+            self.dedup.remember(message.topic.name, dedup_id, given, now_us)
         return stored
 
     def publish(self, message: Message, now_us: int) -> int:
         """Store what `admission` let in; return its id, or 0 when it lives in memory only."""
         queue = message.topic.queue
         if queue is not None:
-            if queue.policy.ttl_us and message.expires_us == 0:
-                message.expires_us = expires_us(now_us, queue.policy.ttl_us)
+            if queue.policy.ttl_us:
+                message.set_ttl(queue.policy.ttl_us, now_us)
             if not queue.policy.durable:
                 message.qos = 0
             elif message.qos != 0:
                 queue.pending += 1
-        elif self.settings.message_ttl_us and message.expires_us == 0:
-            message.expires_us = expires_us(now_us, self.settings.message_ttl_us)
+        elif self.settings.message_ttl_us:
+            message.set_ttl(self.settings.message_ttl_us, now_us)
         if message.qos == 0:
             self.dispatch.route(message, now_us)
             return NO_ID
         message.timestamp_us = now_us
         outgoing = self.outgoing
         if message.headers:
-            record = records.encode_message(
-                1,
-                message.priority,
-                message.origin,
-                now_us,
-                message.expires_us,
-                message.headers,
-                message.body,
-            )
+            record = records.encode_message(message)
         else:
             record = outgoing.encoder.encode_plain(message, now_us)
         outgoing.bytes += len(message.body)
@@ -182,7 +172,7 @@ class Broker:
             self.dispatch.effects.read_now(subscription)
             subscription.position.waiters.append(consumer.peer)
             return WAIT
-        if entry.message.expires_us and is_expired(entry.message.expires_us, now_us):
+        if entry.message.expires_us and entry.message.is_expired(now_us):
             self.dispatch.settling.expire_open(entry, now_us)
             outcome = UNKNOWN
         else:
@@ -198,7 +188,7 @@ class Broker:
             if consumer.credit > 0:
                 self.subscriptions.pump(consumer.subscription, now_us)
         for joined in list(peer.queue_consumers.values()):
-            self.dispatch.sharing.pump(joined.queue, now_us)
+            self.queues.pump(joined.queue, now_us)
         self.followers.read_for(peer)
 
     def stop_pushing(self, peer: Peer) -> None:
@@ -274,8 +264,9 @@ class Broker:
                 outgoing.bytes -= len(item.letter.body)
                 dispatch.settling.buried(item)
                 dispatch.route(item.letter, now_us)
-        if dispatch.replays.running:
-            dispatch.replays.go_on(now_us)
+        replays = self.queues.replays
+        if replays.running:
+            replays.go_on(now_us)
 
     def refused(self, from_id: int, reason: str, now_us: int) -> list[Pending]:
         """Take back what the log had no room for; return the publishes and subscriptions.
@@ -296,8 +287,7 @@ class Broker:
                 again = Ended(item.subscription_id, item.reason)
                 record = records.encode_unsubscribe(item.subscription_id, item.reason)
                 self.outgoing.add(again, record)
-        for item in taken:
-            if isinstance(item, Deleted):
+            elif isinstance(item, Deleted):
                 self.outgoing.add(Deleted(item.queue_id), records.encode_delete(item.queue_id))
         for item in taken:
             if isinstance(item, Buried):
@@ -313,7 +303,7 @@ class Broker:
 
     def take_reads(self, now_us: int) -> list[ReadRequest]:
         """Take the pieces of backlog that are to be read back from the log."""
-        return self.dispatch.backlog.take_reads(now_us)
+        return self.dispatch.take_reads(now_us)
 
     def supply(
         self, request: ReadRequest, found: list[tuple[int, bytes]], reached_id: int, now_us: int
@@ -381,10 +371,6 @@ class Broker:
         """Return how many bytes of messages are in memory."""
         return self.dispatch.windows.held_bytes + self.outgoing.bytes
 
-    def topic_rows(self, after: str) -> list[TopicRow]:
-        """Return the topics with names above *after*, by name."""
-        return topic_rows(self.topics, after)
-
     def needed_id(self) -> int:
         """Return the lowest id that a subscription or a cursor still needs from the log."""
         committed_id = self.committed_id
@@ -427,17 +413,13 @@ class Broker:
         effects = self.dispatch.effects
         for channel_id, earlier in progress.items():
             channel = self.find(channel_id)
+            follower = self.followers.by_id.get(channel_id)
             if channel is not None:
-                if channel.progress is not None:
-                    earlier.merge(channel.progress)
-                channel.progress = earlier
+                channel.progress = earlier.followed_by(channel.progress)
                 effects.dirty[channel_id] = channel
                 effects.acknowledged = True
-            follower = self.followers.by_id.get(channel_id)
-            if follower is not None:
-                if follower.progress is not None:
-                    earlier.merge(follower.progress)
-                follower.progress = earlier
+            elif follower is not None:
+                follower.progress = earlier.followed_by(follower.progress)
                 effects.dirty_followers[channel_id] = follower
                 effects.acknowledged = True
 

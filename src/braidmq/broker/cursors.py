@@ -88,7 +88,7 @@ class Cursors:
         return needed
 
     def take_back(self, taken: list[Pending]) -> None:
-        """Undo the cursors that the log refused to make; queue anew what else it refused.
+        """Undo the cursors that the log refused to make; queue again what else it refused.
 
         Moving or removing a cursor lets retention free space, so it may use the log's reserve.
         """
@@ -104,7 +104,7 @@ class Cursors:
                 self._record(cursor, item.change)
 
     def restore(self, rows: list[tuple[str, str, int, int]]) -> None:
-        """Take back what :meth:`rows` gave."""
+        """Restore what :meth:`rows` returned."""
         for name, principal, initial, position in rows:
             self._by_name[name] = Cursor(name, principal, initial, position)
 
@@ -113,7 +113,7 @@ class Cursors:
         return [(c.name, c.principal, c.initial, c.position) for c in self._by_name.values()]
 
     def replay(self, record: bytes) -> None:
-        """Do again what a CURSOR record says."""
+        """Apply a CURSOR record again."""
         name, principal, initial, position, removed = records.read_cursor(record)
         self._by_name.pop(name, None)
         if not removed:

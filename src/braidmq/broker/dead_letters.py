@@ -4,8 +4,14 @@ import hashlib
 from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
-from braidmq.broker import headers, records
-from braidmq.broker.topics import Message, Topic, body_of
+from braidmq.broker.topics import (
+    MESSAGE_ID_HEADER,
+    Message,
+    Topic,
+    body_of,
+    decode_headers,
+    encode_headers,
+)
 
 PREFIX: Final = "dlq."
 
@@ -57,18 +63,6 @@ def is_dead_letter_topic(topic: str) -> bool:
     return topic.startswith(PREFIX)
 
 
-def headers_for(
-    kept: dict[str, str], *, reason: str, topic: str, attempts: int
-) -> dict[str, str]:
-    """Return the headers of the dead letter of a message that had *kept*."""
-    return {
-        **kept,
-        REASON_HEADER: reason,
-        QUEUE_HEADER: topic,
-        ATTEMPTS_HEADER: str(attempts),
-    }
-
-
 def moved(message: Message, topic: Topic, block: bytes, now_us: int) -> Message:
     """Return *message* as one of another topic, with other headers."""
     letter = Message(topic, 1, body_of(topic, message.payload))
@@ -81,39 +75,27 @@ def moved(message: Message, topic: Topic, block: bytes, now_us: int) -> Message:
 
 
 def letter_of(
-    message: Message, topic: Topic, *, reason: str, attempts: int, keep_id: bool, now_us: int
+    message: Message,
+    topic: Topic,
+    reason: str,
+    *,
+    now_us: int,
+    attempts: int = 0,
+    keep_id: bool = False,
 ) -> Message:
     """Return the dead letter of *message* on *topic*; *keep_id* keeps its id as a header."""
-    kept = headers.decode(message.headers)
+    kept = decode_headers(message.headers)
     if keep_id:
-        kept.setdefault(headers.MESSAGE_ID, str(message.id))
-    block = headers.encode(
-        headers_for(kept, reason=reason, topic=message.topic.name, attempts=attempts)
-    )
-    return moved(message, topic, block, now_us)
+        kept.setdefault(MESSAGE_ID_HEADER, str(message.id))
+    kept[REASON_HEADER] = reason
+    kept[QUEUE_HEADER] = message.topic.name
+    kept[ATTEMPTS_HEADER] = str(attempts)
+    return moved(message, topic, encode_headers(kept), now_us)
 
 
 def headers_sent_back(block: bytes) -> bytes:
     """Return the headers of a dead letter that is sent back, without those of its death."""
-    kept = headers.decode(block)
+    kept = decode_headers(block)
     for name in (REASON_HEADER, QUEUE_HEADER, ATTEMPTS_HEADER):
         kept.pop(name, None)
-    return headers.encode(kept)
-
-
-def record_of(
-    letter: Message, *, subscription_id: int, after_id: int, message_id: int
-) -> bytes:
-    """Return the record of a letter, which also settles the message that it replaces."""
-    stored = records.StoredMessage()
-    stored.qos = letter.qos
-    stored.priority = letter.priority
-    stored.origin = letter.origin
-    stored.timestamp_us = letter.timestamp_us
-    stored.expires_us = letter.expires_us
-    stored.headers = letter.headers
-    stored.body = letter.body
-    stored.settles_subscription = subscription_id
-    stored.settles_after = after_id
-    stored.settles_id = message_id
-    return records.encode_dead_letter(stored)
+    return encode_headers(kept)

@@ -4,9 +4,8 @@ import hashlib
 from collections import deque
 from typing import Final
 
-from braidmq.broker import headers
 from braidmq.broker.dead_letters import QUEUE_HEADER
-from braidmq.broker.topics import ORIGIN_SPARK, Message
+from braidmq.broker.topics import ORIGIN_SPARK, Message, decode_headers
 
 HEADER: Final = "dedupId"
 """The header that carries a publisher's own id of a message."""
@@ -43,7 +42,7 @@ class DedupWindow:
         self.restore((now_us, topic, _short(dedup_id), message_id))
 
     def restore(self, row: tuple[int, str, str, int]) -> None:
-        """Take one of :meth:`rows` back: its id is short already."""
+        """Restore one of :meth:`rows`; its id is short already."""
         now_us, topic, dedup_id, message_id = row
         if len(self._order) >= IDS_MAX:
             self._forget_oldest()
@@ -51,16 +50,16 @@ class DedupWindow:
         self._ids[(topic, dedup_id)] = (message_id, now_us)
 
     def forget(self, topic: str, dedup_id: str) -> None:
-        """Take a refused message back, so that its repeat is accepted."""
+        """Forget a refused message, so that its repeat is accepted."""
         self._ids.pop((topic, _short(dedup_id)), None)
 
     def forget_message(self, message: Message) -> None:
-        """Take a refused message back, if its publisher gave it an id.
+        """Forget a refused message, if its publisher gave it an id.
 
         The headers of a sink's row are data: no id of it was remembered.
         """
         if message.headers and message.origin != ORIGIN_SPARK:
-            kept = headers.decode(message.headers)
+            kept = decode_headers(message.headers)
             dedup_id = kept.get(HEADER)
             if dedup_id is not None:
                 # A message that a full queue redirected is remembered under that queue.

@@ -1,4 +1,4 @@
-"""Marks: what the publisher of a Qumbed message said of it, kept as headers.
+"""Marks: what the publisher of a Qumbed message said about it, kept as headers.
 
     schemaId | recipientKeyId | senderPublicKey     in this order, each only when it is there
 
@@ -9,9 +9,8 @@ import base64
 from typing import Final, final
 
 from braidmq.base.strict_json import is_json
-from braidmq.broker import headers
 from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
-from braidmq.broker.topics import ORIGIN_QUMBED, Message
+from braidmq.broker.topics import ORIGIN_QUMBED, Message, decode_headers, encode_headers
 
 SCHEMA_ID: Final = "schemaId"
 RECIPIENT_KEY_ID: Final = "recipientKeyId"
@@ -42,7 +41,7 @@ def mark(
     if sender_public_key:
         said[SENDER_PUBLIC_KEY] = base64.b64encode(sender_public_key).decode()
     message.origin = ORIGIN_QUMBED
-    message.headers = headers.encode(said)
+    message.headers = encode_headers(said)
     message.recipient_key_id = recipient_key_id
 
 
@@ -50,7 +49,7 @@ def recipient_of(block: bytes) -> bytes:
     """Return the id of the key that a Qumbed message with these headers is for, if any."""
     if _RECIPIENT not in block:
         return b""
-    return base64.b64decode(headers.decode(block).get(RECIPIENT_KEY_ID, ""))
+    return base64.b64decode(decode_headers(block).get(RECIPIENT_KEY_ID, ""))
 
 
 def marks_of(message: Message) -> Marks:
@@ -65,7 +64,7 @@ def marks_of(message: Message) -> Marks:
 def _read_marks(message: Message) -> Marks:
     if message.origin != ORIGIN_QUMBED or not message.headers:
         return Marks("", b"", sealed=False)
-    said = headers.decode(message.headers)
+    said = decode_headers(message.headers)
     sender_public_key = base64.b64decode(said.get(SENDER_PUBLIC_KEY, ""))
     payload = message.payload
     sealed = (

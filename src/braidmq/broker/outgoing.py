@@ -1,17 +1,29 @@
-"""Outgoing records: numbered, on their way to the log, not committed yet."""
+"""Outgoing: what a turn leaves to be done, as data.
 
-from typing import TYPE_CHECKING, final
+The broker calls no connection and no log. `Outgoing` numbers the records that are on their way
+to the log, and remembers what each was about until it is committed. `Effects` lists the peers
+that have something to send, the channels and followers whose backlog should be read, and those
+whose progress should be recorded. The driver takes both after each turn, by verbs of `Broker`.
+"""
+
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from braidmq.base.ids import FIRST_ID
 from braidmq.broker.delivery.acknowledgements import Progress
-from braidmq.broker.delivery.channels import Entry
+from braidmq.broker.delivery.channels import Channel, Entry, Peer
 from braidmq.broker.records import MessageEncoder
 from braidmq.broker.topics import Message, Pending
 
 if TYPE_CHECKING:
     from braidmq.broker.delivery.followers import Follower
-    from braidmq.broker.delivery.queues import Queue
+    from braidmq.broker.delivery.queue import Queue
     from braidmq.broker.delivery.subscriptions import Subscription
+
+PROGRESS_DELAY_US: Final = 10_000
+"""How long a hand-out or an acknowledgement may wait to be recorded when no barrier asks."""
+
+PROGRESS_BYTES: Final = 1024 * 1024
+"""A progress record that has grown to this is followed by another."""
 
 
 @final
@@ -139,3 +151,128 @@ class Outgoing:
         self._records = []
         self.next_id = from_id
         return taken
+
+
+class LeaseOver(NamedTuple):
+    """A subscription or a follower that ended because it was not used."""
+
+    subscription_id: int
+    topic: str
+    principal: str
+
+
+@final
+class Effects:
+    """The lists that delivery fills and the broker empties."""
+
+    def __init__(self) -> None:
+        self.touched: list[Peer] = []
+        self.reads: list[Channel] = []
+        self.follower_reads: list[Follower] = []
+        # Channels and followers whose progress is not recorded, by id.
+        self.dirty: dict[int, Channel] = {}
+        self.dirty_followers: dict[int, Follower] = {}
+        self.acknowledged: bool = False  # some of that progress is an acknowledgement
+        self.progress_due_us: int = 0
+        self.leases_over: list[LeaseOver] = []
+
+    # Peers, leases and reads.
+
+    def touch(self, peer: Peer) -> None:
+        """Have the server look after this peer at the end of the turn."""
+        if not peer.touched:
+            peer.touched = True
+            self.touched.append(peer)
+
+    def take_touched(self) -> list[Peer]:
+        """Take the peers that have something to send, or whose answer may be there now."""
+        touched = self.touched
+        if touched:
+            self.touched = []
+            for peer in touched:
+                peer.touched = False
+        return touched
+
+    def take_leases_over(self) -> list[LeaseOver]:
+        """Take the subscriptions and followers that ended because they were not used."""
+        over = self.leases_over
+        self.leases_over = []
+        return over
+
+    def read_ahead(self, channel: Channel) -> None:
+        """Ask for more of the backlog when half the window is free."""
+        if channel.position.behind and 2 * len(channel.ready) <= channel.rules.window:
+            self.read_now(channel)
+
+    def read_now(self, channel: Channel) -> None:
+        """Ask for more of the backlog, however full the window is."""
+        position = channel.position
+        if not position.reading:
+            position.reading = True
+            self.reads.append(channel)
+
+    # Progress.
+
+    def is_dirty(self) -> bool:
+        """Say whether there is progress that is not recorded."""
+        return bool(self.dirty or self.dirty_followers)
+
+    def note_progress(self, channel: Channel, now_us: int) -> None:
+        """Have the progress of a channel recorded soon."""
+        self._due_soon(now_us)
+        self.dirty[channel.id] = channel
+
+    def note_followed(self, follower: "Follower", now_us: int) -> None:
+        """Have the progress of a follower recorded soon."""
+        self._due_soon(now_us)
+        self.dirty_followers[follower.id] = follower
+
+    def progress_of(self, channel: Channel, now_us: int) -> Progress:
+        """Return the progress of a channel to note something in, to be recorded soon."""
+        if channel.progress is None:
+            self.note_progress(channel, now_us)
+        return channel.made_progress()
+
+    def take_progress(self, next_due_us: int) -> list[dict[int, Progress]]:
+        """Take all that can be recorded now, each dict as one record.
+
+        What a follower's transport has not confirmed yet is not certain and stays; it is looked
+        at again at *next_due_us*.
+        """
+        made: dict[int, Progress] = {}
+        for channel_id, channel in self.dirty.items():
+            made[channel_id] = channel.take_progress()
+        unsure: dict[int, Follower] = {}
+        for follower_id, follower in self.dirty_followers.items():
+            progress = follower.take_progress()
+            if progress is not None:
+                made[follower_id] = progress
+            if follower.is_unsure():
+                unsure[follower_id] = follower
+        self.dirty = {}
+        self.dirty_followers = unsure
+        self.acknowledged = False
+        self.progress_due_us = next_due_us
+        return _in_records(made)
+
+    def _due_soon(self, now_us: int) -> None:
+        due_us = now_us + PROGRESS_DELAY_US
+        if due_us < self.progress_due_us or not self.is_dirty():
+            self.progress_due_us = due_us
+
+
+def _in_records(made: dict[int, Progress]) -> list[dict[int, Progress]]:
+    """Return *made* in batches that each fit a record."""
+    batches: list[dict[int, Progress]] = []
+    batch: dict[int, Progress] = {}
+    size = 0
+    for channel_id, progress in made.items():
+        batch[channel_id] = progress
+        size += progress.size_bytes()
+        if size >= PROGRESS_BYTES:
+            batches.append(batch)
+            batch = {}
+            size = 0
+    if batch:
+        batches.append(batch)
+    return batches

@@ -1,6 +1,13 @@
-"""Policies: what was declared of a queue. Values only; delivery acts on them."""
+"""Policies: what was declared of a queue; and rules: what follows for its deliveries.
+
+A queue obeys its declaration, a Blip subscription the settings of delivery; both become the
+`Rules` of a channel: how its deliveries are repeated, and when the broker gives up on them.
+Values and pure decisions; delivery acts on them.
+"""
 
 from typing import Final, final
+
+from braidmq.broker.settings import Settings
 
 ROUND_ROBIN: Final = 0
 FAN_OUT_WITH_ACK: Final = 1
@@ -13,6 +20,11 @@ DROP_NEWEST: Final = 1
 BLOCK_PUBLISHER: Final = 2
 REDIRECT_TO_DLQ: Final = 3
 """What happens to a publish when `max_size` messages wait."""
+
+NO_BOUND: Final = 2**60
+
+_DOUBLINGS_MAX: Final = 40
+"""By then every backoff has reached its maximum; this bounds the shift."""
 
 
 @final
@@ -64,3 +76,68 @@ def for_dead_letters() -> Policy:
     policy.max_attempts = 0
     policy.dead_letters = False
     return policy
+
+
+@final
+class Rules:
+    """The numbers that one channel's deliveries obey; a new one has those of a subscription."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.attempts_max: int = settings.max_retries  # 0: no limit
+        self.in_flight_max: int = settings.window  # messages, of all consumers together
+        self.window: int = settings.window  # messages that wait in memory
+        self.window_bytes: int = settings.window_bytes  # of them, and of those in flight
+        self.dead_letters: bool = True  # off: what is given up on is dropped, and counted
+        self.dead_letter_topic: str = ""  # empty: `dlq.` and the topic's name
+        self.expired_are_letters: bool = False
+        self.first_goes_alone: bool = False  # one attempt only: each delivery is the last
+        self.letters_keep_ids: bool = False  # a dead letter has its message's id as a header
+        self.serves_idle: bool = False  # an idle consumer gets one, whatever others hold
+        self.set_delays(0, settings.retry_backoff_us, settings.retry_backoff_max_us)
+
+    def set_delays(self, timeout_us: int, backoff_us: int, backoff_max_us: int) -> None:
+        """Repeat a delivery after the timeout and a backoff that doubles up to its maximum."""
+        self._timeout_us: int = timeout_us
+        self._backoff_us: int = backoff_us
+        self._backoff_max_us: int = backoff_max_us
+        self._first_delay_us: int = timeout_us + backoff_us
+
+    def delay_us(self, attempts: int) -> int:
+        """Return how long after delivery number *attempts* the message is ready again."""
+        if attempts == 1:
+            return self._first_delay_us
+        assert attempts > 1
+        backoff_us = self._backoff_us << min(attempts - 1, _DOUBLINGS_MAX)
+        return self._timeout_us + min(backoff_us, self._backoff_max_us)
+
+    def lift_limits(self) -> None:
+        """Stop giving up on messages: these are dead letters, which die only once."""
+        self.attempts_max = 0
+        self.dead_letters = False
+        self.first_goes_alone = False
+
+    def is_exhausted(self, attempts: int) -> bool:
+        """Say whether a message that was delivered *attempts* times is given up on."""
+        return 0 < self.attempts_max <= attempts
+
+    def is_last(self, attempts: int) -> bool:
+        """Say whether the delivery after *attempts* ones is the last, and must go alone."""
+        return 0 < attempts == self.attempts_max - 1
+
+
+def of_policy(policy: Policy, settings: Settings) -> Rules:
+    """Return the rules of a queue."""
+    queues = settings.queues
+    rules = Rules(settings)
+    rules.attempts_max = policy.max_attempts
+    rules.in_flight_max = NO_BOUND
+    rules.window = queues.window
+    rules.window_bytes = queues.window_bytes
+    rules.dead_letters = policy.dead_letters
+    rules.dead_letter_topic = policy.dead_letter_name
+    rules.expired_are_letters = True
+    rules.first_goes_alone = policy.max_attempts == 1
+    rules.letters_keep_ids = True
+    rules.serves_idle = True
+    rules.set_delays(queues.ack_timeout_us, queues.backoff_us, queues.backoff_max_us)
+    return rules

@@ -109,23 +109,15 @@ _DECLARE: Final = struct.Struct(
     "I"  # max attempts
     "H"  # length of the dead letter queue's name
 )
-_DELETE: Final = struct.Struct(
-    "<B"  # type
-    "Q"  # queue id
-)
 _FOLLOW: Final = struct.Struct(
     "<B"  # type
     "Q"  # timestamp us
     "32s"  # public key
     "H"  # principal length
 )
-_INTENT: Final = struct.Struct(
-    "<B"  # type
-    "Q"  # batch
-)
-_DONE: Final = struct.Struct(
-    "<B"  # type
-    "Q"  # intent id
+_NUMBERED: Final = struct.Struct(
+    "<B"  # type: DELETE, INTENT, DONE
+    "Q"  # queue id, batch, intent id
 )
 _CURSOR: Final = struct.Struct(
     "<B"  # type
@@ -150,7 +142,6 @@ _ATTEMPTS: Final = struct.Struct(
 )
 
 
-@final
 class Head:
     """The fixed part of a message's record, and where the rest of it is."""
 
@@ -167,37 +158,39 @@ class Head:
         self.body_at: int = self.headers_at + read_i32_le(record, 20)
 
 
-class StoredMessage:
-    """A message's record (MESSAGE, DEAD LETTER or SINK ROW), written or read as a whole."""
+@final
+class StoredMessage(Head):
+    """A message's record (MESSAGE, DEAD LETTER or SINK ROW), read as a whole."""
 
-    def __init__(self) -> None:
-        self.qos: int = 0
-        self.priority: int = 0
-        self.origin: int = 0
-        self.timestamp_us: int = 0
-        self.expires_us: int = 0
-        self.headers: bytes = b""
-        self.topic: str = ""
-        self.body: bytes = b""
+    def __init__(self, record: bytes) -> None:
+        super().__init__(record)
+        self.headers: bytes = record[self.headers_at : self.body_at]
+        self.body: bytes = record[self.body_at :]
+        self.topic: str = self.body[2 : 2 + (self.body[0] << 8 | self.body[1])].decode()
         self.settles_subscription: int = 0
         self.settles_after: int = 0
         self.settles_id: int = 0
+        if record[0] == DEAD_LETTER:
+            settles = _SETTLES.unpack_from(record, _MESSAGE.size)
+            self.settles_subscription, self.settles_after, self.settles_id = settles
 
 
-def encode_message(  # noqa: PLR0917 - on the hot path, where keywords cost
-    qos: int,
-    priority: int,
-    origin: int,
-    timestamp_us: int,
-    expires_us: int,
-    headers: bytes,
-    body: bytes,
-) -> bytes:
-    """Return a MESSAGE record."""
+def encode_message(message: Message, kind: int = MESSAGE) -> bytes:
+    """Return a MESSAGE record, or with *kind* a SINK ROW."""
+    return b"".join([_head_of(message, kind), message.headers, message.body])
+
+
+def _head_of(message: Message, kind: int) -> bytes:
     head: bytes = _MESSAGE.pack(
-        MESSAGE, qos, priority, origin, timestamp_us, expires_us, len(headers)
+        kind,
+        message.qos,
+        message.priority,
+        message.origin,
+        message.timestamp_us,
+        message.expires_us,
+        len(message.headers),
     )
-    return b"".join([head, headers, body])
+    return head
 
 
 class MessageEncoder:
@@ -228,21 +221,12 @@ class MessageEncoder:
         return self._head + message.body
 
 
-def encode_dead_letter(message: StoredMessage) -> bytes:
-    """Return a DEAD LETTER record."""
-    head = _MESSAGE.pack(
-        DEAD_LETTER,
-        message.qos,
-        message.priority,
-        message.origin,
-        message.timestamp_us,
-        message.expires_us,
-        len(message.headers),
-    )
-    settles = _SETTLES.pack(
-        message.settles_subscription, message.settles_after, message.settles_id
-    )
-    return b"".join([head, settles, message.headers, message.body])
+def encode_dead_letter(
+    letter: Message, *, subscription_id: int, after_id: int, message_id: int
+) -> bytes:
+    """Return a DEAD LETTER record, which also settles the message that it replaces."""
+    settles = _SETTLES.pack(subscription_id, after_id, message_id)
+    return b"".join([_head_of(letter, DEAD_LETTER), settles, letter.headers, letter.body])
 
 
 def encode_subscribe(qos: int, timestamp_us: int, principal: str, topic: str) -> bytes:
@@ -269,26 +253,6 @@ def encode_progress(progress: dict[int, Progress]) -> bytes:
         parts.append(_COUNT.pack(len(made.attempts)))
         parts.extend(_ATTEMPTS.pack(*item) for item in made.attempts.items())
     return b"".join(parts)
-
-
-def read_message(record: bytes) -> StoredMessage:
-    """Return what a MESSAGE, DEAD LETTER or SINK ROW record says."""
-    head = Head(record)
-    message = StoredMessage()
-    message.qos = head.qos
-    message.priority = head.priority
-    message.origin = head.origin
-    message.timestamp_us = head.timestamp_us
-    message.expires_us = head.expires_us
-    if record[0] == DEAD_LETTER:
-        message.settles_subscription, message.settles_after, message.settles_id = (
-            _SETTLES.unpack_from(record, _MESSAGE.size)
-        )
-    message.headers = record[head.headers_at : head.body_at]
-    message.body = record[head.body_at :]
-    topic_bytes = record[head.body_at] << 8 | record[head.body_at + 1]
-    message.topic = record[head.body_at + 2 : head.body_at + 2 + topic_bytes].decode()
-    return message
 
 
 def read_subscribe(record: bytes) -> tuple[int, int, str, str]:
@@ -364,12 +328,12 @@ def read_declare(record: bytes) -> tuple[str, Policy, int]:
 
 def encode_delete(queue_id: int) -> bytes:
     """Return a DELETE record."""
-    return _DELETE.pack(DELETE, queue_id)
+    return _NUMBERED.pack(DELETE, queue_id)
 
 
 def read_delete(record: bytes) -> int:
     """Return the queue id of a DELETE record."""
-    queue_id: int = _DELETE.unpack(record)[1]
+    queue_id: int = _NUMBERED.unpack(record)[1]
     return queue_id
 
 
@@ -386,25 +350,11 @@ def read_follow(record: bytes) -> tuple[int, bytes, str, str]:
     return timestamp_us, key, record[_FOLLOW.size : at].decode(), record[at:].decode()
 
 
-def encode_sink_row(message: Message, timestamp_us: int) -> bytes:
-    """Return a SINK ROW record."""
-    head: bytes = _MESSAGE.pack(
-        SINK_ROW,
-        1,
-        message.priority,
-        message.origin,
-        timestamp_us,
-        message.expires_us,
-        len(message.headers),
-    )
-    return b"".join([head, message.headers, message.body])
-
-
 def encode_intent(
     principal: str, query: str, sink: str, batch: int, stages: list[tuple[bytes, int]]
 ) -> bytes:
     """Return an INTENT record; its own id is the intent's."""
-    parts: list[bytes] = [_INTENT.pack(INTENT, batch)]
+    parts: list[bytes] = [_NUMBERED.pack(INTENT, batch)]
     for text in (principal, query, sink):
         raw = text.encode()
         parts.append(_LENGTH.pack(len(raw)))
@@ -416,8 +366,8 @@ def encode_intent(
 
 def read_intent(record: bytes) -> tuple[str, str, str, int, list[tuple[bytes, int]]]:
     """Return principal, query, sink, batch and stages of an INTENT record."""
-    batch: int = _INTENT.unpack_from(record)[1]
-    at = _INTENT.size
+    batch: int = _NUMBERED.unpack_from(record)[1]
+    at = _NUMBERED.size
     texts: list[str] = []
     for _ in range(3):
         size: int = _LENGTH.unpack_from(record, at)[0]
@@ -432,12 +382,12 @@ def read_intent(record: bytes) -> tuple[str, str, str, int, list[tuple[bytes, in
 
 def encode_done(intent_id: int) -> bytes:
     """Return a DONE record."""
-    return _DONE.pack(DONE, intent_id)
+    return _NUMBERED.pack(DONE, intent_id)
 
 
 def read_done(record: bytes) -> int:
     """Return the intent id of a DONE record."""
-    intent_id: int = _DONE.unpack(record)[1]
+    intent_id: int = _NUMBERED.unpack(record)[1]
     return intent_id
 
 

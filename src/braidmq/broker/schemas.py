@@ -55,7 +55,7 @@ class Schemas:
         if not 0 < len(schema_id.encode(errors="replace")) <= SCHEMA_ID_BYTES_MAX:
             raise SchemaError(f"a schema id has 1 to {SCHEMA_ID_BYTES_MAX} bytes")
         if schema_id in self._validators:
-            raise SchemaError("there is a schema of that id already")
+            raise SchemaError("there is already a schema of that id")
         try:
             validator = jsonschema_rs.validator_for(json_schema, offline=True)
         except jsonschema_rs.ValidationError as error:

@@ -1,33 +1,21 @@
 """The numbers that delivery obeys, in the units the broker computes with."""
 
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 US_PER_MS: Final = 1000
 US_PER_S: Final = 1_000_000
 
 
-@final
-class QueueSettings:
+class QueueSettings(NamedTuple):
     """The numbers of queues; those of messages are defaults, which a declaration overrides."""
 
-    def __init__(
-        self,
-        *,
-        ack_timeout_us: int,
-        attempts_max: int,
-        backoff_us: int,
-        backoff_max_us: int,
-        ttl_us: int,
-        window: int,
-        window_bytes: int,
-    ) -> None:
-        self.ack_timeout_us: int = ack_timeout_us
-        self.attempts_max: int = attempts_max
-        self.backoff_us: int = backoff_us
-        self.backoff_max_us: int = backoff_max_us
-        self.ttl_us: int = ttl_us
-        self.window: int = window
-        self.window_bytes: int = window_bytes
+    ack_timeout_us: int
+    attempts_max: int
+    backoff_us: int
+    backoff_max_us: int
+    ttl_us: int
+    window: int
+    window_bytes: int
 
 
 @final

@@ -15,11 +15,10 @@ remembered; a repeat of it, or of an earlier one, is known as such however its r
 from bisect import bisect_right
 from collections import deque
 from itertools import accumulate
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from braidmq.broker import records
 from braidmq.broker.admission import GO, REDIRECT, REFUSED, PublishAdmission
-from braidmq.broker.expiry import expires_us
 from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import ORIGIN_SPARK, Message, Pending, Topics, body_of
@@ -75,14 +74,12 @@ class Intent:
         return stage_id, row - (self._ends[at] - rows)
 
 
-@final
-class Done:
+class Done(NamedTuple):
     """The last batch that a query has done."""
 
-    def __init__(self, principal: str, batch: int, rows: int) -> None:
-        self.principal: str = principal
-        self.batch: int = batch
-        self.rows: int = rows
+    principal: str
+    batch: int
+    rows: int
 
 
 @final
@@ -187,7 +184,7 @@ class Sinks:
     # What the log and a snapshot keep.
 
     def replay_intent(self, record_id: int, record: bytes) -> None:
-        """Do again what an INTENT record says."""
+        """Apply an INTENT record again."""
         principal, query, sink, batch, stages = records.read_intent(record)
         self.open = Intent(record_id, principal, query, sink, batch, stages)
 
@@ -197,7 +194,7 @@ class Sinks:
             self.open.appended += 1
 
     def replay_done(self, intent_id: int) -> None:
-        """Do again what a DONE record says."""
+        """Apply a DONE record again."""
         if self.open is not None and self.open.id == intent_id:
             self._close(self.open)
 
@@ -211,15 +208,12 @@ class Sinks:
 
     def done_rows(self) -> list[tuple[str, str, str, int, int]]:
         """Return what a snapshot keeps of what is done, oldest first."""
-        return [
-            (query, sink, done.principal, done.batch, done.rows)
-            for (query, sink), done in self._done.items()
-        ]
+        return [(query, sink, *done) for (query, sink), done in self._done.items()]
 
     def restore(
         self, intent: Intent | None, done: list[tuple[str, str, str, int, int]]
     ) -> None:
-        """Take back what a snapshot kept."""
+        """Restore what a snapshot kept."""
         self.open = intent
         for query, sink, principal, batch, rows in done:
             self._remember((query, sink), Done(principal, batch, rows))
@@ -253,14 +247,12 @@ class Sinks:
         It is durable in a queue that is not, too: a row without a record could not be counted.
         """
         queue = message.topic.queue
-        ttl_us = self._ttl_us if queue is None else queue.policy.ttl_us
-        if ttl_us and message.expires_us == 0:
-            message.expires_us = expires_us(now_us, ttl_us)
+        message.set_ttl(self._ttl_us if queue is None else queue.policy.ttl_us, now_us)
         if queue is not None:
             queue.pending += 1
         message.timestamp_us = now_us
         self._outgoing.bytes += len(message.body)
-        return self._outgoing.add(message, records.encode_sink_row(message, now_us))
+        return self._outgoing.add(message, records.encode_message(message, records.SINK_ROW))
 
     def _close(self, intent: Intent) -> None:
         self.open = None

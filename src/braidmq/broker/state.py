@@ -11,19 +11,19 @@ from typing import Any, Final
 import msgspec
 
 from braidmq.base.errors import UnknownRecordError
-from braidmq.broker import headers, records
+from braidmq.broker import records
 from braidmq.broker.broker import MAINTENANCE_US, Broker
 from braidmq.broker.dead_letters import QUEUE_HEADER
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.delivery.acknowledgements import Settled
 from braidmq.broker.delivery.channels import Channel
 from braidmq.broker.delivery.followers import Follower
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.outgoing import Buried, Started
 from braidmq.broker.policy import FAN_OUT_WITHOUT_ACK, Policy, of_values
 from braidmq.broker.sinks import Intent
-from braidmq.broker.topics import Message
+from braidmq.broker.topics import Message, decode_headers
 
 _VERSION: Final = 4
 _VERSIONS_READ: Final = (2, 3, 4)  # 2 has no followers; 2 and 3 have no cursors and sinks
@@ -96,7 +96,7 @@ def restore(broker: Broker, data: bytes) -> None:
 
 
 def replay(broker: Broker, record_id: int, record: bytes) -> None:
-    """Do again what one record says.
+    """Apply one record again, as recovery does.
 
     Raises:
         UnknownRecordError: The type is not known to this version.
@@ -298,7 +298,7 @@ def _add_queue(
 
 
 def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
-    stored = records.read_message(record)
+    stored = records.StoredMessage(record)
     topic = broker.topics.get(stored.topic)
     assert topic is not None
     topic.last_id = record_id
@@ -308,7 +308,7 @@ def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
     broker.latest_us = max(broker.latest_us, stored.timestamp_us)
     is_row = record[0] == records.SINK_ROW  # its headers are data, and hold no dedup id
     if stored.headers and not stored.settles_subscription and not is_row:
-        kept = headers.decode(stored.headers)
+        kept = decode_headers(stored.headers)
         dedup_id = kept.get(DEDUP_HEADER)
         if dedup_id is not None:
             meant_for = kept.get(QUEUE_HEADER, stored.topic)

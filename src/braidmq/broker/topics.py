@@ -1,12 +1,19 @@
-"""Topics and the messages on them."""
+"""Topics and the messages on them.
 
+The headers of a message, str to str, are kept as one block of bytes, in the order in which they
+were written; an empty block is no headers:
+
+    repeated: u16 key length | key | u16 value length | value     little-endian, UTF-8
+"""
+
+import struct
 from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
     from braidmq.broker.delivery.channels import Peer
     from braidmq.broker.delivery.followers import Follower
-    from braidmq.broker.delivery.queues import Queue
+    from braidmq.broker.delivery.queue import Queue
     from braidmq.broker.delivery.subscriptions import Subscription
     from braidmq.broker.marks import Marks
 
@@ -20,6 +27,20 @@ PRIORITY_LOW: Final = 0
 PRIORITY_NORMAL: Final = 1
 PRIORITY_HIGH: Final = 2
 PRIORITY_CRITICAL: Final = 3
+
+MESSAGE_ID_HEADER: Final = ""
+"""The key under which a publisher's own id of a message is kept: one no publisher can send."""
+
+CONTENT_ENCODING_HEADER: Final = "contentEncoding"
+
+HEADER_BYTES_MAX: Final = 65_535
+"""A key's or a value's length is a u16."""
+
+_BROKERS: Final = frozenset({"deliveryAttempts", CONTENT_ENCODING_HEADER})
+_DEATH: Final = "death"
+"""How every header begins that a dead letter has of its death."""
+
+_U16: Final = struct.Struct("<H")
 
 TOPICS_MAX: Final = 1_000_000
 """Names the broker remembers; a publisher cannot grow memory by inventing more."""
@@ -55,7 +76,7 @@ class Message(Pending):
     priority: int = PRIORITY_NORMAL
     origin: int = ORIGIN_BLIP
     timestamp_us: int = 0
-    expires_us: int = 0
+    expires_us: int = 0  # 0: never
     arrival: int = 0
     headers: bytes = b""
     publisher: "Peer | None" = None
@@ -74,10 +95,53 @@ class Message(Pending):
         """The publisher's bytes."""
         return self.body[2 + len(self.topic.raw) :]
 
+    def set_ttl(self, ttl_us: int, now_us: int) -> None:
+        """Let it expire in *ttl_us*, 0 for never, unless its publisher has said when."""
+        if ttl_us and self.expires_us == 0:
+            self.expires_us = now_us + ttl_us
+
+    def is_expired(self, now_us: int) -> bool:
+        """Say whether its time is over."""
+        return 0 < self.expires_us <= now_us
+
 
 def body_of(topic: Topic, payload: bytes) -> bytes:
     """Return the body of a message with *payload* on *topic*."""
     return len(topic.raw).to_bytes(2, "big") + topic.raw + payload
+
+
+def is_brokers_header(key: str) -> bool:
+    """Say whether only the broker may set this header."""
+    return key in _BROKERS or key.startswith(_DEATH)
+
+
+def encode_headers(headers: dict[str, str]) -> bytes:
+    """Return the block of *headers*."""
+    parts: list[bytes] = []
+    for key, value in headers.items():
+        for text in (key, value):
+            raw = text.encode()
+            assert len(raw) <= HEADER_BYTES_MAX
+            parts.append(_U16.pack(len(raw)))
+            parts.append(raw)
+    return b"".join(parts)
+
+
+def decode_headers(block: bytes) -> dict[str, str]:
+    """Return the headers of a block that :func:`encode_headers` made."""
+    headers: dict[str, str] = {}
+    at = 0
+    while at < len(block):
+        key, at = _header_text(block, at)
+        value, at = _header_text(block, at)
+        headers[key] = value
+    return headers
+
+
+def _header_text(block: bytes, at: int) -> tuple[str, int]:
+    size: int = _U16.unpack_from(block, at)[0]
+    start = at + _U16.size
+    return block[start : start + size].decode(), start + size
 
 
 class Topics:
@@ -95,7 +159,7 @@ class Topics:
         return self._by_name.get(name)
 
     def get(self, name: str) -> Topic | None:
-        """Return the topic of that name, made if need be; None when there are too many."""
+        """Return the topic of that name, new if need be; None when there are too many."""
         topic = self._by_name.get(name)
         if topic is None and len(self._by_name) < TOPICS_MAX:
             topic = Topic(name)

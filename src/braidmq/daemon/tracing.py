@@ -36,10 +36,9 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from braidmq import __version__
-from braidmq.broker import headers
 from braidmq.broker.delivery.channels import Delivery
 from braidmq.broker.outgoing import Advanced, Buried
-from braidmq.broker.topics import Message, Pending
+from braidmq.broker.topics import Message, Pending, decode_headers
 
 SPANS_PER_BATCH_MAX: Final = 256
 """Messages traced per batch; a sampler chooses among them."""
@@ -113,7 +112,7 @@ class Traces:
 
     def _publish(self, message: Message, batch: int, now_us: int) -> None:
         topic = message.topic.name
-        kept = headers.decode(message.headers) if message.headers else {}
+        kept = decode_headers(message.headers) if message.headers else {}
         parent = self._propagator.extract(kept) if "traceparent" in kept else Context()
         publish = self._tracer.start_span(
             f"publish {topic}",

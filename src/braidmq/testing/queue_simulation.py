@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from braidmq.base.errors import BraidError
-from braidmq.broker.delivery.lanes import Lane
+from braidmq.broker.delivery.queue import Lane
 from braidmq.server.strands.vibe.connection import VibeConnection
 from braidmq.server.strands.vibe.gate import VibeOptions
 from braidmq.testing import ledger as kinds
@@ -221,7 +221,7 @@ class QueueWorld(World):
         else:
             self.scene.ledger.note(kinds.REPLAYING, name)
             self._replays.add(name)
-            queues.replay(queue, self.rng.randint(1, _REPLAYED_MAX), now_us)
+            queues.replays.replay(queue, self.rng.randint(1, _REPLAYED_MAX), now_us)
         self.engine.end_turn()
 
     def join_as(self, role: _Role) -> Client:

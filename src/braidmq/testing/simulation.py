@@ -19,7 +19,7 @@ from typing import Final
 
 from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
 from braidmq.broker.authorize import Principal
-from braidmq.broker.delivery.backlog import ReadRequest
+from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.server.config.config import Config
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.engine import Engine

@@ -6,8 +6,13 @@ from pathlib import Path
 
 from braidmq.admin.status import Status
 from braidmq.broker.dead_letters import REJECTED, letter_of
-from braidmq.broker.headers import MESSAGE_ID, encode
-from braidmq.broker.topics import ORIGIN_VIBE, Message, body_of
+from braidmq.broker.topics import (
+    MESSAGE_ID_HEADER,
+    ORIGIN_VIBE,
+    Message,
+    body_of,
+    encode_headers,
+)
 from braidmq.server.engine.engine import Engine
 from braidmq.testing.broker import RunningBroker, running_broker
 
@@ -67,9 +72,11 @@ def put_letters(
         engine.broker.queues.declare_letters(topic, engine.now_us())
     for payload in payloads:
         message = _message(engine, queue, payload, priority=priority)
-        message.headers = encode({MESSAGE_ID: f"id-{payload[:20].decode()}", "trace": "t"})
+        message.headers = encode_headers(
+            {MESSAGE_ID_HEADER: f"id-{payload[:20].decode()}", "trace": "t"}
+        )
         letter = letter_of(
-            message, topic, reason=REJECTED, attempts=1, keep_id=True, now_us=engine.now_us()
+            message, topic, REJECTED, attempts=1, keep_id=True, now_us=engine.now_us()
         )
         engine.broker.publish(letter, engine.now_us())
 

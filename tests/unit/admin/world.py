@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from braidmq.admin.http.app import build_app
 from braidmq.admin.status import Status
 from braidmq.base.errors import BraidError
-from braidmq.broker.delivery.backlog import ReadRequest
+from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.server.access.keys import KeyRing, hash_key
 from braidmq.server.config.config import Config
 from braidmq.server.engine.engine import Engine

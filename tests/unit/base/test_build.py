@@ -9,7 +9,7 @@ from braidmq.base import build
 
 HOT = [
     "braidmq.base.strict_json",
-    "braidmq.broker.delivery.retry",
+    "braidmq.broker.delivery.settling",
     "braidmq.server.strands.blip.connection",
     "braidmq.server.engine.connection",
     "braidmq.server.strands.qumbed.stream",
@@ -20,12 +20,11 @@ HOT = [
     "braidmq.wire.blip.messages",
     "braidmq.wire.qumbed.messages",
     "braidmq.wire.qumbed.session",
-    "braidmq.wire.vibe.json_payload",
     "braidmq.wire.vibe.messages",
 ]
 COLD = [
     "braidmq.broker",
-    "braidmq.broker.deeper.retry",
+    "braidmq.broker.deeper.settling",
     "braidmq.daemon.daemon",
     "braidmq.server.strands.qumbed.listener",
     "braidmq.wal.disk",

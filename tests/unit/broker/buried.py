@@ -1,8 +1,9 @@
 """What tests of replays share: a queue of dead letters, and how many of them are sent back."""
 
-from braidmq.broker import dead_letters, headers
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker import dead_letters
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import Policy
+from braidmq.broker.topics import encode_headers
 from tests.unit.broker.drive import Drive
 
 
@@ -16,7 +17,7 @@ def buried(
     queue = drive.declare("q", policy)
     for number in range(count):
         message = drive.message("q", b"%d" % number + bytes(size - 1))
-        message.headers = headers.encode({"": f"m{number}", "k": "v"})
+        message.headers = encode_headers({"": f"m{number}", "k": "v"})
         if priorities:
             message.priority = number % priorities
         drive.broker.publish(message, drive.now_us)
@@ -31,6 +32,6 @@ def buried(
 
 
 def replay(drive: Drive, letters: Queue, count: int) -> None:
-    drive.broker.queues.replay(letters, count, drive.now_us)
+    drive.broker.queues.replays.replay(letters, count, drive.now_us)
     drive.serve_reads()
     drive.commit()

@@ -5,17 +5,17 @@ Time moves when a test says so; a crash keeps what was committed, and nothing el
 
 from typing import Final
 
-from braidmq.broker import headers, records, state
+from braidmq.broker import records, state
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import DELIVERED, WAIT, Broker
 from braidmq.broker.dedup import HEADER, NEW
-from braidmq.broker.delivery.backlog import ReadRequest
 from braidmq.broker.delivery.channels import Channel, Delivery, Entry, Holder, Peer
-from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.delivery.dispatch import ReadRequest
+from braidmq.broker.delivery.queue import Queue, QueueConsumer
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import Settings
-from braidmq.broker.topics import PRIORITY_NORMAL, Message, Pending, Topic
+from braidmq.broker.topics import PRIORITY_NORMAL, Message, Pending, Topic, encode_headers
 
 MS: Final = 1_000
 S: Final = 1_000_000
@@ -29,6 +29,21 @@ def body_of(topic: str, payload: bytes = b"") -> bytes:
     """Return topic and payload as a PUBLISH frame carries them."""
     raw = topic.encode()
     return len(raw).to_bytes(2, "big") + raw + payload
+
+
+def message_of(
+    body: bytes,
+    *,
+    priority: int = 1,
+    origin: int = 1,
+    timestamp_us: int = 1,
+    block: bytes = b"",
+) -> Message:
+    """A durable message for `records` to encode: what it says of its topic is in *body*."""
+    message = Message(Topic(""), 1, body)
+    message.priority, message.origin = priority, origin
+    message.timestamp_us, message.headers = timestamp_us, block
+    return message
 
 
 def peer_of(name: str) -> Peer:
@@ -99,7 +114,7 @@ class Drive:
         if known != NEW:
             broker.stats.duplicates += 1
             return known
-        message.headers += headers.encode({HEADER: dedup_id})
+        message.headers += encode_headers({HEADER: dedup_id})
         given = broker.publish(message, self.now_us)
         broker.dedup.remember(topic, dedup_id, given, self.now_us)
         return given
@@ -303,7 +318,7 @@ class Drive:
     def dead_letters(self, topic: str) -> list[records.StoredMessage]:
         """Return the committed dead letters of *topic*, in order."""
         found = [
-            records.read_message(r) for r in self.log.records if r[0] == records.DEAD_LETTER
+            records.StoredMessage(r) for r in self.log.records if r[0] == records.DEAD_LETTER
         ]
         return [letter for letter in found if letter.topic == topic]
 

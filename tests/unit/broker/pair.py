@@ -8,10 +8,11 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
-from braidmq.broker import dead_letters, headers, records
+from braidmq.broker import dead_letters, records
 from braidmq.broker.broker import MAINTENANCE_US
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import decode_headers
 from tests.unit.broker.drive import Drive, peer_of
 from tests.unit.broker.oracle import Checkpoint, Known, Oracle, Sub
 
@@ -117,7 +118,7 @@ class Pair(RuleBasedStateMachine):
         message = self.oracle.messages[letter.settles_id]
         topic = dead_letters.topic_for(message.topic)
         payload = letter.body[2 + len(topic) :]
-        told = headers.decode(letter.headers)
+        told = decode_headers(letter.headers)
         assert (topic, message.payload) == (letter.topic, payload)
         assert {
             "deathReason": "maxRetries",

@@ -7,7 +7,7 @@ ended it. Competing consumers share one `View`; each subscriber of a fan-out has
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from braidmq.broker.delivery.queues import QueueConsumer
+from braidmq.broker.delivery.queue import QueueConsumer
 from braidmq.broker.policy import (
     DROP_OLDEST,
     FAN_OUT_WITH_ACK,

@@ -7,14 +7,14 @@ from typing import Final
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from braidmq.broker import dead_letters, headers, records
+from braidmq.broker import dead_letters, records
 from braidmq.broker.delivery.channels import SETTLED, Channel, Delivery, Entry
-from braidmq.broker.delivery.lanes import Lane, Ledger
-from braidmq.broker.delivery.lanes import View as BrokersView
-from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.delivery.queue import Lane, Ledger, Queue, QueueConsumer
+from braidmq.broker.delivery.queue import View as BrokersView
 from braidmq.broker.outgoing import Buried
 from braidmq.broker.policy import DROP_OLDEST, FAN_OUT_WITHOUT_ACK, Policy
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import decode_headers
 from tests.unit.broker.drive import Drive
 from tests.unit.broker.queue_oracle import Picture, QueueOracle, View
 
@@ -87,7 +87,7 @@ class QueuePair(RuleBasedStateMachine):
             if not isinstance(item, Buried) or item.id in oracle.letters:
                 continue
             view = self.view_of(item.entry)
-            told = headers.decode(item.letter.headers)
+            told = decode_headers(item.letter.headers)
             reason = told[dead_letters.REASON_HEADER]
             message_id = item.entry.id
             attempts = view.attempts.get(message_id, 0)

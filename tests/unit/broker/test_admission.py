@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from braidmq.broker import admission, headers
+from braidmq.broker import admission
 from braidmq.broker.admission import (
     DUPLICATE,
     FULL,
@@ -25,7 +25,7 @@ from braidmq.broker.policy import (
     Policy,
 )
 from braidmq.broker.settings import Settings
-from braidmq.broker.topics import TOPIC_NAMES_BYTES_MAX, Message
+from braidmq.broker.topics import TOPIC_NAMES_BYTES_MAX, Message, encode_headers
 from tests.unit.broker.drive import Drive, peer_of
 
 DRAINING: Final = "the broker is shutting down"
@@ -128,7 +128,7 @@ def prepared(case: Case) -> tuple[Drive, Message]:
     if case.log_is_behind:
         broker.outgoing.bytes = UNCOMMITTED_BYTES_MAX
     message = drive.message("q", qos=case.qos)
-    message.headers = headers.encode({HEADER: "d"})
+    message.headers = encode_headers({HEADER: "d"})
     return drive, message
 
 
@@ -199,7 +199,7 @@ def full_queue(strategy: int, *, durable: bool = True, letters: str = "") -> Dri
 def accepted(drive: Drive, payload: bytes = b"x", dedup_id: str = "d") -> int:
     """Publish to `q` as the strands do; return the id that it is stored under."""
     message = drive.message("q", payload)
-    message.headers = headers.encode({HEADER: dedup_id})
+    message.headers = encode_headers({HEADER: dedup_id})
     verdict = drive.broker.admission.judge(message, dedup_id, drive.now_us)
     if verdict == DUPLICATE:
         return drive.broker.admission.known_id

@@ -1,11 +1,11 @@
 """The broker's verbs: what they answer, and what they leave for the log."""
 
-from braidmq.broker import headers, records
+from braidmq.broker import records
 from braidmq.broker.broker import DELIVERED, EMPTY, MAINTENANCE_US, UNKNOWN, WAIT
 from braidmq.broker.delivery.channels import Peer
-from braidmq.broker.delivery.effects import PROGRESS_DELAY_US
+from braidmq.broker.outgoing import PROGRESS_DELAY_US
 from braidmq.broker.settings import Settings
-from braidmq.broker.topics import Message
+from braidmq.broker.topics import Message, decode_headers, encode_headers
 from tests.unit.broker.drive import CORRELATION_ID, FULL, Drive, S, peer_of
 
 BACKOFF_US = 5 * S
@@ -49,7 +49,7 @@ def test_the_time_to_live_of_the_configuration_is_given_to_who_has_none() -> Non
     drive = Drive(Settings(message_ttl_us=50))
     drive.publish("a")
     drive.publish("a", ttl_us=7)
-    expiries = [records.read_message(record).expires_us for record in drive.append()]
+    expiries = [records.StoredMessage(record).expires_us for record in drive.append()]
 
     assert [drive.now_us + 50, drive.now_us + 7] == expiries
 
@@ -60,7 +60,7 @@ def test_headers_are_part_of_the_record() -> None:
     consumer = drive.subscribe("a")
     drive.publish("a")
     message = drive.message("a")
-    message.headers = headers.encode({"k": "v"})
+    message.headers = encode_headers({"k": "v"})
     message.priority, message.origin = 3, 2
     message.expires_us = drive.now_us + 60 * S
     drive.broker.publish(message, drive.now_us)
@@ -71,7 +71,7 @@ def test_headers_are_part_of_the_record() -> None:
     assert delivery is not None
     read = delivery.message
     assert read is not message
-    assert {"k": "v"} == headers.decode(read.headers)
+    assert {"k": "v"} == decode_headers(read.headers)
     assert (3, 2, message.expires_us) == (read.priority, read.origin, read.expires_us)
     assert drive.now_us == read.timestamp_us
 
@@ -112,14 +112,14 @@ def test_a_repeat_is_not_stored_again() -> None:
     """It is answered with the id that the message has; the header keeps the publisher's."""
     drive = Drive()
     message = drive.message("a")
-    message.headers = headers.encode({"k": "v"})
+    message.headers = encode_headers({"k": "v"})
     given = drive.publish_once(message, "one")
     again = drive.publish_once(drive.message("a"), "one")
     other = drive.publish_once(drive.message("a"), "two")
-    first = records.read_message(drive.append()[0])
+    first = records.StoredMessage(drive.append()[0])
 
     assert (given, given, given + 1) == (given, again, other)
-    assert {"k": "v", "dedupId": "one"} == headers.decode(first.headers)
+    assert {"k": "v", "dedupId": "one"} == decode_headers(first.headers)
     assert 1 == drive.broker.stats.duplicates
 
 
@@ -128,7 +128,7 @@ def test_a_refused_publish_is_not_remembered() -> None:
     drive = Drive()
     drive.publish_once(drive.message("a"), "one")
     plain = drive.message("a")
-    plain.headers = headers.encode({"k": "v"})
+    plain.headers = encode_headers({"k": "v"})
     drive.broker.publish(plain, drive.now_us)
     drive.publish("a")
     drive.refuse()
@@ -469,18 +469,16 @@ def test_a_subscription_can_end_while_the_log_is_full() -> None:
 # What an operator sees.
 
 
-def test_topics_are_listed_by_name() -> None:
-    """From a name on; messages that lived in memory only are not among the committed."""
+def test_only_committed_messages_count_as_their_topics() -> None:
+    """Those that lived in memory only are not among them."""
     drive = Drive()
     drive.subscribe("b")
     drive.publish_many("c", 2)
     drive.publish("a", qos=0)
-    rows = drive.broker.topic_rows("a")
 
-    assert [("b", 0, 0, 1), ("c", 2, 3, 0)] == [
-        (row.name, row.message_count, row.last_id, row.subscriptions) for row in rows
+    assert [("b", 0, 0), ("c", 2, 3), ("a", 0, 0)] == [
+        (topic.name, topic.message_count, topic.last_id) for topic in drive.broker.topics.all()
     ]
-    assert [0] == [row.message_count for row in drive.broker.topic_rows("") if row.name == "a"]
 
 
 def test_the_log_is_needed_from_the_oldest_unsettled_message_on() -> None:

@@ -5,9 +5,9 @@ import hashlib
 import pytest
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
-from braidmq.broker import dead_letters, headers, records
+from braidmq.broker import dead_letters, records
 from braidmq.broker.settings import Settings
-from braidmq.broker.topics import Message, Topic
+from braidmq.broker.topics import Message, Topic, decode_headers, encode_headers
 from tests.unit.broker.drive import Drive, body_of
 
 
@@ -40,16 +40,14 @@ def test_dead_letter_topics_are_known_by_their_prefix(topic: str, *, expected: b
 
 def test_the_headers_say_why_where_and_how_often() -> None:
     """The message's own headers stay; what they said of an earlier death does not."""
-    told = dead_letters.headers_for(
-        {"trace": "7", "deathReason": "old"}, reason="maxRetries", topic="a", attempts=5
-    )
+    made = letter(kept={"trace": "7", "deathReason": "old"}, keep_id=False)
 
     assert {
         "trace": "7",
-        "deathReason": "maxRetries",
-        "deathQueue": "a",
-        "deathAttempts": "5",
-    } == told
+        "deathReason": "rejected",
+        "deathQueue": "q",
+        "deathAttempts": "2",
+    } == decode_headers(made.headers)
 
 
 def test_a_message_with_the_longest_name_is_buried() -> None:
@@ -65,7 +63,7 @@ def test_a_message_with_the_longest_name_is_buried() -> None:
     (letter,) = drive.dead_letters(dead_letters.topic_for(topic))
 
     assert letter.body.endswith(b"late")
-    assert topic == headers.decode(letter.headers)["deathQueue"]
+    assert topic == decode_headers(letter.headers)["deathQueue"]
 
 
 def test_a_queue_of_dead_letters_is_named_after_its_queue() -> None:
@@ -83,9 +81,9 @@ def letter(*, kept: dict[str, str], keep_id: bool) -> Message:
     message = Message(Topic("q"), 1, body_of("q", b"payload"))
     message.id, message.priority, message.origin = 7, 3, 2
     message.expires_us = 99
-    message.headers = headers.encode(kept)
+    message.headers = encode_headers(kept)
     return dead_letters.letter_of(
-        message, Topic("dlq.q"), reason="rejected", attempts=2, keep_id=keep_id, now_us=50
+        message, Topic("dlq.q"), "rejected", attempts=2, keep_id=keep_id, now_us=50
     )
 
 
@@ -111,22 +109,22 @@ def test_a_letter_keeps_the_name_its_message_had(
     kept: dict[str, str], expected: str | None, *, keep_id: bool
 ) -> None:
     """The publisher's, else the broker's if consumers knew it by that."""
-    assert expected == headers.decode(letter(kept=kept, keep_id=keep_id).headers).get("")
+    assert expected == decode_headers(letter(kept=kept, keep_id=keep_id).headers).get("")
 
 
 def test_nothing_of_its_death_is_left_when_a_letter_is_sent_back() -> None:
     """The rest stays as it was."""
     block = letter(kept={"": "mine", "k": "v"}, keep_id=True).headers
 
-    assert {"": "mine", "k": "v"} == headers.decode(dead_letters.headers_sent_back(block))
+    assert {"": "mine", "k": "v"} == decode_headers(dead_letters.headers_sent_back(block))
 
 
 def test_the_record_of_a_letter_says_which_message_it_ends() -> None:
     """And everything of the letter itself."""
     made = letter(kept={"k": "v"}, keep_id=False)
     made.expires_us = 77
-    record = dead_letters.record_of(made, subscription_id=4, after_id=5, message_id=7)
-    read = records.read_message(record)
+    record = records.encode_dead_letter(made, subscription_id=4, after_id=5, message_id=7)
+    read = records.StoredMessage(record)
 
     assert (4, 5, 7) == (read.settles_subscription, read.settles_after, read.settles_id)
     assert ("dlq.q", 1, 3, 2, 50, 77) == (

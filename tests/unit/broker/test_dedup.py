@@ -1,8 +1,7 @@
 """Publisher-chosen ids and how long they are remembered."""
 
-from braidmq.broker import headers
 from braidmq.broker.dedup import IDS_MAX, NEW, DedupWindow
-from braidmq.broker.topics import Message, Topic
+from braidmq.broker.topics import Message, Topic, encode_headers
 
 WINDOW_US = 100
 
@@ -122,11 +121,11 @@ def test_a_refused_message_is_forgotten_by_what_its_headers_say() -> None:
         window.remember(topic, dedup_id, 7, 0)
     message = Message(Topic("a"), 1, b"")
     window.forget_message(message)
-    message.headers = headers.encode({"k": "one"})
+    message.headers = encode_headers({"k": "one"})
     window.forget_message(message)
-    message.headers = headers.encode({"dedupId": "one"})
+    message.headers = encode_headers({"dedupId": "one"})
     letter = Message(Topic("dlq.a"), 1, b"")
-    letter.headers = headers.encode({"dedupId": "two", "deathQueue": "a"})
+    letter.headers = encode_headers({"dedupId": "two", "deathQueue": "a"})
     before = len(window)
     window.forget_message(message)
     window.forget_message(letter)

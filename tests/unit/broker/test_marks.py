@@ -2,9 +2,15 @@
 
 import pytest
 
-from braidmq.broker import headers
 from braidmq.broker.marks import Marks, mark, marks_of, recipient_of
-from braidmq.broker.topics import ORIGIN_QUMBED, ORIGIN_VIBE, Message, Topic
+from braidmq.broker.topics import (
+    ORIGIN_QUMBED,
+    ORIGIN_VIBE,
+    Message,
+    Topic,
+    decode_headers,
+    encode_headers,
+)
 from tests.unit.broker.drive import body_of
 from tests.unit.broker.following import BOX, KEY, SENDER, id_of
 
@@ -20,7 +26,7 @@ def test_what_a_publisher_said_is_kept_in_headers() -> None:
         ("schemaId", "s"),
         ("recipientKeyId", "AQIDBAUGBwg="),
         ("senderPublicKey", "ycrLzM3Oz9DR0tPU1dbX2Nna29zd3t/g4eLj5OXm5+g="),
-    ] == list(headers.decode(message.headers).items())
+    ] == list(decode_headers(message.headers).items())
     assert (ORIGIN_QUMBED, b"") == (bare.origin, bare.headers)
     assert (id_of(KEY), b"") == (message.recipient_key_id, bare.recipient_key_id)
 
@@ -63,4 +69,4 @@ def test_marks_may_be_known_before_anyone_asks() -> None:
 )
 def test_whom_headers_name(said: dict[str, str], expected: bytes) -> None:
     """Nobody, unless the header is there."""
-    assert expected == recipient_of(headers.encode(said))
+    assert expected == recipient_of(encode_headers(said))

@@ -218,7 +218,7 @@ class Model(Pair):
         first_id = len(self.drive.log.records) + 1
         for record_id, record in enumerate(self.drive.append(), first_id):
             if record[0] == records.DEAD_LETTER:
-                self.check_letter(record_id, records.read_message(record))
+                self.check_letter(record_id, records.StoredMessage(record))
         self.taken = self.oracle.checkpoint()
 
     @rule()

@@ -3,15 +3,15 @@
 from braidmq.broker import records
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.delivery.channels import Entry
-from braidmq.broker.delivery.rules import of_settings
 from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.outgoing import Advanced, Buried, Ended, Outgoing, Started
+from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic
 from tests.unit.broker.drive import Drive
 
 TOPIC = Topic("a")
-SUBSCRIPTION = Subscription(TOPIC, 1, "ada", of_settings(Settings()))
+SUBSCRIPTION = Subscription(TOPIC, 1, "ada", Rules(Settings()))
 
 
 def test_ids_are_given_in_order() -> None:

@@ -10,9 +10,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from braidmq.broker import dead_letters, overflow
+from braidmq.broker import dead_letters
 from braidmq.broker.delivery.channels import Entry
-from braidmq.broker.delivery.queues import QueueConsumer
+from braidmq.broker.delivery.queue import QueueConsumer
 from braidmq.broker.policy import (
     BLOCK_PUBLISHER,
     DROP_NEWEST,
@@ -86,25 +86,25 @@ class QueueModel(QueuePair):
     def publish_one(self, priority: int) -> None:
         if self.refuses() and self.policy.durable:
             return
-        decision = overflow.judge(self.queue)
-        self.check_decision(decision)
+        has_room = self.queue.has_room()
+        self.check_room(has_room)
         drive = self.drive
         self.serial += 1
         payload = b"%d" % self.serial
         message = drive.message(NAME, payload)
         message.priority = priority
-        if decision == overflow.REDIRECT:
-            letter = drive.broker.queues.redirect(message, self.queue, drive.now_us)
-            assert (letter is None) == self.refuses()
-            if letter is not None:
-                drive.broker.publish(letter, drive.now_us)
-        elif decision == overflow.ACCEPT:
+        if has_room:
             given = drive.broker.publish(message, drive.now_us)
             if given:
                 self.oracle.messages[given] = Known(payload, priority, message.expires_us)
                 self.oracle.pending.append(given)
             else:
                 self.publish_volatile(payload, priority)
+        elif self.policy.overflow == REDIRECT_TO_DLQ and self.policy.dead_letters:
+            letter = drive.broker.queues.redirect(message, self.queue, drive.now_us)
+            assert (letter is None) == self.refuses()
+            if letter is not None:
+                drive.broker.publish(letter, drive.now_us)
 
     def publish_volatile(self, payload: bytes, priority: int) -> None:
         waiting = self.oracle.volatile[self.oracle.lane_for(priority)]
@@ -114,21 +114,14 @@ class QueueModel(QueuePair):
         waiting.append(payload)
         self.sync()
 
-    def check_decision(self, decision: int) -> None:
+    def check_room(self, has_room: bool) -> None:
         """The bound is exact: what is accepted and not committed counts as waiting."""
         oracle = self.oracle
         if not all(view.is_exact for view in oracle.all_views()):
             return
         size = self.policy.max_size
-        if size == 0 or oracle.waiting() + len(oracle.pending) < size:
-            assert overflow.ACCEPT == decision
-            return
-        assert {
-            DROP_OLDEST: overflow.ACCEPT,
-            DROP_NEWEST: overflow.REFUSE,
-            BLOCK_PUBLISHER: overflow.WAIT,
-            REDIRECT_TO_DLQ: overflow.REDIRECT if self.policy.dead_letters else overflow.REFUSE,
-        }[self.policy.overflow] == decision
+        is_below = size == 0 or oracle.waiting() + len(oracle.pending) < size
+        assert (is_below or self.policy.overflow == DROP_OLDEST) == has_room
 
     # Consumers.
 

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.base.errors import UnknownRecordError
-from braidmq.broker import headers, records
+from braidmq.broker import records
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.policy import Policy, of_values
-from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic
-from tests.unit.broker.drive import body_of
+from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic, decode_headers, encode_headers
+from tests.unit.broker.drive import body_of, message_of
 
 MESSAGE = (
     "01 01 02 03 e803000000000000 d007000000000000 06000000"
@@ -77,9 +77,13 @@ def as_rows(progress: dict[int, Progress]) -> dict[int, tuple[object, ...]]:
 
 def test_golden_bytes_of_a_message() -> None:
     """The bytes on record and the message are each other's image."""
-    block = headers.encode({"k": "v"})
-    record = records.encode_message(1, 2, 3, 1000, 2000, block, body_of("a", b"hi"))
-    read = records.read_message(bytes.fromhex(MESSAGE))
+    block = encode_headers({"k": "v"})
+    message = message_of(
+        body_of("a", b"hi"), priority=2, origin=3, timestamp_us=1000, block=block
+    )
+    message.expires_us = 2000
+    record = records.encode_message(message)
+    read = records.StoredMessage(bytes.fromhex(MESSAGE))
 
     assert bytes.fromhex(MESSAGE) == record
     assert (1, 2, 3) == (read.qos, read.priority, read.origin)
@@ -90,8 +94,8 @@ def test_golden_bytes_of_a_message() -> None:
 
 def test_golden_bytes_of_a_message_without_headers_and_payload() -> None:
     """The topic is the end of it."""
-    record = records.encode_message(1, 1, 1, 1, 0, b"", body_of("ä"))
-    read = records.read_message(record)
+    record = records.encode_message(message_of(body_of("ä")))
+    read = records.StoredMessage(record)
 
     assert bytes.fromhex(BARE_MESSAGE) == record
     assert (b"", "ä", body_of("ä")) == (read.headers, read.topic, read.body)
@@ -102,11 +106,11 @@ def test_messages_that_share_their_first_part_are_encoded_alike() -> None:
     encoder = records.MessageEncoder()
     facts = [(1, 1, 5, 0), (1, 1, 5, 0), (2, 1, 5, 0), (2, 3, 5, 0), (2, 3, 6, 0), (2, 3, 6, 9)]
     for priority, origin, now_us, expires_us in facts:
-        body = body_of("a", b"hi")
-        expected = records.encode_message(1, priority, origin, now_us, expires_us, b"", body)
-
-        message = Message(Topic("a"), 1, body)
-        message.priority, message.origin, message.expires_us = priority, origin, expires_us
+        message = message_of(
+            body_of("a", b"hi"), priority=priority, origin=origin, timestamp_us=now_us
+        )
+        message.expires_us = expires_us
+        expected = records.encode_message(message)
 
         assert expected == encoder.encode_plain(message, now_us)
 
@@ -124,19 +128,21 @@ def test_a_head_says_where_the_rest_is(record: str, headers_at: int, body_at: in
 
 def test_golden_bytes_of_a_dead_letter() -> None:
     """It is a message, and says which message it stands for in which subscription."""
-    letter = records.StoredMessage()
-    letter.qos, letter.priority, letter.origin = 1, 2, 3
-    letter.timestamp_us = 1000
-    letter.headers = headers.encode({"k": "v"})
-    letter.body = body_of("dlq.a", b"hi")
-    letter.settles_subscription, letter.settles_after, letter.settles_id = 9, 10, 12
-    read = records.read_message(bytes.fromhex(DEAD_LETTER))
+    letter = message_of(
+        body_of("dlq.a", b"hi"),
+        priority=2,
+        origin=3,
+        timestamp_us=1000,
+        block=encode_headers({"k": "v"}),
+    )
+    record = records.encode_dead_letter(letter, subscription_id=9, after_id=10, message_id=12)
+    read = records.StoredMessage(bytes.fromhex(DEAD_LETTER))
 
-    assert bytes.fromhex(DEAD_LETTER) == records.encode_dead_letter(letter)
+    assert bytes.fromhex(DEAD_LETTER) == record
     assert (9, 10, 12) == (read.settles_subscription, read.settles_after, read.settles_id)
     assert (1, 2, 3) == (read.qos, read.priority, read.origin)
     assert (1000, 0) == (read.timestamp_us, read.expires_us)
-    assert {"k": "v"} == headers.decode(read.headers)
+    assert {"k": "v"} == decode_headers(read.headers)
     assert ("dlq.a", body_of("dlq.a", b"hi")) == (read.topic, read.body)
 
 
@@ -215,10 +221,11 @@ def test_golden_bytes_of_a_sink_row() -> None:
     """It differs from a message by its type only."""
     message = Message(Topic("a"), 1, body_of("a", b"hi"))
     message.priority, message.origin, message.expires_us = 2, ORIGIN_SPARK, 2000
-    message.headers = headers.encode({"k": "v"})
-    read = records.read_message(bytes.fromhex(SINK_ROW))
+    message.timestamp_us = 1000
+    message.headers = encode_headers({"k": "v"})
+    read = records.StoredMessage(bytes.fromhex(SINK_ROW))
 
-    assert bytes.fromhex(SINK_ROW) == records.encode_sink_row(message, 1000)
+    assert bytes.fromhex(SINK_ROW) == records.encode_message(message, records.SINK_ROW)
     assert ("a", b"\x00\x01ahi", 1000, 2000) == (
         read.topic,
         read.body,
@@ -299,7 +306,7 @@ def test_the_index_finds_topic_and_payload_of_a_message(
 
     assert topic == described.topic
     assert payload == raw[described.payload_at :]
-    assert records.read_message(raw).timestamp_us == described.timestamp_us
+    assert records.StoredMessage(raw).timestamp_us == described.timestamp_us
 
 
 def test_the_index_keeps_the_small_numbers_of_a_message() -> None:

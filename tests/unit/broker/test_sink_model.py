@@ -124,7 +124,7 @@ class Driver:
         found: list[Row] = []
         for record in self.drive.log.records:
             if record[0] == records.SINK_ROW:
-                stored = records.read_message(record)
+                stored = records.StoredMessage(record)
                 found.append((stored.topic, stored.body[3:], stored.headers, stored.priority))
         return found
 

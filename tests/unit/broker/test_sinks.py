@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.broker import headers, records
+from braidmq.broker import records
 from braidmq.broker.dedup import HEADER, NEW
 from braidmq.broker.policy import (
     BLOCK_PUBLISHER,
@@ -13,7 +13,12 @@ from braidmq.broker.policy import (
 )
 from braidmq.broker.settings import Settings
 from braidmq.broker.sinks import PLAIN_WRITES_MAX, QUERIES_MAX, Intent, Row
-from braidmq.broker.topics import ORIGIN_SPARK, PRIORITY_HIGH, TOPIC_NAMES_BYTES_MAX
+from braidmq.broker.topics import (
+    ORIGIN_SPARK,
+    PRIORITY_HIGH,
+    TOPIC_NAMES_BYTES_MAX,
+    encode_headers,
+)
 from tests.unit.broker.drive import MS, Drive
 
 STAGE, OTHER = bytes(range(16)), bytes(range(16, 32))
@@ -36,7 +41,7 @@ def append(drive: Drive, given: list[Row]) -> int:
 def payloads(drive: Drive, topic: str = "t") -> list[bytes]:
     """Return what the log has of a sink's rows on a topic."""
     found = [
-        records.read_message(record)
+        records.StoredMessage(record)
         for record in drive.log.records
         if record[0] == records.SINK_ROW
     ]
@@ -74,7 +79,7 @@ def test_rows_are_delivered_as_durable_messages_of_spark() -> None:
     """With the headers and priority of the row, in its order."""
     drive = Drive()
     consumer = drive.subscribe("t")
-    block = headers.encode({"k": "v"})
+    block = encode_headers({"k": "v"})
     begin(drive, 2)
     append(drive, [("t", b"1", block, PRIORITY_HIGH), ("t", b"2", b"", 1)])
     assert drive.poll(consumer) is None  # it is not committed
@@ -117,7 +122,7 @@ def test_rows_have_the_time_to_live_of_their_topic_or_queue() -> None:
     begin(drive, 2)
     append(drive, [*rows(b"1"), *rows(b"2", topic="q")])
     drive.commit()
-    found = [records.read_message(r) for r in drive.log.records if r[0] == records.SINK_ROW]
+    found = [records.StoredMessage(r) for r in drive.log.records if r[0] == records.SINK_ROW]
 
     assert [5 * MS, 7 * MS] == [one.expires_us - drive.now_us for one in found]
 
@@ -466,7 +471,7 @@ def test_rows_and_ends_whose_intent_a_repair_gave_up_are_messages_and_nothing() 
 def test_a_row_is_no_repeat_of_a_message() -> None:
     """A header that looks like a publisher's own id says nothing of a row."""
     drive = Drive()
-    block = headers.encode({HEADER: "7"})
+    block = encode_headers({HEADER: "7"})
     begin(drive, 1)
     append(drive, [("t", b"row", block, 1)])
     drive.commit()
@@ -482,7 +487,7 @@ def test_a_refused_row_does_not_make_a_message_unknown() -> None:
     first = drive.publish_once(drive.message("t"), "7")
     drive.commit()
     begin(drive, 1)
-    append(drive, [("t", b"row", headers.encode({HEADER: "7"}), 1)])
+    append(drive, [("t", b"row", encode_headers({HEADER: "7"}), 1)])
     drive.refuse()
 
     assert first == drive.broker.dedup.find("t", "7", drive.now_us)

@@ -4,11 +4,12 @@ import msgspec
 import pytest
 
 from braidmq.base.errors import UnknownRecordError
-from braidmq.broker import headers, records, state
+from braidmq.broker import records, state
 from braidmq.broker.broker import DELIVERED, MAINTENANCE_US, UNKNOWN, WAIT, Broker
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.settings import Settings
-from tests.unit.broker.drive import START_US, Drive, S, body_of, peer_of
+from braidmq.broker.topics import encode_headers
+from tests.unit.broker.drive import START_US, Drive, S, body_of, message_of, peer_of
 
 GAP = bytes([records.GAP]) + (5).to_bytes(8, "little") + (9).to_bytes(8, "little")
 
@@ -22,7 +23,7 @@ def replayed(*log: bytes) -> Broker:
 
 
 def message(topic: str, timestamp_us: int = 7) -> bytes:
-    return records.encode_message(1, 1, 1, timestamp_us, 0, b"", body_of(topic))
+    return records.encode_message(message_of(body_of(topic), timestamp_us=timestamp_us))
 
 
 # Each record by itself.
@@ -31,7 +32,7 @@ def message(topic: str, timestamp_us: int = 7) -> bytes:
 def test_a_replayed_message_is_counted_on_its_topic() -> None:
     """The topic knows its newest id, and the broker the newest time it has met."""
     broker = replayed(message("a", 9), message("a", 7), message("b", 3))
-    rows = [(row.name, row.message_count, row.last_id) for row in broker.topic_rows("")]
+    rows = [(t.name, t.message_count, t.last_id) for t in broker.topics.all()]
 
     assert [("a", 2, 2), ("b", 1, 3)] == rows
     assert 9 == broker.latest_us
@@ -40,8 +41,8 @@ def test_a_replayed_message_is_counted_on_its_topic() -> None:
 
 def test_a_replayed_message_with_headers_of_its_own_is_no_repeat_of_anything() -> None:
     """Only the publisher's own id of a message is looked for."""
-    block = headers.encode({"k": "v"})
-    broker = replayed(records.encode_message(1, 1, 1, 7, 0, block, body_of("a")))
+    block = encode_headers({"k": "v"})
+    broker = replayed(records.encode_message(message_of(body_of("a"), block=block)))
 
     assert 0 == len(broker.dedup)
 
@@ -68,7 +69,7 @@ def test_a_replayed_end_ends_the_subscription() -> None:
     )
 
     assert {} == broker.subscriptions.by_id
-    assert [0] == [row.subscriptions for row in broker.topic_rows("")]
+    assert [[]] == [topic.subscriptions for topic in broker.topics.all()]
 
 
 def test_replayed_progress_is_settled_and_counted() -> None:
@@ -89,19 +90,14 @@ def test_replayed_progress_is_settled_and_counted() -> None:
 
 def test_a_replayed_dead_letter_settles_its_message() -> None:
     """One record for both facts; the letter is a message of its own topic."""
-    letter = records.StoredMessage()
-    letter.body = body_of("dlq.a")
-    letter.settles_subscription, letter.settles_after, letter.settles_id = 1, 1, 2
-    orphan = records.StoredMessage()
-    orphan.body = body_of("dlq.a")
-    orphan.settles_subscription, orphan.settles_after, orphan.settles_id = 50, 1, 2
+    letter = message_of(body_of("dlq.a"))
     broker = replayed(
         records.encode_subscribe(1, 8, "ada", "a"),
         message("a"),
-        records.encode_dead_letter(letter),
-        records.encode_dead_letter(orphan),
+        records.encode_dead_letter(letter, subscription_id=1, after_id=1, message_id=2),
+        records.encode_dead_letter(letter, subscription_id=50, after_id=1, message_id=2),
     )
-    rows = [(row.name, row.message_count, row.last_id) for row in broker.topic_rows("")]
+    rows = [(t.name, t.message_count, t.last_id) for t in broker.topics.all()]
 
     assert not broker.subscriptions.by_id[1].position.behind
     assert [("a", 1, 2), ("dlq.a", 2, 4)] == rows
@@ -111,7 +107,7 @@ def test_a_gap_is_passed_over() -> None:
     """What a repair gave up is not there, and that is all."""
     broker = replayed(message("a"), GAP)
 
-    assert [1] == [row.message_count for row in broker.topic_rows("")]
+    assert [1] == [topic.message_count for topic in broker.topics.all()]
 
 
 def test_a_record_of_an_unknown_type_is_refused() -> None:
@@ -168,7 +164,7 @@ def test_a_snapshot_covers_what_is_on_its_way() -> None:
     drive.snapshot()
     drive.commit()
     drive.restart()
-    rows = [(row.name, row.message_count, row.last_id) for row in drive.broker.topic_rows("")]
+    rows = [(t.name, t.message_count, t.last_id) for t in drive.broker.topics.all()]
 
     assert after + 1 == drive.log.snapshots[0][0]  # and the hand-out of what was buried
     assert [("a", 3, after), ("dlq.a", 1, 4)] == rows

@@ -5,7 +5,7 @@ import pytest
 from braidmq.broker import dead_letters, records, state
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.acknowledgements import Progress
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import (
     DROP_OLDEST,
     FAN_OUT_WITH_ACK,
@@ -14,7 +14,7 @@ from braidmq.broker.policy import (
     Policy,
 )
 from braidmq.broker.settings import Settings
-from tests.unit.broker.drive import START_US, Drive, S, body_of
+from tests.unit.broker.drive import START_US, Drive, S, body_of, message_of
 
 
 def policy_of(mode: int = ROUND_ROBIN, **given: int | bool) -> Policy:
@@ -34,7 +34,7 @@ def replayed(*log: bytes) -> Broker:
 
 
 def message(priority: int = 1) -> bytes:
-    return records.encode_message(1, priority, 1, 7, 0, b"", body_of("q"))
+    return records.encode_message(message_of(body_of("q"), priority=priority))
 
 
 def declare(mode: int = ROUND_ROBIN) -> bytes:
@@ -86,9 +86,7 @@ def test_replayed_progress_of_a_lane_is_counted() -> None:
 
 def test_a_dead_letter_is_counted_once_though_progress_says_it_too() -> None:
     """Whichever of the two ended the message first."""
-    letter = records.StoredMessage()
-    letter.body = body_of("dlq.q")
-    letter.settles_subscription, letter.settles_after, letter.settles_id = 1, 1, 2
+    letter = message_of(body_of("dlq.q"))
     made = Progress()
     made.settled_count, made.ranges = 1, [(1, 2)]
     broker = replayed(
@@ -96,7 +94,7 @@ def test_a_dead_letter_is_counted_once_though_progress_says_it_too() -> None:
         message(),
         message(),
         records.encode_progress({1: made}),
-        records.encode_dead_letter(letter),
+        records.encode_dead_letter(letter, subscription_id=1, after_id=1, message_id=2),
     )
 
     assert 1 == broker.queues.by_name["q"].waiting()

@@ -1,8 +1,8 @@
-"""Counters, and a topic as an operator sees it."""
+"""Counters."""
 
 from braidmq.broker.broker import UNKNOWN
 from braidmq.broker.settings import Settings
-from braidmq.broker.stats import Stats, TopicRow
+from braidmq.broker.stats import Stats
 from tests.unit.broker.drive import START_US, Drive, S
 
 
@@ -25,13 +25,6 @@ def test_counters_begin_at_zero() -> None:
         stats.leases_ended,
         stats.dropped.retention,
     ]
-
-
-def test_a_row_says_what_it_was_told() -> None:
-    """Name, messages, newest id, subscriptions."""
-    row = TopicRow("a", 3, 9, 2)
-
-    assert ("a", 3, 9, 2) == (row.name, row.message_count, row.last_id, row.subscriptions)
 
 
 def test_every_end_is_counted_by_its_reason() -> None:

@@ -1,5 +1,7 @@
 """Topics and the messages on them."""
 
+import pytest
+
 from braidmq.broker.topics import TOPIC_NAMES_BYTES_MAX, Message, Pending, Topic, Topics
 from tests.unit.broker.drive import body_of
 
@@ -51,3 +53,32 @@ def test_a_payload_is_what_follows_the_topic() -> None:
 def test_nothing_has_an_id_before_it_is_given_one() -> None:
     """Zero is no id."""
     assert [0, 0] == [Pending().id, Message(Topic("a"), 1, b"").id]
+
+
+@pytest.mark.parametrize(("ttl_us", "expected"), [(0, 0), (5, 105)])
+def test_a_time_to_live_counts_from_acceptance(ttl_us: int, expected: int) -> None:
+    """Zero is no limit."""
+    message = Message(Topic("a"), 1, b"")
+    message.set_ttl(ttl_us, 100)
+
+    assert expected == message.expires_us
+
+
+def test_a_publishers_own_expiry_wins() -> None:
+    """A queue's time to live is for messages that came without one."""
+    message = Message(Topic("a"), 1, b"")
+    message.expires_us = 7
+    message.set_ttl(5, 100)
+
+    assert 7 == message.expires_us
+
+
+@pytest.mark.parametrize(
+    ("expires_us", "expected"), [(0, False), (101, False), (100, True), (99, True)]
+)
+def test_a_message_is_over_at_its_time(expires_us: int, *, expected: bool) -> None:
+    """Not before it, and never when it has none."""
+    message = Message(Topic("a"), 1, b"")
+    message.expires_us = expires_us
+
+    assert expected == message.is_expired(100)

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from braidmq.broker import headers
 from braidmq.broker.records import (
     DEAD_LETTER,
     MESSAGE,
@@ -20,11 +19,9 @@ from braidmq.broker.records import (
     describe,
     encode_dead_letter,
     encode_message,
-    encode_sink_row,
     encode_unsubscribe,
-    read_message,
 )
-from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic
+from braidmq.broker.topics import ORIGIN_SPARK, Message, Topic, decode_headers, encode_headers
 from braidmq.wal.disk import Disk
 from braidmq.wal.format import HEADER_BYTES, scan
 from braidmq.wal.options import WalOptions
@@ -56,21 +53,20 @@ def message(
     origin: int = 1,
     kept: dict[str, str] | None = None,
 ) -> bytes:
-    block = headers.encode(kept or {})
-    body = body_of(topic, payload)
-    return encode_message(qos, priority, origin, timestamp_us, 0, block, body)
+    made = Message(Topic(topic), qos, body_of(topic, payload))
+    made.priority, made.origin, made.timestamp_us = priority, origin, timestamp_us
+    made.headers = encode_headers(kept or {})
+    return encode_message(made)
 
 
 def dead_letter(
     topic: str, payload: bytes, timestamp_us: int = 1_000, kept: dict[str, str] | None = None
 ) -> bytes:
-    letter = StoredMessage()
-    letter.qos, letter.priority, letter.origin = 1, 2, 2
+    letter = Message(Topic(topic), 1, body_of(topic, payload))
+    letter.priority, letter.origin = 2, 2
     letter.timestamp_us = timestamp_us
-    letter.headers = headers.encode(kept or {})
-    letter.body = body_of(topic, payload)
-    letter.settles_subscription, letter.settles_after, letter.settles_id = 3, 4, 5
-    return encode_dead_letter(letter)
+    letter.headers = encode_headers(kept or {})
+    return encode_dead_letter(letter, subscription_id=3, after_id=4, message_id=5)
 
 
 def sink_row(
@@ -78,8 +74,9 @@ def sink_row(
 ) -> bytes:
     row = Message(Topic(topic), 1, body_of(topic, payload))
     row.origin = ORIGIN_SPARK
-    row.headers = headers.encode(kept or {})
-    return encode_sink_row(row, timestamp_us)
+    row.headers = encode_headers(kept or {})
+    row.timestamp_us = timestamp_us
+    return encode_message(row, SINK_ROW)
 
 
 def open_log(root: Path, *, segment_bytes: int = SMALL, fsync: str = "always") -> Wal:
@@ -147,8 +144,8 @@ def plain_rows(root: Path) -> list[Row]:
 
 
 def _row(record_id: int, body: bytes) -> Row:
-    stored = read_message(body)
-    kept = headers.decode(stored.headers)
+    stored = StoredMessage(body)
+    kept = decode_headers(stored.headers)
     kept.pop("", None)
     key = kept.get("key")
     return {

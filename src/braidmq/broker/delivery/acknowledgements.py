@@ -88,7 +88,7 @@ class Settled:
         return other
 
     def reopen(self, message_id: int) -> None:
-        """Take back that a message is settled."""
+        """Undo the settling of a message."""
         kept: list[tuple[int, int]] = []
         for after, last in self._ranges:
             if after < message_id <= last:
@@ -151,8 +151,10 @@ class Progress:
         """Return about how many bytes of a record this takes."""
         return 28 + 16 * len(self.ranges) + 12 * len(self.attempts)
 
-    def merge(self, later: "Progress") -> None:
-        """Add what happened after this, when the log refused the record of this alone."""
+    def followed_by(self, later: "Progress | None") -> "Progress":
+        """Return this with what happened after it added: the log refused the record of this."""
+        if later is None:
+            return self
         self.handed_id = max(self.handed_id, later.handed_id)
         self.settled_count += later.settled_count
         for after, last in later.ranges:
@@ -160,3 +162,4 @@ class Progress:
             self.attempts.pop(last, None)
         self.compact()
         self.attempts.update(later.attempts)
+        return self

@@ -10,27 +10,25 @@ when its consumers have made room. Messages of QoS 0 wait in memory beside the w
 There are four kinds, and each is made in one place only:
 
     Subscription    a Blip subscription (`subscriptions`)
-    Lane            the messages of a queue, or those of one priority (`lanes`)
-    Ledger          what is settled of a fan-out queue; no message waits in it (`lanes`)
-    View            what one subscriber of a fan-out still has to get, in memory (`lanes`)
+    Lane            the messages of a queue, or those of one priority (`queue`)
+    Ledger          what is settled of a fan-out queue; no message waits in it (`queue`)
+    View            what one subscriber of a fan-out has yet to receive, in memory (`queue`)
 
 The methods of `Channel` that a kind overrides are the whole difference between the kinds.
 """
 
+import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
-from braidmq.broker import dead_letters
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.acknowledgements import Progress, Settled
-from braidmq.broker.delivery.in_flight import InFlight
-from braidmq.broker.delivery.rules import Rules
-from braidmq.broker.delivery.schedule import Deadline
+from braidmq.broker.policy import Rules
 from braidmq.broker.topics import Message, Topic
 
 if TYPE_CHECKING:
     from braidmq.broker.delivery.followers import Follower
-    from braidmq.broker.delivery.queues import Queue, QueueConsumer
+    from braidmq.broker.delivery.queue import Queue, QueueConsumer
     from braidmq.broker.delivery.subscriptions import Consumer
 
 READY: Final = 0
@@ -87,9 +85,16 @@ class Holder:
 
 
 @final
-class Entry(Deadline):
-    """A durable message in one channel."""
+class Entry:
+    """A durable message in one channel.
 
+    While it has a deadline, `row_us` and `place` say where in the schedule (`settling`); any
+    other row or place that lists it is stale.
+    """
+
+    due_us: int = 0  # 0: no deadline
+    row_us: int = 0
+    place: int = 0
     attempts: int = 0
     state: int = READY
     is_last_chance: bool = False  # while no consumer holds it: its next delivery is its last
@@ -107,6 +112,92 @@ class Entry(Deadline):
         self.due_us = 0
         self.consumer = None
         self.message = _NO_MESSAGE
+
+
+@final
+class InFlight:
+    """The messages of a channel that were handed out and are not settled, by tag.
+
+    Each is either held by a consumer or *returned*: its timer ended or its consumer left, and
+    it waits to be handed out again, oldest first. A message whose next delivery is its last
+    allowed one waits apart, for a consumer that holds nothing else: if it makes that consumer
+    crash, no other message loses an attempt.
+    """
+
+    def __init__(self) -> None:
+        self.count: int = 0  # with consumers
+        self.bytes: int = 0  # of those messages
+        self.open: dict[int, Entry] = {}
+        self.returned: list[int] = []  # heaps of tags; some may be stale
+        self.last_chances: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.open)
+
+    def all(self) -> list[Entry]:
+        """Return every open entry."""
+        return list(self.open.values())
+
+    def add(self, entry: Entry) -> None:
+        """Count an entry as being with a consumer."""
+        self.open[entry.id] = entry
+        self.count += 1
+        self.bytes += len(entry.message.body)
+
+    def give_back(self, entry: Entry, *, last_chance: bool) -> None:
+        """Let an entry that is with no consumer wait for its next delivery."""
+        self.open[entry.id] = entry
+        entry.is_last_chance = last_chance
+        heapq.heappush(self.last_chances if last_chance else self.returned, entry.id)
+
+    def uncount(self, entry: Entry) -> None:
+        """Note that an entry is no longer with a consumer."""
+        self.count -= 1
+        self.bytes -= len(entry.message.body)
+
+    def remove(self, tag: int) -> None:
+        """Close a tag; the heaps drop it when it reaches their top."""
+        del self.open[tag]
+
+    def last_chance(self) -> Entry | None:
+        """Return the oldest entry that waits for a consumer that holds nothing else."""
+        return self._live_head(self.last_chances, last_chance=True)
+
+    def oldest_unheld(self) -> Entry | None:
+        """Return the oldest entry that no consumer holds, delayed ones included."""
+        oldest: Entry | None = None
+        if len(self.open) > self.count:
+            for entry in self.open.values():
+                if entry.consumer is None and (oldest is None or entry.id < oldest.id):
+                    oldest = entry
+        return oldest
+
+    def take_returned(self, *, consumer_is_idle: bool) -> Entry | None:
+        """Take the oldest entry that this consumer may have."""
+        if consumer_is_idle:
+            entry = self._live_head(self.last_chances, last_chance=True)
+            if entry is not None:
+                heapq.heappop(self.last_chances)
+                return entry
+        entry = self._live_head(self.returned, last_chance=False)
+        if entry is not None:
+            heapq.heappop(self.returned)
+        return entry
+
+    def _live_head(self, heap: list[int], *, last_chance: bool) -> Entry | None:
+        while heap:
+            entry = self.open.get(heap[0])
+            # It may be stale: a consumer holds the entry now, a timer delays it, or it is
+            # listed in the other heap.
+            if (
+                entry is not None
+                and entry.consumer is None
+                and entry.due_us == 0
+                and entry.is_last_chance == last_chance
+            ):
+                return entry
+            heapq.heappop(heap)
+        return None
 
 
 @final
@@ -198,15 +289,11 @@ class Channel:
         return False
 
     def unsettle(self) -> None:
-        """Take back that one entry is settled: the log refused its dead letter."""
+        """Undo the settling of one entry: the log refused its dead letter."""
 
     def attempts_before(self, message_id: int) -> int:
         """Return how often a message up to `handed_id` was handed out, NEVER if it was not."""
         return self.position.known_attempts.pop(message_id, 1)
-
-    def letters_name(self) -> str:
-        """Return the name of the topic that takes this channel's dead letters."""
-        return self.rules.dead_letter_topic or dead_letters.topic_for(self.topic.name)
 
     def newest_id(self) -> int:
         """Return the last message that the log may hold for this channel."""
@@ -260,13 +347,13 @@ class Channel:
         return ranges
 
     def replay_letter(self, after_id: int, message_id: int) -> None:
-        """Do again what a dead letter's record says of the message that it was made of."""
+        """Apply the record of a dead letter again, for the message it was made of."""
         settled = self.position.settled
         assert settled is not None
         settled.add(after_id, message_id)
 
     def replay_progress(self, made: Progress) -> None:
-        """Do again what a progress record says."""
+        """Apply a progress record again."""
         position = self.position
         assert position.settled is not None
         for after, last in made.ranges:

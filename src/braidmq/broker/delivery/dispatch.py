@@ -1,34 +1,76 @@
-"""Dispatch: the parts that move messages, joined; and the way of a message to each of them.
+"""Dispatch: how messages come to the parts that move them, and the parts, joined.
 
-    route ──▶ Subscriptions ──┐
-          ──▶ Followers ──────┼──▶ Pushing ──▶ Settling ──▶ Windows, Effects
-          ──▶ Sharing ────────┘        (arrows: who calls)
-              ▲  └──▶ Replays, Purges ─────▶
-              Queues: what peers and operators do with a queue
+    route (a commit) ─────▶ Subscriptions ──┐
+    supply (the log) ─────▶ Followers ──────┼──▶ Pushing ──▶ Settling ──▶ Windows, Effects
+    timers_ended (time) ──▶ Queues ─────────┘        (arrows: who calls)
+                               └──▶ Replays ──────────▶
 
-The parts hold each other by name. Where two need each other, the field that closes the circle
-is set here, once both are made.
+The parts hold each other by name. The *backlog* of a channel or a follower are the messages
+that are in the log only. It is read in pieces, each as large as there is room for.
 """
 
 from typing import final
 
-from braidmq.broker.delivery.backlog import Backlog, ReadRequest
-from braidmq.broker.delivery.channels import Channel, Entry
-from braidmq.broker.delivery.effects import Effects
-from braidmq.broker.delivery.followers import Followers
-from braidmq.broker.delivery.purges import Purges
+from braidmq.broker import records
+from braidmq.broker.delivery.channels import Channel, Entry, Peer
+from braidmq.broker.delivery.followers import Follower, Followers
 from braidmq.broker.delivery.pushing import Pushing
+from braidmq.broker.delivery.queue import Lane
 from braidmq.broker.delivery.queues import Queues
-from braidmq.broker.delivery.replays import Replays
-from braidmq.broker.delivery.schedule import Deadline
 from braidmq.broker.delivery.settling import Settling
-from braidmq.broker.delivery.sharing import Sharing
 from braidmq.broker.delivery.subscriptions import Subscription, Subscriptions
 from braidmq.broker.delivery.windows import Windows
-from braidmq.broker.outgoing import Outgoing
+from braidmq.broker.marks import recipient_of
+from braidmq.broker.outgoing import Effects, Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
-from braidmq.broker.topics import ORIGIN_BLIP, Message, Topics
+from braidmq.broker.topics import ORIGIN_BLIP, ORIGIN_QUMBED, Message, Topic, Topics
+
+
+class ReadRequest:
+    """A piece of backlog that there is room for."""
+
+    def __init__(self, topic: Topic, after_id: int) -> None:
+        self.topic: bytes = topic.raw
+        self.priority: int = -1  # -1: messages of every priority
+        self.after_id: int = after_id
+        self.up_to: int = topic.last_id
+        self.count_max: int = 1
+        self.bytes_max: int = 1
+
+    def limit(self, count: int, room_bytes: int) -> None:
+        """Bound the piece; one message is read whatever the room is, as it was asked for."""
+        self.count_max = max(1, count)
+        self.bytes_max = max(1, room_bytes)
+
+
+@final
+class ChannelRead(ReadRequest):
+    """A piece that a channel's window has room for."""
+
+    def __init__(self, channel: Channel, settings: Settings, held_bytes: int) -> None:
+        super().__init__(channel.topic, channel.position.cursor)
+        self.channel: Channel = channel
+        if isinstance(channel, Lane):
+            self.priority = channel.priority
+        rules = channel.rules
+        room_bytes = min(
+            rules.window_bytes - channel.held_bytes, settings.memory_bytes - held_bytes
+        )
+        self.limit(rules.window - len(channel.ready), room_bytes)
+
+
+@final
+class FollowerRead(ReadRequest):
+    """A piece that a follower's peer has room for; the follower itself holds nothing."""
+
+    def __init__(
+        self, follower: Follower, peer: Peer, settings: Settings, held_bytes: int
+    ) -> None:
+        super().__init__(follower.topic, follower.cursor)
+        self.follower: Follower = follower
+        room_bytes = min(settings.window_bytes, settings.memory_bytes - held_bytes)
+        self.limit(settings.window, min(max(1, room_bytes), peer.room_bytes))
 
 
 @final
@@ -39,24 +81,17 @@ class Dispatch:
         self, settings: Settings, topics: Topics, outgoing: Outgoing, stats: Stats
     ) -> None:
         self.stats: Stats = stats
-        self.effects: Effects = Effects()
-        self.windows: Windows = Windows(settings, stats)
-        self.settling: Settling = Settling(
-            settings, topics, outgoing, stats, self.effects, self.windows
-        )
+        self.settling: Settling = Settling(settings, topics, outgoing, stats)
+        self.effects: Effects = self.settling.effects
+        self.windows: Windows = self.settling.windows
         self.pushing: Pushing = Pushing(self.settling)
         self.subscriptions: Subscriptions = Subscriptions(settings, self.pushing)
         self.followers: Followers = Followers(settings, self.pushing)
-        self.queues: Queues = Queues(settings, self.settling)
-        self.replays: Replays = Replays(self.settling)
-        purges = Purges(self.settling)
-        self.sharing: Sharing = Sharing(self.pushing, purges, self.replays)
-        self.backlog: Backlog = Backlog(settings, self.pushing, self.sharing, self.followers)
-        self.settling.queues = self.queues
-        self.replays.sharing = self.sharing
-        self.queues.sharing = self.sharing
-        self.queues.replays = self.replays
-        self.queues.purges = purges
+        self.queues: Queues = Queues(settings, self.pushing)
+        self.settling.queues = self.queues  # dead letters make queues, which settle in turn
+        self._settings: Settings = settings
+
+    # A message comes: from a publisher, or back from a consumer.
 
     def route(self, message: Message, now_us: int) -> None:
         """Put a message that is committed, or lives in memory only, before its consumers."""
@@ -68,7 +103,7 @@ class Dispatch:
         stats.published += 1
         stats.published_bytes += len(message.body)
         if message.origin != ORIGIN_BLIP:
-            stats.count_origin(message.origin)
+            stats.by_origin[message.origin] += 1
         if topic.subscriptions:
             pushing = self.pushing
             pushing.arrivals += 1
@@ -88,21 +123,20 @@ class Dispatch:
         if topic.queue is not None:
             self.pushing.arrivals += 1
             message.arrival = self.pushing.arrivals
-            self.sharing.route(topic.queue, message, now_us)
+            self.queues.route(topic.queue, message, now_us)
 
     def pump(self, channel: Channel, now_us: int) -> None:
         """Push what waits in a channel of any kind to its consumers."""
         queue = channel.queue_of()
         if queue is not None:
-            self.sharing.pump(queue, now_us)
+            self.queues.pump(queue, now_us)
         elif isinstance(channel, Subscription):
             self.subscriptions.pump(channel, now_us)
 
-    def timers_ended(self, due: list[Deadline], now_us: int) -> None:
+    def timers_ended(self, due: list[Entry], now_us: int) -> None:
         """Take messages back that were not acknowledged in time."""
         channels: dict[Channel, bool] = {}
         for entry in due:
-            assert isinstance(entry, Entry)
             channels[entry.channel] = True
             self.settling.release(entry)
             self.settling.give_back(entry, now_us)
@@ -110,13 +144,106 @@ class Dispatch:
         for channel in channels:
             self.pump(channel, now_us)
 
+    # What is in the log only.
+
+    def take_reads(self, now_us: int) -> list[ReadRequest]:
+        """Take the pieces of backlog that are to be read back from the log."""
+        requests: list[ReadRequest] = []
+        effects = self.effects
+        if effects.reads:
+            wanted = effects.reads
+            effects.reads = []
+            for channel in wanted:
+                request = self._request(channel)
+                if request is not None:
+                    requests.append(request)
+                elif not channel.ended:
+                    # There was nothing left to read, and a replay may have waited for it.
+                    queue = channel.queue_of()
+                    if queue is not None:
+                        self.queues.pump(queue, now_us)
+        if effects.follower_reads:
+            asking = effects.follower_reads
+            effects.follower_reads = []
+            held_bytes = self.windows.held_bytes
+            for follower in asking:
+                peer = follower.peer
+                if peer is not None:
+                    requests.append(FollowerRead(follower, peer, self._settings, held_bytes))
+        return requests
+
+    def _request(self, channel: Channel) -> ReadRequest | None:
+        position = channel.position
+        settled = position.settled
+        if settled is not None:
+            skipped_to = settled.skip_from(position.cursor)
+            if skipped_to > position.cursor:
+                position.begin(skipped_to)
+        if channel.ended or position.cursor >= channel.newest_id():
+            self._end_reading(channel)
+            return None
+        request = ChannelRead(channel, self._settings, self.windows.held_bytes)
+        if settled is not None:
+            next_range = settled.next_range_after(position.cursor)
+            if next_range:
+                request.up_to = min(request.up_to, next_range)
+        return request
+
     def supply(
         self, request: ReadRequest, found: list[tuple[int, bytes]], reached_id: int, now_us: int
     ) -> None:
-        """Take in a piece of backlog, and push what it brought."""
-        channel = self.backlog.supply(request, found, reached_id, now_us)
-        if channel is not None:
-            queue = channel.queue_of()
-            if queue is not None:
-                self.sharing.drop_excess(queue, now_us)
-            self.pump(channel, now_us)
+        """Take in a piece of backlog, up to *reached_id*, and push what it brought.
+
+        Ids that forced retention has deleted are not among what is found; they are passed over.
+        """
+        if isinstance(request, FollowerRead):
+            self.followers.take_up(
+                request.follower,
+                [stored(request.follower.topic, i, record) for i, record in found],
+                after_id=request.after_id,
+                reached_id=reached_id,
+                now_us=now_us,
+            )
+            return
+        assert isinstance(request, ChannelRead)
+        channel = request.channel
+        if channel.ended:
+            return
+        position = channel.position
+        passed_id = position.cursor  # a purge may have gone past some of it meanwhile
+        for message_id, record in found:
+            if message_id > passed_id:
+                message = stored(channel.topic, message_id, record)
+                self.pushing.take_in_from_log(channel, message, now_us)
+        position.cursor = max(position.cursor, reached_id)
+        self._end_reading(channel)
+        queue = channel.queue_of()
+        if queue is not None:
+            self.queues.drop_excess(queue, now_us)
+        self.pump(channel, now_us)
+
+    def _end_reading(self, channel: Channel) -> None:
+        position = channel.position
+        position.reading = False
+        position.behind = position.cursor < channel.newest_id()
+        if not position.behind:
+            channel.caught_up()
+        for peer in position.waiters:
+            self.effects.touch(peer)
+        position.waiters = []
+
+
+def stored(topic: Topic, message_id: int, record: bytes) -> Message:
+    """Return the message that a record of *topic* holds."""
+    head = records.Head(record)
+    message = Message(topic, 1, record[head.body_at :])
+    message.id = message_id
+    message.priority = head.priority
+    message.origin = head.origin
+    message.timestamp_us = head.timestamp_us
+    message.expires_us = head.expires_us
+    if head.headers_at != head.body_at:
+        message.headers = record[head.headers_at : head.body_at]
+        if message.origin == ORIGIN_QUMBED:
+            message.recipient_key_id = recipient_of(message.headers)
+    return message

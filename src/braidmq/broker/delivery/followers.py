@@ -13,19 +13,17 @@ with a record outlives its peer: it is *away* until a peer comes with its key ag
 from collections import deque
 from typing import Final, final
 
-from braidmq.broker import dead_letters, headers, records
+from braidmq.broker import dead_letters, records
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.delivery.channels import Delivery, Peer
-from braidmq.broker.delivery.effects import Effects, LeaseOver
 from braidmq.broker.delivery.pushing import Pushing
 from braidmq.broker.delivery.settling import Settling
-from braidmq.broker.expiry import is_expired
 from braidmq.broker.marks import marks_of
-from braidmq.broker.outgoing import Ended, Followed, Outgoing
+from braidmq.broker.outgoing import Effects, Ended, Followed, LeaseOver, Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
-from braidmq.broker.topics import Message, Topic
+from braidmq.broker.topics import Message, Topic, decode_headers, encode_headers
 
 KEY_ID_BYTES: Final = 8
 """A key's id is the beginning of the public key."""
@@ -58,6 +56,10 @@ class Follower:
         self.cursor = follower_id
         self.noted_id = follower_id
 
+    def belongs_to(self, principal: str, key: bytes) -> bool:
+        """Say whether it is of this client: the same principal with the same key."""
+        return self.key == key and self.principal == principal
+
     def sent_id(self) -> int:
         """Return the id up to which everything has reached its peer, or is not for it."""
         if self.peer is not None:
@@ -75,10 +77,7 @@ class Follower:
 
     def floor_id(self, committed_id: int) -> int:
         """Return the id up to which it needs nothing from the log any more."""
-        sent_id = self.sent_id()
-        if self.behind or sent_id < self.cursor:
-            return sent_id
-        return max(sent_id, committed_id)
+        return max(self.cursor, committed_id) if self.has_all() else self.sent_id()
 
     def is_unsure(self) -> bool:
         """Say whether its peer may not have received all that was handed out."""
@@ -97,7 +96,7 @@ class Follower:
         return made
 
     def replay_progress(self, made: Progress) -> None:
-        """Do again what a progress record says: its ranges begin where those before ended."""
+        """Apply a progress record again; its ranges begin where those before it ended."""
         for after, last in made.ranges:
             if after <= self.noted_id < last:
                 self.noted_id = last
@@ -132,7 +131,7 @@ class Followers:
         name = peer.principal.name
         current = peer.following.get(topic.name)
         if current is not None:
-            if current.key == key and current.principal == name:
+            if current.belongs_to(name, key):
                 return 0 if current.started else current.id
             self.unfollow(peer, topic)
         follower = self._returning(topic, name, key)
@@ -152,27 +151,22 @@ class Followers:
             given = follower.id
         follower.peer = peer
         peer.following[topic.name] = follower
-        if follower.behind:
-            peer.laggards.append(follower)
-            self.read_for(peer)
+        self._read_if_behind(follower, peer)
         return given
 
     def _returning(self, topic: Topic, principal: str, key: bytes) -> Follower | None:
         """Return the follower that is away with this key; of several, the furthest behind."""
         found: Follower | None = None
         for follower in topic.followers:
-            if (
-                follower.peer is None
-                and follower.key == key
-                and follower.principal == principal
-            ):
-                if found is None:
-                    found = follower
-                elif follower.cursor < found.cursor:
-                    self.end(found, records.ENDED_BY_REQUEST)
-                    found = follower
-                else:
-                    self.end(follower, records.ENDED_BY_REQUEST)
+            if follower.peer is not None or not follower.belongs_to(principal, key):
+                continue
+            if found is None:
+                found = follower
+            elif follower.cursor < found.cursor:
+                self.end(found, records.ENDED_BY_REQUEST)
+                found = follower
+            else:
+                self.end(follower, records.ENDED_BY_REQUEST)
         return found
 
     def start(self, follower: Follower) -> None:
@@ -190,9 +184,7 @@ class Followers:
         if peer is not None and follower.began_id < follower.cursor:
             follower.cursor = follower.began_id
             follower.behind = follower.cursor < follower.topic.last_id
-            if follower.behind:
-                peer.laggards.append(follower)
-                self.read_for(peer)
+            self._read_if_behind(follower, peer)
 
     def add(self, follower: Follower, follower_id: int) -> None:
         """List a new follower; one that has a record is found again after a restart."""
@@ -255,8 +247,7 @@ class Followers:
             for other in follower.topic.followers
             if other is not follower
             and other.peer is not None
-            and other.key == follower.key
-            and other.principal == follower.principal
+            and other.belongs_to(follower.principal, follower.key)
         ]
 
     def end(self, follower: Follower, reason: int) -> int:
@@ -327,7 +318,7 @@ class Followers:
             return
         if peer is None:
             follower.behind = True
-        elif message.expires_us and is_expired(message.expires_us, now_us):
+        elif message.expires_us and message.is_expired(now_us):
             self.stats.expired += 1
             follower.cursor = message.id
         elif peer.room_bytes > 0 and not self.pushing.stopped:
@@ -340,7 +331,7 @@ class Followers:
         peer = follower.peer
         if peer is None or not self._is_for(follower, message):
             return
-        if is_expired(message.expires_us, now_us):
+        if message.is_expired(now_us):
             self.stats.expired += 1
         elif peer.room_bytes > 0 and not self.pushing.stopped:
             message.routed += 1
@@ -389,9 +380,13 @@ class Followers:
             self._hand_found(follower, peer, found, reached_id, now_us)
         peer.laggards.remove(follower)
         follower.behind = follower.cursor < follower.topic.last_id
+        self._read_if_behind(follower, peer)
+        self.read_for(peer)  # the next one's turn
+
+    def _read_if_behind(self, follower: Follower, peer: Peer) -> None:
         if follower.behind:
             peer.laggards.append(follower)
-        self.read_for(peer)
+            self.read_for(peer)
 
     def _hand_found(
         self, follower: Follower, peer: Peer, found: list[Message], reached_id: int, now_us: int
@@ -403,7 +398,7 @@ class Followers:
             if message.id <= follower.cursor:
                 continue
             if self._is_for(follower, message):
-                if is_expired(message.expires_us, now_us):
+                if message.is_expired(now_us):
                     self.stats.expired += 1
                 elif may_hand:
                     self._hand(follower, peer, message, now_us)
@@ -431,15 +426,10 @@ class Followers:
             return None
         self.stats.dead_lettered += 1
         letter = dead_letters.letter_of(
-            message,
-            topic,
-            reason=dead_letters.TOO_LARGE,
-            attempts=1,
-            keep_id=False,
-            now_us=now_us,
+            message, topic, dead_letters.TOO_LARGE, now_us=now_us, attempts=1
         )
         # The message stays stored, and its publisher's dedup id stays with it.
-        kept = headers.decode(letter.headers)
+        kept = decode_headers(letter.headers)
         kept.pop(DEDUP_HEADER, None)
-        letter.headers = headers.encode(kept)
+        letter.headers = encode_headers(kept)
         return letter

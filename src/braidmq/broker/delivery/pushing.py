@@ -1,7 +1,7 @@
 """Pushing: how a message gets into a channel's window, and from there to a consumer.
 
 This is the same for every kind of channel. Which consumer is next differs: `subscriptions` and
-`sharing` decide that.
+`queues` decide that.
 """
 
 from typing import final
@@ -15,10 +15,9 @@ from braidmq.broker.delivery.channels import (
     Holder,
     Peer,
 )
-from braidmq.broker.delivery.effects import Effects
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.delivery.windows import Windows
-from braidmq.broker.expiry import is_expired
+from braidmq.broker.outgoing import Effects
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message
 
@@ -97,13 +96,15 @@ class Pushing:
         may_hold = may_hold and len(in_flight.open) < rules.in_flight_max
         ready = channel.ready
         volatile = channel.volatile
+        # The two kinds go out in the order in which they arrived. A consumer that may hold
+        # nothing more still gets messages of QoS 0: it never has to acknowledge them.
         while True:
             if volatile and not (
                 may_hold and ready and ready[0].message.arrival < volatile[0].arrival
             ):
                 message = volatile.popleft()
                 self.windows.hold(channel, -len(message.body))
-                if is_expired(message.expires_us, now_us):
+                if message.is_expired(now_us):
                     self.stats.expired += 1
                     continue
                 self.deliver(consumer.peer, Delivery(message, correlation_id, 0))
@@ -117,7 +118,7 @@ class Pushing:
             position = channel.position
             if position.behind and not position.reading:
                 self.effects.read_ahead(channel)
-            if entry.message.expires_us and is_expired(entry.message.expires_us, now_us):
+            if entry.message.expires_us and entry.message.is_expired(now_us):
                 self.settling.expire(entry, now_us)
                 continue
             self._hand_out_entry(consumer, entry, now_us)
@@ -127,7 +128,7 @@ class Pushing:
         in_flight = channel.in_flight
         while True:
             entry = in_flight.take_returned(consumer_is_idle=consumer.held == 0)
-            if entry is None or not is_expired(entry.message.expires_us, now_us):
+            if entry is None or not entry.message.is_expired(now_us):
                 return entry
             in_flight.remove(entry.id)
             self.settling.expire(entry, now_us)
@@ -136,7 +137,7 @@ class Pushing:
         in_flight = channel.in_flight
         while True:
             entry = in_flight.last_chance()
-            if entry is None or not is_expired(entry.message.expires_us, now_us):
+            if entry is None or not entry.message.is_expired(now_us):
                 return entry is not None
             in_flight.remove(entry.id)
             self.settling.expire(entry, now_us)

@@ -1,48 +1,34 @@
-"""Queues: topics with a declared policy, and what peers and operators do with them.
+"""Queues: all of them by name, and everything that is done with one.
 
-    RoundRobin          one lane, shared by all consumers
-    PriorityBased       one lane for each priority, each with its own position in the log
-    FanOutWithAck       a ledger of what is settled, and a view of it for each subscriber
-    FanOutWithoutAck    a ledger that keeps nothing: a message is pushed once, or dropped
-
-`lanes` has the channels, `sharing` says which consumer is next, `settling` how a delivery ends.
+A queue is declared; messages come to it, and consumers join it and share them, or as a fan-out
+each get them all; a consumer's word ends a delivery; operators purge, replay and delete. What a
+queue is made of is in `queue`. How a single delivery is made and ends is the same for every
+channel: see `pushing` and `settling`.
 """
 
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from braidmq.broker import dead_letters, records
-from braidmq.broker.delivery import rules
 from braidmq.broker.delivery.channels import (
     LEFT,
     RETURNED,
     SETTLED,
     Channel,
+    Delivery,
     Entry,
-    Holder,
     Peer,
     open_attempts,
 )
-from braidmq.broker.delivery.effects import Effects
-from braidmq.broker.delivery.lanes import Lane, Ledger, View
-from braidmq.broker.delivery.rules import Rules
+from braidmq.broker.delivery.pushing import Pushing
+from braidmq.broker.delivery.queue import Ledger, Queue, QueueConsumer, View
+from braidmq.broker.delivery.replays import Replays
 from braidmq.broker.delivery.settling import Settling, view_of
-from braidmq.broker.outgoing import Declared, Deleted, Outgoing
-from braidmq.broker.policy import (
-    DROP_OLDEST,
-    FAN_OUT_WITH_ACK,
-    FAN_OUT_WITHOUT_ACK,
-    PRIORITY_BASED,
-    Policy,
-    for_dead_letters,
-)
+from braidmq.broker.delivery.windows import Windows
+from braidmq.broker.outgoing import Declared, Deleted, Effects, Outgoing
+from braidmq.broker.policy import Policy, for_dead_letters, of_policy
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
-from braidmq.broker.topics import PRIORITY_CRITICAL, Message, Topic
-
-if TYPE_CHECKING:
-    from braidmq.broker.delivery.purges import Purges
-    from braidmq.broker.delivery.replays import Replays
-    from braidmq.broker.delivery.sharing import Sharing
+from braidmq.broker.topics import Message, Topic
 
 QUEUES_MAX: Final = 100_000
 """Queues of one broker; a publisher cannot grow memory by inventing more."""
@@ -51,139 +37,25 @@ PREFETCH_DEFAULT: Final = 100
 PREFETCH_MAX: Final = 10_000
 """Unacknowledged deliveries that one consumer may hold."""
 
-_LANE_SHIFT: Final = 60
-"""Lane ids differ from each other above this bit, which no id of a log ever reaches."""
-
 _DELAY_STEPS: Final = 16
 """A peer's delay is lengthened by up to a sixteenth, so that there are few different ones."""
-
-
-@final
-class QueueConsumer(Holder):
-    """One peer's hold on one queue."""
-
-    def __init__(self, peer: Peer, queue: "Queue", view: View | None) -> None:
-        super().__init__(peer)
-        self.queue: Queue = queue
-        self.view: View | None = view  # in a fan-out with acknowledgement: its own view
-        self.prefetch: int = 0  # deliveries that it may hold
-        # Versions of the principal that was found to be allowed to consume, or not to be.
-        self.allowed: int = -1
-        self.barred: int = -1
-
-
-@final
-class Queue:
-    """One queue: its channels, its consumers, and the publishers that wait for room in it."""
-
-    def __init__(self, topic: Topic, policy: Policy, rules: Rules, created_us: int) -> None:
-        self.id: int = 0
-        self.topic: Topic = topic
-        self.policy: Policy = policy
-        self.rules: Rules = rules
-        self.created_us: int = created_us
-        self.lanes: list[Lane] = []  # by priority; none in a fan-out
-        self.ledger: Ledger | None = None  # of a fan-out
-        self.consumers: list[QueueConsumer] = []
-        self.blocked: list[Peer] = []  # publishers that wait for room
-        self.pending: int = 0  # durable messages that are accepted and not committed
-        self.replaying: int = 0  # dead letters that are still to be sent back
-        self.unsendable: list[Entry] = []  # dead letters without a believable origin
-        if not rules.dead_letter_topic:
-            rules.dead_letter_topic = dead_letters.queue_for(topic.name)
-        if policy.mode == PRIORITY_BASED:
-            self.lanes = [Lane(self, priority) for priority in range(PRIORITY_CRITICAL + 1)]
-        elif policy.mode == FAN_OUT_WITH_ACK:
-            self.ledger = Ledger(self, keeps_nothing=False)
-        elif policy.mode == FAN_OUT_WITHOUT_ACK:
-            self.ledger = Ledger(self, keeps_nothing=True)
-        else:
-            self.lanes = [Lane(self, -1)]
-
-    def begin(self, queue_id: int) -> None:
-        """Take the record's id as its own: messages above it belong to the queue."""
-        assert queue_id >> _LANE_SHIFT == 0
-        self.id = queue_id
-        for lane in self.lanes:
-            lane.begin(queue_id)
-            lane.id = queue_id + (lane.priority + 1 << _LANE_SHIFT)
-        if self.ledger is not None:
-            self.ledger.begin(queue_id)
-
-    def lane_of(self, priority: int) -> Lane:
-        """Return the lane that a message of *priority* belongs to."""
-        return self.lanes[priority if len(self.lanes) > 1 else 0]
-
-    def durable_channels(self) -> list[Lane | Ledger]:
-        """Return the lanes, or the ledger: what has an id of its own in the log."""
-        if self.ledger is not None:
-            return [self.ledger]
-        return [*self.lanes]
-
-    def channel_of(self, priority: int) -> Lane | Ledger:
-        """Return the durable channel that a message of *priority* belongs to."""
-        return self.lane_of(priority) if self.ledger is None else self.ledger
-
-    def unsettled(self) -> int:
-        """Return how many committed messages are not settled, in flight ones too."""
-        total = 0
-        for channel in self.durable_channels():
-            total += channel.unsettled
-        return total
-
-    def views(self) -> list[View]:
-        """Return the views of a fan-out's subscribers."""
-        return [consumer.view for consumer in self.consumers if consumer.view is not None]
-
-    def waiting(self) -> int:
-        """Return how many messages wait for a consumer, committed ones only.
-
-        In a fan-out with subscribers it is what the slowest of them still has to get.
-        """
-        ledger = self.ledger
-        if ledger is None:
-            total = 0
-            for lane in self.lanes:
-                total += lane.waiting()
-            return total
-        if self.consumers and not ledger.keeps_nothing:
-            return max(view.waiting() for view in self.views())
-        if self.drops_oldest():
-            # Without subscribers nothing is held but a position in the log. What is too much
-            # is dropped when a subscriber comes and the log is read.
-            return min(ledger.unsettled, self.policy.max_size) + len(ledger.volatile)
-        return ledger.waiting()
-
-    def drops_oldest(self) -> bool:
-        """Say whether the oldest message is dropped when there are too many."""
-        return self.policy.max_size > 0 and self.policy.overflow == DROP_OLDEST
-
-    def in_flight_count(self) -> int:
-        """Return how many deliveries are with consumers."""
-        total = 0
-        for lane in self.lanes:
-            total += lane.in_flight.count
-        for view in self.views():
-            total += view.in_flight.count
-        return total
 
 
 @final
 class Queues:
     """Every queue by its name, and what is done with one."""
 
-    sharing: "Sharing"  # set by `Dispatch`, as are the next two: they need queues in turn
-    replays: "Replays"
-    purges: "Purges"
-
-    def __init__(self, settings: Settings, settling: Settling) -> None:
+    def __init__(self, settings: Settings, pushing: Pushing) -> None:
         self.by_name: dict[str, Queue] = {}
         self.channels: dict[int, Channel] = {}  # lanes and ledgers, by their ids
-        self.settling: Settling = settling
-        self.effects: Effects = settling.effects
-        self.stats: Stats = settling.stats
+        self.pushing: Pushing = pushing
+        self.settling: Settling = pushing.settling
+        self.effects: Effects = pushing.effects
+        self.windows: Windows = pushing.windows
+        self.stats: Stats = pushing.stats
+        self.replays: Replays = Replays(pushing.settling, self)
         self._settings: Settings = settings
-        self._outgoing: Outgoing = settling.outgoing
+        self._outgoing: Outgoing = pushing.settling.outgoing
         self._letter_names: set[str] = set()  # that other queues declared for dead letters
 
     # A queue's life.
@@ -210,7 +82,7 @@ class Queues:
 
     def new(self, topic: Topic, declared: Policy, created_us: int) -> Queue:
         """Return a queue that has not begun yet."""
-        return Queue(topic, declared, rules.of_policy(declared, self._settings), created_us)
+        return Queue(topic, declared, of_policy(declared, self._settings), created_us)
 
     def begin(self, queue: Queue, queue_id: int) -> None:
         """Let a queue keep what comes to its topic from *queue_id* on."""
@@ -247,15 +119,11 @@ class Queues:
         self.replays.end(queue)
         queue.topic.queue = None
         self.by_name.pop(queue.topic.name, None)
-        self.sharing.unblock(queue)
+        self._unblock(queue)
 
     def all_channels(self) -> list[Channel]:
         """Return the lanes, ledgers and views of all queues."""
-        found: list[Channel] = []
-        for queue in self.by_name.values():
-            found.extend(queue.durable_channels())
-            found.extend(queue.views())
-        return found
+        return [channel for queue in self.by_name.values() for channel in queue.channels()]
 
     def needed_id(self, committed_id: int) -> int:
         """Return the lowest id that a queue still needs from the log."""
@@ -267,7 +135,7 @@ class Queues:
     def drop_expired(self, now_us: int) -> None:
         """Make dead letters of what has expired, whether it has a consumer or not."""
         for queue in list(self.by_name.values()):
-            for channel in [*queue.durable_channels(), *queue.views()]:
+            for channel in queue.channels():
                 self.settling.drop_expired(channel, now_us)
                 self.settling.drop_expired_returned(channel, now_us)
                 if queue.policy.ttl_us > 0:
@@ -276,13 +144,155 @@ class Queues:
     def unblock(self) -> None:
         """Wake the publishers that wait for room in a queue that has some now."""
         for queue in self.by_name.values():
-            self.sharing.unblock(queue)
+            self._unblock(queue)
 
     def wake_blocked(self) -> None:
-        """Wake every publisher that waits for room, also where there is none."""
+        """Wake every publisher that waits for room, even where there is none."""
         for queue in self.by_name.values():
             if queue.blocked:
-                self.sharing.wake_blocked(queue)
+                self._wake(queue)
+
+    # In: a message comes to a queue.
+
+    def route(self, queue: Queue, message: Message, now_us: int) -> None:
+        """Put a message before the consumers of a queue."""
+        if message.qos != 0:
+            if message.id < queue.id:
+                return  # it was on its way before the queue was declared
+            queue.pending -= 1  # from here on the lane or the ledger counts it
+        if queue.ledger is not None:
+            self._route_to_views(queue, queue.ledger, message, now_us)
+            return
+        lane = queue.lane_of(message.priority)
+        if message.qos == 0:
+            self.windows.offer_volatile(lane, message)
+        else:
+            lane.unsettled += 1
+            lane.last_id = message.id
+            if queue.consumers or queue.drops_oldest():
+                self.pushing.offer(lane, message, now_us)
+            else:
+                lane.position.behind = True  # without a consumer it can wait in the log
+        self.pump(queue, now_us)
+        self.drop_excess(queue, now_us)
+
+    def _route_to_views(
+        self, queue: Queue, ledger: Ledger, message: Message, now_us: int
+    ) -> None:
+        if ledger.keeps_nothing:
+            self._broadcast(queue, message)
+            return
+        if message.qos == 0:
+            self.windows.offer_volatile(ledger, message)
+        else:
+            ledger.unsettled += 1
+            for consumer in queue.consumers:
+                view = consumer.view
+                assert view is not None
+                view.unsettled += 1
+                self.pushing.offer(view, message, now_us)
+        self.pump(queue, now_us)
+        self.drop_excess(queue, now_us)
+
+    def _broadcast(self, queue: Queue, message: Message) -> None:
+        """Push a message once to every subscriber that has room; the others miss it."""
+        pushed = False
+        for consumer in list(queue.consumers):
+            has_room = consumer.peer.room_bytes > 0 and consumer.prefetch > 0
+            if has_room and consumer.is_allowed():
+                self.pushing.deliver(consumer.peer, Delivery(message, 0, 0))
+                pushed = True
+            else:
+                self.stats.dropped.overflow += 1
+        if not pushed:
+            self.stats.dropped.unheard += 1
+
+    def drop_excess(self, queue: Queue, now_us: int) -> None:
+        """Drop the oldest messages of a queue that has too many, if that is its policy."""
+        if not queue.drops_oldest():
+            return
+        size_max = queue.policy.max_size
+        views = queue.views()
+        for view in views:
+            while view.unsettled - view.in_flight.count > size_max:
+                if not self._drop_oldest(view, now_us):
+                    break
+        while not views and queue.waiting() > size_max:
+            if not self._drop_oldest(queue.lowest_waiting(), now_us):
+                return  # it has to be read from the log first; this is called again then
+
+    def _drop_oldest(self, channel: Channel, now_us: int) -> bool:
+        if not self.settling.drop_oldest(channel, now_us):
+            return False
+        self.stats.dropped.overflow += 1
+        return True
+
+    # Out: a consumer gets a message.
+
+    def pump(self, queue: Queue, now_us: int) -> None:
+        """Push what waits in a queue to its consumers."""
+        if queue.replaying:
+            self.replays.send_back(queue, now_us)
+        if queue.ledger is not None:
+            self._pump_views(queue, queue.ledger, now_us)
+        else:
+            while True:
+                consumer = self._next_consumer(queue)
+                if consumer is None or not self._hand_out_any(queue, consumer, now_us):
+                    break
+                if len(queue.consumers) > 1:
+                    queue.consumers.remove(consumer)
+                    queue.consumers.append(consumer)
+        if queue.blocked:
+            self._unblock(queue)
+
+    def _pump_views(self, queue: Queue, ledger: Ledger, now_us: int) -> None:
+        volatile = ledger.volatile
+        while volatile and queue.consumers:
+            message = volatile.popleft()
+            self.windows.hold(ledger, -len(message.body))
+            self._broadcast(queue, message)
+        for consumer in list(queue.consumers):
+            view = consumer.view
+            if view is None:
+                return  # nothing waits in a fan-out without acknowledgement
+            while consumer.may_take() and consumer.is_allowed():
+                if not self.pushing.hand_out(view, consumer, 0, now_us):
+                    break
+
+    def _next_consumer(self, queue: Queue) -> QueueConsumer | None:
+        """Return the consumer that holds fewest and may take one more; equals take turns."""
+        while True:
+            best: QueueConsumer | None = None
+            for consumer in queue.consumers:
+                if (best is None or consumer.held < best.held) and consumer.may_take():
+                    best = consumer
+                    if consumer.held == 0:
+                        break
+            if best is None or best.is_allowed():
+                return best
+            # It was barred just now: look again, without it.
+
+    def _hand_out_any(self, queue: Queue, consumer: QueueConsumer, now_us: int) -> bool:
+        for number in range(len(queue.lanes) - 1, -1, -1):  # the highest priority first
+            lane = queue.lanes[number]
+            if self.pushing.hand_out(lane, consumer, 0, now_us):
+                return True
+            if lane.has_messages():
+                return False  # no message of a lower priority goes before them
+        return False
+
+    def _unblock(self, queue: Queue) -> None:
+        """Wake the publishers that wait for room in a queue, if it has some or has ended."""
+        if queue.blocked and (queue.topic.queue is not queue or queue.has_room()):
+            self._wake(queue)
+
+    def _wake(self, queue: Queue) -> None:
+        """Have the publishers that wait for room in a queue ask for a verdict again."""
+        blocked = queue.blocked
+        queue.blocked = []
+        for peer in blocked:
+            self.effects.touch(peer)
 
     # Consumers come and go.
 
@@ -292,7 +302,7 @@ class Queues:
         if consumer is None:
             view: View | None = None
             if queue.ledger is not None and not queue.ledger.keeps_nothing:
-                view = _new_view(queue, queue.ledger)
+                view = queue.new_view(queue.ledger)
             consumer = QueueConsumer(peer, queue, view)
             peer.queue_consumers[queue.id] = consumer
             queue.consumers.append(consumer)
@@ -317,7 +327,7 @@ class Queues:
                             self._uncount_attempt(lane, entry, now_us)
                         self.settling.give_back(entry, now_us)
         if queue.topic.queue is queue:
-            self.sharing.pump(queue, now_us)
+            self.pump(queue, now_us)
 
     def _uncount_attempt(self, channel: Channel, entry: Entry, now_us: int) -> None:
         entry.attempts -= 1
@@ -340,7 +350,7 @@ class Queues:
         for entry in left:
             entry.state = LEFT
 
-    # The end of a delivery, by the consumer's word.
+    # A consumer ends a delivery.
 
     def acknowledge(self, entry: Entry, now_us: int) -> None:
         """Settle a message of a queue that was handed out."""
@@ -348,7 +358,7 @@ class Queues:
             self._settle_left(view_of(entry), entry, now_us)
         else:
             self.settling.settle(entry, now_us)
-        self.sharing.pump(_queue_of(entry), now_us)
+        self.pump(_queue_of(entry), now_us)
 
     def _settle_left(self, view: View, entry: Entry, now_us: int) -> None:
         self.effects.progress_of(view.ledger, now_us)
@@ -365,7 +375,7 @@ class Queues:
             self.stats.nacked += 1
         self.settling.release(entry)
         self.settling.bury(entry, reason, now_us)
-        self.sharing.pump(_queue_of(entry), now_us)
+        self.pump(_queue_of(entry), now_us)
 
     def requeue(self, entry: Entry, delay_us: int, now_us: int) -> None:
         """Take a message back to be handed out again, after *delay_us* if that is not 0."""
@@ -381,32 +391,16 @@ class Queues:
             self.settling.retries.set(entry, now_us, _rounded_up(delay_us))
         else:
             self.settling.give_back(entry, now_us)
-        self.sharing.pump(_queue_of(entry), now_us)
+        self.pump(_queue_of(entry), now_us)
 
     # What operators and publishers ask for.
-
-    def pump(self, queue: Queue, now_us: int) -> None:
-        """Push what waits in a queue to its consumers."""
-        self.sharing.pump(queue, now_us)
-
-    def replay(self, queue: Queue, count: int, now_us: int) -> None:
-        """Send the *count* oldest waiting dead letters back to where they came from."""
-        self.replays.replay(queue, count, now_us)
-
-    def replay_one(self, queue: Queue, letter_id: int, now_us: int) -> int:
-        """Send one waiting dead letter back; return the outcome, as `replays` names it."""
-        return self.replays.replay_one(queue, letter_id, now_us)
-
-    def replay_ahead(self, queue: Queue, letter: Message, previous: int, now_us: int) -> int:
-        """Send one dead letter back that was read from the log; return the outcome."""
-        return self.replays.replay_ahead(queue, letter, previous, now_us)
 
     def purge(self, queue: Queue, now_us: int) -> int:
         """Settle everything that waits; return how many messages that were."""
         before = queue.waiting()
-        self.purges.empty(queue, now_us)
+        self.settling.empty(queue, now_us)
         self.stats.dropped.purged += before
-        self.sharing.unblock(queue)
+        self._unblock(queue)
         return before
 
     def redirect(self, message: Message, queue: Queue, now_us: int) -> Message | None:
@@ -414,36 +408,7 @@ class Queues:
         topic = self.settling.letters_topic(queue.rules.dead_letter_topic, now_us)
         if topic is None:
             return None
-        return dead_letters.letter_of(
-            message,
-            topic,
-            reason=dead_letters.OVERFLOW,
-            attempts=0,
-            keep_id=False,
-            now_us=now_us,
-        )
-
-
-def _new_view(queue: Queue, ledger: Ledger) -> View:
-    """Return a view of all that is not settled and that no other subscriber has to get."""
-    last_id = max(queue.id, queue.topic.last_id)
-    scope = ledger.settled().copy()
-    for other in queue.views():
-        for after, last in other.scope.open_ranges(last_id):
-            scope.add(after, last)
-    view = View(queue, ledger, scope)
-    known = ledger.position.known_attempts
-    position = view.position
-    position.settled = scope.copy()
-    position.known_attempts = open_attempts(known, scope)
-    position.handed_id = max(position.known_attempts, default=0)
-    ledger.position.known_attempts = open_attempts(known, ledger.settled())
-    view.unsettled = 0 if queue.consumers else ledger.unsettled
-    position.begin(scope.floor)
-    position.behind = position.cursor < queue.topic.last_id
-    if not position.behind:
-        position.settled = None
-    return view
+        return dead_letters.letter_of(message, topic, dead_letters.OVERFLOW, now_us=now_us)
 
 
 def _queue_of(entry: Entry) -> Queue:

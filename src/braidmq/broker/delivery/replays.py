@@ -7,19 +7,16 @@ those before it: its lane notes that it is settled, as a restart does, and readi
 
 from typing import TYPE_CHECKING, Final, final
 
-from braidmq.broker import dead_letters, headers
+from braidmq.broker import dead_letters
 from braidmq.broker.delivery.acknowledgements import Settled
 from braidmq.broker.delivery.channels import RETURNED, Entry
-from braidmq.broker.delivery.effects import Effects
-from braidmq.broker.delivery.lanes import Lane
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Lane, Queue
 from braidmq.broker.delivery.settling import Settling
-from braidmq.broker.expiry import expires_us
-from braidmq.broker.outgoing import Outgoing
-from braidmq.broker.topics import Message, Topic, Topics
+from braidmq.broker.outgoing import Effects, Outgoing
+from braidmq.broker.topics import Message, Topic, Topics, decode_headers
 
 if TYPE_CHECKING:
-    from braidmq.broker.delivery.sharing import Sharing
+    from braidmq.broker.delivery.queues import Queues
 
 REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Dead letters on their way back that are not committed; the rest waits for the log."""
@@ -46,10 +43,9 @@ GONE: Final = 7
 class Replays:
     """Sends dead letters back."""
 
-    sharing: "Sharing"  # set by `Dispatch`, as sharing needs this in turn
-
-    def __init__(self, settling: Settling) -> None:
+    def __init__(self, settling: Settling, queues: "Queues") -> None:
         self.running: list[Queue] = []
+        self.queues: Queues = queues
         self.settling: Settling = settling
         self.effects: Effects = settling.effects
         self.topics: Topics = settling.topics
@@ -64,12 +60,12 @@ class Replays:
         if not queue.replaying:
             self.running.append(queue)
         queue.replaying = max(queue.replaying, count)
-        self.sharing.pump(queue, now_us)
+        self.queues.pump(queue, now_us)
 
     def go_on(self, now_us: int) -> None:
         """Send more dead letters back: the log has taken those before them."""
         for queue in self.running:
-            self.sharing.pump(queue, now_us)
+            self.queues.pump(queue, now_us)
         self.running = [queue for queue in self.running if queue.replaying]
 
     def end(self, queue: Queue) -> None:
@@ -115,24 +111,22 @@ class Replays:
     def replay_one(self, queue: Queue, letter_id: int, now_us: int) -> int:
         """Send one waiting dead letter back; return the outcome, from SENT to GONE."""
         for lane in queue.lanes:
-            entry = lane.in_flight.open.get(letter_id)
-            if entry is not None:
+            returned = lane.in_flight.open.get(letter_id)
+            found = [returned] if returned is not None else lane.ready
+            for entry in found:
+                if entry.id != letter_id:
+                    continue
                 if entry.consumer is not None or entry.due_us != 0 or entry in queue.unsendable:
                     return HELD
                 if self._home_of(queue, entry) is None:
                     return UNSENDABLE
-                lane.in_flight.remove(letter_id)
+                if returned is None:
+                    lane.ready.remove(entry)
+                else:
+                    lane.in_flight.remove(letter_id)
                 self._send_back_one(queue, entry, now_us)
                 self._catch_up(lane)
                 return SENT
-            for entry in lane.ready:
-                if entry.id == letter_id:
-                    if self._home_of(queue, entry) is None:
-                        return UNSENDABLE
-                    lane.ready.remove(entry)
-                    self._send_back_one(queue, entry, now_us)
-                    self._catch_up(lane)
-                    return SENT
         for lane in queue.lanes:
             if _may_be_in_the_log(lane, letter_id):
                 return READING if lane.position.reading else FAR
@@ -175,8 +169,8 @@ class Replays:
     # Where a letter goes.
 
     def _home_of(self, queue: Queue, entry: Entry) -> Topic | None:
-        """Return where a letter of *queue* came from, None if nothing believable says so."""
-        name = headers.decode(entry.message.headers).get(dead_letters.QUEUE_HEADER, "")
+        """Return where a letter of *queue* came from, None if nothing credible says so."""
+        name = decode_headers(entry.message.headers).get(dead_letters.QUEUE_HEADER, "")
         known = self.topics.find(name)
         queue_there = None if known is None else known.queue
         declared = "" if queue_there is None else queue_there.policy.dead_letter_name
@@ -195,7 +189,7 @@ class Replays:
         block = dead_letters.headers_sent_back(entry.message.headers)
         letter = dead_letters.moved(entry.message, topic, block, now_us)
         if topic.queue is not None:
-            letter.expires_us = expires_us(now_us, topic.queue.policy.ttl_us)
+            letter.set_ttl(topic.queue.policy.ttl_us, now_us)
         self.settling.move(entry, letter, is_letter=False)
 
 

@@ -1,19 +1,16 @@
-"""Settling: how a delivery ends: acknowledged, returned, expired, or as a dead letter.
+"""Settling: how a delivery ends: acknowledged, returned, expired, dropped, as a dead letter.
 
 Each verb acts on one entry and leaves its effects as data: progress to be recorded, dead
 letters in `outgoing`. None of them hands anything out; the caller pumps when it is done.
 """
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
-from braidmq.broker import dead_letters
+from braidmq.broker import dead_letters, records
 from braidmq.broker.delivery.channels import IN_FLIGHT, RETURNED, Channel, Entry
-from braidmq.broker.delivery.effects import Effects
-from braidmq.broker.delivery.lanes import View
-from braidmq.broker.delivery.schedule import Schedule
+from braidmq.broker.delivery.queue import Lane, Ledger, Queue, View
 from braidmq.broker.delivery.windows import Windows
-from braidmq.broker.expiry import is_expired
-from braidmq.broker.outgoing import Buried, Outgoing
+from braidmq.broker.outgoing import Buried, Effects, Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message, Topic, Topics
@@ -22,32 +19,129 @@ if TYPE_CHECKING:
     from braidmq.broker.delivery.queues import Queues
 
 
+_SWEEP_MIN: Final = 1024
+"""A row of deadlines that is shorter than this is not worth sweeping."""
+
+
+@final
+class _Row:
+    """The deadlines of one delay, in order; those before `head` have been taken out."""
+
+    def __init__(self, delay_us: int) -> None:
+        self.delay_us: int = delay_us
+        self.entries: list[Entry] = []
+        self.head: int = 0
+        self.first_place: int = 0  # of entries[0]
+        self.sweep_at: int = _SWEEP_MIN
+
+    def is_live(self, index: int) -> bool:
+        entry = self.entries[index]
+        return (
+            entry.due_us != 0
+            and entry.row_us == self.delay_us
+            and entry.place == self.first_place + index
+        )
+
+    def skip_stale(self) -> bool:
+        """Step to the first live entry; say whether there is one."""
+        entries = self.entries
+        while self.head < len(entries):
+            if self.is_live(self.head):
+                return True
+            self.head += 1
+        if entries:
+            self.first_place += len(entries)
+            self.entries = []
+            self.head = 0
+        return False
+
+    def sweep(self) -> None:
+        """Keep only what is live, each at a new place."""
+        place = self.first_place + len(self.entries)
+        live: list[Entry] = []
+        for index in range(self.head, len(self.entries)):
+            if self.is_live(index):
+                entry = self.entries[index]
+                entry.place = place + len(live)
+                live.append(entry)
+        self.entries = live
+        self.head = 0
+        self.first_place = place
+        self.sweep_at = max(_SWEEP_MIN, 2 * len(live))
+
+
+@final
+class Schedule:
+    """The deadlines of many things with few different delays, in a row for each delay.
+
+    Deadlines of one delay fall due in the order they were set, because time does not go back,
+    so a row is only touched at its ends. What is settled before its deadline stays in its row
+    until it comes to the front, or until most of the row is stale and it is swept: setting and
+    clearing cost O(1) each, and a row is never longer than about twice what is live.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[int, _Row] = {}
+
+    def __len__(self) -> int:
+        return sum(len(row.entries) - row.head for row in self._rows.values())
+
+    def set(self, entry: Entry, now_us: int, delay_us: int) -> None:
+        """Let *entry* fall due *delay_us* from now; any earlier deadline of it is void."""
+        row = self._rows.get(delay_us)
+        if row is None:
+            row = _Row(delay_us)
+            self._rows[delay_us] = row
+        if len(row.entries) >= row.sweep_at:
+            row.sweep()
+        entry.due_us = now_us + delay_us
+        entry.row_us = delay_us
+        entry.place = row.first_place + len(row.entries)
+        row.entries.append(entry)
+
+    def next_due_us(self) -> int:
+        """Return when the next live entry falls due, or 0 if none does."""
+        soonest = 0
+        for row in self._rows.values():
+            if row.skip_stale():
+                due_us = row.entries[row.head].due_us
+                if soonest == 0 or due_us < soonest:
+                    soonest = due_us
+        return soonest
+
+    def take_due(self, now_us: int) -> list[Entry]:
+        """Take out and return what is due, each row's in order."""
+        due: list[Entry] = []
+        for row in self._rows.values():
+            while row.skip_stale():
+                entry = row.entries[row.head]
+                if entry.due_us > now_us:
+                    break
+                entry.due_us = 0
+                due.append(entry)
+        return due
+
+
 @final
 class Settling:
     """Ends deliveries; `channels` draws the states."""
 
     queues: "Queues"  # set by `Dispatch`, as queues need this in turn
 
-    def __init__(  # noqa: PLR0917 - what all parts of delivery share
-        self,
-        settings: Settings,
-        topics: Topics,
-        outgoing: Outgoing,
-        stats: Stats,
-        effects: Effects,
-        windows: Windows,
+    def __init__(
+        self, settings: Settings, topics: Topics, outgoing: Outgoing, stats: Stats
     ) -> None:
         self.settings: Settings = settings
         self.topics: Topics = topics
         self.outgoing: Outgoing = outgoing
         self.stats: Stats = stats
-        self.effects: Effects = effects
-        self.windows: Windows = windows
+        self.effects: Effects = Effects()
+        self.windows: Windows = Windows(settings, stats)
         self.retries: Schedule = Schedule()
         self.in_flight: int = 0  # deliveries that consumers hold, of all channels
         self.log_refuses: bool = False
 
-    # By the consumer's word.
+    # At a consumer's request.
 
     def settle(self, entry: Entry, now_us: int) -> None:
         """End a delivery that is acknowledged."""
@@ -89,7 +183,7 @@ class Settling:
         entry.state = RETURNED
         entry.due_us = 0
         channel = entry.channel
-        if is_expired(entry.message.expires_us, now_us):
+        if entry.message.is_expired(now_us):
             self.expire(entry, now_us)
             return
         rules = channel.rules
@@ -99,15 +193,15 @@ class Settling:
         last_chance = rules.is_last(entry.attempts)
         channel.in_flight.give_back(entry, last_chance=last_chance)
 
-    # By time.
+    # When its time is over.
 
     def drop_expired(self, channel: Channel, now_us: int) -> None:
         """End what has expired at the front of the window."""
         ready = channel.ready
-        while ready and is_expired(ready[0].message.expires_us, now_us):
+        while ready and ready[0].message.is_expired(now_us):
             self.expire(ready.popleft(), now_us)
         volatile = channel.volatile
-        while volatile and is_expired(volatile[0].expires_us, now_us):
+        while volatile and volatile[0].is_expired(now_us):
             self.windows.hold(channel, -len(volatile.popleft().body))
             self.stats.expired += 1
 
@@ -117,7 +211,7 @@ class Settling:
         if len(in_flight.open) > in_flight.count:
             for entry in in_flight.all():
                 is_waiting = entry.consumer is None and entry.due_us == 0
-                if is_waiting and is_expired(entry.message.expires_us, now_us):
+                if is_waiting and entry.message.is_expired(now_us):
                     self.expire_open(entry, now_us)
 
     def expire_open(self, entry: Entry, now_us: int) -> None:
@@ -144,7 +238,8 @@ class Settling:
             self.stats.drop(reason)
             self.end_entry(entry, now_us)
             return True
-        topic = self.letters_topic(channel.letters_name(), now_us)
+        name = rules.dead_letter_topic or dead_letters.topic_for(channel.topic.name)
+        topic = self.letters_topic(name, now_us)
         if topic is None:
             # Neither drop it nor hand it out again: it stays open without a consumer, and is
             # tried again when its timer ends.
@@ -156,10 +251,10 @@ class Settling:
         letter = dead_letters.letter_of(
             entry.message,
             topic,
-            reason=reason,
+            reason,
+            now_us=now_us,
             attempts=entry.attempts,
             keep_id=rules.letters_keep_ids,
-            now_us=now_us,
         )
         self.move(entry, letter, is_letter=True)
         self.stats.dead_lettered += 1
@@ -177,7 +272,7 @@ class Settling:
     def move(self, entry: Entry, letter: Message, *, is_letter: bool) -> None:
         """Replace an entry by *letter*, in one record: no crash leaves both, or neither."""
         channel = entry.channel
-        record = dead_letters.record_of(
+        record = records.encode_dead_letter(
             letter,
             subscription_id=channel.journal().id,
             after_id=entry.previous,
@@ -222,7 +317,7 @@ class Settling:
         self.give_back(entry, now_us)
 
     def _reopen_in_ledger(self, entry: Entry, now_us: int) -> None:
-        """Take back that a view's message is settled, even when the view is gone."""
+        """Undo the settling of a view's message, even when the view is gone."""
         view = view_of(entry)
         ledger = view.ledger
         if ledger.ended:
@@ -239,7 +334,89 @@ class Settling:
         self.effects.progress_of(ledger, now_us).settle(entry.previous, entry.id)
         self.effects.acknowledged = True
 
-    # With its channel.
+    # At an operator's request, or because there is too much.
+
+    def empty(self, queue: Queue, now_us: int) -> None:
+        """Settle everything that waits in a queue; deliveries that consumers hold stay."""
+        for lane in queue.lanes:
+            self._empty_lane(lane, now_us)
+        if queue.ledger is not None:
+            self._empty_ledger(queue, queue.ledger, now_us)
+        # As after an acknowledgement the next barrier records it: purged messages must not
+        # return after a restart.
+        self.effects.acknowledged = True
+
+    def _empty_lane(self, lane: Lane, now_us: int) -> None:
+        """Settle what waits in a lane, in its window and in the log."""
+        while self.drop_oldest(lane, now_us):
+            pass
+        rest = max(0, lane.unsettled - len(lane.in_flight.open))
+        lane.unsettled -= rest
+        position = lane.position
+        after_id = position.cursor
+        position.skip_to(lane.topic.last_id)
+        if position.cursor > after_id:
+            progress = self.effects.progress_of(lane, now_us)
+            progress.settle_range(after_id, position.cursor, rest)
+
+    def _empty_ledger(self, queue: Queue, ledger: Ledger, now_us: int) -> None:
+        """Settle what no subscriber of a fan-out holds, even if others still wait for it."""
+        settled = ledger.settled()
+        held: set[int] = set()
+        for view in queue.views():
+            self._empty_view(view)
+            for message_id in view.in_flight.open:
+                if not settled.contains(message_id):
+                    held.add(message_id)
+        while self.drop_oldest(ledger, now_us):  # messages that live in memory only
+            pass
+        ledger.position.skip_to(ledger.topic.last_id)
+        emptied = settled.copy()
+        for message_id in held:
+            emptied.add(message_id - 1, message_id)
+        count = ledger.unsettled - len(held)
+        for after, last in emptied.open_ranges(ledger.position.cursor):
+            self.effects.progress_of(ledger, now_us).settle_range(after, last, count)
+            settled.add(after, last)
+            count = 0
+        ledger.unsettled = len(held)
+
+    def _empty_view(self, view: View) -> None:
+        """Drop what waits for one subscriber; the ledger records what is settled by that."""
+        waiting = list(view.ready)
+        view.ready.clear()
+        for entry in view.in_flight.all():
+            if entry.consumer is None:
+                view.in_flight.remove(entry.id)
+                waiting.append(entry)
+        for entry in waiting:
+            self.windows.hold(view, -len(entry.message.body))
+            entry.finish()
+        view.unsettled = len(view.in_flight.open)
+        view.position.skip_to(view.topic.last_id)
+
+    def drop_oldest(self, channel: Channel, now_us: int) -> bool:
+        """Drop the oldest waiting message; say whether one was in memory."""
+        ready = channel.ready
+        volatile = channel.volatile
+        entry = channel.in_flight.oldest_unheld()
+        if entry is None and ready:
+            entry = ready[0]
+        if volatile and (entry is None or volatile[0].arrival < entry.message.arrival):
+            self.windows.hold(channel, -len(volatile.popleft().body))
+            return True
+        if entry is None:
+            if channel.position.behind:
+                self.effects.read_now(channel)
+            return False
+        if entry.state == RETURNED:
+            self.release(entry)
+        else:
+            ready.popleft()
+        self.end_entry(entry, now_us)
+        return True
+
+    # When its channel ends.
 
     def forget(self, channel: Channel) -> None:
         """Release everything that a channel that ended was holding."""

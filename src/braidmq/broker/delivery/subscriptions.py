@@ -10,11 +10,10 @@ from braidmq.broker import records
 from braidmq.broker.dead_letters import is_dead_letter_topic
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.delivery.channels import Channel, Delivery, Holder, Peer
-from braidmq.broker.delivery.effects import Effects, LeaseOver
 from braidmq.broker.delivery.pushing import Pushing
-from braidmq.broker.delivery.rules import Rules, of_settings
 from braidmq.broker.delivery.settling import Settling
-from braidmq.broker.outgoing import Ended, Outgoing
+from braidmq.broker.outgoing import Effects, Ended, LeaseOver, Outgoing
+from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic
 
@@ -42,7 +41,7 @@ class Subscription(Channel):
         return self.last_used_us + lease_us <= now_us
 
     def replay_progress(self, made: Progress) -> None:
-        """Do again what a progress record says."""
+        """Apply a progress record again."""
         super().replay_progress(made)
         self.last_used_us = 0  # it was used after the snapshot that may say otherwise
 
@@ -74,8 +73,9 @@ class Subscriptions:
         self.effects: Effects = pushing.effects
         self._settings: Settings = settings
         self._outgoing: Outgoing = pushing.settling.outgoing
-        self._rules: Rules = of_settings(settings)
-        self._letter_rules: Rules = of_settings(settings, limited=False)
+        self._rules: Rules = Rules(settings)
+        self._letter_rules: Rules = Rules(settings)
+        self._letter_rules.lift_limits()
 
     # A subscription's life.
 

@@ -10,8 +10,7 @@ from braidmq.client.options import Payload, Priority
 from braidmq.client.publishing import AnsweredFlight, Chunk, Posting, payload_bytes, refused
 from braidmq.client.vibe.connection import VibeConnection
 from braidmq.wire.vibe import frames, messages
-from braidmq.wire.vibe.json_payload import is_json
-from braidmq.wire.vibe.messages import Body
+from braidmq.wire.vibe.messages import Body, is_json
 from braidmq.wire.vibe.session import PUBLISH_SPARE_BYTES
 
 BODY_BYTES_MAX: Final = frames.BODY_MAX - PUBLISH_SPARE_BYTES

@@ -1,6 +1,6 @@
 """Headers of many messages at once: the loop runs per header of one message, not per message.
 
-    a block, as `braidmq.broker.headers` writes it
+    a block, as `braidmq.broker.topics` writes it
     repeated: u16 key length | key | u16 value length | value     little-endian, UTF-8
 
 The header with the empty key holds a Vibe publisher's own id of the message. The publisher did

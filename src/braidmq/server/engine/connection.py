@@ -13,7 +13,7 @@ from typing import Final
 from braidmq.broker.admission import PublishAdmission
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.channels import Peer
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.topics import Message
 from braidmq.server.engine.host import Host, Limits, Wire
 from braidmq.server.engine.output import Output, WaitingReply

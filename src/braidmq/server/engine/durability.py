@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
-from braidmq.broker.delivery.backlog import ReadRequest
+from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.wal import snapshots
 from braidmq.wal.disk import FULL_ERRNOS, Files
 from braidmq.wal.wal import Wal

@@ -15,7 +15,7 @@ from braidmq.base.errors import BraidError, LogFullError
 from braidmq.broker import state
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
-from braidmq.broker.delivery.backlog import ReadRequest
+from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.broker.topics import Message
 from braidmq.server.access.user_administration import Outcome, administer
 from braidmq.server.access.users import Users

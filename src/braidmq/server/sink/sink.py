@@ -22,7 +22,6 @@ from braidmq.base.errors import (
 )
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import MIB
-from braidmq.broker import overflow
 from braidmq.broker.authorize import ADMIN, Principal, authorize
 from braidmq.broker.broker import Broker
 from braidmq.broker.sinks import NAME_BYTES_MAX, STAGES_MAX, Intent, Row
@@ -336,7 +335,7 @@ def room_for(broker: Broker, topic_name: str) -> Callable[[], bool]:
             return True
         topic = topics.find(topic_name)
         queue = None if topic is None else topic.queue
-        return queue is not None and overflow.judge(queue) == overflow.ACCEPT
+        return queue is not None and queue.has_room()
 
     return holds
 

@@ -19,9 +19,16 @@ import pyarrow.compute as pc
 
 from braidmq.base.errors import ConfigError, NotAllowedError, RefusedRowError
 from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, TOPIC_BYTES_MAX
-from braidmq.broker import headers as blocks
 from braidmq.broker.authorize import PUBLISH
-from braidmq.broker.topics import PRIORITY_CRITICAL, PRIORITY_LOW, PRIORITY_NORMAL
+from braidmq.broker.topics import (
+    HEADER_BYTES_MAX,
+    MESSAGE_ID_HEADER,
+    PRIORITY_CRITICAL,
+    PRIORITY_LOW,
+    PRIORITY_NORMAL,
+    encode_headers,
+    is_brokers_header,
+)
 from braidmq.server.strands.vibe.deliveries import PRIORITIES
 from braidmq.wire.vibe.messages import HEADERS_MAX
 
@@ -163,17 +170,17 @@ class RowJudge:
                 raise self._refused(row, "a header has no key or no value")
             if name in kept:
                 raise self._refused(row, f"header {name!r:.64} is there twice")
-            if name != blocks.MESSAGE_ID and not blocks.is_brokers(name):
+            if name != MESSAGE_ID_HEADER and not is_brokers_header(name):
                 kept[name] = self._text(row, "header", value)
         if key is not None:
             kept[KEY_HEADER] = self._text(row, "key", key)  # a header of that name gives way
         if len(kept) > HEADERS_MAX:
             raise self._refused(row, f"it has {len(kept)} headers, at most {HEADERS_MAX}")
         for text in (*kept, *kept.values()):
-            if len(text.encode()) > blocks.TEXT_BYTES_MAX:
-                rule = f"is longer than {blocks.TEXT_BYTES_MAX} bytes"
+            if len(text.encode()) > HEADER_BYTES_MAX:
+                rule = f"is longer than {HEADER_BYTES_MAX} bytes"
                 raise self._refused(row, f"a header's key or value {rule}")
-        return blocks.encode(kept)
+        return encode_headers(kept)
 
     def _text(self, row: int, what: str, value: bytes | str) -> str:
         if isinstance(value, str):

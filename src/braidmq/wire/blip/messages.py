@@ -16,7 +16,7 @@ All integers are big-endian, all texts UTF-8. This module knows neither order no
 """
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from librt.strings import BytesWriter, write_i32_be, write_i64_be
 
@@ -53,22 +53,14 @@ _DELIVERY: Final = struct.Struct(
 _DELIVERY_LENGTH: Final = frames.LENGTH_MIN + 1  # and the body
 
 
-class Stats:
-    """The five numbers of a STATS reply."""
+class Stats(NamedTuple):
+    """The five numbers of a STATS reply, in the order in which they are sent."""
 
-    def __init__(
-        self,
-        topics: int,
-        subscribers: int,
-        messages_published: int,
-        messages_delivered: int,
-        inflight: int,
-    ) -> None:
-        self.topics: int = topics
-        self.subscribers: int = subscribers
-        self.messages_published: int = messages_published
-        self.messages_delivered: int = messages_delivered
-        self.inflight: int = inflight
+    topics: int
+    subscribers: int
+    messages_published: int
+    messages_delivered: int
+    inflight: int
 
 
 def topic_and_message(topic: str, message: bytes) -> bytes:
@@ -150,14 +142,7 @@ def encode_credit(correlation_id: int, subscription_id: int, count: int) -> byte
 
 def encode_stats(correlation_id: int, stats: Stats) -> bytes:
     """Return a STATS reply."""
-    payload = _STATS.pack(
-        stats.topics,
-        stats.subscribers,
-        stats.messages_published,
-        stats.messages_delivered,
-        stats.inflight,
-    )
-    return frames.encode(frames.STATS, correlation_id, payload)
+    return frames.encode(frames.STATS, correlation_id, _STATS.pack(*stats))
 
 
 def read_hello(payload: bytes) -> int:
@@ -224,8 +209,7 @@ def read_stats(payload: bytes) -> Stats:
     """Return the numbers of a STATS reply, or raise MalformedPayloadError."""
     if len(payload) != _STATS.size:
         raise MalformedPayloadError("STATS is five u64")
-    topics, subscribers, published, delivered, inflight = _STATS.unpack(payload)
-    return Stats(topics, subscribers, published, delivered, inflight)
+    return Stats(*_STATS.unpack(payload))
 
 
 def _text(raw: bytes) -> str:

@@ -53,46 +53,39 @@ class Frame:
 class Publish(Frame):
     """A payload for a topic; schema, recipient and sender are empty if absent."""
 
-    def __init__(
-        self,
-        topic: str,
-        payload: bytes,
-        schema_id: str,
-        recipient_key_id: bytes,
-        sender_public_key: bytes,
-        *,
-        frame_id: str,
-        key: str,
-    ) -> None:
+    def __init__(self, wire: layout.Publish, key: str) -> None:
         # Not through Frame.__init__: on the hot path a second call is measurable.
         self.kind = PUBLISH
-        self.id = frame_id
+        self.id = _frame_id(wire.id)
         self.key = key
-        self.topic: str = topic
-        self.payload: bytes = payload
-        self.schema_id: str = schema_id
-        self.recipient_key_id: bytes = recipient_key_id
-        self.sender_public_key: bytes = sender_public_key
+        self.recipient_key_id: bytes = wire.recipient_key_id or b""
+        if self.recipient_key_id and len(self.recipient_key_id) != KEY_ID_BYTES:
+            raise BadFrameError(f"recipient_key_id is not {KEY_ID_BYTES} bytes", self.id)
+        self.sender_public_key: bytes = wire.sender_public_key or b""
+        if self.sender_public_key:
+            _check_public_key("sender_public_key", self.sender_public_key, self.id)
+        self.topic: str = _topic(wire.topic, self.id)
+        self.payload: bytes = wire.payload or b""
+        self.schema_id: str = wire.schema_id or ""
 
 
 class Subscribe(Frame):
     """A request for a topic's messages, sealed for a public key."""
 
-    def __init__(
-        self, topic: str, schema_id: str, public_key: bytes, *, frame_id: str, key: str
-    ) -> None:
-        super().__init__(SUBSCRIBE, frame_id, key)
-        self.topic: str = topic
-        self.schema_id: str = schema_id
-        self.public_key: bytes = public_key
+    def __init__(self, wire: layout.Subscribe, key: str) -> None:
+        super().__init__(SUBSCRIBE, _frame_id(wire.id), key)
+        self.topic: str = _topic(wire.topic, self.id)
+        self.schema_id: str = wire.schema_id or ""
+        self.public_key: bytes = wire.public_key or b""
+        _check_public_key("public_key", self.public_key, self.id)
 
 
 class Unsubscribe(Frame):
     """The end of a subscription."""
 
-    def __init__(self, topic: str, *, frame_id: str, key: str) -> None:
-        super().__init__(UNSUBSCRIBE, frame_id, key)
-        self.topic: str = topic
+    def __init__(self, wire: layout.Unsubscribe, key: str) -> None:
+        super().__init__(UNSUBSCRIBE, _frame_id(wire.id), key)
+        self.topic: str = _topic(wire.topic, self.id)
 
 
 class Message(Frame):
@@ -132,21 +125,14 @@ class Error(Frame):
 class Discovery(Frame):
     """A node's description of itself: from a client a question, from the broker the answer."""
 
-    def __init__(
-        self,
-        node_id: str,
-        topics: list[str],
-        public_key: bytes,
-        addr: str,
-        *,
-        frame_id: str,
-        key: str,
-    ) -> None:
-        super().__init__(DISCOVERY, frame_id, key)
-        self.node_id: str = node_id
-        self.topics: list[str] = topics
-        self.public_key: bytes = public_key
-        self.addr: str = addr
+    def __init__(self, wire: layout.Discovery, key: str) -> None:
+        super().__init__(DISCOVERY, _frame_id(wire.id), key)
+        self.node_id: str = wire.node_id or ""
+        self.topics: list[str] = wire.topics or []
+        self.public_key: bytes = wire.public_key or b""
+        if self.public_key:
+            _check_public_key("public_key", self.public_key, self.id)
+        self.addr: str = wire.addr or ""
 
 
 def read_frame(payload: bytes) -> Frame:
@@ -162,12 +148,11 @@ def read_frame(payload: bytes) -> Frame:
     if isinstance(kind, float):
         raise BadFrameError("the frame type is not an integer", layout.name_of(payload))
     if kind == PUBLISH and wire.p is not None:
-        return _read_publish(wire.p, key)
+        return Publish(wire.p, key)
     if kind == SUBSCRIBE and wire.s is not None:
-        return _read_subscribe(wire.s, key)
+        return Subscribe(wire.s, key)
     if kind == UNSUBSCRIBE and wire.u is not None:
-        frame_id = _frame_id(wire.u.id)
-        return Unsubscribe(_topic(wire.u.topic, frame_id), frame_id=frame_id, key=key)
+        return Unsubscribe(wire.u, key)
     if kind == MESSAGE and wire.m is not None:
         return Message(wire.m)
     if kind == ACK and wire.a is not None:
@@ -175,52 +160,10 @@ def read_frame(payload: bytes) -> Frame:
     if kind == ERROR and wire.e is not None:
         return Error(wire.e)
     if kind == DISCOVERY and wire.d is not None:
-        return _read_discovery(wire.d, key)
+        return Discovery(wire.d, key)
     known = PUBLISH <= kind <= DISCOVERY
     problem = "the object of the frame's type is missing" if known else "unknown frame type"
     raise BadFrameError(problem, layout.name_of(payload))
-
-
-def _read_publish(wire: layout.Publish, key: str) -> Publish:
-    frame_id = _frame_id(wire.id)
-    recipient = wire.recipient_key_id or b""
-    if recipient and len(recipient) != KEY_ID_BYTES:
-        raise BadFrameError(f"recipient_key_id is not {KEY_ID_BYTES} bytes", frame_id)
-    sender = wire.sender_public_key or b""
-    if sender:
-        _check_public_key("sender_public_key", sender, frame_id)
-    return Publish(
-        _topic(wire.topic, frame_id),
-        wire.payload or b"",
-        wire.schema_id or "",
-        recipient,
-        sender,
-        frame_id=frame_id,
-        key=key,
-    )
-
-
-def _read_subscribe(wire: layout.Subscribe, key: str) -> Subscribe:
-    frame_id = _frame_id(wire.id)
-    topic = _topic(wire.topic, frame_id)
-    public_key = wire.public_key or b""
-    _check_public_key("public_key", public_key, frame_id)
-    return Subscribe(topic, wire.schema_id or "", public_key, frame_id=frame_id, key=key)
-
-
-def _read_discovery(wire: layout.Discovery, key: str) -> Discovery:
-    frame_id = _frame_id(wire.id)
-    public_key = wire.public_key or b""
-    if public_key:
-        _check_public_key("public_key", public_key, frame_id)
-    return Discovery(
-        wire.node_id or "",
-        wire.topics or [],
-        public_key,
-        wire.addr or "",
-        frame_id=frame_id,
-        key=key,
-    )
 
 
 def _frame_id(text: str | None) -> str:

@@ -14,6 +14,7 @@ wider window is narrowed before the decoder sees it:
 """
 
 import zlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import brotli
@@ -39,49 +40,34 @@ _LONG_CODE: Final = 0b0001  # seven bits that say 17 or less
 assert CHUNK_BYTES < KEPT_BYTES_MAX
 
 
-class _Gunzip:
-    """A gzip stream, decompressed chunk by chunk."""
-
-    def __init__(self, packed: bytes) -> None:
-        self._stream = zlib.decompressobj(_GZIP_WBITS)
-        self._rest: bytes = packed
-
-    def chunk(self) -> bytes:
-        """Return the next chunk, or b"" at the end; raise if the stream is broken."""
-        stream = self._stream
-        chunk = b""
-        if not stream.eof:
-            try:
-                chunk = stream.decompress(self._rest, CHUNK_BYTES)
-            except zlib.error:
-                raise MalformedFrameError("the body is not gzip") from None
-            self._rest = stream.unconsumed_tail
-        if chunk == b"" and not stream.eof:
+def _gunzipped(packed: bytes) -> Iterator[bytes]:
+    """Yield the content of a gzip stream chunk by chunk; raise if the stream is broken."""
+    stream = zlib.decompressobj(_GZIP_WBITS)
+    while not stream.eof:
+        try:
+            chunk = stream.decompress(packed, CHUNK_BYTES)
+        except zlib.error:
+            raise MalformedFrameError("the body is not gzip") from None
+        packed = stream.unconsumed_tail
+        if not chunk and not stream.eof:
             raise MalformedFrameError("the gzip body is cut off")
         if stream.unused_data:
             raise MalformedFrameError("bytes follow the gzip body")
-        return chunk
+        yield chunk
 
 
-class _Unbrotli:
-    """A brotli stream, decompressed chunk by chunk."""
-
-    def __init__(self, packed: bytes) -> None:
-        self._stream = brotli.Decompressor()
-        self._rest: bytes = packed
-
-    def chunk(self) -> bytes:
-        """Return the next chunk, or b"" at the end; raise if the stream is broken."""
-        if self._stream.is_finished():
-            return b""
+def _unbrotlied(packed: bytes) -> Iterator[bytes]:
+    """Yield the content of a brotli stream chunk by chunk; raise if the stream is broken."""
+    stream = brotli.Decompressor()
+    while not stream.is_finished():
         try:
-            chunk: bytes = self._stream.process(self._rest, output_buffer_limit=CHUNK_BYTES)
+            chunk: bytes = stream.process(packed, output_buffer_limit=CHUNK_BYTES)
         except brotli.error:
             raise MalformedFrameError("the body is not brotli") from None
-        self._rest = b""
-        if chunk == b"" and not self._stream.is_finished():
+        packed = b""
+        if not chunk and not stream.is_finished():
             raise MalformedFrameError("the brotli body is cut off")
-        return chunk
+        yield chunk
 
 
 def pack_gzip(body: bytes) -> bytes:
@@ -102,10 +88,7 @@ def unpack_gzip(packed: bytes, size_max: int) -> bytes:
         MalformedFrameError: It is not a gzip stream, is cut off, or bytes follow it.
         FrameTooLargeError: It holds more than *size_max* bytes.
     """
-    size, chunks = _chunks(_Gunzip(packed), size_max, KEPT_BYTES_MAX)
-    if size > KEPT_BYTES_MAX:
-        chunks = _chunks(_Gunzip(packed), size_max, size)[1]
-    return b"".join(chunks)
+    return _unpack(_gunzipped, packed, size_max)
 
 
 def unpack_brotli(packed: bytes, size_max: int) -> bytes:
@@ -121,30 +104,30 @@ def unpack_brotli(packed: bytes, size_max: int) -> bytes:
     window_bits = max(_WINDOW_BITS_MIN, (size_max - 1).bit_length())
     reach = (1 << window_bits) - _UNREACHABLE_BYTES
     try:
-        body = _unpack_brotli(_narrowed(packed, window_bits), size_max)
+        body = _unpack(_unbrotlied, _narrowed(packed, window_bits), size_max)
     except MalformedFrameError:
         if reach >= size_max:
             raise
     else:
         if len(body) <= reach:
             return body
-    return _unpack_brotli(_narrowed(packed, window_bits + 1), size_max)
+    return _unpack(_unbrotlied, _narrowed(packed, window_bits + 1), size_max)
 
 
-def _unpack_brotli(packed: bytes, size_max: int) -> bytes:
-    size, chunks = _chunks(_Unbrotli(packed), size_max, KEPT_BYTES_MAX)
+def _unpack(
+    chunks_of: Callable[[bytes], Iterator[bytes]], packed: bytes, size_max: int
+) -> bytes:
+    size, chunks = _bounded(chunks_of(packed), size_max, KEPT_BYTES_MAX)
     if size > KEPT_BYTES_MAX:
-        chunks = _chunks(_Unbrotli(packed), size_max, size)[1]
+        _, chunks = _bounded(chunks_of(packed), size_max, size)
     return b"".join(chunks)
 
 
-def _chunks(
-    stream: _Gunzip | _Unbrotli, size_max: int, kept_max: int
-) -> tuple[int, list[bytes]]:
+def _bounded(chunks: Iterator[bytes], size_max: int, kept_max: int) -> tuple[int, list[bytes]]:
     """Return the total size, and the chunks if that is at most *kept_max*."""
     size = 0
     kept: list[bytes] = []
-    while chunk := stream.chunk():
+    for chunk in chunks:
         size += len(chunk)
         if size > size_max:
             raise FrameTooLargeError(size, size_max)

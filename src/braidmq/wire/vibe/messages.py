@@ -9,14 +9,20 @@
 A str16 is a u16 length and as many bytes of UTF-8. Everything is big-endian; a length of 0
 means that the field is absent. The two error fields are written on every message in dialect
 1.0, and on Error messages only in 1.1. They are read on Error messages; anything else behind
-the headers is ignored. This module knows neither order nor permission nor payloads.
+the headers is ignored.
+
+A payload is JSON: RFC 8259 in UTF-8, at most 64 arrays and objects deep. The size of numbers,
+duplicate keys and lone surrogates in escapes are not judged. This module knows neither order
+nor permission, nor what a payload means.
 """
 
+import base64
 import re
 import struct
 import unicodedata
 from typing import Final
 
+from braidmq.base import strict_json
 from braidmq.wire.errors import MalformedPayloadError
 
 CONNECT: Final = 0
@@ -54,6 +60,9 @@ QUEUE_NAME_CHARS_MAX: Final = 256
 
 TEXT_BYTES_MAX: Final = 2**16 - 1
 """A text's length travels as a u16."""
+
+JSON_DEPTH_MAX: Final = 64
+"""Arrays and objects around the innermost value of a payload."""
 
 _ID_AT: Final = 4  # behind version, type and the id's length
 _SHORTEST: Final = 12  # every field absent: 1 + 1 + 2 + 2 + 4 + 2
@@ -221,6 +230,28 @@ def is_queue_name(name: str) -> bool:
         if category[0] != "L" and category != "Nd" and char not in "-_.":
             return False
     return True
+
+
+def is_json(payload: bytes) -> bool:
+    """Tell whether *payload* is one JSON text within JSON_DEPTH_MAX; an empty one is not."""
+    return strict_json.is_json(payload) and not strict_json.is_deeper(payload, JSON_DEPTH_MAX)
+
+
+def as_json(payload: bytes) -> tuple[bytes, bool]:
+    """Return *payload* as a Vibe client can read it, and whether that took base64.
+
+    JSON stays as it is, and an empty payload stays absent; other bytes become a JSON string.
+    """
+    if not payload or is_json(payload):
+        return payload, False
+    return b'"' + base64.b64encode(payload) + b'"', True
+
+
+def read_decimal(text: str, digits_max: int) -> int:
+    """Return the number that *text* holds in at most *digits_max* decimal digits, or -1."""
+    if len(text) > digits_max or not (text.isascii() and text.isdigit()):
+        return -1
+    return int(text)
 
 
 def _fault(body: Body, header_count: int) -> str:

@@ -22,8 +22,7 @@ from typing import Any, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.wire.vibe.frames import DIALECT_1_0
-from braidmq.wire.vibe.json_payload import is_json
-from braidmq.wire.vibe.messages import is_queue_name
+from braidmq.wire.vibe.messages import is_json, is_queue_name, read_decimal
 
 MODES: Final = ("RoundRobin", "FanOutWithAck", "FanOutWithoutAck", "PriorityBased")
 STRATEGIES: Final = ("DropOldest", "DropNewest", "BlockPublisher", "RedirectToDlq")
@@ -37,10 +36,10 @@ TTL_MS_MAX: Final = 922_337_203_685_477
 VALUE_CHARS_MAX: Final = 64
 """How much of a bad value an error text repeats."""
 
+_DIGITS_MAX: Final = 16  # of an integer; more than any bound here has
 _MS_PER_S: Final = 1000
 _MS_PER_DAY: Final = 86_400_000
 _TICKS_PER_MS: Final = 10_000  # seven decimals of a second
-_DIGITS_MAX: Final = 16  # of an integer; more than any bound here has
 
 _TIME_OF_DAY: Final = r"([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])(?:\.([0-9]{1,7}))?"
 _TIMESPAN: Final = re.compile(rf"(?:([0-9]{{1,8}})\.)?{_TIME_OF_DAY}")
@@ -199,14 +198,21 @@ def _read_integer(text: str) -> int | str:
     return int(text) if len(text) <= _DIGITS_MAX else text
 
 
+def _given(key: str, headers: dict[str, str], given: dict[str, Any]) -> tuple[Any, int]:
+    """Return an option's value, None if it is left out, and the integer it is, else -1."""
+    if key in headers:
+        return headers[key], read_decimal(headers[key], _DIGITS_MAX)
+    value = given.get(key)
+    return value, value if type(value) is int else -1
+
+
 def _choice(
     key: str, names: tuple[str, ...], headers: dict[str, str], given: dict[str, Any]
 ) -> int | None:
-    value = headers.get(key, given.get(key))
+    value, number = _given(key, headers, given)
     if value is None:
         return None
-    number = _decimal(value) if key in headers else value
-    if type(number) is int and 0 <= number < len(names):
+    if 0 <= number < len(names):
         return number
     if isinstance(value, str):
         for index, name in enumerate(names):
@@ -216,22 +222,20 @@ def _choice(
 
 
 def _count(key: str, headers: dict[str, str], given: dict[str, Any]) -> int | None:
-    value = headers.get(key, given.get(key))
+    value, number = _given(key, headers, given)
     if value is None:
         return None
-    number = _decimal(value) if key in headers else value
-    if type(number) is int and 1 <= number <= COUNT_MAX:
+    if 1 <= number <= COUNT_MAX:
         return number
     raise _bad(key, value, f"an integer from 1 to {COUNT_MAX}")
 
 
 def _ttl(headers: dict[str, str], given: dict[str, Any]) -> int | None:
     key = "messageTtl"
-    value = headers.get(key, given.get(key))
+    value, number = _given(key, headers, given)
     if value is None:
         return None
-    number = _decimal(value) if key in headers else value
-    if type(number) is int and 0 <= number <= TTL_MS_MAX:
+    if 0 <= number <= TTL_MS_MAX:
         return number
     if key not in headers and isinstance(value, str):
         try:
@@ -257,12 +261,6 @@ def _queue_name(key: str, headers: dict[str, str], given: dict[str, Any]) -> str
     if isinstance(value, str) and is_queue_name(value):
         return value
     raise _bad(key, value, "a queue name")
-
-
-def _decimal(text: str) -> int | None:
-    if len(text) > _DIGITS_MAX or not (text.isascii() and text.isdigit()):
-        return None
-    return int(text)
 
 
 def _bad(key: str, value: object, wanted: str) -> OptionError:

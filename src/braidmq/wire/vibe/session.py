@@ -18,7 +18,7 @@ from librt.strings import read_i32_be
 
 from braidmq.wire.errors import WireError
 from braidmq.wire.vibe import frames, messages
-from braidmq.wire.vibe.json_payload import is_json
+from braidmq.wire.vibe.messages import read_decimal
 
 NEW: Final = 0
 CONNECTED: Final = 1
@@ -296,7 +296,7 @@ class Session:
         if queue is None or payload_bytes < 0 or size < payload_end + 2:
             return None
         payload = data[payload_at:payload_end]
-        if payload_bytes > 0 and not is_json(payload):
+        if payload_bytes > 0 and not messages.is_json(payload):
             return None
         headers: dict[str, str] = {}
         count: int = data[payload_end] << 8 | data[payload_end + 1]
@@ -320,7 +320,7 @@ class Session:
             text = f"unknown command type {kind}"
         if not text:
             text = self._queue_fault(kind, body.queue)
-        if not text and body.payload and not is_json(body.payload):
+        if not text and body.payload and not messages.is_json(body.payload):
             text = "the payload is not JSON"
         if not text and kind == messages.PUBLISH and body_bytes > self._publish_max:
             text = f"a Publish of {body_bytes} bytes, limit is {self._publish_max}"
@@ -363,20 +363,19 @@ def _header_fault(kind: int, headers: dict[str, str]) -> str:
     """Say what is wrong with the headers that a command depends on, or ""."""
     if kind == messages.SUBSCRIBE:
         prefetch = headers.get("prefetch")
-        if prefetch is not None and not 1 <= _integer(prefetch) <= PREFETCH_MAX:
+        if (
+            prefetch is not None
+            and not 1 <= read_decimal(prefetch, _DIGITS_MAX) <= PREFETCH_MAX
+        ):
             return f"prefetch is not an integer from 1 to {PREFETCH_MAX}"
     elif kind == messages.ACK:
         result = headers.get("result")
         if result not in {None, "reject", "requeue"}:
             return "result is neither reject nor requeue"
         delay = headers.get("delayMs") if result == "requeue" else None
-        if delay is not None and not 0 <= _integer(delay) <= REQUEUE_DELAY_MS_MAX:
+        if (
+            delay is not None
+            and not 0 <= read_decimal(delay, _DIGITS_MAX) <= REQUEUE_DELAY_MS_MAX
+        ):
             return f"delayMs is not an integer from 0 to {REQUEUE_DELAY_MS_MAX}"
     return ""
-
-
-def _integer(text: str) -> int:
-    """Return the number that *text* holds in decimal digits, or -1 if it does not."""
-    if len(text) > _DIGITS_MAX or not (text.isascii() and text.isdigit()):
-        return -1
-    return int(text)

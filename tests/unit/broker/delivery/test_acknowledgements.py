@@ -117,7 +117,7 @@ def test_progress_that_was_refused_is_merged_with_what_came_after_it() -> None:
     earlier.handed_id, later.handed_id = 7, 9
     earlier.ranges, later.ranges = [(1, 4)], [(4, 5), (7, 8)]
     earlier.attempts, later.attempts = {5: 2, 6: 2}, {6: 3}
-    earlier.merge(later)
+    earlier.followed_by(later)
 
     assert 9 == earlier.handed_id
     assert [(1, 5), (7, 8)] == earlier.ranges
@@ -128,7 +128,7 @@ def test_an_older_hand_out_does_not_move_the_newest_back() -> None:
     """Progress that is merged without a hand-out of its own keeps the earlier one's."""
     earlier = Progress()
     earlier.handed_id = 7
-    earlier.merge(Progress())
+    earlier.followed_by(Progress())
 
     assert 7 == earlier.handed_id
 
@@ -222,6 +222,6 @@ def test_progress_counts_messages_and_not_ids() -> None:
     progress.settle_range(9, 100, 3)
     later = Progress()
     later.settle(100, 104)
-    progress.merge(later)
+    progress.followed_by(later)
 
     assert (5, [(1, 104)]) == (progress.settled_count, progress.ranges)

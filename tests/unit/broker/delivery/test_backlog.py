@@ -2,10 +2,9 @@
 
 import pytest
 
-from braidmq.broker.delivery.backlog import ChannelRead, ReadRequest
-from braidmq.broker.delivery.rules import of_settings
+from braidmq.broker.delivery.dispatch import ChannelRead, ReadRequest
 from braidmq.broker.delivery.subscriptions import Subscription
-from braidmq.broker.policy import PRIORITY_BASED, Policy
+from braidmq.broker.policy import PRIORITY_BASED, Policy, Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import PRIORITY_HIGH, Topic
 from tests.unit.broker.drive import Drive, entries_of
@@ -13,7 +12,7 @@ from tests.unit.broker.drive import Drive, entries_of
 
 def request(*, held: int = 0, held_by_all: int = 0) -> ReadRequest:
     settings = Settings(window=7, window_bytes=100, memory_bytes=1000)
-    subscription = Subscription(Topic("a"), 1, "somebody", of_settings(settings))
+    subscription = Subscription(Topic("a"), 1, "somebody", Rules(settings))
     subscription.begin(5)
     subscription.topic.last_id = 9
     subscription.held_bytes = held

@@ -2,15 +2,15 @@
 
 from braidmq.broker.delivery.acknowledgements import Progress, Settled
 from braidmq.broker.delivery.channels import SETTLED, Delivery, Entry, Position
-from braidmq.broker.delivery.rules import of_settings
 from braidmq.broker.delivery.subscriptions import Subscription
+from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic
 from tests.unit.broker.drive import Drive
 
 
 def subscription_at(subscription_id: int) -> Subscription:
-    subscription = Subscription(Topic("a"), 1, "ada", of_settings(Settings()))
+    subscription = Subscription(Topic("a"), 1, "ada", Rules(Settings()))
     subscription.begin(subscription_id)
     return subscription
 
@@ -127,9 +127,8 @@ def test_a_restart_begins_at_the_floor_and_knows_what_is_settled_above_it() -> N
 
 
 def test_a_channel_is_its_own_journal_unless_a_kind_says_otherwise() -> None:
-    """Blip's is no part of a queue, and its dead letters go to the topic's."""
+    """Blip's is no part of a queue."""
     subscription = subscription_at(1)
 
     assert subscription.journal() is subscription
     assert subscription.queue_of() is None
-    assert "dlq.a" == subscription.letters_name()

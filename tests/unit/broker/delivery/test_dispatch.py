@@ -42,7 +42,4 @@ def test_the_parts_know_each_other_by_name() -> None:
     dispatch = Dispatch(Settings(), Topics(), Outgoing(), Stats())
 
     assert dispatch.settling.queues is dispatch.queues
-    assert dispatch.replays.sharing is dispatch.sharing
-    assert dispatch.queues.sharing is dispatch.sharing
-    assert dispatch.queues.replays is dispatch.replays
-    assert dispatch.queues.purges is dispatch.sharing.purges
+    assert dispatch.queues.replays.queues is dispatch.queues

@@ -4,7 +4,7 @@ import msgspec
 
 from braidmq.broker import state
 from braidmq.broker.broker import MAINTENANCE_US
-from braidmq.broker.delivery.effects import PROGRESS_DELAY_US
+from braidmq.broker.outgoing import PROGRESS_DELAY_US
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import ROOM_BYTES, START_US, Drive, peer_of
 from tests.unit.broker.following import (

@@ -2,7 +2,8 @@
 
 import pytest
 
-from braidmq.broker import headers, records
+from braidmq.broker import records
+from braidmq.broker.topics import decode_headers, encode_headers
 from tests.unit.broker.drive import ROOM_BYTES, Drive, body_of, peer_of
 from tests.unit.broker.following import (
     follow,
@@ -180,13 +181,13 @@ def test_what_no_frame_can_carry_becomes_a_dead_letter() -> None:
     drive = Drive()
     peer = follow(drive, "a")
     message = drive.message("a", b"large")
-    message.headers = headers.encode({"k": "v"})
+    message.headers = encode_headers({"k": "v"})
     drive.publish_once(message, "mine")
     drive.commit()
     take(peer)
     drive.broker.too_large(peer, message, drive.now_us)
     drive.commit()
-    letter = records.read_message(drive.log.records[-1])
+    letter = records.StoredMessage(drive.log.records[-1])
 
     assert ("dlq.a", body_of("dlq.a", b"large")) == (letter.topic, letter.body)
     assert {
@@ -194,7 +195,7 @@ def test_what_no_frame_can_carry_becomes_a_dead_letter() -> None:
         "deathReason": "tooLarge",
         "deathQueue": "a",
         "deathAttempts": "1",
-    } == headers.decode(letter.headers)
+    } == decode_headers(letter.headers)
     assert 1 == drive.broker.stats.dead_lettered
     assert 1 == drive.queue("dlq.a").waiting()
 

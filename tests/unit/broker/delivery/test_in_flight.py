@@ -1,15 +1,14 @@
 """Open tags, and who may have what comes back."""
 
-from braidmq.broker.delivery.channels import Entry, Peer
-from braidmq.broker.delivery.in_flight import InFlight
-from braidmq.broker.delivery.rules import of_settings
+from braidmq.broker.delivery.channels import Entry, InFlight, Peer
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
+from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic
 from tests.unit.broker.drive import body_of
 
 TOPIC = Topic("a")
-SUBSCRIPTION = Subscription(TOPIC, 1, "ada", of_settings(Settings()))
+SUBSCRIPTION = Subscription(TOPIC, 1, "ada", Rules(Settings()))
 
 
 def entry_of(message_id: int) -> Entry:

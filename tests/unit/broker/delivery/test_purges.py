@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import (
     FAN_OUT_WITH_ACK,
     FAN_OUT_WITHOUT_ACK,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.broker.delivery.queues import QueueConsumer
+from braidmq.broker.delivery.queue import QueueConsumer
 from braidmq.broker.policy import PRIORITY_BASED, Policy
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import ROOM_BYTES, Drive, S, peer_of

@@ -2,9 +2,8 @@
 
 import pytest
 
-from braidmq.broker import dead_letters, headers
-from braidmq.broker.delivery.lanes import Ledger
-from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker import dead_letters
+from braidmq.broker.delivery.queue import Ledger, Queue, QueueConsumer
 from braidmq.broker.policy import (
     BLOCK_PUBLISHER,
     DROP_OLDEST,
@@ -12,6 +11,7 @@ from braidmq.broker.policy import (
     Policy,
 )
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import decode_headers
 from tests.unit.broker.drive import Drive, S, entries_of
 
 ACK_TIMEOUT_US = 32 * S
@@ -255,7 +255,7 @@ def test_one_subscriber_gives_up_and_the_other_does_not(drive: Drive) -> None:
     (letter,) = drive.dead_letters("dlq.q")
 
     assert ({2}, set()) == (on_its_way, committed)
-    assert "1" == headers.decode(letter.headers)["deathAttempts"]
+    assert "1" == decode_headers(letter.headers)["deathAttempts"]
     assert (0, 0) == (queue.waiting(), queue.in_flight_count())
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from braidmq.broker import dead_letters, headers, overflow
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker import dead_letters
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_OLDEST, REDIRECT_TO_DLQ, Policy
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import decode_headers, encode_headers
 from tests.unit.broker.drive import Drive, S, peer_of
 
 
@@ -113,15 +114,15 @@ def test_a_publisher_waits_until_there_is_room() -> None:
     queue = declared(drive, BLOCK_PUBLISHER, 2)
     drive.publish_many("q", 2)
     publisher = peer_of("bob")
-    full = overflow.judge(queue)
+    had_room = queue.has_room()
     queue.blocked.append(publisher)
     drive.broker.queues.pump(queue, drive.now_us)
     still = publisher.touched
     drive.join(queue, 1)
 
-    assert (overflow.WAIT, False) == (full, still)
+    assert (False, False) == (had_room, still)
     assert publisher in drive.broker.take_touched()
-    assert overflow.ACCEPT == overflow.judge(queue)
+    assert queue.has_room()
 
 
 @pytest.mark.parametrize("end", ["deleted", "purged", "refused", "expired"])
@@ -164,7 +165,7 @@ def test_the_bound_survives_a_restart() -> None:
     drive.restart()
 
     assert 5 == drive.queue("q").waiting()
-    assert overflow.WAIT == overflow.judge(drive.queue("q"))
+    assert not drive.queue("q").has_room()
 
 
 # RedirectToDlq.
@@ -175,7 +176,7 @@ def test_a_redirected_message_is_a_dead_letter() -> None:
     drive = Drive()
     queue = declared(drive, REDIRECT_TO_DLQ, 1)
     message = drive.message("q", b"too much")
-    message.headers = headers.encode({"": "mine", "k": "v"})
+    message.headers = encode_headers({"": "mine", "k": "v"})
     letter = drive.broker.queues.redirect(message, queue, drive.now_us)
     assert letter is not None
     drive.broker.publish(letter, drive.now_us)
@@ -189,7 +190,7 @@ def test_a_redirected_message_is_a_dead_letter() -> None:
         "deathReason": dead_letters.OVERFLOW,
         "deathQueue": "q",
         "deathAttempts": "0",
-    } == headers.decode(delivery.message.headers)
+    } == decode_headers(delivery.message.headers)
 
 
 def test_there_is_nowhere_to_redirect_to_while_the_log_is_full() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from braidmq.broker import headers
-from braidmq.broker.delivery.queues import QueueConsumer
+from braidmq.broker.delivery.queue import QueueConsumer
 from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED, ROUND_ROBIN, Policy
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import decode_headers
 from tests.unit.broker.drive import Drive
 
 INNOCENT = 99
@@ -61,7 +61,7 @@ def test_poison_dies_alone(mode: int, window: int, *, restarts: bool) -> None:
 
     assert 3 == deaths
     assert [POISON] == [letter.body.removeprefix(b"\0\5dlq.q") for letter in letters]
-    assert "3" == headers.decode(letters[0].headers)["deathAttempts"]
+    assert "3" == decode_headers(letters[0].headers)["deathAttempts"]
     assert {b"%d" % number for number in range(INNOCENT + 1) if number != 50} == set(
         crowd.delivered
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import DROP_OLDEST, PRIORITY_BASED, Policy
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import (

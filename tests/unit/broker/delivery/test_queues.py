@@ -4,9 +4,7 @@ import pytest
 
 from braidmq.broker.delivery.acknowledgements import Settled
 from braidmq.broker.delivery.channels import Peer
-from braidmq.broker.delivery.lanes import Ledger, View
-from braidmq.broker.delivery.queues import Queue, QueueConsumer
-from braidmq.broker.delivery.rules import of_policy
+from braidmq.broker.delivery.queue import Ledger, Queue, QueueConsumer, View
 from braidmq.broker.policy import (
     DROP_NEWEST,
     DROP_OLDEST,
@@ -15,6 +13,7 @@ from braidmq.broker.policy import (
     PRIORITY_BASED,
     ROUND_ROBIN,
     Policy,
+    of_policy,
 )
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic

@@ -1,9 +1,9 @@
 """How messages come back, the last allowed delivery, and dead letters."""
 
-from braidmq.broker import headers
 from braidmq.broker.broker import DELIVERED, UNKNOWN
 from braidmq.broker.delivery.subscriptions import Consumer
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import decode_headers, encode_headers
 from tests.unit.broker.drive import (
     FULL,
     Drive,
@@ -207,7 +207,7 @@ def test_after_exactly_max_retries_deliveries_comes_the_dead_letter() -> None:
     graveyard = drive.subscribe("dlq.a", name="bob")
     drive.subscribe("a")
     message = drive.message("a", b"poison")
-    message.headers = headers.encode({"trace": "7"})
+    message.headers = encode_headers({"trace": "7"})
     message.priority, message.origin = 3, 2
     poison = drive.broker.publish(message, drive.now_us)
     drive.commit()
@@ -223,7 +223,7 @@ def test_after_exactly_max_retries_deliveries_comes_the_dead_letter() -> None:
         "deathReason": "maxRetries",
         "deathQueue": "a",
         "deathAttempts": "3",
-    } == headers.decode(delivery.message.headers)
+    } == decode_headers(delivery.message.headers)
     assert drive.poll(graveyard) is None
     assert 1 == drive.broker.stats.dead_lettered
 

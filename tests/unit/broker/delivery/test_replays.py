@@ -2,10 +2,11 @@
 
 import pytest
 
-from braidmq.broker import dead_letters, headers
+from braidmq.broker import dead_letters
 from braidmq.broker.delivery.replays import REPLAY_BYTES_MAX
 from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED, Policy
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import decode_headers
 from tests.unit.broker.buried import buried, replay
 from tests.unit.broker.drive import Drive, S
 
@@ -19,7 +20,7 @@ def test_letters_go_back_as_they_were() -> None:
 
     assert [b"0", b"1"] == [delivery.message.payload for delivery in deliveries]
     assert [{"": "m0", "k": "v"}, {"": "m1", "k": "v"}] == [
-        headers.decode(delivery.message.headers) for delivery in deliveries
+        decode_headers(delivery.message.headers) for delivery in deliveries
     ]
     assert (1, 0) == (letters.waiting(), letters.replaying)
     assert 3 == drive.broker.stats.dead_lettered
@@ -29,7 +30,7 @@ def test_a_letter_is_never_in_both_places_nor_in_neither() -> None:
     """One record moves it: a crash before the commit leaves it, one after it does not."""
     drive = Drive()
     letters = buried(drive, 2)
-    drive.broker.queues.replay(letters, 2, drive.now_us)
+    drive.broker.queues.replays.replay(letters, 2, drive.now_us)
     drive.serve_reads()
     drive.restart()
     before = drive.queue("dlq.q").waiting(), drive.queue("q").waiting()
@@ -44,10 +45,10 @@ def test_what_the_log_refused_is_a_letter_again() -> None:
     """The replay ends there; nothing is lost, and nothing counts as a new death."""
     drive = Drive()
     letters = buried(drive, 2)
-    drive.broker.queues.replay(letters, 2, drive.now_us)
+    drive.broker.queues.replays.replay(letters, 2, drive.now_us)
     drive.serve_reads()
     drive.refuse()
-    drive.broker.queues.replay(letters, 2, drive.now_us)
+    drive.broker.queues.replays.replay(letters, 2, drive.now_us)
 
     assert (2, 0) == (letters.waiting(), letters.replaying)
     assert 2 == drive.broker.stats.dead_lettered
@@ -59,7 +60,7 @@ def test_the_log_is_given_a_few_bytes_at_a_time(window: int) -> None:
     """The rest goes when those are committed, until as many went as were asked for."""
     drive = Drive(Settings(window=window))
     letters = buried(drive, 12, size=REPLAY_BYTES_MAX // 4)
-    drive.broker.queues.replay(letters, 11, drive.now_us)
+    drive.broker.queues.replays.replay(letters, 11, drive.now_us)
     drive.serve_reads()
     at_once = len(drive.broker.outgoing.pending())
     for _ in range(12):
@@ -67,7 +68,7 @@ def test_the_log_is_given_a_few_bytes_at_a_time(window: int) -> None:
 
     assert at_once <= 4
     assert (1, 11) == (letters.waiting(), drive.queue("q").waiting())
-    assert [] == drive.broker.dispatch.replays.running
+    assert [] == drive.broker.dispatch.queues.replays.running
 
 
 def test_letters_that_say_nothing_stay_and_keep_nobody_waiting() -> None:
@@ -105,7 +106,7 @@ def test_a_letter_that_was_purged_while_set_aside_does_not_come_back() -> None:
     drive.declare("dlq.q")
     drive.publish_many("dlq.q", 1)
     letters = buried(drive, 2, size=REPLAY_BYTES_MAX)
-    drive.broker.queues.replay(letters, 3, drive.now_us)
+    drive.broker.queues.replays.replay(letters, 3, drive.now_us)
     drive.serve_reads()
     aside = len(letters.unsendable)
     drive.broker.queues.purge(letters, drive.now_us)
@@ -121,13 +122,13 @@ def test_deleting_ends_a_replay() -> None:
     """Nothing is left to go back."""
     drive = Drive()
     letters = buried(drive, 5, size=REPLAY_BYTES_MAX)
-    drive.broker.queues.replay(letters, 5, drive.now_us)
+    drive.broker.queues.replays.replay(letters, 5, drive.now_us)
     drive.serve_reads()
     drive.broker.queues.delete(letters)
     drive.commit()
 
     assert 0 == letters.replaying
-    assert [] == drive.broker.dispatch.replays.running
+    assert [] == drive.broker.dispatch.queues.replays.running
     assert 1 == drive.queue("q").waiting()
 
 
@@ -136,8 +137,8 @@ def test_two_replays_of_one_queue_are_one() -> None:
     drive = Drive()
     letters = buried(drive, 5, size=REPLAY_BYTES_MAX)
     for count in (2, 4, 3):
-        drive.broker.queues.replay(letters, count, drive.now_us)
-    listed = len(drive.broker.dispatch.replays.running)
+        drive.broker.queues.replays.replay(letters, count, drive.now_us)
+    listed = len(drive.broker.dispatch.queues.replays.running)
     drive.serve_reads()
     drive.commit()
 

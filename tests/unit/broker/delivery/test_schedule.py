@@ -5,10 +5,21 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.broker.delivery.schedule import Deadline, Schedule
+from braidmq.broker.delivery.channels import Channel, Entry
+from braidmq.broker.delivery.settling import Schedule
+from braidmq.broker.policy import Rules
+from braidmq.broker.settings import Settings
+from braidmq.broker.topics import Message, Topic
 
 DELAYS_US = (5, 10, 20)
 SWEEP_MIN = 1024
+
+TOPIC = Topic("a")
+CHANNEL = Channel(TOPIC, Rules(Settings()))
+
+
+def new_entry() -> Entry:
+    return Entry(CHANNEL, Message(TOPIC, 1, b""), 0)
 
 
 @dataclass
@@ -43,7 +54,7 @@ steps = st.tuples(
 def test_a_schedule_is_a_sorted_list(todo: list[tuple[str, int, int, int]]) -> None:
     """Set, set again, clear and let time pass: both know the same next deadline and items."""
     schedule, expected = Schedule(), Sorted()
-    items = [Deadline() for _ in range(5)]
+    items = [new_entry() for _ in range(5)]
     now_us = 0
     for verb, number, delay_us, pause_us in todo:
         now_us += pause_us
@@ -64,7 +75,7 @@ def test_a_schedule_is_a_sorted_list(todo: list[tuple[str, int, int, int]]) -> N
 def test_items_of_one_delay_fall_due_in_the_order_they_were_set() -> None:
     """Time does not go back."""
     schedule = Schedule()
-    items = [Deadline() for _ in range(10)]
+    items = [new_entry() for _ in range(10)]
     for now_us, item in enumerate(items):
         schedule.set(item, now_us, 100)
 
@@ -74,13 +85,13 @@ def test_items_of_one_delay_fall_due_in_the_order_they_were_set() -> None:
 
 
 def test_what_is_settled_in_time_does_not_pile_up() -> None:
-    """A lane is never longer than twice what is live in it and a bit."""
+    """A row is never longer than twice what is live in it and a bit."""
     schedule = Schedule()
-    live = [Deadline() for _ in range(300)]
+    live = [new_entry() for _ in range(300)]
     for item in live:
         schedule.set(item, 0, 100)
     for _ in range(20 * SWEEP_MIN):
-        settled = Deadline()
+        settled = new_entry()
         schedule.set(settled, 1, 100)
         settled.due_us = 0
         assert len(schedule) <= 2 * len(live) + SWEEP_MIN + 1
@@ -88,10 +99,10 @@ def test_what_is_settled_in_time_does_not_pile_up() -> None:
     assert live == schedule.take_due(101)
 
 
-def test_a_long_lane_of_live_items_is_not_swept_in_vain() -> None:
-    """Sweeping again waits until the lane has doubled; every item is still there."""
+def test_a_long_row_of_live_items_is_not_swept_in_vain() -> None:
+    """Sweeping again waits until the row has doubled; every item is still there."""
     schedule = Schedule()
-    live = [Deadline() for _ in range(5 * SWEEP_MIN)]
+    live = [new_entry() for _ in range(5 * SWEEP_MIN)]
     for item in live:
         schedule.set(item, 0, 100)
 

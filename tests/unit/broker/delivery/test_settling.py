@@ -2,12 +2,13 @@
 
 import pytest
 
-from braidmq.broker import dead_letters, headers
+from braidmq.broker import dead_letters
 from braidmq.broker.delivery.channels import Entry
-from braidmq.broker.delivery.effects import PROGRESS_DELAY_US
-from braidmq.broker.delivery.queues import Queue, QueueConsumer
+from braidmq.broker.delivery.queue import Queue, QueueConsumer
+from braidmq.broker.outgoing import PROGRESS_DELAY_US
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import decode_headers
 from tests.unit.broker.drive import Drive, S
 
 ACK_TIMEOUT_US = 32 * S
@@ -27,7 +28,7 @@ def handed_out(drive: Drive, queue: Queue, count: int = 1) -> tuple[QueueConsume
 
 
 def told(drive: Drive, topic: str = "dlq.q") -> list[dict[str, str]]:
-    return [headers.decode(letter.headers) for letter in drive.dead_letters(topic)]
+    return [decode_headers(letter.headers) for letter in drive.dead_letters(topic)]
 
 
 def test_progress_is_recorded_soon_after_the_first_of_it() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from braidmq.broker import dead_letters
-from braidmq.broker.delivery.queues import QueueConsumer
+from braidmq.broker.delivery.queue import QueueConsumer
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import Drive, S, entries_of

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.broker import dead_letters, headers, records
+from braidmq.broker import dead_letters, records
 from braidmq.broker.delivery.acknowledgements import Settled
-from braidmq.broker.delivery.backlog import stored
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.dispatch import stored
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.delivery.replays import (
     AHEAD_RANGES_MAX,
     CROWDED,
@@ -20,6 +20,7 @@ from braidmq.broker.delivery.replays import (
 )
 from braidmq.broker.policy import PRIORITY_BASED, Policy
 from braidmq.broker.settings import Settings
+from braidmq.broker.topics import encode_headers
 from tests.unit.broker.buried import buried, replay
 from tests.unit.broker.drive import Drive
 
@@ -44,12 +45,12 @@ def logged(drive: Drive, letters: Queue) -> list[int]:
 def send_one(drive: Drive, letters: Queue, letter_id: int) -> int:
     """Send one letter back as the server does, once the log's reader is idle."""
     queues = drive.broker.queues
-    outcome = queues.replay_one(letters, letter_id, drive.now_us)
+    outcome = queues.replays.replay_one(letters, letter_id, drive.now_us)
     if outcome != FAR:
         return outcome
     letter = stored(letters.topic, letter_id, drive.log.records[letter_id - 1])
     previous = max([one for one in logged(drive, letters) if one < letter_id], default=0)
-    return queues.replay_ahead(letters, letter, previous, drive.now_us)
+    return queues.replays.replay_ahead(letters, letter, previous, drive.now_us)
 
 
 def payloads(drive: Drive, name: str) -> list[bytes]:
@@ -93,14 +94,14 @@ def test_a_letter_that_is_held_or_gone_does_not_go_back() -> None:
     letters = buried(drive, 2)
     first, second = letter_ids(drive, letters)
     queues = drive.broker.queues
-    sent = queues.replay_one(letters, first, drive.now_us)
+    sent = queues.replays.replay_one(letters, first, drive.now_us)
     drive.commit()
-    again = queues.replay_one(letters, first, drive.now_us)
+    again = queues.replays.replay_one(letters, first, drive.now_us)
     consumer = drive.join(letters)
     (entry,) = drive.taken(consumer)
-    held = queues.replay_one(letters, second, drive.now_us)
+    held = queues.replays.replay_one(letters, second, drive.now_us)
     drive.leave(consumer)
-    returned = queues.replay_one(letters, second, drive.now_us)
+    returned = queues.replays.replay_one(letters, second, drive.now_us)
 
     assert (SENT, GONE, HELD, SENT) == (sent, again, held, returned)
     assert second == entry.id
@@ -113,11 +114,11 @@ def test_a_letter_of_unknown_origin_stays_by_itself_too() -> None:
     drive.publish_many("dlq.q", 1)
     queues = drive.broker.queues
     _, strange = letter_ids(drive, letters)
-    ready = queues.replay_one(letters, strange, drive.now_us)
+    ready = queues.replays.replay_one(letters, strange, drive.now_us)
     consumer = drive.join(letters)
     drive.taken(consumer)
     drive.leave(consumer)
-    returned = queues.replay_one(letters, strange, drive.now_us)
+    returned = queues.replays.replay_one(letters, strange, drive.now_us)
 
     assert (UNSENDABLE, UNSENDABLE) == (ready, returned)
 
@@ -190,8 +191,8 @@ def test_a_letter_does_not_go_ahead_while_the_log_is_read() -> None:
     drive.broker.dispatch.effects.read_ahead(letters.lanes[0])
     letter = stored(letters.topic, late, drive.log.records[late - 1])
     outcomes = {
-        drive.broker.queues.replay_one(letters, late, drive.now_us),
-        drive.broker.queues.replay_ahead(letters, letter, late - 1, drive.now_us),
+        drive.broker.queues.replays.replay_one(letters, late, drive.now_us),
+        drive.broker.queues.replays.replay_ahead(letters, letter, late - 1, drive.now_us),
     }
     drive.serve_reads()
 
@@ -216,7 +217,7 @@ def test_a_letter_goes_ahead_in_the_lane_of_its_priority() -> None:
     assert numbered(4, 5) == payloads(drive, "q")
 
 
-PLANTED = headers.encode({dead_letters.QUEUE_HEADER: "payroll"})
+PLANTED = encode_headers({dead_letters.QUEUE_HEADER: "payroll"})
 
 
 def planted(drive: Drive, letters: str) -> int:
@@ -336,7 +337,7 @@ def test_every_letter_is_in_one_place(steps: list[tuple[str, int]]) -> None:
         if kind == "one":
             send_one(drive, letters, ids[number])
         elif kind == "oldest":
-            drive.broker.queues.replay(letters, 1, drive.now_us)
+            drive.broker.queues.replays.replay(letters, 1, drive.now_us)
         elif kind == "read":
             letter_ids(drive, letters)
         elif kind == "commit":

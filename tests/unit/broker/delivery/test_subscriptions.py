@@ -1,15 +1,15 @@
 """Subscriptions at rest: what they say of themselves."""
 
 from braidmq.broker.delivery.channels import Peer
-from braidmq.broker.delivery.rules import of_settings
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
+from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Topic
 from tests.unit.broker.drive import Drive
 
 
 def subscription_at(subscription_id: int) -> Subscription:
-    subscription = Subscription(Topic("a"), 1, "ada", of_settings(Settings()))
+    subscription = Subscription(Topic("a"), 1, "ada", Rules(Settings()))
     subscription.begin(subscription_id)
     return subscription
 

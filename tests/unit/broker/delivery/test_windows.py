@@ -3,9 +3,9 @@
 import pytest
 
 from braidmq.broker.delivery.channels import Entry
-from braidmq.broker.delivery.rules import of_settings
 from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.delivery.windows import Windows
+from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message, Topic
@@ -23,7 +23,7 @@ class Bench:
         self.subscription = self.another()
 
     def another(self) -> Subscription:
-        return Subscription(TOPIC, 1, "ada", of_settings(self.settings))
+        return Subscription(TOPIC, 1, "ada", Rules(self.settings))
 
     def take_in(self, size: int) -> Entry:
         entry = Entry(self.subscription, Message(TOPIC, 1, bytes(size)), 0)

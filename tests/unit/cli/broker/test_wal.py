@@ -11,6 +11,7 @@ from braidmq.cli.main import main
 from braidmq.wal.disk import Disk
 from braidmq.wal.options import WalOptions
 from braidmq.wal.wal import Wal
+from tests.unit.broker.drive import message_of
 
 TIMESTAMP_US = 1_700_000_000_000_000
 SEGMENT = "00000000000000000001.wal"
@@ -19,7 +20,7 @@ SEGMENT = "00000000000000000001.wal"
 def message(topic: str, payload: bytes) -> bytes:
     name = topic.encode()
     body = len(name).to_bytes(2, "big") + name + payload
-    return encode_message(1, 4, 1, TIMESTAMP_US, 0, b"", body)
+    return encode_message(message_of(body, priority=4, timestamp_us=TIMESTAMP_US))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from braidmq.base.errors import ConfigError, DamagedLogError
 from braidmq.broker import records
 from braidmq.columnar.decoding.columns import ORIGINS, PRIORITIES, TYPES, Columns, column_names
 from braidmq.columnar.segments.segments import Picked, Segment
+from tests.unit.broker.drive import message_of
 from tests.unit.columnar.logs import message, write_log
 
 
@@ -62,7 +63,7 @@ def test_any_header_can_be_asked_for_by_its_name(tmp_path: Path) -> None:
 def test_headers_that_the_broker_never_writes_are_damage(tmp_path: Path) -> None:
     """The record is intact, and what it says is not what a record says."""
     name = b"\x00\x01t"
-    broken = records.encode_message(1, 1, 1, 5, 0, b"\x09\x00x", name + b"payload")
+    broken = records.encode_message(message_of(name + b"payload", block=b"\x09\x00x"))
     columns = columns_of(tmp_path, [broken])
 
     assert [b"payload"] == columns.value().to_pylist()
@@ -74,7 +75,9 @@ def test_headers_that_the_broker_never_writes_are_damage(tmp_path: Path) -> None
 def test_headers_whose_keys_are_not_text_are_damage(tmp_path: Path) -> None:
     """They cannot be shown as text."""
     name = b"\x00\x01t"
-    broken = records.encode_message(1, 1, 1, 5, 0, b"\x01\x00\xff\x00\x00", name + b"payload")
+    broken = records.encode_message(
+        message_of(name + b"payload", block=b"\x01\x00\xff\x00\x00")
+    )
 
     with pytest.raises(DamagedLogError, match="malformed headers"):
         columns_of(tmp_path, [broken]).batch(["headers"])

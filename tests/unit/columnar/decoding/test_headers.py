@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.broker import headers as broker_headers
+from braidmq.broker.topics import encode_headers
 from braidmq.columnar.decoding.headers import HEADERS_TYPE, Headers, MalformedHeadersError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -23,7 +23,7 @@ def headers_of(blocks: list[bytes]) -> Headers:
 @given(BLOCKS)
 def test_headers_are_those_that_the_broker_reads(messages: list[dict[str, str]]) -> None:
     """In their order, null for none, and without the publisher's own id."""
-    found = headers_of([broker_headers.encode(message) for message in messages])
+    found = headers_of([encode_headers(message) for message in messages])
     shown = [{k: v for k, v in message.items() if k} for message in messages]
 
     assert HEADERS_TYPE == found.array().type

@@ -77,7 +77,7 @@ def test_two_files_of_one_id_stop_the_start(tmp_path: Path) -> None:
     write(tmp_path / "a.json", {"$id": "b"})
     write(tmp_path / "b.json", PRESSURE)
 
-    with pytest.raises(ConfigError, match=r"b\.json: there is a schema of that id already"):
+    with pytest.raises(ConfigError, match=r"b\.json: there is already a schema of that id"):
         load_schemas(tmp_path)
 
 

@@ -10,7 +10,7 @@ import pytest
 from braidmq.base.errors import BraidError, LogFullError, LogPoisonedError
 from braidmq.broker import records
 from braidmq.broker.broker import Broker
-from braidmq.broker.delivery.backlog import ChannelRead, ReadRequest
+from braidmq.broker.delivery.dispatch import ChannelRead, ReadRequest
 from braidmq.broker.settings import Settings
 from braidmq.server.engine.durability import Durability
 from braidmq.testing.disk import FakeDisk
@@ -18,6 +18,7 @@ from braidmq.wal import snapshots
 from braidmq.wal.options import WalOptions
 from braidmq.wal.wal import Wal
 from tests.integration.blip.peer import until
+from tests.unit.broker.drive import message_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -75,7 +76,7 @@ async def durability_on(
 
 def message(payload: bytes, topic: bytes = b"t") -> bytes:
     body = len(topic).to_bytes(2, "big") + topic + payload
-    return records.encode_message(1, 1, 1, 1, 0, b"", body)
+    return records.encode_message(message_of(body))
 
 
 async def test_commits_are_reported_in_order() -> None:

@@ -45,7 +45,7 @@ def subscribe(broker: Broker, topic: str) -> int:
 
 
 def facts(broker: Broker) -> tuple[object, ...]:
-    rows = [(row.name, row.message_count, row.last_id) for row in broker.topic_rows("")]
+    rows = [(t.name, t.message_count, t.last_id) for t in broker.topics.all()]
     return (
         rows,
         sorted(broker.subscriptions.by_id),

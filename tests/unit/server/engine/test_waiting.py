@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from braidmq.base.errors import LogFullError, LogPoisonedError
-from braidmq.broker.delivery.backlog import ChannelRead
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.dispatch import ChannelRead
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import Policy
 from braidmq.server.engine.refusals import LogRefusedError, ShuttingDownError
 from tests.integration.blip.peer import ack, ping, poll, publish, subscribe

@@ -102,7 +102,7 @@ class SinkWorld:
         found = self.wal.read(
             0, topic=raw, up_to=self.wal.committed_id, count_max=10**9, bytes_max=10**9
         )
-        return [records.read_message(body).body[2 + len(raw) :] for _, body in found.records]
+        return [records.StoredMessage(body).body[2 + len(raw) :] for _, body in found.records]
 
     def kinds(self) -> list[int]:
         """Return the types of all records."""

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from braidmq.base.errors import ConfigError, NotAllowedError, RefusedRowError
-from braidmq.broker import headers
+from braidmq.broker.topics import encode_headers
 from braidmq.server.sink.staged_rows import ROW_BYTES_MAX, SCHEMA, TOPICS_JUDGED_MAX, RowJudge
 from braidmq.wire.vibe.messages import HEADERS_MAX
 
@@ -82,9 +82,9 @@ def test_key_and_headers_become_one_block(kind: pa.DataType) -> None:
         topic="t",
     )
     blocks = [
-        headers.encode({"a": "1", "b": "2", "key": "k"}),
+        encode_headers({"a": "1", "b": "2", "key": "k"}),
         b"",
-        headers.encode({"key": "k"}),
+        encode_headers({"key": "k"}),
     ]
 
     assert [*blocks, b""] == [block for _, _, block, _ in found]
@@ -99,7 +99,7 @@ def test_the_key_column_wins_over_a_header_of_that_name() -> None:
     types = {"value": pa.binary(), "key": pa.string(), "headers": HEADERS}
     found = staged(types, (b"", "new", pairs(key="old")), topic="t")
 
-    assert headers.encode({"key": "new"}) == found[0][2]
+    assert encode_headers({"key": "new"}) == found[0][2]
 
 
 def test_headers_that_only_the_broker_gives_are_left_out() -> None:
@@ -108,7 +108,7 @@ def test_headers_that_only_the_broker_gives_are_left_out() -> None:
     given.append({"key": "", "value": "id"})
     found = staged({"value": pa.binary(), "headers": HEADERS}, (b"", given), topic="t")
 
-    assert headers.encode({"kept": "1"}) == found[0][2]
+    assert encode_headers({"kept": "1"}) == found[0][2]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@
 import hashlib
 from typing import Final, final
 
-from braidmq.broker import headers
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.broker.expiry import expires_us
 from braidmq.broker.marks import Marks, mark, marks_of
-from braidmq.broker.topics import Message, Topic, body_of
+from braidmq.broker.topics import Message, Topic, body_of, encode_headers
 from braidmq.server.strands.qumbed.gateway import GatewayKey
 from braidmq.server.strands.qumbed.link import QumbedOptions
 from braidmq.wire.qumbed import frames, messages
@@ -57,9 +55,9 @@ def message_of(
     )
     message.marks = Marks(publish.schema_id, publish.sender_public_key, sealed=sealed)
     if dedup_id:
-        message.headers += headers.encode({DEDUP_HEADER: dedup_id})
+        message.headers += encode_headers({DEDUP_HEADER: dedup_id})
     if options.ttl_us and topic.queue is None:
-        message.expires_us = expires_us(now_us, options.ttl_us)
+        message.set_ttl(options.ttl_us, now_us)
     return message
 
 

@@ -4,7 +4,7 @@ import msgspec
 
 from braidmq.broker import dead_letters
 from braidmq.broker.authorize import LIST_QUEUES, Principal, authorize
-from braidmq.broker.delivery.queues import Queue
+from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import US_PER_MS
 from braidmq.wire.vibe.queue_options import OptionError, QueueFacts, QueueOptions

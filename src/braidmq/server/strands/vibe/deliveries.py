@@ -4,12 +4,23 @@ import struct
 from datetime import UTC, datetime
 from typing import Final, final
 
-from braidmq.broker import dead_letters, headers
+from braidmq.broker import dead_letters
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.channels import Delivery, Entry
-from braidmq.broker.topics import ORIGIN_VIBE, PRIORITY_NORMAL, Message, Topic, body_of
+from braidmq.broker.topics import (
+    CONTENT_ENCODING_HEADER,
+    MESSAGE_ID_HEADER,
+    ORIGIN_VIBE,
+    PRIORITY_NORMAL,
+    Message,
+    Topic,
+    body_of,
+    decode_headers,
+    encode_headers,
+    is_brokers_header,
+)
 from braidmq.wire.vibe import frames, messages, session
-from braidmq.wire.vibe.json_payload import as_json
+from braidmq.wire.vibe.messages import as_json
 
 PAUSE_US: Final = 24 * 3600 * 1_000_000
 """How long a dead letter that no frame can carry is passed over; other strands may have it."""
@@ -30,10 +41,10 @@ def message_of(request: session.Request, topic: Topic) -> Message:
     given = request.headers
     if given:
         message.priority = PRIORITIES.get(given.get("priority", "").lower(), PRIORITY_NORMAL)
-        kept = {key: value for key, value in given.items() if not headers.is_brokers(key)}
-        message.headers = headers.encode({headers.MESSAGE_ID: request.id, **kept})
+        kept = {key: value for key, value in given.items() if not is_brokers_header(key)}
+        message.headers = encode_headers({MESSAGE_ID_HEADER: request.id, **kept})
     else:
-        message.headers = headers.encode({headers.MESSAGE_ID: request.id})
+        message.headers = encode_headers({MESSAGE_ID_HEADER: request.id})
     return message
 
 
@@ -74,10 +85,10 @@ class Delivering:
             self.message_id = block[_ID_AT:].decode()
             added = self._plain_headers(attempts, timestamp_us)
         else:
-            kept = headers.decode(block)
-            self.message_id = kept.pop(headers.MESSAGE_ID, "")
+            kept = decode_headers(block)
+            self.message_id = kept.pop(MESSAGE_ID_HEADER, "")
             if encoded:
-                kept[headers.CONTENT_ENCODING] = "base64"
+                kept[CONTENT_ENCODING_HEADER] = "base64"
             kept["deliveryAttempts"] = str(attempts)
             kept.setdefault("timestamp", _iso(timestamp_us))
             added = messages.encode_headers(kept)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, final
 
 from braidmq.broker import authorize as permissions
 from braidmq.broker.broker import Broker
-from braidmq.broker.delivery.queues import QUEUES_MAX, Queue
+from braidmq.broker.delivery.queue import Queue
+from braidmq.broker.delivery.queues import QUEUES_MAX
 from braidmq.broker.policy import Policy
 from braidmq.broker.topics import Topic
 from braidmq.server.engine.output import Output, WaitingReply

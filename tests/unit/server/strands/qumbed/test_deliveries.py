@@ -2,15 +2,14 @@
 
 import pytest
 
-from braidmq.broker import headers
 from braidmq.broker.marks import marks_of
-from braidmq.broker.topics import ORIGIN_QUMBED, Message, Topic, body_of
+from braidmq.broker.topics import ORIGIN_QUMBED, Message, Topic, body_of, decode_headers
 from braidmq.server.strands.qumbed.deliveries import (
     Delivering,
     dedup_id_of,
     message_of,
 )
-from braidmq.wire.qumbed import messages
+from braidmq.wire.qumbed import layout, messages
 from tests.integration.qumbed.peer import (
     ALICE,
     BOB,
@@ -26,15 +25,8 @@ from tests.unit.server.strands.qumbed.qumbed_by_hand import HandStream, QumbedHa
 
 
 def publish_of(payload: bytes = b"1", **fields: object) -> messages.Publish:
-    values: dict[str, object] = {
-        "schema_id": "",
-        "recipient_key_id": b"",
-        "sender_public_key": b"",
-        "frame_id": "",
-        "key": "",
-        **fields,
-    }
-    return messages.Publish("t", payload, **values)  # type: ignore[arg-type] # a test's own
+    given = layout.Publish(topic="t", payload=payload, **fields)  # type: ignore[arg-type] # a test's own
+    return messages.Publish(given, "")
 
 
 def frames_of(*data: bytes | None) -> list[dict[str, dict[str, str]]]:
@@ -66,7 +58,7 @@ def test_a_publish_is_stored_with_its_marks_as_headers() -> None:
         ("recipientKeyId", b64(key_id(BOB))),
         ("senderPublicKey", b64(public(ALICE))),
         ("dedupId", "d"),
-    ] == list(headers.decode(message.headers).items())
+    ] == list(decode_headers(message.headers).items())
 
 
 def test_what_says_nothing_has_no_headers() -> None:
@@ -93,7 +85,7 @@ def test_what_was_judged_at_the_publish_is_what_is_read_back(*, is_sealed: bool)
 def test_a_dedup_id_is_the_senders_own() -> None:
     """Another sender's id of the same name is another; without an id there is none."""
     asked = [
-        publish_of(frame_id="x", sender_public_key=sender)
+        publish_of(id="x", sender_public_key=sender)
         for sender in (b"", public(ALICE), public(BOB))
     ]
     ids = {dedup_id_of(publish, "ada", "here") for publish in asked}
@@ -106,8 +98,8 @@ def test_a_dedup_id_is_the_senders_own() -> None:
 
 def test_who_gives_no_key_and_a_short_id_is_known_by_its_connection() -> None:
     """Two clients that count from 1 are two; a random id is the same on every connection."""
-    short, random = publish_of(frame_id="1"), publish_of(frame_id="0123456789abcdef")
-    signed = publish_of(frame_id="1", sender_public_key=public(ALICE))
+    short, random = publish_of(id="1"), publish_of(id="0123456789abcdef")
+    signed = publish_of(id="1", sender_public_key=public(ALICE))
 
     assert dedup_id_of(short, "ada", "here") == dedup_id_of(short, "ada", "here")
     assert dedup_id_of(short, "ada", "here") != dedup_id_of(short, "ada", "there")

@@ -4,10 +4,18 @@ import base64
 
 import pytest
 
-from braidmq.broker import headers as blocks
 from braidmq.broker.delivery.channels import Delivery, Entry
 from braidmq.broker.delivery.subscriptions import Subscription
-from braidmq.broker.topics import ORIGIN_BLIP, ORIGIN_VIBE, Message, Topic, body_of
+from braidmq.broker.topics import (
+    MESSAGE_ID_HEADER,
+    ORIGIN_BLIP,
+    ORIGIN_VIBE,
+    Message,
+    Topic,
+    body_of,
+    decode_headers,
+    encode_headers,
+)
 from braidmq.server.strands.vibe.deliveries import Delivering, message_of
 from braidmq.wire.vibe.session import Request, Session
 from tests.integration.blip import peer as blip
@@ -39,8 +47,8 @@ def message(payload: bytes, origin: int = ORIGIN_VIBE, **kept: str) -> Message:
     made.origin = origin
     made.timestamp_us = NOON_US
     if origin == ORIGIN_VIBE:
-        kept = {blocks.MESSAGE_ID: "m", **kept}
-    made.headers = blocks.encode(kept)
+        kept = {MESSAGE_ID_HEADER: "m", **kept}
+    made.headers = encode_headers(kept)
     return made
 
 
@@ -204,7 +212,7 @@ def test_without_headers_a_message_is_normal_and_has_its_id() -> None:
     """The id that the publisher chose is kept with it."""
     made = published()
 
-    assert (1, {"": "m"}) == (made.priority, blocks.decode(made.headers))
+    assert (1, {"": "m"}) == (made.priority, decode_headers(made.headers))
 
 
 def test_what_is_the_brokers_to_say_is_not_taken_from_a_publisher() -> None:
@@ -213,7 +221,7 @@ def test_what_is_the_brokers_to_say_is_not_taken_from_a_publisher() -> None:
         deliveryAttempts="9", contentEncoding="gzip", deathReason="x", deaths="2", kept=""
     )
 
-    assert {"": "m", "kept": ""} == blocks.decode(made.headers)
+    assert {"": "m", "kept": ""} == decode_headers(made.headers)
 
 
 # What no frame can carry.

@@ -2,8 +2,7 @@
 
 import pytest
 
-from braidmq.broker.delivery.rules import NO_BOUND, Rules, of_policy, of_settings
-from braidmq.broker.policy import Policy, for_dead_letters
+from braidmq.broker.policy import NO_BOUND, Policy, Rules, for_dead_letters, of_policy
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import S
 
@@ -12,6 +11,51 @@ def queue_rules(*, max_attempts: int = 3) -> Rules:
     declared = Policy()
     declared.max_attempts = max_attempts
     return of_policy(declared, Settings())
+
+
+def letter_rules() -> Rules:
+    rules = Rules(Settings())
+    rules.lift_limits()
+    return rules
+
+
+@pytest.mark.parametrize(
+    ("attempt", "expected"), [(1, 5), (2, 10), (3, 20), (4, 40), (5, 60), (6, 60), (10_000, 60)]
+)
+def test_the_delay_doubles_up_to_its_maximum(attempt: int, expected: int) -> None:
+    """min(backoff · 2^(n-1), maximum), for any number of deliveries."""
+    rules = Rules(Settings(retry_backoff_us=5, retry_backoff_max_us=60))
+
+    assert expected == rules.delay_us(attempt)
+
+
+def test_there_is_no_delay_before_the_first_delivery() -> None:
+    """Deliveries are counted from 1."""
+    with pytest.raises(AssertionError):
+        Rules(Settings()).delay_us(0)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "max_retries", "exhausted", "last"),
+    [
+        (0, 5, False, False),
+        (3, 5, False, False),
+        (4, 5, False, True),
+        (5, 5, True, False),
+        (6, 5, True, False),
+        (0, 1, False, False),  # a first delivery goes with others, also when it is the only one
+        (1, 1, True, False),
+        (1, 2, False, True),
+    ],
+)
+def test_deliveries_are_counted_in_total(
+    attempts: int, max_retries: int, *, exhausted: bool, last: bool
+) -> None:
+    """`max_retries` is the number of all deliveries, the first included."""
+    rules = Rules(Settings(max_retries=max_retries))
+
+    assert exhausted == rules.is_exhausted(attempts)
+    assert last == rules.is_last(attempts)
 
 
 def test_a_queue_repeats_after_the_timeout_and_a_doubling_backoff() -> None:
@@ -24,7 +68,7 @@ def test_a_queue_repeats_after_the_timeout_and_a_doubling_backoff() -> None:
 
 def test_a_subscription_repeats_after_its_backoff_alone() -> None:
     """Blip has no acknowledgement timeout of its own."""
-    rules = of_settings(Settings(retry_backoff_us=5 * S, retry_backoff_max_us=60 * S))
+    rules = Rules(Settings(retry_backoff_us=5 * S, retry_backoff_max_us=60 * S))
 
     assert [5, 10, 20, 40, 60, 60] == [rules.delay_us(n) // S for n in range(1, 7)]
 
@@ -53,7 +97,7 @@ def test_no_limit_is_no_end() -> None:
     """Dead letters are never given up on, however often they are delivered."""
     for rules in (
         of_policy(for_dead_letters(), Settings()),
-        of_settings(Settings(), limited=False),
+        letter_rules(),
     ):
         assert not rules.is_exhausted(1_000_000)
         assert not rules.is_last(1_000_000)
@@ -76,7 +120,7 @@ def test_a_queue_obeys_its_declaration() -> None:
 
 def test_a_subscription_obeys_the_settings() -> None:
     """What expires ends; what is in flight is bounded by the window."""
-    rules = of_settings(Settings(max_retries=7, window=12))
+    rules = Rules(Settings(max_retries=7, window=12))
 
     assert (7, 12, True, "", False, False) == (
         rules.attempts_max,

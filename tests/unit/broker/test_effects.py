@@ -1,16 +1,16 @@
 """What a turn leaves to be done."""
 
 from braidmq.broker.delivery.channels import Peer
-from braidmq.broker.delivery.effects import PROGRESS_BYTES, PROGRESS_DELAY_US, Effects
 from braidmq.broker.delivery.followers import Follower
-from braidmq.broker.delivery.rules import of_settings
 from braidmq.broker.delivery.subscriptions import Subscription
+from braidmq.broker.outgoing import PROGRESS_BYTES, PROGRESS_DELAY_US, Effects
+from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Topic
 
 
 def subscription_at(subscription_id: int) -> Subscription:
-    subscription = Subscription(Topic("a"), 1, "ada", of_settings(Settings(window=4)))
+    subscription = Subscription(Topic("a"), 1, "ada", Rules(Settings(window=4)))
     subscription.begin(subscription_id)
     return subscription
 

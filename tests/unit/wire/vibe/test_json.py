@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.wire.vibe.json_payload import DEPTH_MAX, as_json, is_json
+from braidmq.wire.vibe.messages import JSON_DEPTH_MAX, as_json, is_json
 
 JSON = [
     b"null",
@@ -166,7 +166,7 @@ def test_the_64th_level_is_the_last(inner: bytes) -> None:
     surplus = inner.count(b"{}")  # the last case holds a level of its own
     row = b"[" + inner + b"]"
 
-    assert 64 == DEPTH_MAX
+    assert 64 == JSON_DEPTH_MAX
     assert is_json(nested(63 - surplus, row))
     assert not is_json(nested(64 - surplus, row))
 

@@ -2,10 +2,8 @@
 
 from braidmq.broker.delivery.acknowledgements import Progress, Settled
 from braidmq.broker.delivery.channels import NEVER, Entry
-from braidmq.broker.delivery.lanes import Lane, Ledger, View
-from braidmq.broker.delivery.queues import Queue
-from braidmq.broker.delivery.rules import of_policy
-from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED, Policy
+from braidmq.broker.delivery.queue import Lane, Ledger, Queue, View
+from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED, Policy, of_policy
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic
 
