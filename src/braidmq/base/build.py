@@ -25,22 +25,15 @@ HOT_MODULES: Final = (
     "braidmq.wal.format",
     "braidmq.server.engine.connection",
     "braidmq.server.engine.engine",
-    "braidmq.server.engine.host",
-    "braidmq.server.engine.output",
-    "braidmq.server.engine.tokens",
-    "braidmq.server.strands.blip.*",
+    "braidmq.server.strands.blip",
     "braidmq.server.strands.qumbed.deliveries",
-    "braidmq.server.strands.qumbed.following",
     "braidmq.server.strands.qumbed.link",
-    "braidmq.server.strands.qumbed.output",
     "braidmq.server.strands.qumbed.stream",
     "braidmq.server.strands.vibe.connection",
     "braidmq.server.strands.vibe.consuming",
     "braidmq.server.strands.vibe.deliveries",
     "braidmq.server.strands.vibe.gate",
-    "braidmq.server.strands.vibe.given",
     "braidmq.server.strands.vibe.management",
-    "braidmq.server.strands.vibe.output",
 )
 """Patterns of the modules that handle every message. A `*` stands for one name, not a path."""
 

@@ -25,13 +25,12 @@ from braidmq.daemon.telemetry import Telemetry
 from braidmq.server.access.keys import DEV_PRINCIPAL, KeyRing
 from braidmq.server.access.users import Users
 from braidmq.server.config.config import Config, ListenerConfig
-from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.durability import Durability
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.host import Limits
 from braidmq.server.engine.recovery import Recovered, recover
 from braidmq.server.engine.ticker import Clock, SystemClock, Ticker
-from braidmq.server.strands.blip.connection import BlipConnection
+from braidmq.server.strands.blip import BlipConnection
 from braidmq.server.strands.listeners import Admission, MakeConnection, TcpListener
 from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.server.strands.qumbed.mdns import Announcer

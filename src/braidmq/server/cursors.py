@@ -11,8 +11,7 @@ from braidmq.base.errors import CursorError, NotAllowedError
 from braidmq.broker.authorize import ADMIN, SUBSCRIBE, Principal, authorize
 from braidmq.broker.cursors import CURSORS_MAX, NAME_BYTES_MAX, Cursor
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.refusals import UnavailableError
-from braidmq.server.engine.requests import FindEngine, changing, running
+from braidmq.server.engine.requests import FindEngine, UnavailableError, changing, running
 from braidmq.wal.wal import Wal
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from braidmq.broker import records
 from braidmq.server.config.config import BlipConfig, Config, VibeConfig
-from braidmq.server.strands.blip.connection import BlipConnection
+from braidmq.server.strands.blip import BlipConnection
 from braidmq.server.strands.listeners import Admission, TcpListener
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.integration.blip.peer import broker_at, connected

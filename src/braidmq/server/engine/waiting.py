@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import Callable
 
 from braidmq.broker.broker import Broker
-from braidmq.server.engine.refusals import (
+from braidmq.server.engine.requests import (
     LogFailedError,
     LogRefusedError,
     ShuttingDownError,

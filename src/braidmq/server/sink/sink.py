@@ -27,8 +27,7 @@ from braidmq.broker.authorize import ADMIN, Principal, authorize
 from braidmq.broker.broker import Broker
 from braidmq.broker.sinks import NAME_BYTES_MAX, STAGES_MAX, Intent, Row
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.refusals import UnavailableError
-from braidmq.server.engine.requests import FindEngine, changing
+from braidmq.server.engine.requests import FindEngine, UnavailableError, changing
 from braidmq.server.sink.stages import Stages
 from braidmq.wal.wal import Wal
 

@@ -8,9 +8,8 @@ from ssl import SSLContext
 from typing import Final, Protocol
 
 from braidmq.server.config.config import LimitsConfig, ListenerConfig
-from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.host import Limits
 from braidmq.transport.binding import bind_tcp, shown_address
 from braidmq.transport.tcp import TcpWire
 from braidmq.transport.tls import TlsLayer, server_context

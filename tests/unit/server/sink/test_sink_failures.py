@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from braidmq.base.errors import LogFullError
-from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import UnavailableError
 from braidmq.server.sink import sink
 from braidmq.server.sink.sink import CHUNK_ROWS, SinkCommit
 from braidmq.testing.disk import PowerCutError

@@ -9,7 +9,7 @@ import pytest
 
 from braidmq.base.errors import AddressInUseError
 from braidmq.server.config.config import BlipConfig, LimitsConfig, VibeConfig
-from braidmq.server.strands.blip.connection import BlipConnection
+from braidmq.server.strands.blip import BlipConnection
 from braidmq.server.strands.listeners import Admission, TcpListener
 from tests.integration.blip.peer import ack, hello, until
 from tests.unit.server.by_hand import Hand

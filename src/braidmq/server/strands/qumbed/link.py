@@ -6,17 +6,13 @@ peer are counted here, over all its streams.
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from braidmq.base.limits import MIB
 from braidmq.broker.authorize import Principal
 from braidmq.broker.schemas import Schemas
-from braidmq.server.engine.host import Wire
-from braidmq.server.engine.tokens import TokenBucket
+from braidmq.server.engine.connection import Connection, TokenBucket, Wire
 from braidmq.server.strands.qumbed.gateway import GatewayKey
-
-if TYPE_CHECKING:
-    from braidmq.server.engine.connection import Connection
 
 UNFINISHED_BYTES_MAX: Final = 8 * (MIB + 4)
 """Frames that have begun and not ended, of all streams of a connection: eight of the longest,
@@ -83,7 +79,7 @@ class Link:
         self,
         principal: Principal | None,
         messages_per_s: int,
-        left: Callable[["Connection"], None],
+        left: Callable[[Connection], None],
     ) -> None:
         self.principal: Principal | None = principal  # None: each stream says a key
         self.left: Callable[[Connection], None] = left  # told of each stream that ended

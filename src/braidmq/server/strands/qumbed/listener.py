@@ -11,9 +11,8 @@ from braidmq.broker.authorize import Principal
 from braidmq.broker.settings import US_PER_MS
 from braidmq.server.config.config import LimitsConfig, QumbedConfig
 from braidmq.server.config.schema_files import load_schemas
-from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.host import Limits
 from braidmq.server.strands.listeners import Admission, Line
 from braidmq.server.strands.qumbed.gateway import GatewayKey
 from braidmq.server.strands.qumbed.link import Link, QumbedOptions, anonymous

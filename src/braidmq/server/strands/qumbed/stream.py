@@ -1,29 +1,46 @@
-"""A Qumbed stream: executes the frames of its session, and publishes.
+"""A Qumbed stream: executes the frames of its session.
+
+    Following          Subscribe and Unsubscribe: the topics whose messages are pushed
+    QumbedConnection   authentication, Publish and Discovery
 
 Every stream that a peer opens is a connection of its own to the broker. What the streams of one
-peer share is in `link`, subscriptions are in `following`, what leaves a stream is in `output`.
+peer share is in `link`, what leaves a stream in `deliveries`.
 """
 
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker import admission
-from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, authorize
+from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, SUBSCRIBE, authorize
+from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.broker.schemas import SCHEMA_INVALID, SCHEMA_UNKNOWN, SEALED
 from braidmq.broker.topics import Topic
-from braidmq.server.engine.connection import Connection
-from braidmq.server.engine.host import Host, Limits
-from braidmq.server.engine.output import WAITING_REPLIES_MAX
-from braidmq.server.strands.qumbed.deliveries import dedup_id_of, message_of
-from braidmq.server.strands.qumbed.following import NOT_ALLOWED, Following
+from braidmq.server.engine.connection import (
+    WAITING_REPLIES_MAX,
+    Connection,
+    Limits,
+    WaitingReply,
+)
+from braidmq.server.strands.qumbed.deliveries import (
+    FRAME_PER_BODY,
+    Answer,
+    Published,
+    QumbedOutput,
+    dedup_id_of,
+    message_of,
+)
 from braidmq.server.strands.qumbed.link import (
     UNFINISHED_BYTES_MAX,
     Link,
     QumbedOptions,
     StreamWire,
 )
-from braidmq.server.strands.qumbed.output import FRAME_PER_BODY, Answer, Published, QumbedOutput
-from braidmq.wire.errors import WireError
 from braidmq.wire.qumbed import messages, session
+
+if TYPE_CHECKING:
+    from braidmq.server.engine.engine import Engine
+
+NOT_ALLOWED: Final = "not allowed"
 
 TOPICS_REMEMBERED_MAX: Final = 1024
 """Topics whose permission was looked up, per stream."""
@@ -36,19 +53,84 @@ DISCOVERY_LOOKED_AT_MAX: Final = 10_000
 
 
 @final
+class Following:
+    """What one stream subscribes to."""
+
+    def __init__(
+        self,
+        stream: "QumbedConnection",
+        output: QumbedOutput,
+        broker: Broker,
+        options: QumbedOptions,
+    ) -> None:
+        self._stream: QumbedConnection = stream
+        self._output: QumbedOutput = output
+        self._broker: Broker = broker
+        self._options: QumbedOptions = options
+
+    def subscribe(self, subscribe: messages.Subscribe, now_us: int) -> None:
+        """Have a topic's messages pushed to the stream, or refuse the frame."""
+        stream = self._stream
+        assert stream.principal is not None
+        schema_id = subscribe.schema_id
+        if schema_id and not self._options.schemas.is_known(schema_id):
+            stream.unknown_schema(subscribe, schema_id)
+            return
+        if not authorize(stream.principal, SUBSCRIBE, subscribe.topic):
+            stream.error(subscribe, session.UNAUTHORIZED, NOT_ALLOWED)
+            return
+        broker = self._broker
+        topic = broker.topics.get(subscribe.topic)
+        refusal = "too many topics" if topic is None else ""
+        if broker.subscription_count() >= SUBSCRIPTIONS_MAX:
+            refusal = "too many subscriptions"
+        if broker.settings.offline_us and broker.refusal:
+            refusal = broker.refusal
+        if topic is None or refusal:
+            stream.error(subscribe, session.SERVER_ERROR, refusal)
+            return
+        self._output.collect()  # what was given to the subscription that this one replaces
+        given = broker.followers.follow(stream, topic, subscribe.public_key, now_us)
+        stream.subscribed_id = given
+        stream.last_id = max(stream.last_id, given)
+        self._output.reply_after(Answer(given, messages.ack(subscribe.id), subscribe.id))
+
+    def unsubscribe(self, unsubscribe: messages.Unsubscribe) -> None:
+        """Stop pushing a topic's messages; the Ack waits for the commit of that."""
+        stream = self._stream
+        self._output.collect()
+        topic = self._broker.topics.find(unsubscribe.topic)
+        if topic is not None:
+            given = self._broker.followers.unfollow(stream, topic)
+            stream.last_id = max(stream.last_id, given)
+            self._output.delivering.forget(unsubscribe.topic)
+        self._output.reply_after(WaitingReply(stream.last_id, messages.ack(unsubscribe.id)))
+
+    def end_all(self, now_us: int) -> None:
+        """End every subscription of the stream, after what was given to them is collected."""
+        self._output.collect()
+        self._broker.detach(self._stream, now_us)
+
+
+@final
 class QumbedConnection(Connection):
     """One stream of a Qumbed connection."""
 
     def __init__(
-        self, host: Host, wire: StreamWire, limits: Limits, options: QumbedOptions, link: Link
+        self,
+        engine: "Engine",
+        wire: StreamWire,
+        limits: Limits,
+        options: QumbedOptions,
+        link: Link,
     ) -> None:
-        output = QumbedOutput(host, wire, limits, options)
-        super().__init__(host, wire, limits, output)
+        output = QumbedOutput(engine, wire, limits, options)
+        super().__init__(engine, wire, limits, output)
         self._stream: StreamWire = wire
         self._options: QumbedOptions = options
         self._link: Link = link
         self._sending: QumbedOutput = output
-        self._following: Following = Following(self, output, host.broker, options)
+        self._following: Following = Following(self, output, engine.broker, options)
         self._is_done: bool = False  # what the peer sends from now on is not looked at
         self._session = session.Session()
         self._held: session.Command | None = None
@@ -65,11 +147,11 @@ class QumbedConnection(Connection):
         """Whether the peer has proven who it is."""
         return self.principal is not None
 
-    # What the transport and the host say.
+    # The transport calls these.
 
     def finish_input(self) -> None:
         """Answer everything, then close; the stream's subscriptions end at once."""
-        self._following.end_all(self._host.now_us())
+        self._following.end_all(self._engine.now_us())
         super().finish_input()
 
     def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - the transport's own signature
@@ -81,7 +163,7 @@ class QumbedConnection(Connection):
             self.note_received()
             self.wake()  # first what was given to it before
             self._sending.measure_room()
-            self._host.end_turn()
+            self._engine.end_turn()
 
     def note_received(self) -> None:
         """Bring the followers' `unreceived` up to date."""
@@ -104,9 +186,6 @@ class QumbedConnection(Connection):
 
     def _held_bytes(self) -> int:
         return self._session.held_bytes
-
-    def _lost_framing(self, error: WireError) -> None:
-        raise AssertionError(error)  # the session answers lost framing by itself
 
     def _handle(self, now_us: int) -> None:
         while self.writable and not self._is_done:
@@ -192,12 +271,12 @@ class QumbedConnection(Connection):
         link = self._link
         principal = link.principal
         if self._options.asks_for_key:
-            principal = self._host.find_principal(command.key) if command.key else None
+            principal = self._engine.find_principal(command.key) if command.key else None
         if principal is not None:
             self.principal = principal
             self._let_in(link)
             return True
-        self._host.authentication_failures["qumbed"] += 1
+        self._engine.authentication_failures["qumbed"] += 1
         self.error(command, session.UNAUTHORIZED, "who is asking is not known")
         self._end()
         self.output.flush()
@@ -320,4 +399,4 @@ class QumbedConnection(Connection):
     def _end(self) -> None:
         self._is_done = True
         self._ending = True
-        self._following.end_all(self._host.now_us())
+        self._following.end_all(self._engine.now_us())

@@ -10,21 +10,25 @@ publishers go on (Ack, Ping, Unsubscribe), and their replies keep their place be
 """
 
 from collections import deque
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker import admission
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.server.engine.connection import Connection
-from braidmq.server.engine.host import Host, Limits, Wire
-from braidmq.server.engine.output import WAITING_REPLIES_MAX, WaitingReply
+from braidmq.server.engine.connection import (
+    WAITING_REPLIES_MAX,
+    Connection,
+    Limits,
+    WaitingReply,
+    Wire,
+)
 from braidmq.server.strands.vibe.consuming import Consuming
-from braidmq.server.strands.vibe.deliveries import message_of
+from braidmq.server.strands.vibe.deliveries import Given, VibeOutput, VibeReply, message_of
 from braidmq.server.strands.vibe.gate import Gate, VibeOptions
-from braidmq.server.strands.vibe.given import Given
 from braidmq.server.strands.vibe.management import Management
-from braidmq.server.strands.vibe.output import VibeOutput, VibeReply
-from braidmq.wire.errors import WireError
 from braidmq.wire.vibe import messages, session
+
+if TYPE_CHECKING:
+    from braidmq.server.engine.engine import Engine
 
 BLOCKED_MAX: Final = 1024
 """Commands whose replies wait behind a Publish that has no room in its queue."""
@@ -43,12 +47,12 @@ class VibeConnection(Connection):
     """One Vibe connection."""
 
     def __init__(
-        self, host: Host, wire: Wire, limits: Limits, options: VibeOptions, number: int
+        self, engine: "Engine", wire: Wire, limits: Limits, options: VibeOptions, number: int
     ) -> None:
         body_max = options.max_message_bytes
         its_session = session.Session(body_max)
-        output = VibeOutput(host, wire, limits, its_session, body_max)
-        super().__init__(host, wire, limits, output)
+        output = VibeOutput(engine, wire, limits, its_session, body_max)
+        super().__init__(engine, wire, limits, output)
         self.session: session.Session = its_session
         self._held: session.Command | None = None
         self._blocked: deque[session.Command] = deque()
@@ -57,13 +61,11 @@ class VibeConnection(Connection):
         self._paid: bool = False  # the command at hand has its token
         self._given: Given = Given(self)
         output.given = self._given
-        self._gate: Gate = Gate(self, host, wire, version=options.version, number=number)
-        self._management: Management = Management(self, self._gate, host.broker, options)
+        self._gate: Gate = Gate(self, engine, wire, version=options.version, number=number)
+        self._management: Management = Management(self, self._gate, engine.broker, options)
         self._consuming: Consuming = Consuming(
-            self, self._gate, self._management, host.broker, self._given
+            self, self._gate, self._management, engine.broker, self._given
         )
-
-    # What the base asks for.
 
     @property
     def is_authenticated(self) -> bool:
@@ -92,7 +94,7 @@ class VibeConnection(Connection):
                     messages.DISCONNECT, "shutdown", headers={"reason": "server_shutdown"}
                 )
             )
-        self._consuming.return_everything(self._host.now_us())
+        self._consuming.return_everything(self._engine.now_us())
         output.flush()
 
     def _take_in(self, data: bytes) -> None:
@@ -105,9 +107,6 @@ class VibeConnection(Connection):
 
     def _held_bytes(self) -> int:
         return self.session.held_bytes
-
-    def _lost_framing(self, error: WireError) -> None:
-        raise AssertionError(error)  # the session answers lost framing by itself
 
     def _handle(self, now_us: int) -> None:
         if self._blocked:

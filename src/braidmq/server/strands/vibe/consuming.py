@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, final
 
-from braidmq.broker import authorize as permissions
 from braidmq.broker import dead_letters
+from braidmq.broker.authorize import SUBSCRIBE
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.queues import PREFETCH_DEFAULT
 from braidmq.broker.settings import US_PER_MS
-from braidmq.server.engine.output import Output
+from braidmq.server.engine.connection import Output
+from braidmq.server.strands.vibe.deliveries import Given
 from braidmq.server.strands.vibe.gate import Gate
-from braidmq.server.strands.vibe.given import Given
 from braidmq.server.strands.vibe.management import Management
 from braidmq.wire.vibe import messages, session
 
@@ -40,7 +40,7 @@ class Consuming:
 
     def subscribe(self, request: session.Request, now_us: int) -> bool:
         """Make the peer a consumer; return False while the queue is not committed."""
-        if not self._gate.is_allowed(permissions.SUBSCRIBE, request):
+        if not self._gate.is_allowed(SUBSCRIBE, request):
             return True
         queues = self._broker.queues
         queue = queues.by_name.get(request.queue)

@@ -7,11 +7,12 @@ and the connection executes no further command.
 from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker.authorize import PUBLISH, Principal, authorize
-from braidmq.server.access.user_administration import Outcome
-from braidmq.server.engine.host import Host, Wire
+from braidmq.server.access.user_administration import Outcome, administer
+from braidmq.server.engine.connection import Wire
 from braidmq.wire.vibe import session
 
 if TYPE_CHECKING:
+    from braidmq.server.engine.engine import Engine
     from braidmq.server.strands.vibe.connection import VibeConnection
 
 NOT_ALLOWED: Final = "not allowed"
@@ -33,7 +34,7 @@ class Gate:
     def __init__(
         self,
         connection: "VibeConnection",
-        host: Host,
+        engine: "Engine",
         wire: Wire,
         *,
         version: str,
@@ -43,7 +44,7 @@ class Gate:
         self.publishable: dict[str, int] = {}  # queue name: the principal's version
         self._connection: VibeConnection = connection
         self._session: session.Session = connection.session
-        self._host: Host = host
+        self._engine: Engine = engine
         self._wire: Wire = wire
         self._version: str = version
         self._number: int = number
@@ -53,14 +54,16 @@ class Gate:
         self._session.negotiate(request.headers)
         token = request.headers.get("authToken")
         if token is not None:
-            self._let_in(request.id, self._host.find_principal(token))
+            self._let_in(request.id, self._engine.find_principal(token))
             return
         name = request.headers.get("authUsername")
         if name is None:
             self._let_in(request.id, None)
             return
         password = request.headers.get("authPassword", "")
-        self.asking = self._host.check_password(
+        users = self._engine.users
+        assert users is not None
+        self.asking = users.check(
             name, password, lambda found: self._answered(request.id, found)
         )
         if not self.asking:
@@ -74,12 +77,12 @@ class Gate:
             return
         self._let_in(request_id, found)
         self._connection.wake()
-        self._host.end_turn()
+        self._engine.end_turn()
 
     def _let_in(self, request_id: str, found: Principal | None) -> None:
         connection = self._connection
         if found is None:
-            self._host.authentication_failures["vibe"] += 1
+            self._engine.authentication_failures["vibe"] += 1
             reply, is_last = self._session.refused(request_id)
             connection.output.reply(reply)
             if is_last:
@@ -120,9 +123,12 @@ class Gate:
     def administer(self, request: session.Request) -> None:
         """Have an administrator's command about users executed."""
         principal = self._connection.principal
+        users = self._engine.users
         assert principal is not None
+        assert users is not None
         self.asking = True
-        self._host.administer(
+        administer(
+            users,
             principal,
             request.kind,
             request.payload,
@@ -142,4 +148,4 @@ class Gate:
                 )
             )
         self._connection.wake()
-        self._host.end_turn()
+        self._engine.end_turn()

@@ -1,22 +1,38 @@
 """Queue management on a Vibe connection: queues made, deleted, described and listed.
 
-Publishing is the connection's, consuming is in `consuming`; what a declaration means is in
-`declarations`.
+The functions below the class turn what a peer says about queues into the broker's terms, and
+back. Publishing is the connection's; consuming is in `consuming`.
 """
 
 from typing import TYPE_CHECKING, final
 
-from braidmq.broker import authorize as permissions
+import msgspec
+
+from braidmq.broker import dead_letters
+from braidmq.broker.authorize import (
+    CREATE_QUEUE,
+    DELETE_QUEUE,
+    LIST_QUEUES,
+    QUEUE_INFO,
+    Principal,
+    authorize,
+)
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.queues import QUEUES_MAX, Queue
 from braidmq.broker.policy import Policy
+from braidmq.broker.settings import US_PER_MS
 from braidmq.broker.topics import Topic
-from braidmq.server.engine.output import Output, WaitingReply
-from braidmq.server.strands.vibe.declarations import declared_policy, facts_of, names_payload
+from braidmq.server.engine.connection import Output, WaitingReply
+from braidmq.server.strands.vibe.deliveries import VibeReply
 from braidmq.server.strands.vibe.gate import Gate, VibeOptions
-from braidmq.server.strands.vibe.output import VibeReply
 from braidmq.wire.vibe import frames, session
-from braidmq.wire.vibe.queue_options import OptionError, read_options, write_info
+from braidmq.wire.vibe.queue_options import (
+    OptionError,
+    QueueFacts,
+    QueueOptions,
+    read_options,
+    write_info,
+)
 
 if TYPE_CHECKING:
     from braidmq.server.strands.vibe.connection import VibeConnection
@@ -67,7 +83,7 @@ class Management:
 
     def create(self, request: session.Request, now_us: int) -> None:
         """Make a queue with the options that the request gives."""
-        if not self._gate.is_allowed(permissions.CREATE_QUEUE, request):
+        if not self._gate.is_allowed(CREATE_QUEUE, request):
             return
         try:
             policy = declared_policy(
@@ -96,7 +112,7 @@ class Management:
 
     def delete(self, request: session.Request) -> None:
         """Delete a queue; the reply waits for the commit of that."""
-        if not self._gate.is_allowed(permissions.DELETE_QUEUE, request):
+        if not self._gate.is_allowed(DELETE_QUEUE, request):
             return
         queue = self._broker.queues.by_name.get(request.queue)
         if queue is None and self._session.dialect == frames.DIALECT_1_0:
@@ -110,7 +126,7 @@ class Management:
 
     def describe(self, request: session.Request) -> None:
         """Tell what a queue is like, and how much is in it."""
-        if not self._gate.is_allowed(permissions.QUEUE_INFO, request):
+        if not self._gate.is_allowed(QUEUE_INFO, request):
             return
         queue = self._broker.queues.by_name.get(request.queue)
         payload = b""
@@ -134,3 +150,59 @@ class Management:
             )
             return
         self._output.reply(self._session.reply(request.kind, request.id, payload=payload))
+
+
+def declared_policy(name: str, options: QueueOptions, policy: Policy) -> Policy:
+    """Return the policy that a declaration asks for; *policy* is what holds without one.
+
+    Raises:
+        OptionError: The queue would be its own dead letter queue.
+    """
+    if dead_letters.is_dead_letter_topic(name):
+        return policy  # dead letters wait without bounds, whatever is said
+    if options.mode is not None:
+        policy.mode = options.mode
+    if options.max_size is not None:
+        policy.max_size = options.max_size
+    if options.overflow is not None:
+        policy.overflow = options.overflow
+    if options.ttl_ms is not None:
+        policy.ttl_us = options.ttl_ms * US_PER_MS
+    if options.dead_letters is not None:
+        policy.dead_letters = options.dead_letters
+    if options.dead_letter_name:
+        if options.dead_letter_name == name:
+            raise OptionError("deadLetterQueueName", "is the queue itself")
+        if options.dead_letter_name != dead_letters.queue_for(name):  # what it is anyway
+            policy.dead_letter_name = options.dead_letter_name
+    if options.max_attempts is not None:
+        policy.max_attempts = options.max_attempts
+    if options.durable is not None:
+        policy.durable = options.durable
+    return policy
+
+
+def facts_of(queue: Queue) -> QueueFacts:
+    """Return what a QueueInfo says about a queue."""
+    policy = queue.policy
+    return QueueFacts(
+        name=queue.topic.name,
+        waiting=queue.waiting(),
+        in_flight=queue.in_flight_count(),
+        subscribers=len(queue.consumers),
+        mode=policy.mode,
+        max_size=policy.max_size,
+        created_us=queue.created_us,
+        ttl_ms=policy.ttl_us // US_PER_MS,
+        dead_letters=policy.dead_letters,
+        dead_letter_name=policy.dead_letter_name or dead_letters.queue_for(queue.topic.name),
+        overflow=policy.overflow,
+        max_attempts=policy.max_attempts,
+        durable=policy.durable,
+    )
+
+
+def names_payload(queues: dict[str, Queue], principal: Principal) -> bytes:
+    """Return the names that *principal* may see as a JSON array, by code point."""
+    names = [name for name in queues if authorize(principal, LIST_QUEUES, name)]
+    return msgspec.json.encode(sorted(names))

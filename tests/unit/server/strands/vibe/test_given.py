@@ -1,6 +1,6 @@
 """What a peer may still acknowledge: its own, oldest first, and no more than it must know."""
 
-from braidmq.server.strands.vibe.given import SWEEP_MIN
+from braidmq.server.strands.vibe.deliveries import SWEEP_MIN
 from tests.integration.vibe.peer import DELIVER, UNSUBSCRIBE
 from tests.integration.vibe_peer import ack, ping, publish, request, subscribe
 from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, kinds, taken
