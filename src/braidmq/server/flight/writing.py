@@ -18,8 +18,8 @@ from braidmq.columnar.flight import requests
 from braidmq.columnar.flight.failures import BrokenStreamError, UnavailableError
 from braidmq.columnar.flight.requests import BadRequestError, decode
 from braidmq.server.cursors import Cursors
-from braidmq.server.engine import refusals
-from braidmq.server.flight.calls import SHUTTING_DOWN
+from braidmq.server.engine.requests import SHUTTING_DOWN
+from braidmq.server.engine.requests import UnavailableError as EngineUnavailableError
 from braidmq.server.sink.sink import Sink, SinkKey
 from braidmq.server.sink.stages import Stages
 
@@ -118,7 +118,7 @@ class Writing:
             return future.result()
         except CancelledError:
             raise UnavailableError(SHUTTING_DOWN) from None
-        except refusals.UnavailableError as error:
+        except EngineUnavailableError as error:
             raise UnavailableError(str(error)) from None
         finally:
             with self._lock:
