@@ -21,7 +21,7 @@ from typing import Final
 
 import pytest
 
-from braidmq.server.config.config import load
+from braidmq.server.config.loading import load
 from braidmq.wire.blip import frames
 from braidmq.wire.vibe import frames as vibe_frames
 from braidmq.wire.vibe import messages as vibe_messages

@@ -23,9 +23,9 @@ from braidmq.admin.status import Status
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.broker.broker import Broker
 from braidmq.daemon.telemetry import Telemetry
-from braidmq.server.access.keys import DEV_PRINCIPAL, KeyRing
+from braidmq.server.access.keys import KeyRing
 from braidmq.server.access.users import Users
-from braidmq.server.config.config import Config, ListenerConfig, VibeConfig
+from braidmq.server.config.config import DEV_PRINCIPAL, Config, ListenerConfig, VibeConfig
 from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.durability import Durability
 from braidmq.server.engine.engine import Engine

@@ -20,7 +20,8 @@ import uvloop
 from braidmq.base.build import is_compiled
 from braidmq.base.errors import ConfigError
 from braidmq.daemon.daemon import Daemon, write_atomically
-from braidmq.server.config.config import Config, loss_note
+from braidmq.server.config.config import Config
+from braidmq.server.config.text import loss_note
 from braidmq.wal.maintenance.watching import Watch, unwatched
 
 _GIL_SWITCH_S: Final = 0.001

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from braidmq.broker.authorize import Principal
-from braidmq.server.config.models import KeyConfig
+from braidmq.server.config.config import DEV_PRINCIPAL, KeyConfig
 
 KEY_PREFIX: Final = "bk_"
 """Lets people and secret scanners recognise one of our keys."""
@@ -21,9 +21,6 @@ KEY_RANDOM_BYTES: Final = 32
 
 DEV_KEY: Final = "dev-key"
 """What --dev accepts besides the configured keys."""
-
-DEV_PRINCIPAL: Final = "dev"
-"""Whose key that is."""
 
 _HASH_PREFIX: Final = "sha256:"
 

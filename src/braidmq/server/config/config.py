@@ -1,7 +1,7 @@
-"""The settings as typed models: names, defaults, bounds and what must agree with what.
+"""The configuration as typed models: names, defaults, bounds and what must agree with what.
 
-It does not read files, the environment or flags (config_sources.py does), and it opens
-nothing: a model is valid or it is not, on any machine.
+Nothing here reads a file, the environment or a flag (`sources` does): a model is valid or it is
+not, on any machine. `loading` makes one from all its sources, `text` prints it.
 """
 
 import ipaddress
@@ -50,6 +50,9 @@ STRANDS: Final = ("blip", "vibe", "qumbed")
 
 LISTENERS: Final = ("blip", "vibe", "qumbed", "http", "flight")
 """The sections that have an address."""
+
+DEV_PRINCIPAL: Final = "dev"
+"""The principal of dev-key; under --dev no configured key may have the name."""
 
 MASK: Final = "********"
 """What is shown instead of a secret."""
@@ -108,6 +111,7 @@ Number = Annotated[float, BeforeValidator(_not_bool)]
 Seconds = Annotated[Number, Field(gt=0, le=DURATION_S_MAX)]
 SecondsOrOff = Annotated[Number, Field(ge=0, le=DURATION_S_MAX)]
 HoursOrOff = Annotated[Number, Field(ge=0, le=DURATION_S_MAX / 3600)]
+Port = Annotated[Whole, Field(ge=0, le=PORT_MAX)]
 FilePath = Annotated[Path, BeforeValidator(_not_empty)]
 Texts = Annotated[list[str], BeforeValidator(_comma_separated)]
 Text = Annotated[str, BeforeValidator(_not_empty), AfterValidator(_no_control_characters)]
@@ -150,7 +154,7 @@ class ListenerConfig(Section):
 
     enabled: bool = True
     host: Text = "127.0.0.1"
-    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 0
+    port: Port = 0
     tls_cert: FilePath | None = None
     tls_key: FilePath | None = None
 
@@ -194,7 +198,7 @@ class ListenerConfig(Section):
 class BlipConfig(ListenerConfig, DeliveryOverrides):
     """The Blip strand, TCP."""
 
-    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 5555
+    port: Port = 5555
     subscription_lease_s: Seconds = 86_400.0
     subscription_lease_qos0_s: Seconds = 300.0
 
@@ -202,7 +206,7 @@ class BlipConfig(ListenerConfig, DeliveryOverrides):
 class VibeConfig(ListenerConfig, DeliveryOverrides):
     """The Vibe strand, TCP."""
 
-    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 2925
+    port: Port = 2925
     max_message_bytes: Annotated[Whole, Field(ge=4096, le=16 * MIB)] = MIB
     auto_create: bool = True
     ack_timeout_ms: Milliseconds = 30_000
@@ -211,7 +215,7 @@ class VibeConfig(ListenerConfig, DeliveryOverrides):
 class QumbedConfig(ListenerConfig, DeliveryOverrides):
     """The Qumbed strand, QUIC over UDP."""
 
-    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 6121
+    port: Port = 6121
     auth: Annotated[str, AfterValidator(_one_of("none", "key", "mtls"))] = "none"
     tls_ca: FilePath | None = None
     durable: bool = True
@@ -226,13 +230,13 @@ class QumbedConfig(ListenerConfig, DeliveryOverrides):
 class HttpConfig(ListenerConfig):
     """Health, metrics and the JSON API."""
 
-    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 9100
+    port: Port = 9100
 
 
 class FlightConfig(ListenerConfig):
     """The Arrow Flight endpoint, for Spark on other machines."""
 
-    port: Annotated[Whole, Field(ge=0, le=PORT_MAX)] = 8815
+    port: Port = 8815
 
 
 class WalConfig(Section):
@@ -322,3 +326,13 @@ class Config(Section):
     def listeners(self) -> list[tuple[str, ListenerConfig]]:
         """Return every section that has an address, with its name."""
         return [(name, getattr(self, name)) for name in LISTENERS]
+
+
+def delivery_for(config: Config, strand: str) -> DeliveryConfig:
+    """Return [delivery] with what the section of *strand* says instead."""
+    assert strand in STRANDS
+    section = getattr(config, strand)
+    own = {name: getattr(section, name) for name in DeliveryConfig.model_fields}
+    return config.delivery.model_copy(
+        update={name: value for name, value in own.items() if value is not None}
+    )

@@ -1,8 +1,7 @@
-"""The configuration: built-in < file < environment < flags, checked, in one object.
+"""Loading the configuration: built-in < file < environment < flags, checked, in one object.
 
-The models are in config_models.py, the sources in config_sources.py, the printed form in
-config_text.py; this module joins them and is what other rooms import. It does not start
-or listen on anything.
+Each source is read in `sources`, and the models of `config` check each value. Here they are
+joined, relations between values are checked, and errors become one plain line.
 """
 
 import difflib
@@ -16,47 +15,17 @@ from pydantic_core import ErrorDetails
 
 from braidmq.base.errors import ConfigError
 from braidmq.server.config import sources
-from braidmq.server.config.models import (
+from braidmq.server.config.config import (
+    DEV_PRINCIPAL,
     LISTENERS,
     STRANDS,
     AuthConfig,
-    BlipConfig,
     Config,
-    DeliveryConfig,
-    FlightConfig,
-    HttpConfig,
     KeyConfig,
-    LimitsConfig,
-    ListenerConfig,
     QumbedConfig,
     Section,
-    VibeConfig,
-    WalConfig,
+    delivery_for,
 )
-from braidmq.server.config.text import loss_note, to_text
-
-__all__ = [
-    "AuthConfig",
-    "BlipConfig",
-    "Config",
-    "DeliveryConfig",
-    "FlightConfig",
-    "HttpConfig",
-    "KeyConfig",
-    "LimitsConfig",
-    "ListenerConfig",
-    "QumbedConfig",
-    "VibeConfig",
-    "WalConfig",
-    "delivery_for",
-    "known_keys",
-    "load",
-    "loss_note",
-    "to_text",
-]
-
-DEV_NAME: Final = "dev"
-"""The principal of dev-key; under --dev no configured key may have the name."""
 
 _PLAIN_WORDS: Final = {
     "extra_forbidden": "unknown key",
@@ -115,16 +84,6 @@ def load(
         raise ConfigError("auth.keys", f"{problem}, --dev does without")
     _check_qumbed(config.qumbed)
     return config
-
-
-def delivery_for(config: Config, strand: str) -> DeliveryConfig:
-    """Return [delivery] with what the section of *strand* says instead."""
-    assert strand in STRANDS
-    section = getattr(config, strand)
-    own = {name: getattr(section, name) for name in DeliveryConfig.model_fields}
-    return config.delivery.model_copy(
-        update={name: value for name, value in own.items() if value is not None}
-    )
 
 
 def known_keys() -> dict[str, object]:
@@ -217,5 +176,7 @@ def _check_dev(config: Config) -> None:
             raise ConfigError(
                 f"{name}.host", f"--dev listens on loopback only, not on {listener.host}"
             )
-    if any(key.name == DEV_NAME for key in config.auth.keys):
-        raise ConfigError("auth.keys", f"under --dev the name {DEV_NAME!r} belongs to dev-key")
+    if any(key.name == DEV_PRINCIPAL for key in config.auth.keys):
+        raise ConfigError(
+            "auth.keys", f"under --dev the name {DEV_PRINCIPAL!r} belongs to dev-key"
+        )

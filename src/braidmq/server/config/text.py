@@ -6,7 +6,7 @@ Secrets are masked, so what reads back is everything but the keys' hashes.
 import json
 from pathlib import Path
 
-from braidmq.server.config.models import MASK, Config, DeliveryConfig, KeyConfig, Section
+from braidmq.server.config.config import MASK, Config, DeliveryConfig, KeyConfig, Section
 from braidmq.wal.policy import FsyncPolicy
 
 

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from braidmq.server.config.models import (
+from braidmq.server.config.config import (
     AuthConfig,
     BlipConfig,
     DeliveryConfig,

@@ -8,7 +8,8 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from braidmq.base.errors import ConfigError
-from braidmq.server.config.config import Config, delivery_for, known_keys, load
+from braidmq.server.config.config import Config, delivery_for
+from braidmq.server.config.loading import known_keys, load
 
 ROOT = Path(__file__).resolve().parents[4]
 DEV = {"dev": True}
