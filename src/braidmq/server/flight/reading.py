@@ -5,7 +5,6 @@ are. Everything here runs on Flight's threads.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 
 from braidmq.base.errors import NotAllowedError
@@ -54,7 +53,7 @@ class Reading:
     def offset_at(
         self, _principal: Principal, request: requests.OffsetAtRequest
     ) -> requests.NumberAnswer:
-        """Return the id at a time."""
+        """Return the first id at or after a time."""
         return requests.NumberAnswer(offset_at(DurableView(self._path), request.time_us))
 
     def topics(
@@ -62,30 +61,26 @@ class Reading:
     ) -> Iterator[requests.TopicsAnswer]:
         """Yield the topics of a range, in pages, and an empty one when there is none."""
         names, behind = topic_names(self._path, request.start, request.end)
-        allowed = _allowed(principal)
-        seen = sorted(name for name in names if allowed is None or allowed(name))
-        for page in _pages(seen):
+        for page in _pages(principal, names):
             yield requests.TopicsAnswer(page, behind)
 
     def topic_counts(
         self, principal: Principal, request: requests.TopicCountsRequest
     ) -> Iterator[requests.TopicCountsAnswer]:
-        """Yield what the topics have, in pages."""
+        """Yield the counts of each topic, in pages."""
         found = reading.topic_counts(
             self._path,
             start=request.start,
             end=request.end,
             fail_on_data_loss=request.fail_on_data_loss,
         )
-        allowed = _allowed(principal)
-        seen = sorted(name for name in found if allowed is None or allowed(name))
-        for page in _pages(seen):
+        for page in _pages(principal, found):
             yield requests.TopicCountsAnswer(
                 {name: (found[name].messages, found[name].payload_bytes) for name in page}
             )
 
     def cut(self, principal: Principal, request: requests.CutRequest) -> requests.CutAnswer:
-        """Return a range in parts."""
+        """Return a range cut into parts of about one size."""
         found = cuts.cut(
             self._path,
             request.start,
@@ -101,7 +96,7 @@ class Reading:
     def advance(
         self, principal: Principal, request: requests.AdvanceRequest
     ) -> requests.NumberAnswer:
-        """Return the id behind so many messages."""
+        """Return the id after a number of messages or bytes."""
         found = cuts.advance(
             self._path,
             request.start,
@@ -135,12 +130,9 @@ def _allowed(principal: Principal) -> Callable[[str], bool] | None:
     return is_allowed
 
 
-def _pages(names: Iterable[str]) -> Iterator[list[str]]:
-    """Yield pages of names, at least one."""
-    rest = iter(names)
-    page = list(islice(rest, requests.PAGE_TOPICS))
-    while True:
-        yield page
-        page = list(islice(rest, requests.PAGE_TOPICS))
-        if not page:
-            return
+def _pages(principal: Principal, names: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the names that a principal may see, sorted, in pages; at least one page."""
+    allowed = _allowed(principal)
+    seen = sorted(name for name in names if allowed is None or allowed(name))
+    for start in range(0, max(1, len(seen)), requests.PAGE_TOPICS):
+        yield seen[start : start + requests.PAGE_TOPICS]

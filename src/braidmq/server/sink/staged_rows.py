@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from braidmq.base.errors import ConfigError, NotAllowedError, RefusedRowError
 from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, TOPIC_BYTES_MAX
-from braidmq.broker import headers as blocks
+from braidmq.broker import headers as message_headers
 from braidmq.broker.authorize import PUBLISH
 from braidmq.broker.topics import PRIORITY_CRITICAL, PRIORITY_LOW, PRIORITY_NORMAL
 from braidmq.server.strands.vibe.deliveries import PRIORITIES
@@ -163,17 +163,17 @@ class RowJudge:
                 raise self._refused(row, "a header has no key or no value")
             if name in kept:
                 raise self._refused(row, f"header {name!r:.64} is there twice")
-            if name != blocks.MESSAGE_ID and not blocks.is_brokers(name):
+            if name != message_headers.MESSAGE_ID and not message_headers.is_brokers(name):
                 kept[name] = self._text(row, "header", value)
         if key is not None:
             kept[KEY_HEADER] = self._text(row, "key", key)  # a header of that name gives way
         if len(kept) > HEADERS_MAX:
             raise self._refused(row, f"it has {len(kept)} headers, at most {HEADERS_MAX}")
         for text in (*kept, *kept.values()):
-            if len(text.encode()) > blocks.TEXT_BYTES_MAX:
-                rule = f"is longer than {blocks.TEXT_BYTES_MAX} bytes"
+            if len(text.encode()) > message_headers.TEXT_BYTES_MAX:
+                rule = f"is longer than {message_headers.TEXT_BYTES_MAX} bytes"
                 raise self._refused(row, f"a header's key or value {rule}")
-        return blocks.encode(kept)
+        return message_headers.encode(kept)
 
     def _text(self, row: int, what: str, value: bytes | str) -> str:
         if isinstance(value, str):
