@@ -8,7 +8,6 @@ the client that committed it has disconnected, and after the log or a queue has 
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -26,6 +25,7 @@ from braidmq.broker import overflow
 from braidmq.broker.authorize import ADMIN, Principal, authorize
 from braidmq.broker.broker import Broker
 from braidmq.broker.sinks import NAME_BYTES_MAX, STAGES_MAX, Intent, Row
+from braidmq.columnar.flight.requests import SinkCommit, SinkKey
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.requests import FindEngine, UnavailableError, changing
 from braidmq.server.sink.stages import Stages
@@ -41,23 +41,6 @@ CARE_S: Final = 3600.0
 """How often old stages are expired, and a batch that failed is tried again."""
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SinkKey:
-    """The identity of a batch: committing it again changes nothing."""
-
-    query: str
-    sink: str
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class SinkCommit:
-    """How many messages the batch has, 0 if unknown, and whether it is a repeat."""
-
-    messages: int
-    repeated: bool
 
 
 class Sink:
@@ -98,8 +81,9 @@ class Sink:
     ) -> SinkCommit:
         """Make the rows of *stages*, in this order, messages; return when all are durable.
 
-        A batch that is done, or earlier than the last one that is, changes nothing. When the
-        caller goes away, the batch goes on.
+        A batch that is done, or earlier than the last one that is, changes nothing; of the
+        earlier ones the number of messages is no longer known, and 0. When the caller goes
+        away, the batch goes on.
 
         Raises:
             ConfigError: The key cannot be one, or there are too many stages.

@@ -16,7 +16,6 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -33,6 +32,7 @@ from braidmq.base.errors import (
 from braidmq.base.limits import MIB
 from braidmq.broker.authorize import ADMIN, PUBLISH, Principal, authorize
 from braidmq.broker.sinks import STAGE_ID_BYTES, Row
+from braidmq.columnar.flight.requests import Stage
 from braidmq.server.sink.staged_rows import SCHEMA, RowJudge
 from braidmq.wal.files import FULL_ERRNOS, File, Files, read_all, write_all
 
@@ -55,15 +55,6 @@ _MAGIC: Final = b"BRAIDSTG"
 _TAIL_BYTES: Final = 4 + 4 + len(_MAGIC)
 _SUFFIX: Final = ".arrow"
 _UNFINISHED: Final = ".tmp"
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage as who wrote it is told."""
-
-    id: str
-    rows: int
-    bytes: int
 
 
 class BatchAt(msgspec.Struct, frozen=True, array_like=True):
@@ -140,7 +131,7 @@ class Stages:
         with self._lock:
             self._writing.add(stage_id)
         try:
-            size = self._write(stage_id, principal, map(judge.staged, batches))
+            self._write(stage_id, principal, map(judge.staged, batches))
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 raise LogFullError from error
@@ -148,7 +139,7 @@ class Stages:
         finally:
             with self._lock:
                 self._writing.discard(stage_id)
-        return Stage(stage_id, judge.rows, size)
+        return Stage(stage_id, judge.rows)
 
     def drop(self, ids: Iterable[str], principal: Principal) -> int:
         """Let go of stages of *principal* that are there; return how many."""
@@ -234,12 +225,12 @@ class Stages:
 
     def _write(
         self, stage_id: str, principal: Principal, batches: Iterator[pa.RecordBatch]
-    ) -> int:
+    ) -> None:
         unfinished = _path(stage_id) + _UNFINISHED
         try:
             file = self._files.open(unfinished, write=True, create=True)
             try:
-                size = self._fill(file, principal, batches)
+                self._fill(file, principal, batches)
                 file.fsync()
             finally:
                 file.close()
@@ -249,9 +240,10 @@ class Stages:
                 self._files.unlink(unfinished)
             raise
         self._files.sync_dir(STAGES_DIR)
-        return size
 
-    def _fill(self, file: File, principal: Principal, batches: Iterator[pa.RecordBatch]) -> int:
+    def _fill(
+        self, file: File, principal: Principal, batches: Iterator[pa.RecordBatch]
+    ) -> None:
         head = SCHEMA.serialize().to_pybytes()
         write_all(file, head, 0)
         at = len(head)
@@ -269,9 +261,7 @@ class Stages:
             + google_crc32c.value(trailer).to_bytes(4, "little")
             + _MAGIC
         )
-        end = _END_OF_STREAM + trailer + tail
-        write_all(file, end, at)
-        return at + len(end)
+        write_all(file, _END_OF_STREAM + trailer + tail, at)
 
     def _find(self, stage_id: str) -> Trailer | None:
         try:

@@ -181,19 +181,16 @@ class TcpListener:
         ]
 
     def _protocol(self) -> asyncio.Protocol:
-        wire = self._wire()
-        if self._tls is None:
-            return wire
         timeout_s = self._limits.handshake_timeout_s
-        return TlsLayer(self._tls, wire, handshake_timeout_s=timeout_s)
-
-    def _wire(self) -> TcpWire:
-        return TcpWire(
+        wire = TcpWire(
             self._accept,
             output_buffer_bytes=self._limits.output_buffer_bytes,
-            handshake_timeout_s=self._limits.handshake_timeout_s,
+            handshake_timeout_s=timeout_s,
             closed=self._closed,
         )
+        if self._tls is None:
+            return wire
+        return TlsLayer(self._tls, wire, handshake_timeout_s=timeout_s)
 
     def _accept(self, wire: TcpWire) -> Connection | None:
         refusal = self._admission.enter(wire.peer_address)
