@@ -53,7 +53,7 @@ _log = structlog.get_logger(__name__)
 
 
 def make_provider(exporter: str) -> TracerProvider | None:
-    """Return a provider for an exporter, or None if that is not installed."""
+    """Return a provider for an exporter, or None if the exporter is not installed."""
     found = entry_points(group="opentelemetry_traces_exporter", name=exporter)
     if not found:
         _log.warning("no traces: the exporter is not installed", exporter=exporter)
@@ -68,7 +68,7 @@ def make_provider(exporter: str) -> TracerProvider | None:
 
 
 class Traces:
-    """The spans of messages in progress; all of it is on the event loop."""
+    """The spans of messages in progress; every method runs on the event loop."""
 
     def __init__(self, tracer: Tracer, *, topic_of: Callable[[int], str]) -> None:
         """*topic_of* returns the topic of a subscription's id, or an empty string."""
@@ -77,7 +77,7 @@ class Traces:
         self._propagator = TraceContextTextMapPropagator()
         self._open: list[tuple[int, Span, Span]] = []  # id, publish and commit
         self._contexts: dict[int, tuple[str, Context]] = {}  # by id: topic and publish span
-        self._ids: dict[str, deque[int]] = {}  # those of each topic, oldest first
+        self._ids: dict[str, deque[int]] = {}  # traced messages of each topic, oldest first
 
     def appending(self, items: list[Pending], now_us: int) -> None:
         """Begin the spans of messages and acknowledgements that go to the log."""

@@ -1,6 +1,6 @@
 """Cursors of readers outside the broker: open, move, remove and list them.
 
-A change is answered once the log has committed it. Everything here runs on the event loop;
+A change returns once the log has committed it. Everything here runs on the event loop;
 `broker.cursors` holds the cursors.
 """
 
@@ -17,7 +17,7 @@ from braidmq.wal.wal import Wal
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
-    """One cursor: where its reader began, which offset it needs next, and its lag in ids."""
+    """One cursor: its initial position, the offset it needs next, and its lag in ids."""
 
     name: str
     principal: str
@@ -28,7 +28,7 @@ class CursorState:
 
 @dataclass(frozen=True, slots=True)
 class OpenedCursor:
-    """Where a cursor began and is, and whether it was made just now."""
+    """The initial and current position of a cursor, and whether it was just created."""
 
     name: str
     initial: int
@@ -44,13 +44,13 @@ class Cursors:
         self._find_wal = find_wal
 
     async def open(self, principal: Principal, name: str, start: int | None) -> OpenedCursor:
-        """Return the cursor of that name, made at *start* if it is not there.
+        """Return the cursor of that name, created at *start* if there is none.
 
-        None is the end of the durable log as it is now. One that is there stays where it is,
-        and began where it began, whatever *start* says. It is durable when this returns.
+        None is the current end of the durable log. For a cursor that exists, *start* has no
+        effect. The cursor is durable when this returns.
 
         Raises:
-            CursorError: The name cannot be one, or there are too many cursors.
+            CursorError: The name is not allowed, or there are too many cursors.
             NotAllowedError: It belongs to another principal, or *principal* may read nothing.
             UnavailableError: Not now.
         """
@@ -70,7 +70,7 @@ class Cursors:
         return _opened(cursor, created=True)
 
     async def move(self, principal: Principal, name: str, offset: int) -> None:
-        """Note that everything before *offset* is done with; a cursor never goes back.
+        """Note that everything before *offset* is done; a cursor never moves back.
 
         Raises:
             CursorError: There is no such cursor, or the log does not reach so far.
@@ -98,7 +98,7 @@ class Cursors:
         await engine.waiters.committed(cursor.record_id, lasts=True)
 
     def all(self) -> list[CursorState]:
-        """Return every cursor, by name.
+        """Return every cursor, sorted by name.
 
         Raises:
             UnavailableError: The broker is not up.
@@ -130,7 +130,7 @@ class Cursors:
         return cursors.create(name, principal.name, end if start is None else start)
 
     def _end(self) -> int:
-        # Only what is synced is read by others, whatever the fsync policy calls committed.
+        # Readers outside see only what is synced, whatever the fsync policy calls committed.
         wal = self._find_wal()
         assert wal is not None  # it is there as long as the engine is
         return wal.synced_id + 1
@@ -161,7 +161,7 @@ def _own(principal: Principal, cursor: Cursor) -> None:
 
 
 def _reads(principal: Principal) -> bool:
-    """Say whether there is anything that *principal* may read: a cursor holds the log."""
+    # A cursor keeps retention from deleting segments: it takes the right to read something.
     if principal.gone:
         return False
     granted = any(SUBSCRIBE in grant.operations for grant in principal.grants)

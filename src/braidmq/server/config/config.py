@@ -24,18 +24,18 @@ from pydantic_core import PydanticCustomError
 from braidmq.base.limits import KIB, MIB
 
 DURATION_S_MAX: Final = 10 * 365 * 24 * 3600
-"""Ten years: beyond it a duration is a slip of the keyboard, and timers overflow."""
+"""Ten years: a longer duration is a typing error, and timers would overflow."""
 
 DURATION_MS_MAX: Final = DURATION_S_MAX * 1000
 
 COUNT_MAX: Final = 2**31 - 1
-"""The most of anything that is counted in connections or messages."""
+"""The largest count of connections or messages."""
 
 SIZE_BYTES_MAX: Final = 2**63 - 1
-"""What a signed 64-bit file offset can say."""
+"""The largest signed 64-bit file offset."""
 
 SEGMENT_BYTES_MIN: Final = 64 * KIB
-"""Below it the log is more directory entries than data."""
+"""With smaller segments the log would be more directory entries than data."""
 
 SEGMENT_BYTES_MAX: Final = 1024 * MIB
 """Index rows hold offsets as u32, and the last batch may overshoot a segment's size."""
@@ -55,19 +55,19 @@ DEV_PRINCIPAL: Final = "dev"
 """The principal of dev-key; under --dev no configured key may have the name."""
 
 MASK: Final = "********"
-"""What is shown instead of a secret."""
+"""Shown instead of a secret."""
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _FSYNC_NUMBERED = re.compile(r"(?:every_n|interval_ms):([1-9][0-9]{0,9})")
 
 
 def wrong(problem: str) -> PydanticCustomError:
-    """Return the error that says *problem* in our words; it never holds the value."""
+    """Return an error with our own text, which must not contain the value."""
     return PydanticCustomError("wrong", "{problem}", {"problem": problem})
 
 
 def _not_bool(value: object) -> object:
-    # Python calls True the number 1; a person who writes `port = true` does not.
+    # In Python True is the number 1, but `port = true` is a mistake.
     if isinstance(value, bool):
         raise wrong("must be a number, not true or false")
     return value
@@ -118,7 +118,7 @@ Text = Annotated[str, BeforeValidator(_not_empty), AfterValidator(_no_control_ch
 
 
 class Section(BaseModel):
-    """What all sections share: unknown keys are errors, and nothing changes after loading."""
+    """Base of all sections: unknown keys are errors, and nothing changes after loading."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
@@ -126,7 +126,7 @@ class Section(BaseModel):
 
 
 class DeliveryConfig(Section):
-    """How messages reach consumers, and what happens when they are not acknowledged."""
+    """How messages are delivered, retried and expired."""
 
     max_retries: Count = 5
     retry_backoff_ms: Milliseconds = 5_000
@@ -138,7 +138,7 @@ class DeliveryConfig(Section):
 
 
 class DeliveryOverrides(Section):
-    """The keys of [delivery] in a strand's own section; None leaves the common value."""
+    """The keys of [delivery] in a strand's own section; None keeps the common value."""
 
     max_retries: Count | None = None
     retry_backoff_ms: Milliseconds | None = None
@@ -219,7 +219,7 @@ class QumbedConfig(ListenerConfig, DeliveryOverrides):
     auth: Annotated[str, AfterValidator(_one_of("none", "key", "mtls"))] = "none"
     tls_ca: FilePath | None = None
     durable: bool = True
-    # Not [delivery]'s: what is pushed counts until the peer's QUIC has it, and not in flight.
+    # Unlike in [delivery], a message counts until the peer's QUIC stack has received it.
     window_bytes: SizeBytes = 256 * KIB
     route: Annotated[str, AfterValidator(_one_of("recipient", "all"))] = "recipient"
     gateway: Annotated[str, AfterValidator(_one_of("seal", "off"))] = "seal"
@@ -262,7 +262,7 @@ class WalConfig(Section):
 
 
 class LimitsConfig(Section):
-    """What the broker refuses to exceed."""
+    """The limits of the broker."""
 
     connections: Count = 10_000
     connections_per_ip: CountOrOff = 0
@@ -275,7 +275,7 @@ class LimitsConfig(Section):
 
 
 class KeyConfig(Section):
-    """One API key: whose it is, its hash, and what it may do."""
+    """One API key: its principal's name, its hash and its permissions."""
 
     name: Annotated[Text, Field(max_length=NAME_CHARS_MAX)]
     hash: str = Field(repr=False)
@@ -292,7 +292,7 @@ class KeyConfig(Section):
 
 
 class AuthConfig(Section):
-    """Who may come in."""
+    """The API keys."""
 
     keys: list[KeyConfig] = []
 
@@ -329,7 +329,7 @@ class Config(Section):
 
 
 def delivery_for(config: Config, strand: str) -> DeliveryConfig:
-    """Return [delivery] with what the section of *strand* says instead."""
+    """Return [delivery] with the overrides of *strand*'s section."""
     assert strand in STRANDS
     section = getattr(config, strand)
     own = {name: getattr(section, name) for name in DeliveryConfig.model_fields}

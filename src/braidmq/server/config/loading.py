@@ -57,9 +57,9 @@ def load(
 ) -> Config:
     """Return the effective configuration.
 
-    *flags* are `dev`, `data_dir`, `schemas_dir` and an address (`H:P` or `off`) per
-    listener; None is a flag that was not given. With *keys_needed* off, a configuration
-    that no broker would start with can still be looked at.
+    *flags* are `dev`, `data_dir`, `schemas_dir` and an address (`H:P` or `off`) per listener;
+    None is a flag that was not given. With *keys_needed* off, a configuration without API keys,
+    with which no broker would start, can still be inspected.
 
     Raises:
         ConfigError: A key is unknown, a value cannot be used, or a file cannot be read.
@@ -123,7 +123,7 @@ def _plain(error: ErrorDetails, said_by: Mapping[str, str]) -> ConfigError:
         near = difflib.get_close_matches(key, known_keys(), n=1)
         problem += f"; is {near[0]} meant?" if near else ""
     for place, name in said_by.items():
-        # An unknown section is blamed on the key that was to be in it.
+        # For an unknown section, name the source of the key in it.
         if place == key or place.startswith(f"{key}."):
             problem += f" ({name})"
             break
@@ -131,7 +131,7 @@ def _plain(error: ErrorDetails, said_by: Mapping[str, str]) -> ConfigError:
 
 
 def _printable(text: str) -> str:
-    # A key's name is free text in the file; an error is one line all the same.
+    # A key in a file is free text, but an error must stay one line.
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 

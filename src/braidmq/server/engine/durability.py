@@ -4,9 +4,8 @@ One writer thread takes everything that has accumulated, appends it in one write
 with one fdatasync; while it does, the next batch accumulates. One reader thread reads backlog
 back. Both report by calls on the event loop, in the order in which they finished.
 
-What stands here is all that the broker needs of a log: append a batch, learn "committed up to
-id N", read a range, keep a snapshot and delete what is not needed. Any other log
-that can do this could replace it.
+This is all that the broker needs of a log: append a batch, learn "committed up to id N", read a
+range, keep a snapshot and delete what is not needed. Any log that can do this could replace it.
 """
 
 import asyncio
@@ -25,16 +24,15 @@ from braidmq.wal.wal import Wal
 SCRUB_BYTES: Final = 1024 * 1024
 """How much of the sealed segments is verified each second, in the background."""
 
-
 READ_AGAIN_S: Final = 1.0
-"""How long a read waits when there is no room on the disk to rebuild an index."""
+"""Pause before a read is retried when the disk has no room to rebuild an index."""
 
 
 class Reports(Protocol):
     """Receives the log's reports, on the event loop."""
 
     def committed(self, up_to: int) -> None:
-        """Handle that everything up to this id is committed."""
+        """Note that everything up to this id is committed."""
 
     def log_failed(self, error: BraidError) -> None:
         """Refuse what waits for the log."""
@@ -47,10 +45,10 @@ class Reports(Protocol):
         reached_id: int,
         lost_count: int,
     ) -> None:
-        """Take in backlog; *lost_count* ids of it were deleted by forced retention."""
+        """Take backlog that was read; forced retention has deleted *lost_count* ids of it."""
 
     def room_made(self) -> None:
-        """Take durable publishes again."""
+        """Note that the log has room again."""
 
 
 class Durability:
@@ -134,7 +132,7 @@ class Durability:
         self._closing = True
 
     def close(self) -> None:
-        """Finish what was asked, sync, and end the threads; blocks until then."""
+        """Finish the jobs that wait, sync, and end the threads; blocks until then."""
         self._closing = True
         self._jobs.put(None)
         if self._writer.is_alive():
@@ -170,8 +168,8 @@ class Durability:
     def _attempt(self, job: Callable[[], object], *, full_is_harmless: bool = False) -> None:
         """Do a job and report how it failed.
 
-        A full disk is the publishers' business only when it was an append that met it: the
-        batch behind a snapshot or a read that found no room may well be written.
+        A full disk concerns publishers only if an append met it: after a snapshot or a read
+        that found no room, the next batch may still fit.
         """
         try:
             job()
@@ -228,4 +226,4 @@ class Durability:
         try:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError:
-            return  # the loop is closed, and with it everything that could be told
+            return  # the loop is closed: there is nothing left to report to

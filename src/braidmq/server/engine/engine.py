@@ -103,12 +103,12 @@ class Engine:
     # Turns.
 
     def end_turn(self) -> None:
-        """Do what this turn left: reads, wake-ups, and one append to the log."""
+        """Do what this turn has left to do: reads, wake-ups, and one append to the log."""
         if self._in_turn:
-            return  # a connection that is being woken: the loop below goes on
+            return  # called by a connection that the loop below has woken
         if self._log is None:
             if self.waiters.conditions:
-                self.waiters.wake_true()  # the log has failed; connections still close
+                self.waiters.wake_true()  # the log has failed, but connections still close
             return
         self._in_turn = True
         try:
@@ -130,7 +130,7 @@ class Engine:
         self.rearm()
 
     def tick(self) -> None:
-        """Do what has become due."""
+        """Do what is due."""
         self.broker.tick(self.now_us())
         for over in self.broker.take_leases_over():
             _log.info(
@@ -169,7 +169,7 @@ class Engine:
             self._refuse_waiting(str(error))
             self.log_is_full = True
         else:
-            self.waiters.fail(str(error))  # first: nothing that the log refuses comes again
+            self.waiters.fail(str(error))  # first: a failed log takes no record again
             self._refuse_waiting(str(error))
             self.failed = error
             self._log = None
@@ -187,14 +187,14 @@ class Engine:
         reached_id: int,
         lost_count: int,
     ) -> None:
-        """Take in backlog; *lost_count* ids of it were deleted by forced retention."""
+        """Supply backlog to the broker; forced retention has deleted *lost_count* ids of it."""
         self.reads_done += 1
         self.broker.stats.dropped.retention += lost_count
         self.broker.supply(request, found, reached_id, self.now_us())
         self.end_turn()
 
     def room_made(self) -> None:
-        """Take durable publishes again."""
+        """Accept durable publishes again: the log has room."""
         self.log_is_full = False
         self._log_is_stuck = False
         self.broker.accept_again()
@@ -233,19 +233,19 @@ class Engine:
         return self._numbers
 
     def welcome(self, connection: Connection, strand: str, number: int) -> None:
-        """Count a connection among those that are open."""
+        """Add an open connection."""
         connection.strand = strand
         connection.number = number
         self.connections.add(connection)
 
     def leave(self, connection: Connection) -> None:
-        """Take a connection that is closed off the open ones."""
+        """Remove a closed connection."""
         self.connections.discard(connection)
         if self.waiters.conditions:
             self.waiters.wake_true()
 
     def say_goodbye(self) -> None:
-        """Tell every peer that the broker shuts down; what they return counts as no attempt."""
+        """Tell every peer that the broker shuts down; what they give back is no attempt."""
         for connection in list(self.connections):
             connection.say_goodbye()
         self.end_turn()
@@ -289,7 +289,7 @@ class Engine:
                 connection.feed()
 
     def _refuse_waiting(self, reason: str) -> None:
-        # It need not have been an append that failed: what is committed stays so.
+        # It may have been a read or a snapshot that failed: what is committed stays so.
         from_id = self.broker.committed_id + 1
         if self.tracing is not None:
             self.tracing.refused(reason, self.now_us())

@@ -1,6 +1,6 @@
-"""What the Flight endpoint reads of the log, for a principal: only what it may subscribe to.
+"""Reads of the log through the Flight endpoint: a principal sees what it may subscribe to.
 
-Topics that are named must be allowed, every one of them; a read of all topics sees those that
+If a request names topics, each of them must be allowed; a read of all topics sees those that
 are. Everything here runs on Flight's threads.
 """
 
@@ -27,7 +27,7 @@ class Reading:
     def batches(
         self, principal: Principal, request: requests.ReadRequest, losses: list[Loss]
     ) -> Batches:
-        """Return the rows of a read; what it passes over is added to *losses*."""
+        """Return the rows of a read; ranges that are lost are added to *losses*."""
         return reading.batches(
             self._path,
             start=request.start,
@@ -117,7 +117,7 @@ def _named(principal: Principal, topics: list[str] | None) -> list[str] | None:
 
 
 def _allowed(principal: Principal) -> Callable[[str], bool] | None:
-    """Return what says which topics a principal may see; None: all of them."""
+    """Return a test for the topics that a principal may see; None if it may see all."""
     if "*" in principal.subscribe:
         return None
     known: dict[str, bool] = {}

@@ -1,7 +1,7 @@
 """What the Flight endpoint changes: cursors, stages, and the batches that stages become.
 
-Everything here is called on Flight's threads. Stages are written there; what concerns the
-broker is done on the event loop, and the thread waits for it.
+Everything here is called on Flight's threads. Stages are written there; the broker is changed
+on the event loop, and the thread waits for the result.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 
 class Writing:
-    """The broker as Flight's calls change it; made on the event loop."""
+    """Changes the broker for Flight's calls; created on the event loop."""
 
     def __init__(self, cursors: Cursors, stages: Stages, sink: Sink) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class Writing:
     def open_cursor(
         self, principal: Principal, request: requests.OpenCursorRequest
     ) -> requests.CursorPlace:
-        """Return a cursor, made if it is not there."""
+        """Return a cursor, created if there is none of that name."""
         opened = self._done(self._cursors.open(principal, request.name, request.start))
         return requests.CursorPlace(
             opened.name, opened.initial, opened.position, opened.created

@@ -36,7 +36,7 @@ TOPICS_REMEMBERED_MAX: Final = 1024
 """Topics whose permission was looked up, per connection."""
 
 REFUSAL_TEXT_MAX: Final = 200
-"""Characters of the text in a NACK: it is one short line."""
+"""Characters of the text in a NACK, which is one short line."""
 
 DURABLE_PUBLISH_FAILED: Final = "durable publish failed"
 PUBLISH_FAILED: Final = "publish failed"
@@ -133,11 +133,11 @@ class Consuming:
         if outcome == WAIT:
             return False
         if self._connection.room_bytes <= 0:
-            self._output.flush()  # and see whether the peer takes it
+            self._output.flush()  # measures anew whether the peer has room
         return True
 
     def credit(self, command: session.OnSubscription, now_us: int) -> None:
-        """Let messages be pushed; credit of a peer that sends no more is void."""
+        """Let messages be pushed; the credit of a peer that has finished sending is void."""
         consumer = self._consumer(command)
         if consumer is not None and not self._connection.input_finished:
             self._broker.credit(consumer, command.count, command.correlation_id, now_us)
@@ -175,7 +175,7 @@ class Consuming:
         self._output.reply_after(WaitingReply(connection.last_id, ack))
 
     def _consumer(self, command: session.OnSubscription) -> Consumer | None:
-        """Return the hold on the subscription; refuse the command when there is none."""
+        """Return the connection's consumer, made on first use; refuse an unknown id."""
         connection = self._connection
         consumer = connection.consumers.get(command.subscription_id)
         if consumer is not None:
@@ -235,7 +235,7 @@ class BlipConnection(Connection):
                 break
 
     def _lost_framing(self, error: WireError) -> None:
-        # Blip has no frame that says so: nothing behind it can be read, all before is answered.
+        # Blip has no frame to say so. What came before is answered; the rest cannot be read.
         del error
         self._ending = True
 
@@ -286,7 +286,7 @@ class BlipConnection(Connection):
             assert isinstance(command, session.Authenticate)
             self._authenticate(command)
 
-    # One verb each.
+    # The commands.
 
     def _authenticate(self, command: session.Authenticate) -> None:
         principal = self._engine.find_principal(command.key)
@@ -323,7 +323,7 @@ class BlipConnection(Connection):
         qos = command.qos
         message = Message(topic, qos, command.body)
         if self.subscribed_id > broker.committed_id and not admission.needs_record(message):
-            return False  # it would miss the subscription before it
+            return False  # it would overtake the SUBSCRIBE before it, and be missed
         if qos != 0:
             message.publisher = self
             message.correlation_id = command.correlation_id
@@ -338,7 +338,7 @@ class BlipConnection(Connection):
     def _publish_otherwise(
         self, verdict: int, message: Message, correlation_id: int, now_us: int
     ) -> bool:
-        """Do as the admission says; return whether the command is done."""
+        """Act on any verdict but GO; return whether the command is done."""
         if verdict == admission.WAIT:
             assert message.topic.queue is not None
             self._park(message.topic.queue)

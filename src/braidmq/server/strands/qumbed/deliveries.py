@@ -29,26 +29,26 @@ FRAME_PER_BODY: Final = 4
 """Bytes of a small message's frame for each byte that the broker counts of it."""
 
 KEYLESS_ID_CHARACTERS_MIN: Final = 16
-"""From here on an id is taken for one that no two clients choose, as random ones are."""
+"""Ids of this length are assumed to be random, so that no two clients choose the same."""
 
 DEDUP_DIGITS: Final = 48
-"""Of the hash; 192 bits are enough that no two ids ever meet."""
+"""Hex digits of the hash; with 192 bits no two ids ever collide."""
 
 _US_PER_MS: Final = 1_000
 
 
 def dedup_id_of(publish: messages.Publish, principal: str, connection: str) -> str:
-    """Return what a repeat is recognised by, which is the sender's own; "" when it has none.
+    """Return the deduplication id of a Publish, in a namespace of its sender; "" if none.
 
-    Who gives no key cannot be told from others that give none: unless the id is long enough to
-    not be another's, it is valid on its *connection* only.
+    Senders without a key cannot be told apart: unless its id is long enough to be unique, it is
+    valid on its *connection* only.
     """
     if not publish.id:
         return ""
     sender = publish.sender_public_key.hex()
     if not sender and len(publish.id) < KEYLESS_ID_CHARACTERS_MIN:
         sender = connection
-    # By its hash: it is stored with the message, and consumers of other strands see it.
+    # Hashed: it is stored with the message, and consumers of other strands see it.
     whole = f"{len(principal)}:{principal}:{sender}:{publish.id}"
     return "qumbed:" + hashlib.sha256(whole.encode()).hexdigest()[:DEDUP_DIGITS]
 
@@ -62,7 +62,7 @@ def message_of(
     sealed: bool,
     dedup_id: str,
 ) -> Message:
-    """Return what a Publish asks to be stored."""
+    """Return the message of a Publish."""
     message = Message(topic, 1 if options.is_durable else 0, body_of(topic, publish.payload))
     mark(
         message,
@@ -118,7 +118,7 @@ class Delivering:
         )
 
     def forget(self, topic: str) -> None:
-        """Keep nothing of a topic that is not subscribed to any more."""
+        """Drop what is cached of a topic that is no longer subscribed to."""
         self._quoted.pop(topic, None)
 
 
@@ -132,7 +132,7 @@ class Answer(WaitingReply):
 
 @final
 class Published(Answer):
-    """The Ack of a Publish; how many streams it was routed to is known when it leaves."""
+    """The Ack of a Publish; its count of receiving streams is known only when it leaves."""
 
     def __init__(self, message: Message, frame_id: str) -> None:
         super().__init__(message.id, b"", frame_id)
@@ -141,7 +141,7 @@ class Published(Answer):
 
 @final
 class Sent:
-    """A message for a recorded follower that is on its way, up to *end* in the stream."""
+    """A message on its way to a recorded follower, which ends at *end* in the stream."""
 
     def __init__(self, end: int, follower: Follower, message_id: int) -> None:
         self.end: int = end
@@ -158,10 +158,10 @@ class QumbedOutput(Output):
     ) -> None:
         super().__init__(engine, wire, limits)
         self.delivering: Delivering = Delivering(options.gateway)
-        self.collected_bytes: int = 0  # pushed and not written yet
+        self.collected_bytes: int = 0  # made into frames and not written yet
         self._stream: StreamWire = wire
         self._window_bytes: int = options.window_bytes
-        self._room_is_stale: bool = False  # something that was given to us was not sent
+        self._room_is_stale: bool = False  # a delivery was not sent, so its room is free again
         self._collected: list[Sent] = []  # of recorded followers, not written yet
         self._sent: deque[Sent] = deque()  # written, and perhaps not arrived
 
@@ -207,7 +207,7 @@ class QumbedOutput(Output):
         if not deliveries or not connection.writable:
             return
         if self._stream.is_stopped:
-            # The peer reads no more: what it would have got must not count as delivered.
+            # The peer reads no more: its messages must not count as delivered.
             self.broker.detach(connection, self.engine.now_us())
             return
         room = self._window_room() - self.collected_bytes
@@ -215,7 +215,7 @@ class QumbedOutput(Output):
         taken = 0
         for delivery in deliveries:
             if room <= 0:
-                break  # the older messages go first; the rest keeps its place in the list
+                break  # the rest stays in the list, in order
             taken += 1
             message = delivery.message
             follower = connection.following.get(message.topic.name)
@@ -241,8 +241,8 @@ class QumbedOutput(Output):
         """Write what this turn has brought, and note how far in the stream it reaches."""
         super().flush()
         if self._collected:
-            # A message counts as received with the end of its write: after a break a few may
-            # be sent twice, none is missed.
+            # A message counts as received with the end of its write: after a lost connection a
+            # few may be sent twice, none is missed.
             written_bytes = self._stream.written_bytes
             for one in self._collected:
                 one.end = written_bytes
@@ -270,7 +270,7 @@ class QumbedOutput(Output):
         was_full = connection.room_bytes <= 0
         room = self._window_room()
         if connection.deliveries:
-            room = 0  # what was given before goes first
+            room = 0  # earlier deliveries go first
             self._stream.tell_below(self._window_bytes // 2)
         connection.room_bytes = (room + FRAME_PER_BODY - 1) // FRAME_PER_BODY
         if was_full and room > 0:

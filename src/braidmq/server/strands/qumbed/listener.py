@@ -1,4 +1,4 @@
-"""The Qumbed listener: one UDP socket, its QUIC connections, and the way of their streams."""
+"""The Qumbed listener: one UDP socket, its QUIC connections, and a `Link` for each."""
 
 import asyncio
 from collections import Counter
@@ -49,7 +49,7 @@ class QumbedListener:
         admission: Admission,
         named: Callable[[str], Principal | None],
     ) -> None:
-        """Bind the address, so that one that is taken is known before recovery."""
+        """Bind the address now, so that an address in use is reported before recovery."""
         self.strand = STRAND
         self.refused: Counter[str] = Counter()  # by reason
         self._config = config
@@ -61,7 +61,7 @@ class QumbedListener:
         self.address = shown_address(self._bound)
         self._engine: Engine | None = None
         self._options: QumbedOptions | None = None
-        self._certificate: CertificateFiles | None = None  # as which we serve
+        self._certificate: CertificateFiles | None = None  # ours
         self._quic: _Quic | None = None
         self._links: WeakKeyDictionary[Carrier, Link] = WeakKeyDictionary()
         self._connection_limits = Limits(
@@ -72,7 +72,7 @@ class QumbedListener:
         return 0 if self._quic is None else len(self._quic)
 
     def packet_events(self) -> dict[str, int]:
-        """Return how often the QUIC endpoint did what no connection shows, by event."""
+        """Return counts of events of the QUIC endpoint that belong to no connection."""
         quic = self._quic
         if quic is None:
             return {}
@@ -84,11 +84,11 @@ class QumbedListener:
         }
 
     def prepare(self, files: Files, data_dir: Path, schemas_dir: Path | None) -> None:
-        """Load who we are and what payloads may be, or make it when it was never made.
+        """Load certificate, gateway key and schemas; generate what does not exist yet.
 
         Raises:
-            ConfigError: Something of it cannot be used.
-            OSError: It could not be written.
+            ConfigError: A file cannot be used.
+            OSError: A file cannot be written.
         """
         config = self._config
         if config.tls_cert is not None and config.tls_key is not None:
@@ -107,13 +107,13 @@ class QumbedListener:
 
     @property
     def fingerprint(self) -> str:
-        """What peers may pin of our certificate: SHA-256 in lower-case hex."""
+        """The fingerprint of our certificate, for pinning: SHA-256 in lower-case hex."""
         assert self._certificate is not None
         return self._certificate.fingerprint
 
     @property
     def gateway_public_key(self) -> bytes:
-        """What subscribers may pin of what we seal with."""
+        """The public key that we seal with, for pinning."""
         assert self._options is not None
         return self._options.gateway.public_key
 
@@ -186,7 +186,7 @@ class QumbedListener:
             for carrier, link in self._links.items()
         ]
 
-    # What QUIC says.
+    # The QUIC endpoint calls these.
 
     def _admit(self, peer_address: str) -> bool:
         refusal = self._admission.enter(peer_address)
@@ -219,7 +219,7 @@ class QumbedListener:
         return connection
 
     def _principal_of(self, carrier: Carrier) -> Principal | None:
-        """Return who the peer is as far as the connection tells."""
+        """Return the peer's principal if the connection identifies it."""
         if self._config.auth == "none":
             return self._anonymous
         if self._config.tls_ca is None or self._config.auth == "key":

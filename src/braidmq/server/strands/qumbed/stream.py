@@ -46,15 +46,15 @@ TOPICS_REMEMBERED_MAX: Final = 1024
 """Topics whose permission was looked up, per stream."""
 
 UNAUTHORIZED_CODE: Final = 1
-"""What a connection is closed with when a peer is not who it says; elsewhere it is 0."""
+"""The code of a connection that is closed because authentication failed; otherwise 0."""
 
 DISCOVERY_LOOKED_AT_MAX: Final = 10_000
-"""Topics of which a Discovery finds out whether the asker may see them."""
+"""Topics that a Discovery checks for permission, at most."""
 
 
 @final
 class Following:
-    """What one stream subscribes to."""
+    """The subscriptions of one stream."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Following:
         if topic is None or refusal:
             stream.error(subscribe, session.SERVER_ERROR, refusal)
             return
-        self._output.collect()  # what was given to the subscription that this one replaces
+        self._output.collect()  # deliveries of the subscription that this one replaces
         given = broker.followers.follow(stream, topic, subscribe.public_key, now_us)
         stream.subscribed_id = given
         stream.last_id = max(stream.last_id, given)
         self._output.reply_after(Answer(given, messages.ack(subscribe.id), subscribe.id))
 
     def unsubscribe(self, unsubscribe: messages.Unsubscribe) -> None:
-        """Stop pushing a topic's messages; the Ack waits for the commit of that."""
+        """Stop pushing a topic's messages; the Ack waits for the commit."""
         stream = self._stream
         self._output.collect()
         topic = self._broker.topics.find(unsubscribe.topic)
@@ -107,7 +107,7 @@ class Following:
         self._output.reply_after(WaitingReply(stream.last_id, messages.ack(unsubscribe.id)))
 
     def end_all(self, now_us: int) -> None:
-        """End every subscription of the stream, after what was given to them is collected."""
+        """End every subscription of the stream, after their deliveries are collected."""
         self._output.collect()
         self._broker.detach(self._stream, now_us)
 
@@ -131,11 +131,11 @@ class QumbedConnection(Connection):
         self._link: Link = link
         self._sending: QumbedOutput = output
         self._following: Following = Following(self, output, engine.broker, options)
-        self._is_done: bool = False  # what the peer sends from now on is not looked at
+        self._is_done: bool = False  # ignore what the peer sends from now on
         self._session = session.Session()
         self._held: session.Command | None = None
         self._paid: bool = False  # the command at hand has its token
-        self._sealed: int = -1  # the payload at hand: -1 is not judged yet
+        self._sealed: int = -1  # the current payload: 1 if sealed, -1 if not judged yet
         self._topics: dict[str, Topic] = {}
         self._unfinished_bytes: int = 0
         self.room_bytes = options.window_bytes // FRAME_PER_BODY
@@ -161,7 +161,7 @@ class QumbedConnection(Connection):
         self._sending.collected_bytes = 0
         if writable and not self.closed:
             self.note_received()
-            self.wake()  # first what was given to it before
+            self.wake()  # earlier deliveries first
             self._sending.measure_room()
             self._engine.end_turn()
 
@@ -253,21 +253,21 @@ class QumbedConnection(Connection):
         if isinstance(command, messages.Publish):
             return self._publish(command, now_us)
         if self._replies:
-            return False  # its effects would be seen before the answers that wait
+            return False  # its effects would show before the replies that wait
         if isinstance(command, messages.Subscribe):
             self._following.subscribe(command, now_us)
         elif isinstance(command, messages.Unsubscribe):
             self._following.unsubscribe(command)
         else:
-            self._tell_of_ourselves(command)
-            # The answer is far longer than the frame: see whether the peer takes it.
+            self._discover(command)
+            # The answer is far longer than the request: see whether the peer reads it.
             self.output.flush()
         return True
 
-    # Who is asking.
+    # Authentication.
 
     def _authenticate(self, command: messages.Frame) -> bool:
-        """Let the peer in, or answer and close the connection."""
+        """Authenticate the peer, or answer and close the connection."""
         link = self._link
         principal = link.principal
         if self._options.asks_for_key:
@@ -277,7 +277,7 @@ class QumbedConnection(Connection):
             self._let_in(link)
             return True
         self._engine.authentication_failures["qumbed"] += 1
-        self.error(command, session.UNAUTHORIZED, "who is asking is not known")
+        self.error(command, session.UNAUTHORIZED, "authentication failed")
         self._end()
         self.output.flush()
         self.closed = True
@@ -313,7 +313,7 @@ class QumbedConnection(Connection):
         if self.subscribed_id > self._broker.committed_id and not admission.needs_record(
             message
         ):
-            return False  # it would miss the subscription before it
+            return False  # it would overtake the Subscribe before it, and be missed
         verdict = self._admission.judge(message, dedup_id, now_us)
         if verdict == admission.WAIT:
             assert topic.queue is not None
@@ -350,7 +350,7 @@ class QumbedConnection(Connection):
         return topic
 
     def _judge(self, publish: messages.Publish) -> bool:
-        """Find out what the payload is; refuse what its schema does not allow."""
+        """Find out whether the payload is sealed; refuse one that violates its schema."""
         schemas = self._options.schemas
         schema_id = publish.schema_id
         kind = schemas.judge(publish.payload, schema_id, publish.sender_public_key)
@@ -365,13 +365,13 @@ class QumbedConnection(Connection):
         return True
 
     def _repeated(self, publish: messages.Publish, known_id: int) -> None:
-        """Acknowledge what is stored already."""
+        """Acknowledge a duplicate."""
         self.last_id = max(self.last_id, known_id)
         self._sending.reply_after(Answer(known_id, messages.ack(publish.id, 0), publish.id))
 
     # Discovery.
 
-    def _tell_of_ourselves(self, asked: messages.Discovery) -> None:
+    def _discover(self, request: messages.Discovery) -> None:
         principal = self.principal
         assert principal is not None
         seen: list[str] = []
@@ -383,17 +383,17 @@ class QumbedConnection(Connection):
         options = self._options
         key = options.gateway.public_key
         self._sending.reply(
-            messages.discovery(options.node_id, seen, key, options.address, frame_id=asked.id)
+            messages.discovery(options.node_id, seen, key, options.address, frame_id=request.id)
         )
 
-    # The end, and mistakes of the peer.
+    # Errors, and the end.
 
     def error(self, frame: messages.Frame, code: str, text: str) -> None:
         """Answer a frame with an Error."""
         self._sending.reply(messages.error(code, text, frame.id))
 
     def unknown_schema(self, frame: messages.Frame, schema_id: str) -> None:
-        """Refuse a frame that names a schema which the broker does not have."""
+        """Refuse a frame that names an unknown schema."""
         self.error(frame, session.SCHEMA_UNKNOWN, f"unknown schema: {schema_id}")
 
     def _end(self) -> None:

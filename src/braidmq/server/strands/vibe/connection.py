@@ -1,12 +1,12 @@
-"""A Vibe connection: executes the commands of a Vibe session, and publishes.
+"""A Vibe connection: executes the commands of a Vibe session.
 
-    Gate         who the peer is, and what it may do
-    Management   queues made, deleted, described and listed
-    Consuming    what the peer subscribes to, is handed and settles
+    Gate         authentication, permissions, and the administration of users
+    Management   creates, deletes, describes and lists queues
+    Consuming    subscriptions and acknowledgements
     VibeOutput   what leaves the connection
 
-While a Publish waits for room in its queue, the commands behind it that change nothing for
-publishers go on (Ack, Ping, Unsubscribe), and their replies keep their place behind it.
+While a Publish waits for room in its queue, commands behind it that do not concern publishing
+are executed (Ack, Ping, Unsubscribe); their replies keep their place behind the Publish.
 """
 
 from collections import deque
@@ -57,7 +57,7 @@ class VibeConnection(Connection):
         self._held: session.Command | None = None
         self._blocked: deque[session.Command] = deque()
         self._blocked_bytes: int = 0
-        self._is_done: bool = False  # what the peer sends from now on is not looked at
+        self._is_done: bool = False  # ignore what the peer sends from now on
         self._paid: bool = False  # the command at hand has its token
         self._given: Given = Given(self)
         output.given = self._given
@@ -164,12 +164,12 @@ class VibeConnection(Connection):
                 self.end()
             return True
         if self._replies:
-            return False  # its effects would be seen before the answers that wait
+            return False  # its effects would show before the replies that wait
         assert isinstance(command, session.Request)
         return self._execute_in_turn(command, now_us)
 
     def _execute_behind(self, command: session.Command, now_us: int) -> bool:
-        """Handle a command behind a Publish that waits for room; return whether it could be."""
+        """Handle a command behind a Publish that waits for room; return False to hold it."""
         if len(self._blocked) >= BLOCKED_MAX or self._blocked_bytes >= BLOCKED_BYTES_MAX:
             return False
         kind = command.kind
@@ -179,7 +179,7 @@ class VibeConnection(Connection):
             assert isinstance(command, session.Request)
             self._blocked_bytes += len(command.payload)
         elif kind == messages.DISCONNECT:
-            self._blocked.clear()  # not accepted yet, and a Disconnect does not wait
+            self._blocked.clear()  # none is accepted yet, and a Disconnect does not wait
             self._consuming.return_everything(now_us)
             self.end()
             return True
@@ -200,7 +200,7 @@ class VibeConnection(Connection):
                     self._blocked_bytes += len(command.payload)
                     return
                 if blocked and blocked[-1] is command:
-                    # It waits again, and was put at the end: back to its place.
+                    # It waits again and was appended: move it back to the front.
                     blocked.pop()
                     blocked.appendleft(command)
                     return
@@ -294,7 +294,7 @@ class VibeConnection(Connection):
         pong = self.session.reply(messages.PONG, command.id, command.queue)
         self.output.reply_after(WaitingReply(self.last_id, pong))
 
-    # The end, and mistakes of the peer.
+    # Errors, and the end.
 
     def end(self) -> None:
         """Close when everything is answered; what the peer sends from now on is ignored."""

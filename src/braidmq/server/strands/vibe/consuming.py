@@ -1,4 +1,4 @@
-"""Consuming on a Vibe connection: what the peer subscribes to, is handed, and settles."""
+"""Consuming on a Vibe connection: subscriptions and acknowledgements."""
 
 from typing import TYPE_CHECKING, final
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @final
 class Consuming:
-    """What one connection consumes."""
+    """The subscriptions of one connection."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Consuming:
             if queue is None:
                 return True
         if queue.id > self._broker.committed_id:
-            # What comes in the same commit must not be delivered before the SubscribeAck.
+            # Messages of the same commit must not be delivered before the SubscribeAck.
             self._output.wait_for_commit()
             return False
         connection = self._connection
@@ -66,12 +66,12 @@ class Consuming:
         return True
 
     def leave(self, name: str, now_us: int) -> None:
-        """Stop consuming a queue; what the peer holds goes back, which is no attempt."""
+        """Stop consuming a queue; its deliveries go back and do not count as attempts."""
         queue = self._broker.queues.by_name.get(name)
         consumers = self._connection.queue_consumers
         consumer = consumers.pop(queue.id, None) if queue is not None else None
         if consumer is not None:
-            self._output.collect()  # what it was given before this it may still acknowledge
+            self._output.collect()  # the peer may still acknowledge what it was given before
             self._broker.queues.leave(consumer, now_us, counted=False)
 
     def confirm_unsubscribe(self, command: session.Command) -> None:
@@ -83,7 +83,7 @@ class Consuming:
         )
 
     def return_everything(self, now_us: int) -> None:
-        """Stop consuming every queue; what the peer holds goes back, which is no attempt."""
+        """Stop consuming every queue; deliveries go back and do not count as attempts."""
         self._output.collect()
         connection = self._connection
         for consumer in list(connection.queue_consumers.values()):
@@ -91,7 +91,7 @@ class Consuming:
         connection.queue_consumers = {}
 
     def acknowledge(self, request: session.Request, now_us: int) -> None:
-        """Settle, reject or requeue a delivery; an Ack has no answer."""
+        """Settle, reject or requeue a delivery; an Ack gets no reply."""
         message_id = request.headers.get("messageId") or request.id
         entry = self._given.take(message_id, request.queue)
         if entry is None:

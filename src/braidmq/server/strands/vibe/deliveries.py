@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from braidmq.server.engine.engine import Engine
 
 PAUSE_US: Final = 24 * 3600 * 1_000_000
-"""How long a dead letter that no frame can carry is passed over; other strands may have it."""
+"""How long a dead letter that no frame can carry is skipped; other strands may take it."""
 
 SWEEP_MIN: Final = 2048
-"""Deliveries that are remembered before those that are over are swept out."""
+"""Deliveries that are remembered before those that have ended are removed."""
 
 PRIORITIES: Final[dict[str, int]] = {"low": 0, "normal": 1, "high": 2, "critical": 3}
 
@@ -37,7 +37,7 @@ _BODY_BYTES_1_0: Final = _BODY_BYTES + 4  # with the two error fields, absent
 
 
 def message_of(request: session.Request, topic: Topic) -> Message:
-    """Return what a Publish asks to be stored."""
+    """Return the message of a Publish."""
     message = Message(topic, 1, body_of(topic, request.payload))
     message.origin = ORIGIN_VIBE
     given = request.headers
@@ -51,7 +51,7 @@ def message_of(request: session.Request, topic: Topic) -> Message:
 
 
 def give_up(broker: Broker, entry: Entry | None, now_us: int) -> None:
-    """End a delivery that no frame can carry; a dead letter stays where it is."""
+    """End a delivery that no frame can carry; a dead letter stays in its queue."""
     if entry is None:
         broker.stats.drop(dead_letters.TOO_LARGE)
     elif entry.channel.rules.attempts_max == 0:
@@ -97,7 +97,7 @@ class Delivering:
         if not self.message_id:
             self.message_id = str(message.id) if message.id else f"m-{message.arrival}"
         name = message.topic.raw
-        # Before it is packed: the peer holds what it unpacks to the same limit.
+        # Uncompressed: the peer applies the same limit to what it has decompressed.
         size = len(self.message_id.encode()) + len(name) + len(payload) + len(added)
         is_1_0 = self._session.dialect == frames.DIALECT_1_0
         if size + (_BODY_BYTES_1_0 if is_1_0 else _BODY_BYTES) > self._body_max:
@@ -105,7 +105,7 @@ class Delivering:
         return self._session.deliver(self.message_id, name, payload, added)
 
     def _plain_headers(self, attempts: int, timestamp_us: int) -> bytes:
-        # Messages of one moment follow each other, and differ in nothing here.
+        # Cached: consecutive messages often have the same timestamp and attempts.
         if attempts != self._plain_attempts or timestamp_us != self._plain_us:
             self._plain_attempts = attempts
             self._plain_us = timestamp_us
@@ -133,7 +133,7 @@ class Given:
         return self._count
 
     def clear(self) -> None:
-        """Forget every delivery: the peer is gone."""
+        """Forget every delivery: the connection is lost."""
         self._by_id = {}
         self._count = 0
         self._sweep_at = SWEEP_MIN
@@ -152,7 +152,7 @@ class Given:
             self._sweep()
 
     def take(self, message_id: str, queue: str) -> Entry | None:
-        """Take out the oldest delivery of that id, on *queue* if one is named."""
+        """Remove and return the oldest delivery with this id, on *queue* if one is named."""
         entries = self._by_id.get(message_id)
         if entries is None:
             return None

@@ -1,7 +1,7 @@
-"""The gate of a Vibe connection: who the peer is, what it may do, and the users it administers.
+"""The gate of a Vibe connection: authentication, permissions, administration of users.
 
-Passwords and users are looked up elsewhere and answered later. Until then the gate is *asking*,
-and the connection executes no further command.
+Passwords are checked and users changed on other threads, and the answer comes later. Until then
+the gate is *asking*, and the connection executes no further command.
 """
 
 from typing import TYPE_CHECKING, Final, final
@@ -19,7 +19,7 @@ NOT_ALLOWED: Final = "not allowed"
 
 
 class VibeOptions:
-    """What the strand's configuration says about every connection."""
+    """The strand's configuration, as every connection needs it."""
 
     def __init__(self, *, max_message_bytes: int, auto_create: bool, version: str) -> None:
         self.max_message_bytes: int = max_message_bytes
@@ -40,7 +40,7 @@ class Gate:
         version: str,
         number: int,
     ) -> None:
-        self.asking: bool = False  # a password or an administrator's command is looked at
+        self.asking: bool = False  # waits for a password check, or for a change of users
         self.publishable: dict[str, int] = {}  # queue name: the principal's version
         self._connection: VibeConnection = connection
         self._session: session.Session = connection.session
@@ -68,7 +68,7 @@ class Gate:
         )
         if not self.asking:
             self._connection.error(
-                request, session.RATE_LIMITED, "too many passwords wait; try again"
+                request, session.RATE_LIMITED, "too many password checks wait; try again"
             )
 
     def _answered(self, request_id: str, found: Principal | None) -> None:
@@ -121,7 +121,7 @@ class Gate:
         return True
 
     def administer(self, request: session.Request) -> None:
-        """Have an administrator's command about users executed."""
+        """Execute a command about users."""
         principal = self._connection.principal
         users = self._engine.users
         assert principal is not None

@@ -1,4 +1,4 @@
-"""Queue management on a Vibe connection: queues made, deleted, described and listed.
+"""Queue management on a Vibe connection: creates, deletes, describes and lists queues.
 
 The functions below the class turn what a peer says about queues into the broker's terms, and
 back. Publishing is the connection's; consuming is in `consuming`.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @final
 class Management:
-    """What one connection does with queues as a whole."""
+    """The commands of one connection that concern a whole queue."""
 
     def __init__(
         self, connection: "VibeConnection", gate: Gate, broker: Broker, options: VibeOptions
@@ -53,7 +53,7 @@ class Management:
         self._options: VibeOptions = options
 
     def topic_of_new(self, request: session.Request) -> Topic | None:
-        """Return the topic that a Publish will make a queue of, or refuse the Publish."""
+        """Return the topic of the queue that a Publish will create, or refuse the Publish."""
         if not self._options.auto_create:
             self._connection.error(request, session.QUEUE_NOT_FOUND, "no such queue")
             return None
@@ -63,7 +63,7 @@ class Management:
         return topic
 
     def auto_create(self, request: session.Request, now_us: int) -> Queue | None:
-        """Return a new queue for what a request names, or refuse the request."""
+        """Create the queue that a request names, or refuse the request."""
         if not self._options.auto_create:
             self._connection.error(request, session.QUEUE_NOT_FOUND, "no such queue")
             return None
@@ -82,7 +82,7 @@ class Management:
         return broker.queues.declare(topic, policy, now_us)
 
     def create(self, request: session.Request, now_us: int) -> None:
-        """Make a queue with the options that the request gives."""
+        """Create a queue with the options of the request."""
         if not self._gate.is_allowed(CREATE_QUEUE, request):
             return
         try:
@@ -111,7 +111,7 @@ class Management:
             self._output.reply_after(VibeReply(queue.id, done, request))
 
     def delete(self, request: session.Request) -> None:
-        """Delete a queue; the reply waits for the commit of that."""
+        """Delete a queue; the reply waits for the commit."""
         if not self._gate.is_allowed(DELETE_QUEUE, request):
             return
         queue = self._broker.queues.by_name.get(request.queue)
@@ -125,7 +125,7 @@ class Management:
         self._output.reply_after(WaitingReply(connection.last_id, done))
 
     def describe(self, request: session.Request) -> None:
-        """Tell what a queue is like, and how much is in it."""
+        """Send the policy of a queue and its counts."""
         if not self._gate.is_allowed(QUEUE_INFO, request):
             return
         queue = self._broker.queues.by_name.get(request.queue)
@@ -140,7 +140,7 @@ class Management:
         )
 
     def list_names(self, request: session.Request) -> None:
-        """Tell the names of the queues that the peer may see."""
+        """Send the names of the queues that the peer may see."""
         principal = self._connection.principal
         assert principal is not None
         payload = names_payload(self._broker.queues.by_name, principal)
@@ -153,13 +153,13 @@ class Management:
 
 
 def declared_policy(name: str, options: QueueOptions, policy: Policy) -> Policy:
-    """Return the policy that a declaration asks for; *policy* is what holds without one.
+    """Return the policy of a declaration; *policy* holds the defaults, and is changed.
 
     Raises:
         OptionError: The queue would be its own dead letter queue.
     """
     if dead_letters.is_dead_letter_topic(name):
-        return policy  # dead letters wait without bounds, whatever is said
+        return policy  # a dead letter queue has no bounds, whatever the options say
     if options.mode is not None:
         policy.mode = options.mode
     if options.max_size is not None:
@@ -173,7 +173,7 @@ def declared_policy(name: str, options: QueueOptions, policy: Policy) -> Policy:
     if options.dead_letter_name:
         if options.dead_letter_name == name:
             raise OptionError("deadLetterQueueName", "is the queue itself")
-        if options.dead_letter_name != dead_letters.queue_for(name):  # what it is anyway
+        if options.dead_letter_name != dead_letters.queue_for(name):  # the default
             policy.dead_letter_name = options.dead_letter_name
     if options.max_attempts is not None:
         policy.max_attempts = options.max_attempts
@@ -183,7 +183,7 @@ def declared_policy(name: str, options: QueueOptions, policy: Policy) -> Policy:
 
 
 def facts_of(queue: Queue) -> QueueFacts:
-    """Return what a QueueInfo says about a queue."""
+    """Return the facts of a QueueInfo reply."""
     policy = queue.policy
     return QueueFacts(
         name=queue.topic.name,
@@ -203,6 +203,6 @@ def facts_of(queue: Queue) -> QueueFacts:
 
 
 def names_payload(queues: dict[str, Queue], principal: Principal) -> bytes:
-    """Return the names that *principal* may see as a JSON array, by code point."""
+    """Return the names that *principal* may see, as a JSON array sorted by code point."""
     names = [name for name in queues if authorize(principal, LIST_QUEUES, name)]
     return msgspec.json.encode(sorted(names))
