@@ -155,7 +155,7 @@ MUTANTS: Final = (
         "SUBSCRIBE is answered before its commit",
         (
             "server/strands/blip.py",
-            "SubscribeReply(given, ack,",
+            "SubscribeReply(record_id, ack,",
             "SubscribeReply(0, ack,",
         ),
     ),
@@ -167,7 +167,7 @@ MUTANTS: Final = (
         "PublishAck is sent before the commit",
         (
             "server/strands/vibe/connection.py",
-            "VibeReply(given, ack, request)",
+            "VibeReply(record_id, ack, request)",
             "VibeReply(0, ack, request)",
         ),
     ),

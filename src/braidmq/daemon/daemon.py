@@ -32,7 +32,12 @@ from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.recovery import Recovered, recover
 from braidmq.server.engine.ticker import Clock, SystemClock, Ticker
 from braidmq.server.strands.blip import BlipConnection
-from braidmq.server.strands.listeners import Admission, Listener, MakeConnection, TcpListener
+from braidmq.server.strands.listeners import (
+    ConnectionQuota,
+    Listener,
+    MakeConnection,
+    TcpListener,
+)
 from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.server.strands.qumbed.mdns import Announcer
 from braidmq.server.strands.vibe.connection import VibeConnection
@@ -145,19 +150,17 @@ class Daemon:
     def _bind(self) -> None:
         config = self._config
         limits = config.limits
-        admission = Admission(limits)
+        quota = ConnectionQuota(limits)
         strands: list[tuple[str, ListenerConfig, MakeConnection]] = [
             ("blip", config.blip, BlipConnection),
             ("vibe", config.vibe, _vibe_connections(config.vibe)),
         ]
         for strand, section, make in strands:
             if section.enabled:
-                self._listen(
-                    TcpListener(strand, section, limits, admission=admission, make=make)
-                )
+                self._listen(TcpListener(strand, section, limits, quota=quota, make=make))
         if config.qumbed.enabled:
             self._qumbed = QumbedListener(
-                config.qumbed, limits, admission=admission, named=self._keys.named
+                config.qumbed, limits, quota=quota, named=self._keys.named
             )
             self._listen(self._qumbed)
             self._qumbed.prepare(self._files, config.data_dir, config.schemas_dir)

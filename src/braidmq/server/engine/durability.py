@@ -4,8 +4,9 @@ One writer thread takes everything that has accumulated, appends it in one write
 with one fdatasync; while it does, the next batch accumulates. One reader thread reads backlog
 back. Both report by calls on the event loop, in the order in which they finished.
 
-This is all that the broker needs of a log: append a batch, learn "committed up to id N", read a
-range, keep a snapshot and delete what is not needed. Any log that can do this could replace it.
+This is all that the broker needs of a log, `engine.Log`: append a batch, learn "committed up to
+id N", read a range, keep a snapshot and delete what is not needed. Any log that can do this and
+calls the engine's methods in return could replace it.
 """
 
 import asyncio
@@ -13,10 +14,11 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final
 
-from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
+from braidmq.base.errors import LogError, LogFullError, LogPoisonedError
 from braidmq.broker.delivery.backlog import ReadRequest
+from braidmq.server.engine.engine import Engine
 from braidmq.wal import snapshots
 from braidmq.wal.files import FULL_ERRNOS, Files
 from braidmq.wal.wal import Wal
@@ -28,29 +30,6 @@ READ_AGAIN_S: Final = 1.0
 """Pause before a read is retried when the disk has no room to rebuild an index."""
 
 
-class Reports(Protocol):
-    """Receives the log's reports, on the event loop."""
-
-    def committed(self, up_to: int) -> None:
-        """Note that everything up to this id is committed."""
-
-    def log_failed(self, error: BraidError) -> None:
-        """Refuse what waits for the log."""
-
-    def backlog_read(
-        self,
-        request: ReadRequest,
-        found: list[tuple[int, bytes]],
-        *,
-        reached_id: int,
-        lost_count: int,
-    ) -> None:
-        """Take backlog that was read; forced retention has deleted *lost_count* ids of it."""
-
-    def room_made(self) -> None:
-        """Note that the log has room again."""
-
-
 class Durability:
     """A write-ahead log behind threads."""
 
@@ -58,14 +37,14 @@ class Durability:
         self,
         wal: Wal,
         files: Files,
-        reports: Reports,
+        engine: Engine,
         *,
         now_us: Callable[[], int],
         sync_interval_s: float = 0.0,
     ) -> None:
         self._wal = wal
         self._files = files
-        self._reports = reports
+        self._engine = engine
         self._now_us = now_us
         self._sync_interval_s = sync_interval_s
         self._loop = asyncio.get_running_loop()
@@ -91,7 +70,7 @@ class Durability:
         def job() -> None:
             self._wal.append(bodies, urgent=urgent)
             up_to = self._wal.commit(self._now_us())
-            self._report(lambda: self._reports.committed(up_to))
+            self._report(lambda: self._engine.committed(up_to))
 
         self._jobs.put(lambda: self._attempt(job))
 
@@ -117,7 +96,7 @@ class Durability:
 
         def job() -> None:
             if self._wal.refill_reserve():
-                self._report(self._reports.room_made)
+                self._report(self._engine.room_made)
 
         self._jobs.put(lambda: self._attempt(job, full_is_harmless=True))
 
@@ -177,7 +156,7 @@ class Durability:
             if full_is_harmless and isinstance(error, LogFullError):
                 return
             failure = error
-            self._report(lambda: self._reports.log_failed(failure))
+            self._report(lambda: self._engine.log_failed(failure))
         except OSError as error:
             if full_is_harmless and error.errno in FULL_ERRNOS:
                 return
@@ -187,7 +166,7 @@ class Durability:
 
     def _report_failure(self, reason: str) -> None:
         poisoned = LogPoisonedError("a job of the log", reason)
-        self._report(lambda: self._reports.log_failed(poisoned))
+        self._report(lambda: self._engine.log_failed(poisoned))
 
     # On the reader thread.
 
@@ -208,7 +187,7 @@ class Durability:
                 return
             lost = 0 if found.lost is None else found.lost[1] - found.lost[0] + 1
             self._report(
-                lambda: self._reports.backlog_read(
+                lambda: self._engine.backlog_read(
                     request, found.records, reached_id=found.reached_id, lost_count=lost
                 )
             )

@@ -27,7 +27,7 @@ from braidmq.server.flight.service import FlightService
 from braidmq.server.flight.writing import Writing
 from braidmq.server.sink.sink import Sink
 from braidmq.server.sink.stages import Stages
-from braidmq.server.strands.listeners import Line
+from braidmq.server.strands.listeners import OpenConnection
 from braidmq.transport.binding import bind_tcp
 from braidmq.transport.tls import server_context
 
@@ -108,7 +108,7 @@ class FlightListener:
     def close_idle(self) -> None:
         """Do nothing: a connection without a call costs next to nothing."""
 
-    def lines(self) -> list[Line]:
+    def open_connections(self) -> list[OpenConnection]:
         """Return nothing: gRPC does not expose its connections."""
         return []
 

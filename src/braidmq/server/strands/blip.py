@@ -158,10 +158,10 @@ class Consuming:
         if topic is None or reason:
             self._output.reply(refusal(command.correlation_id, SUBSCRIBE_FAILED, reason))
             return
-        given = broker.subscribe(connection, topic, command.qos, now_us)
-        connection.subscribed_id = given
-        ack = messages.encode_ack(command.correlation_id, given)
-        self._output.reply_after(SubscribeReply(given, ack, command.correlation_id))
+        record_id = broker.subscribe(connection, topic, command.qos, now_us)
+        connection.subscribed_id = record_id
+        ack = messages.encode_ack(command.correlation_id, record_id)
+        self._output.reply_after(SubscribeReply(record_id, ack, command.correlation_id))
 
     def unsubscribe(self, command: session.OnSubscription) -> None:
         """End a subscription; the ACK waits for the commit of that."""
@@ -330,9 +330,9 @@ class BlipConnection(Connection):
         verdict = self._admission.judge(message, "", now_us)
         if verdict != admission.GO:
             return self._publish_otherwise(verdict, message, command.correlation_id, now_us)
-        given = broker.publish(message, now_us)
-        if given:
-            self.last_id = given
+        record_id = broker.publish(message, now_us)
+        if record_id:
+            self.last_id = record_id
         return True
 
     def _publish_otherwise(

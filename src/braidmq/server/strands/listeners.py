@@ -22,7 +22,7 @@ MakeConnection = Callable[[Engine, TcpWire, Limits], Connection]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class OpenConnection:
     """One connection as lists show it, and a function that closes it."""
 
     number: int
@@ -61,11 +61,11 @@ class Listener(Protocol):
     def close_idle(self) -> None:
         """Close the connections that have been silent for too long."""
 
-    def lines(self) -> list[Line]:
+    def open_connections(self) -> list[OpenConnection]:
         """Return the open connections; none if the strand cannot list them."""
 
 
-class Admission:
+class ConnectionQuota:
     """Counts connections, in total and per address, over all strands together."""
 
     def __init__(self, limits: LimitsConfig) -> None:
@@ -101,14 +101,14 @@ class TcpListener:
         config: ListenerConfig,
         limits: LimitsConfig,
         *,
-        admission: Admission,
+        quota: ConnectionQuota,
         make: MakeConnection,
     ) -> None:
         """Bind the address now, so that an address in use is reported before recovery."""
         self.strand = strand
         self._engine: Engine | None = None
         self._limits = limits
-        self._admission = admission
+        self._quota = quota
         self._make = make
         self._tls: SSLContext | None = None
         if config.tls_cert is not None and config.tls_key is not None:
@@ -163,10 +163,10 @@ class TcpListener:
                     else:
                         wire.close()
 
-    def lines(self) -> list[Line]:
+    def open_connections(self) -> list[OpenConnection]:
         """Return the open connections."""
         return [
-            Line(
+            OpenConnection(
                 number=connection.number,
                 strand=self.strand,
                 peer=wire.peer,
@@ -193,7 +193,7 @@ class TcpListener:
         return TlsLayer(self._tls, wire, handshake_timeout_s=timeout_s)
 
     def _accept(self, wire: TcpWire) -> Connection | None:
-        refusal = self._admission.enter(wire.peer_address)
+        refusal = self._quota.enter(wire.peer_address)
         if refusal:
             self.refused[refusal] += 1
             return None
@@ -210,4 +210,4 @@ class TcpListener:
         self._engine.leave(connection)
         if not connection.is_authenticated:
             self.refused["unauthenticated"] += 1
-        self._admission.leave(wire.peer_address)
+        self._quota.leave(wire.peer_address)

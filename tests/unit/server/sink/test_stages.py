@@ -18,14 +18,8 @@ from braidmq.base.errors import (
 )
 from braidmq.broker.authorize import Principal
 from braidmq.broker.sinks import Row
-from braidmq.server.sink.stages import (
-    BATCH_BYTES,
-    BATCH_ROWS,
-    FREE_BYTES_MIN,
-    LIFE_US,
-    Stage,
-    Stages,
-)
+from braidmq.columnar.flight.requests import Stage
+from braidmq.server.sink.stages import BATCH_BYTES, BATCH_ROWS, FREE_BYTES_MIN, LIFE_US, Stages
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk, PowerCutError
 from braidmq.wal.disk import Disk

@@ -122,7 +122,7 @@ class Delivering:
         self._quoted.pop(topic, None)
 
 
-class Answer(WaitingReply):
+class QumbedReply(WaitingReply):
     """A reply that becomes an Error when the log refuses the record it waits for."""
 
     def __init__(self, after_id: int, data: bytes, frame_id: str) -> None:
@@ -131,7 +131,7 @@ class Answer(WaitingReply):
 
 
 @final
-class Published(Answer):
+class PublishReply(QumbedReply):
     """The Ack of a Publish; its count of receiving streams is known only when it leaves."""
 
     def __init__(self, message: Message, frame_id: str) -> None:
@@ -194,7 +194,7 @@ class QumbedOutput(Output):
 
     def refusal_of(self, reply: WaitingReply, reason: str) -> bytes:
         """Return the Error in place of an answer whose record the log refused."""
-        if isinstance(reply, Answer):
+        if isinstance(reply, QumbedReply):
             return messages.error(session.SERVER_ERROR, reason, reply.frame_id)
         return b""
 
@@ -289,7 +289,7 @@ class QumbedOutput(Output):
 
 
 def _data_of(reply: WaitingReply) -> bytes:
-    if not isinstance(reply, Published):
+    if not isinstance(reply, PublishReply):
         return reply.data
     message = reply.message
     message_id = reply.frame_id or (str(message.id) if message.id else "")

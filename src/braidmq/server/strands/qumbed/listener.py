@@ -13,7 +13,7 @@ from braidmq.server.config.config import LimitsConfig, QumbedConfig
 from braidmq.server.config.schema_files import load_schemas
 from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
-from braidmq.server.strands.listeners import Admission, Line
+from braidmq.server.strands.listeners import ConnectionQuota, OpenConnection
 from braidmq.server.strands.qumbed.gateway import GatewayKey
 from braidmq.server.strands.qumbed.link import Link, QumbedOptions, anonymous
 from braidmq.server.strands.qumbed.stream import QumbedConnection
@@ -46,7 +46,7 @@ class QumbedListener:
         config: QumbedConfig,
         limits: LimitsConfig,
         *,
-        admission: Admission,
+        quota: ConnectionQuota,
         named: Callable[[str], Principal | None],
     ) -> None:
         """Bind the address now, so that an address in use is reported before recovery."""
@@ -54,7 +54,7 @@ class QumbedListener:
         self.refused: Counter[str] = Counter()  # by reason
         self._config = config
         self._limits = limits
-        self._admission = admission
+        self._quota = quota
         self._named = named
         self._anonymous = anonymous()
         self._bound = bind_udp(STRAND, config.host, config.port)
@@ -131,7 +131,7 @@ class QumbedListener:
                 handshake_timeout_s=self._limits.handshake_timeout_s,
             ),
             admit=self._admit,
-            left=self._admission.leave,
+            left=self._quota.leave,
             asks_for_certificates=self._config.auth == "mtls",
         )
         self._quic.ended = self._ended
@@ -162,7 +162,7 @@ class QumbedListener:
                     self.refused["idle"] += 1
                     carrier.close()
 
-    def lines(self) -> list[Line]:
+    def open_connections(self) -> list[OpenConnection]:
         """Return the open connections on which a stream was opened."""
         following: Counter[int] = Counter()
         names: dict[int, str] = {}
@@ -172,7 +172,7 @@ class QumbedListener:
                 if connection.principal is not None:
                     names[connection.number] = connection.principal.name
         return [
-            Line(
+            OpenConnection(
                 number=link.number,
                 strand=STRAND,
                 peer=carrier.peer_address,
@@ -189,7 +189,7 @@ class QumbedListener:
     # The QUIC endpoint calls these.
 
     def _admit(self, peer_address: str) -> bool:
-        refusal = self._admission.enter(peer_address)
+        refusal = self._quota.enter(peer_address)
         if refusal:
             self.refused[refusal] += 1
         return not refusal

@@ -23,9 +23,9 @@ from braidmq.server.engine.connection import (
 )
 from braidmq.server.strands.qumbed.deliveries import (
     FRAME_PER_BODY,
-    Answer,
-    Published,
+    PublishReply,
     QumbedOutput,
+    QumbedReply,
     dedup_id_of,
     message_of,
 )
@@ -90,10 +90,12 @@ class Following:
             stream.error(subscribe, session.SERVER_ERROR, refusal)
             return
         self._output.collect()  # deliveries of the subscription that this one replaces
-        given = broker.followers.follow(stream, topic, subscribe.public_key, now_us)
-        stream.subscribed_id = given
-        stream.last_id = max(stream.last_id, given)
-        self._output.reply_after(Answer(given, messages.ack(subscribe.id), subscribe.id))
+        record_id = broker.followers.follow(stream, topic, subscribe.public_key, now_us)
+        stream.subscribed_id = record_id
+        stream.last_id = max(stream.last_id, record_id)
+        self._output.reply_after(
+            QumbedReply(record_id, messages.ack(subscribe.id), subscribe.id)
+        )
 
     def unsubscribe(self, unsubscribe: messages.Unsubscribe) -> None:
         """Stop pushing a topic's messages; the Ack waits for the commit."""
@@ -101,8 +103,8 @@ class Following:
         self._output.collect()
         topic = self._broker.topics.find(unsubscribe.topic)
         if topic is not None:
-            given = self._broker.followers.unfollow(stream, topic)
-            stream.last_id = max(stream.last_id, given)
+            record_id = self._broker.followers.unfollow(stream, topic)
+            stream.last_id = max(stream.last_id, record_id)
             self._output.delivering.forget(unsubscribe.topic)
         self._output.reply_after(WaitingReply(stream.last_id, messages.ack(unsubscribe.id)))
 
@@ -332,7 +334,7 @@ class QumbedConnection(Connection):
             stored = self._broker.accept(verdict, message, dedup_id, now_us)
             if stored.id:
                 self.last_id = stored.id
-            self._sending.reply_after(Published(stored, publish.id))
+            self._sending.reply_after(PublishReply(stored, publish.id))
         return True
 
     def _learn_topic(self, publish: messages.Publish) -> Topic | None:
@@ -367,7 +369,9 @@ class QumbedConnection(Connection):
     def _repeated(self, publish: messages.Publish, known_id: int) -> None:
         """Acknowledge a duplicate."""
         self.last_id = max(self.last_id, known_id)
-        self._sending.reply_after(Answer(known_id, messages.ack(publish.id, 0), publish.id))
+        self._sending.reply_after(
+            QumbedReply(known_id, messages.ack(publish.id, 0), publish.id)
+        )
 
     # Discovery.
 

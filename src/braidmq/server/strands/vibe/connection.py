@@ -22,7 +22,12 @@ from braidmq.server.engine.connection import (
     Wire,
 )
 from braidmq.server.strands.vibe.consuming import Consuming
-from braidmq.server.strands.vibe.deliveries import Given, VibeOutput, VibeReply, message_of
+from braidmq.server.strands.vibe.deliveries import (
+    Outstanding,
+    VibeOutput,
+    VibeReply,
+    message_of,
+)
 from braidmq.server.strands.vibe.gate import Gate, VibeOptions
 from braidmq.server.strands.vibe.management import Management
 from braidmq.wire.vibe import messages, session
@@ -59,12 +64,12 @@ class VibeConnection(Connection):
         self._blocked_bytes: int = 0
         self._is_done: bool = False  # ignore what the peer sends from now on
         self._paid: bool = False  # the command at hand has its token
-        self._given: Given = Given(self)
-        output.given = self._given
+        self._outstanding: Outstanding = Outstanding(self)
+        output.outstanding = self._outstanding
         self._gate: Gate = Gate(self, engine, wire, version=options.version, number=number)
         self._management: Management = Management(self, self._gate, engine.broker, options)
         self._consuming: Consuming = Consuming(
-            self, self._gate, self._management, engine.broker, self._given
+            self, self._gate, self._management, engine.broker, self._outstanding
         )
 
     @property
@@ -76,7 +81,7 @@ class VibeConnection(Connection):
         """Give back what the peer held: its connection is lost."""
         self._held = None
         self._blocked.clear()
-        self._given.clear()
+        self._outstanding.clear()
         super().lost()
 
     def say_goodbye(self) -> None:
@@ -275,15 +280,15 @@ class VibeConnection(Connection):
             self._published(request, stored.id)
         return True
 
-    def _published(self, request: session.Request, given: int) -> None:
-        self.last_id = max(self.last_id, given)
+    def _published(self, request: session.Request, record_id: int) -> None:
+        self.last_id = max(self.last_id, record_id)
         ack = self.session.reply(
             messages.PUBLISH_ACK,
             request.id,
             request.queue,
             headers={"messageId": request.id, "queueName": request.queue},
         )
-        self.output.reply_after(VibeReply(given, ack, request))
+        self.output.reply_after(VibeReply(record_id, ack, request))
 
     # The fence.
 

@@ -8,7 +8,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.queues import PREFETCH_DEFAULT
 from braidmq.broker.settings import US_PER_MS
 from braidmq.server.engine.connection import Output
-from braidmq.server.strands.vibe.deliveries import Given
+from braidmq.server.strands.vibe.deliveries import Outstanding
 from braidmq.server.strands.vibe.gate import Gate
 from braidmq.server.strands.vibe.management import Management
 from braidmq.wire.vibe import messages, session
@@ -27,7 +27,7 @@ class Consuming:
         gate: Gate,
         management: Management,
         broker: Broker,
-        given: Given,
+        outstanding: Outstanding,
     ) -> None:
         self.acknowledged: bool = False  # since the last barrier
         self._connection: VibeConnection = connection
@@ -36,7 +36,7 @@ class Consuming:
         self._gate: Gate = gate
         self._management: Management = management
         self._broker: Broker = broker
-        self._given: Given = given
+        self._outstanding: Outstanding = outstanding
 
     def subscribe(self, request: session.Request, now_us: int) -> bool:
         """Make the peer a consumer; return False while the queue is not committed."""
@@ -71,7 +71,7 @@ class Consuming:
         consumers = self._connection.queue_consumers
         consumer = consumers.pop(queue.id, None) if queue is not None else None
         if consumer is not None:
-            self._output.collect()  # the peer may still acknowledge what it was given before
+            self._output.collect()  # the peer may still acknowledge what it was handed before
             self._broker.queues.leave(consumer, now_us, counted=False)
 
     def confirm_unsubscribe(self, command: session.Command) -> None:
@@ -93,7 +93,7 @@ class Consuming:
     def acknowledge(self, request: session.Request, now_us: int) -> None:
         """Settle, reject or requeue a delivery; an Ack gets no reply."""
         message_id = request.headers.get("messageId") or request.id
-        entry = self._given.take(message_id, request.queue)
+        entry = self._outstanding.take(message_id, request.queue)
         if entry is None:
             self._broker.stats.unknown_acks += 1
             return

@@ -1,7 +1,7 @@
 """Messages as Vibe has them: what a Publish says, and a message of any strand as a Deliver.
 
     VibeOutput   what leaves a connection: deliveries as Deliver frames, refusals as Errors
-    Given        what the peer was handed and may still acknowledge, by message id
+    Outstanding  what the peer was handed and may still acknowledge, by message id
 
 Payloads cross strands here: JSON is passed as it is, other bytes as base64.
 """
@@ -116,7 +116,7 @@ class Delivering:
 
 
 @final
-class Given:
+class Outstanding:
     """The deliveries that a peer was handed and may still acknowledge, by message id.
 
     It may until another consumer holds the message: also after the timer has put the message
@@ -201,7 +201,7 @@ class VibeReply(WaitingReply):
 class VibeOutput(Output):
     """What leaves one Vibe connection."""
 
-    given: Given  # the connection's, which sets it here when it is made
+    outstanding: Outstanding  # the connection's, which sets it here when it is made
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class VibeOutput(Output):
                 continue
             self.pieces.append(frame)
             if entry is not None:
-                self.given.note(self._delivering.message_id, entry)
+                self.outstanding.note(self._delivering.message_id, entry)
 
     def refusal_of(self, reply: WaitingReply, reason: str) -> bytes:
         """Return the Error in place of a reply whose record the log refused.
