@@ -30,10 +30,9 @@ HOT_MODULES: Final = (
     "braidmq.server.strands.qumbed.link",
     "braidmq.server.strands.qumbed.stream",
     "braidmq.server.strands.vibe.connection",
-    "braidmq.server.strands.vibe.consuming",
     "braidmq.server.strands.vibe.deliveries",
     "braidmq.server.strands.vibe.gate",
-    "braidmq.server.strands.vibe.management",
+    "braidmq.server.strands.vibe.queues",
 )
 """Patterns of the modules that handle every message. A `*` stands for one name, not a path."""
 

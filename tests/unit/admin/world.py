@@ -20,7 +20,7 @@ from braidmq.server.engine.connection import Limits
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.recovery import recover
 from braidmq.server.strands.blip import BlipConnection
-from braidmq.server.strands.vibe.management import declared_policy
+from braidmq.server.strands.vibe.queues import declared_policy
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk
 from braidmq.testing.simulation import InlineLog

@@ -1,9 +1,8 @@
 """A Vibe connection: executes the commands of a Vibe session.
 
-    Gate         authentication, permissions, and the administration of users
-    Management   creates, deletes, describes and lists queues
-    Consuming    subscriptions and acknowledgements
-    VibeOutput   what leaves the connection
+    Gate            authentication, permissions, and the administration of users
+    QueueCommands   subscriptions, acknowledgements, and queue management
+    VibeOutput      what leaves the connection
 
 While a Publish waits for room in its queue, commands behind it that do not concern publishing
 are executed (Ack, Ping, Unsubscribe); their replies keep their place behind the Publish.
@@ -21,7 +20,6 @@ from braidmq.server.engine.connection import (
     WaitingReply,
     Wire,
 )
-from braidmq.server.strands.vibe.consuming import Consuming
 from braidmq.server.strands.vibe.deliveries import (
     Outstanding,
     VibeOutput,
@@ -29,7 +27,7 @@ from braidmq.server.strands.vibe.deliveries import (
     message_of,
 )
 from braidmq.server.strands.vibe.gate import Gate, VibeOptions
-from braidmq.server.strands.vibe.management import Management
+from braidmq.server.strands.vibe.queues import QueueCommands
 from braidmq.wire.vibe import messages, session
 
 if TYPE_CHECKING:
@@ -67,9 +65,8 @@ class VibeConnection(Connection):
         self._outstanding: Outstanding = Outstanding(self)
         output.outstanding = self._outstanding
         self._gate: Gate = Gate(self, engine, wire, version=options.version, number=number)
-        self._management: Management = Management(self, self._gate, engine.broker, options)
-        self._consuming: Consuming = Consuming(
-            self, self._gate, self._management, engine.broker, self._outstanding
+        self._queues: QueueCommands = QueueCommands(
+            self, self._gate, engine.broker, options, self._outstanding
         )
 
     @property
@@ -99,7 +96,7 @@ class VibeConnection(Connection):
                     messages.DISCONNECT, "shutdown", headers={"reason": "server_shutdown"}
                 )
             )
-        self._consuming.return_everything(self._engine.now_us())
+        self._queues.return_everything(self._engine.now_us())
         output.flush()
 
     def _take_in(self, data: bytes) -> None:
@@ -138,7 +135,7 @@ class VibeConnection(Connection):
         kind = command.kind
         if kind == messages.ACK:
             assert isinstance(command, session.Request)
-            self._consuming.acknowledge(command, now_us)
+            self._queues.acknowledge(command, now_us)
             return True
         tokens = self._tokens
         if (
@@ -179,13 +176,13 @@ class VibeConnection(Connection):
             return False
         kind = command.kind
         if kind == messages.UNSUBSCRIBE:
-            self._consuming.leave(command.queue, now_us)
+            self._queues.leave(command.queue, now_us)
         elif kind == messages.PUBLISH:
             assert isinstance(command, session.Request)
             self._blocked_bytes += len(command.payload)
         elif kind == messages.DISCONNECT:
             self._blocked.clear()  # none is accepted yet, and a Disconnect does not wait
-            self._consuming.return_everything(now_us)
+            self._queues.return_everything(now_us)
             self.end()
             return True
         elif kind not in {messages.PING, session.REPLY}:
@@ -212,7 +209,7 @@ class VibeConnection(Connection):
             elif command.kind == messages.PING:
                 self._ping(command)
             elif command.kind == messages.UNSUBSCRIBE:
-                self._consuming.confirm_unsubscribe(command)
+                self._queues.confirm_unsubscribe(command)
             else:
                 assert isinstance(command, session.Reply)
                 self.output.reply(command.data)
@@ -222,22 +219,22 @@ class VibeConnection(Connection):
     def _execute_in_turn(self, request: session.Request, now_us: int) -> bool:
         kind = request.kind
         if kind == messages.SUBSCRIBE:
-            return self._consuming.subscribe(request, now_us)
+            return self._queues.subscribe(request, now_us)
         if kind == messages.UNSUBSCRIBE:
-            self._consuming.leave(request.queue, now_us)
-            self._consuming.confirm_unsubscribe(request)
+            self._queues.leave(request.queue, now_us)
+            self._queues.confirm_unsubscribe(request)
         elif kind == messages.CREATE_QUEUE:
-            self._management.create(request, now_us)
+            self._queues.create(request, now_us)
         elif kind == messages.DELETE_QUEUE:
-            self._management.delete(request)
+            self._queues.delete(request)
         elif kind == messages.QUEUE_INFO:
-            self._management.describe(request)
+            self._queues.describe(request)
         elif kind == messages.LIST_QUEUES:
-            self._management.list_names(request)
+            self._queues.list_names(request)
         elif kind == messages.CONNECT:
             self._gate.connect(request)
         elif kind == messages.DISCONNECT:
-            self._consuming.return_everything(now_us)
+            self._queues.return_everything(now_us)
             self.end()
         else:
             assert kind in _ADMINISTRATION
@@ -255,7 +252,7 @@ class VibeConnection(Connection):
         ):
             return True
         queue = self._broker.queues.by_name.get(request.queue)
-        topic = self._management.topic_of_new(request) if queue is None else queue.topic
+        topic = self._queues.topic_of_new(request) if queue is None else queue.topic
         if topic is None:
             return True
         dedup_id = request.headers.get(DEDUP_HEADER, "") if request.headers else ""
@@ -275,7 +272,7 @@ class VibeConnection(Connection):
             self.error(request, session.SERVER_ERROR, admission.QUEUE_FULL)
         elif verdict == admission.REFUSED:
             self.error(request, session.SERVER_ERROR, self._admission.reason)
-        elif queue is not None or self._management.auto_create(request, now_us) is not None:
+        elif queue is not None or self._queues.auto_create(request, now_us) is not None:
             stored = self._broker.accept(verdict, message, dedup_id, now_us)
             self._published(request, stored.id)
         return True
@@ -293,8 +290,8 @@ class VibeConnection(Connection):
     # The fence.
 
     def _ping(self, command: session.Command) -> None:
-        if self._consuming.acknowledged:
-            self._consuming.acknowledged = False
+        if self._queues.acknowledged:
+            self._queues.acknowledged = False
             self.last_id = self._broker.barrier()
         pong = self.session.reply(messages.PONG, command.id, command.queue)
         self.output.reply_after(WaitingReply(self.last_id, pong))
