@@ -75,7 +75,7 @@ def configure_logs(stream: TextIO | None = None, *, level: int = logging.INFO) -
 def mask_secrets(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Mask the values of fields with a secret name, at any depth."""
     for name, value in event.items():
-        event[name] = MASK if _is_secret(name) else _masked_inside(value, NESTING_MAX)
+        event[name] = _masked(name, value, NESTING_MAX)
     return event
 
 
@@ -106,18 +106,13 @@ def _escaped_character(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-def _is_secret(name: str) -> bool:
-    return name.lower().rpartition("_")[2] in SECRET_NAMES
-
-
-def _masked_inside(value: object, depth: int) -> object:
+def _masked(name: str, value: object, depth: int) -> object:
+    if name.lower().rpartition("_")[2] in SECRET_NAMES:
+        return MASK
     if isinstance(value, Mapping) and depth:
-        return {
-            name: MASK if _is_secret(str(name)) else _masked_inside(inner, depth - 1)
-            for name, inner in value.items()
-        }
+        return {key: _masked(str(key), inner, depth - 1) for key, inner in value.items()}
     if isinstance(value, list | tuple) and depth:
-        return [_masked_inside(inner, depth - 1) for inner in value]
+        return [_masked("", inner, depth - 1) for inner in value]
     return value
 
 

@@ -105,11 +105,9 @@ class Traces:
             known = self._contexts.get(delivery.message.id)
             if known is not None:
                 topic, context = known
-                attributes = {
-                    **_attributes("deliver", "receive", topic),
-                    "network.protocol.name": strand,
-                }
-                self._point(attributes, context, now_us)
+                attributes = _attributes("deliver", "receive", topic)
+                attributes["network.protocol.name"] = strand
+                self._point(f"deliver {topic}", attributes, context, now_us)
 
     def _publish(self, message: Message, batch: int, now_us: int) -> None:
         topic = message.topic.name
@@ -175,7 +173,8 @@ class Traces:
             for after, last in made.ranges:
                 for message_id in self._known_in(topic, after, last):
                     _, context = self._contexts[message_id]
-                    self._point(_attributes("ack", "settle", topic), context, now_us)
+                    attributes = _attributes("ack", "settle", topic)
+                    self._point(f"ack {topic}", attributes, context, now_us)
 
     def _known_in(self, topic: str, after: int, last: int) -> Iterator[int]:
         ids = self._ids.get(topic)
@@ -186,12 +185,12 @@ class Traces:
                 return
             yield ids[at]
 
-    def _point(self, attributes: dict[str, str], context: Context, now_us: int) -> None:
-        name, topic = (
-            attributes[f"messaging.{one}.name"] for one in ("operation", "destination")
-        )
+    def _point(
+        self, name: str, attributes: dict[str, str], context: Context, now_us: int
+    ) -> None:
+        """Record a span without duration."""
         span = self._tracer.start_span(
-            f"{name} {topic}",
+            name,
             context=context,
             kind=SpanKind.CONSUMER,
             attributes=attributes,

@@ -382,6 +382,8 @@ class Connection(Peer):
 
     def _after_run(self) -> None:
         blocked = self._is_blocked() or not self.writable
+        # A blocked peer may still send a bounded amount, so that it need not wait for a round
+        # trip when it goes on; beyond that TCP's flow control stops it.
         if blocked:
             if self._reading and self._held_bytes() > READ_AHEAD_BYTES:
                 self._reading = False

@@ -112,6 +112,7 @@ class Engine:
             return
         self._in_turn = True
         try:
+            # A peer that is woken may make the broker touch others, or want more backlog.
             while True:
                 requests = self.broker.take_reads(self.now_us())
                 touched = self.broker.take_touched()
@@ -267,6 +268,7 @@ class Engine:
         self._snapshot = None
 
     def _append(self, log: Log) -> None:
+        # The group commit: while one batch is written, the records of the next accumulate.
         if self._appending or self._log_is_stuck or not self.broker.wants_commit():
             return
         bodies = self.broker.take_records()

@@ -302,6 +302,7 @@ class BlipConnection(Connection):
         self._wire.greeted()
         self.output.reply(self._session.authenticated(command.correlation_id))
 
+    # Blip's PUBLISH has no reply of its own, so a publisher above its rate waits.
     def _publish_at_rate(
         self, command: session.Publish, tokens: TokenBucket, now_us: int
     ) -> bool:
@@ -376,7 +377,7 @@ class BlipConnection(Connection):
             return None
         if len(self._topics) >= TOPICS_REMEMBERED_MAX:
             self._topics.clear()
-        self._topics[topic.name] = topic  # not the peer's own copy of the name
+        self._topics[topic.name] = topic  # keyed by the topic's own string, not by a copy
         return topic
 
     def _ping(self, correlation_id: int) -> None:

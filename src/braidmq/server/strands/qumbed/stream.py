@@ -348,7 +348,7 @@ class QumbedConnection(Connection):
             return None
         if len(self._topics) >= TOPICS_REMEMBERED_MAX:
             self._topics.clear()
-        self._topics[topic.name] = topic  # not the peer's own copy of the name
+        self._topics[topic.name] = topic  # keyed by the topic's own string, not by a copy
         return topic
 
     def _judge(self, publish: messages.Publish) -> bool:

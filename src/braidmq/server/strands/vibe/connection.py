@@ -144,6 +144,7 @@ class VibeConnection(Connection):
             and kind not in _FREE
             and kind != session.REPLY
         ):
+            # Blip makes a publisher wait instead; here every command has a reply to say it.
             self._paid = tokens.take(now_us)
             if not self._paid:
                 error = self.session.error(
