@@ -32,6 +32,9 @@ READ_AHEAD_BYTES: Final = 256 * 1024
 WAITING_REPLIES_MAX: Final = 16_384
 """Replies that may wait for a commit; above it the connection's commands wait as well."""
 
+TOPICS_REMEMBERED_MAX: Final = 1024
+"""Topics that a connection has looked up and may publish to."""
+
 _US_PER_S: Final = 1_000_000
 
 

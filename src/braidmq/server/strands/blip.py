@@ -1,8 +1,7 @@
 """The Blip strand: executes the commands of a Blip session.
 
-    Consuming        SUBSCRIBE, POLL, CREDIT, ACK and UNSUBSCRIBE
     BlipOutput       deliveries as PUBLISH frames, refusals as NACKs
-    BlipConnection   the order of commands, authentication, and PUBLISH
+    BlipConnection   a method for each command
 
 Turns and waiting are the same for every strand (`engine.connection`); the session knows the
 bytes and their order.
@@ -14,10 +13,11 @@ from librt.strings import BytesWriter
 
 from braidmq.broker import admission
 from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, authorize
-from braidmq.broker.broker import UNKNOWN, WAIT, Broker
+from braidmq.broker.broker import UNKNOWN, WAIT
 from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX, Consumer
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.connection import (
+    TOPICS_REMEMBERED_MAX,
     WAITING_REPLIES_MAX,
     Connection,
     Limits,
@@ -31,9 +31,6 @@ from braidmq.wire.errors import WireError
 
 if TYPE_CHECKING:
     from braidmq.server.engine.engine import Engine
-
-TOPICS_REMEMBERED_MAX: Final = 1024
-"""Topics whose permission was looked up, per connection."""
 
 REFUSAL_TEXT_MAX: Final = 200
 """Characters of the text in a NACK, which is one short line."""
@@ -91,107 +88,8 @@ class BlipOutput(Output):
     def refusal_of(self, reply: WaitingReply, reason: str) -> bytes:
         """Return the NACK in place of a SUBSCRIBE's ACK; other replies wait for longer."""
         if isinstance(reply, SubscribeReply):
-            return refusal(reply.correlation_id, SUBSCRIBE_FAILED, reason)
+            return _refusal(reply.correlation_id, SUBSCRIBE_FAILED, reason)
         return b""
-
-
-@final
-class Consuming:
-    """What one connection consumes; each method is a verb of the protocol."""
-
-    def __init__(self, connection: Connection, broker: Broker) -> None:
-        self.acknowledged: bool = False  # since the last barrier
-        self._connection: Connection = connection
-        self._output: Output = connection.output
-        self._broker: Broker = broker
-
-    def acknowledge(self, command: session.OnSubscription, now_us: int) -> bool:
-        """Settle a delivery; return False while the log has to be asked about it."""
-        # As `_consumer`, without the call: ACK and POLL come once per message.
-        consumer = self._connection.consumers.get(command.subscription_id)
-        if consumer is None or consumer.subscription.ended:
-            consumer = self._consumer(command)
-            if consumer is None:
-                return True
-        outcome = self._broker.acknowledge(consumer, command.correlation_id, now_us)
-        if outcome == UNKNOWN:
-            self._not_found(command)
-        elif outcome == WAIT:
-            return False
-        else:
-            self.acknowledged = True
-        return True
-
-    def poll(self, command: session.OnSubscription, now_us: int) -> bool:
-        """Hand out one message, if there is one; return False while it is read back."""
-        consumer = self._connection.consumers.get(command.subscription_id)
-        if consumer is None or consumer.subscription.ended:
-            consumer = self._consumer(command)
-            if consumer is None:
-                return True
-        outcome = self._broker.poll(consumer, command.correlation_id, now_us)
-        if outcome == WAIT:
-            return False
-        if self._connection.room_bytes <= 0:
-            self._output.flush()  # measures anew whether the peer has room
-        return True
-
-    def credit(self, command: session.OnSubscription, now_us: int) -> None:
-        """Let messages be pushed; the credit of a peer that has finished sending is void."""
-        consumer = self._consumer(command)
-        if consumer is not None and not self._connection.input_finished:
-            self._broker.credit(consumer, command.count, command.correlation_id, now_us)
-
-    def subscribe(self, command: session.Subscribe, now_us: int) -> None:
-        """Make a subscription, or refuse it."""
-        connection = self._connection
-        broker = self._broker
-        assert connection.principal is not None
-        if not authorize(connection.principal, SUBSCRIBE, command.topic):
-            nack = messages.encode_nack(command.correlation_id, session.FORBIDDEN, "forbidden")
-            self._output.reply(nack)
-            return
-        topic = broker.topics.get(command.topic)
-        reason = "too many topics" if topic is None else broker.refusal
-        if broker.subscription_count() >= SUBSCRIPTIONS_MAX:
-            reason = "too many subscriptions"
-        if topic is None or reason:
-            self._output.reply(refusal(command.correlation_id, SUBSCRIBE_FAILED, reason))
-            return
-        record_id = broker.subscribe(connection, topic, command.qos, now_us)
-        connection.subscribed_id = record_id
-        ack = messages.encode_ack(command.correlation_id, record_id)
-        self._output.reply_after(SubscribeReply(record_id, ack, command.correlation_id))
-
-    def unsubscribe(self, command: session.OnSubscription) -> None:
-        """End a subscription; the ACK waits for the commit of that."""
-        consumer = self._consumer(command)
-        if consumer is None:
-            return
-        connection = self._connection
-        connection.last_id = self._broker.unsubscribe(consumer)
-        del connection.consumers[command.subscription_id]
-        ack = messages.encode_ack(command.correlation_id, command.subscription_id)
-        self._output.reply_after(WaitingReply(connection.last_id, ack))
-
-    def _consumer(self, command: session.OnSubscription) -> Consumer | None:
-        """Return the connection's consumer, made on first use; refuse an unknown id."""
-        connection = self._connection
-        consumer = connection.consumers.get(command.subscription_id)
-        if consumer is not None:
-            if not consumer.subscription.ended:
-                return consumer
-            del connection.consumers[command.subscription_id]
-        consumer = self._broker.subscriptions.attach(connection, command.subscription_id)
-        if consumer is None:
-            self._not_found(command)
-        return consumer
-
-    def _not_found(self, command: session.Command) -> None:
-        nack = messages.encode_nack(
-            command.correlation_id, session.NOT_FOUND, "unknown subscription or delivery tag"
-        )
-        self._output.reply(nack)
 
 
 @final
@@ -201,10 +99,10 @@ class BlipConnection(Connection):
     def __init__(self, engine: "Engine", wire: Wire, limits: Limits) -> None:
         super().__init__(engine, wire, limits, BlipOutput(engine, wire, limits))
         self._session = session.Session()
-        self._consuming: Consuming = Consuming(self, engine.broker)
         self._held: session.Command | None = None
         self._topics: dict[str, Topic] = {}
         self._paid: bool = False  # the held PUBLISH has its token
+        self._acknowledged: bool = False  # since the last barrier
 
     @property
     def is_authenticated(self) -> bool:
@@ -256,9 +154,9 @@ class BlipConnection(Connection):
                 return self._publish_at_rate(self._session.publish, tokens, now_us)
             return self._publish(self._session.publish, now_us)
         if kind == frames.ACK:
-            return self._consuming.acknowledge(self._session.on_subscription, now_us)
+            return self._acknowledge(self._session.on_subscription, now_us)
         if kind == frames.POLL and not replies:
-            return self._consuming.poll(self._session.on_subscription, now_us)
+            return self._poll(self._session.on_subscription, now_us)
         if kind == 0:
             assert isinstance(command, session.Reply)
             self.output.reply(command.data)
@@ -274,12 +172,12 @@ class BlipConnection(Connection):
     def _execute_in_turn(self, command: session.Command, now_us: int) -> None:
         kind = command.kind
         if kind == frames.CREDIT:
-            self._consuming.credit(self._session.on_subscription, now_us)
+            self._credit(self._session.on_subscription, now_us)
         elif kind == frames.SUBSCRIBE:
             assert isinstance(command, session.Subscribe)
-            self._consuming.subscribe(command, now_us)
+            self._subscribe(command, now_us)
         elif kind == frames.UNSUBSCRIBE:
-            self._consuming.unsubscribe(self._session.on_subscription)
+            self._unsubscribe(self._session.on_subscription)
         elif kind == frames.STATS:
             self._stats(command.correlation_id)
         else:
@@ -360,7 +258,7 @@ class BlipConnection(Connection):
         else:
             assert verdict == admission.REFUSED
             reason = self._admission.reason
-            self.output.reply(refusal(correlation_id, DURABLE_PUBLISH_FAILED, reason))
+            self.output.reply(_refusal(correlation_id, DURABLE_PUBLISH_FAILED, reason))
         return True
 
     def _learn_topic(self, command: session.Publish) -> Topic | None:
@@ -373,16 +271,106 @@ class BlipConnection(Connection):
         topic = self._broker.topics.get(command.topic)
         if topic is None:
             why = "too many topics"
-            self.output.reply(refusal(command.correlation_id, PUBLISH_FAILED, why))
+            self.output.reply(_refusal(command.correlation_id, PUBLISH_FAILED, why))
             return None
         if len(self._topics) >= TOPICS_REMEMBERED_MAX:
             self._topics.clear()
         self._topics[topic.name] = topic  # keyed by the topic's own string, not by a copy
         return topic
 
+    # Consuming. A command names its subscription by id; the first one makes the connection a
+    # consumer of it, later ones find that consumer again.
+
+    def _acknowledge(self, command: session.OnSubscription, now_us: int) -> bool:
+        """Settle a delivery; return False while the log has to be asked about it."""
+        # As `_consumer`, without the call: ACK and POLL come once per message.
+        consumer = self.consumers.get(command.subscription_id)
+        if consumer is None or consumer.subscription.ended:
+            consumer = self._consumer(command)
+            if consumer is None:
+                return True
+        outcome = self._broker.acknowledge(consumer, command.correlation_id, now_us)
+        if outcome == UNKNOWN:
+            self._not_found(command)
+        elif outcome == WAIT:
+            return False
+        else:
+            self._acknowledged = True
+        return True
+
+    def _poll(self, command: session.OnSubscription, now_us: int) -> bool:
+        """Hand out one message, if there is one; return False while it is read back."""
+        consumer = self.consumers.get(command.subscription_id)
+        if consumer is None or consumer.subscription.ended:
+            consumer = self._consumer(command)
+            if consumer is None:
+                return True
+        outcome = self._broker.poll(consumer, command.correlation_id, now_us)
+        if outcome == WAIT:
+            return False
+        if self.room_bytes <= 0:
+            self.output.flush()  # measures anew whether the peer has room
+        return True
+
+    def _credit(self, command: session.OnSubscription, now_us: int) -> None:
+        """Let messages be pushed; the credit of a peer that has finished sending is void."""
+        consumer = self._consumer(command)
+        if consumer is not None and not self.input_finished:
+            self._broker.credit(consumer, command.count, command.correlation_id, now_us)
+
+    def _subscribe(self, command: session.Subscribe, now_us: int) -> None:
+        """Make a subscription, or refuse it."""
+        broker = self._broker
+        assert self.principal is not None
+        if not authorize(self.principal, SUBSCRIBE, command.topic):
+            nack = messages.encode_nack(command.correlation_id, session.FORBIDDEN, "forbidden")
+            self.output.reply(nack)
+            return
+        topic = broker.topics.get(command.topic)
+        reason = "too many topics" if topic is None else broker.refusal
+        if broker.subscription_count() >= SUBSCRIPTIONS_MAX:
+            reason = "too many subscriptions"
+        if topic is None or reason:
+            self.output.reply(_refusal(command.correlation_id, SUBSCRIBE_FAILED, reason))
+            return
+        record_id = broker.subscribe(self, topic, command.qos, now_us)
+        self.subscribed_id = record_id
+        ack = messages.encode_ack(command.correlation_id, record_id)
+        self.output.reply_after(SubscribeReply(record_id, ack, command.correlation_id))
+
+    def _unsubscribe(self, command: session.OnSubscription) -> None:
+        """End a subscription; the ACK waits for the commit."""
+        consumer = self._consumer(command)
+        if consumer is None:
+            return
+        self.last_id = self._broker.unsubscribe(consumer)
+        del self.consumers[command.subscription_id]
+        ack = messages.encode_ack(command.correlation_id, command.subscription_id)
+        self.output.reply_after(WaitingReply(self.last_id, ack))
+
+    def _consumer(self, command: session.OnSubscription) -> Consumer | None:
+        """Return the connection's consumer, made on first use; refuse an unknown id."""
+        consumer = self.consumers.get(command.subscription_id)
+        if consumer is not None:
+            if not consumer.subscription.ended:
+                return consumer
+            del self.consumers[command.subscription_id]
+        consumer = self._broker.subscriptions.attach(self, command.subscription_id)
+        if consumer is None:
+            self._not_found(command)
+        return consumer
+
+    def _not_found(self, command: session.Command) -> None:
+        nack = messages.encode_nack(
+            command.correlation_id, session.NOT_FOUND, "unknown subscription or delivery tag"
+        )
+        self.output.reply(nack)
+
+    # The fence, and numbers.
+
     def _ping(self, correlation_id: int) -> None:
-        if self._consuming.acknowledged:
-            self._consuming.acknowledged = False
+        if self._acknowledged:
+            self._acknowledged = False
             self.last_id = self._broker.barrier()
         pong = frames.encode(frames.PONG, correlation_id)
         self.output.reply_after(WaitingReply(self.last_id, pong))
@@ -399,11 +387,11 @@ class BlipConnection(Connection):
         self.output.reply(messages.encode_stats(correlation_id, stats))
 
 
-def refusal(correlation_id: int, what: str, reason: str) -> bytes:
+def _refusal(correlation_id: int, what: str, reason: str) -> bytes:
     """Return a NACK 500 that says what failed, and why."""
     text = f"{what}: {reason}"[:REFUSAL_TEXT_MAX]
     return messages.encode_nack(correlation_id, session.SERVER_ERROR, text)
 
 
 def _late_refusal(message: Message, reason: str) -> WaitingReply:
-    return WaitingReply(0, refusal(message.correlation_id, DURABLE_PUBLISH_FAILED, reason))
+    return WaitingReply(0, _refusal(message.correlation_id, DURABLE_PUBLISH_FAILED, reason))

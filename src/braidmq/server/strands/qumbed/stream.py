@@ -1,8 +1,5 @@
 """A Qumbed stream: executes the frames of its session.
 
-    Following          Subscribe and Unsubscribe: the topics whose messages are pushed
-    QumbedConnection   authentication, Publish and Discovery
-
 Every stream that a peer opens is a connection of its own to the broker. What the streams of one
 peer share is in `link`, what leaves a stream in `deliveries`.
 """
@@ -11,11 +8,11 @@ from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker import admission
 from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, SUBSCRIBE, authorize
-from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.broker.schemas import SCHEMA_INVALID, SCHEMA_UNKNOWN, SEALED
 from braidmq.broker.topics import Topic
 from braidmq.server.engine.connection import (
+    TOPICS_REMEMBERED_MAX,
     WAITING_REPLIES_MAX,
     Connection,
     Limits,
@@ -42,76 +39,11 @@ if TYPE_CHECKING:
 
 NOT_ALLOWED: Final = "not allowed"
 
-TOPICS_REMEMBERED_MAX: Final = 1024
-"""Topics whose permission was looked up, per stream."""
-
 UNAUTHORIZED_CODE: Final = 1
 """The code of a connection that is closed because authentication failed; otherwise 0."""
 
 DISCOVERY_LOOKED_AT_MAX: Final = 10_000
 """Topics that a Discovery checks for permission, at most."""
-
-
-@final
-class Following:
-    """The subscriptions of one stream."""
-
-    def __init__(
-        self,
-        stream: "QumbedConnection",
-        output: QumbedOutput,
-        broker: Broker,
-        options: QumbedOptions,
-    ) -> None:
-        self._stream: QumbedConnection = stream
-        self._output: QumbedOutput = output
-        self._broker: Broker = broker
-        self._options: QumbedOptions = options
-
-    def subscribe(self, subscribe: messages.Subscribe, now_us: int) -> None:
-        """Have a topic's messages pushed to the stream, or refuse the frame."""
-        stream = self._stream
-        assert stream.principal is not None
-        schema_id = subscribe.schema_id
-        if schema_id and not self._options.schemas.is_known(schema_id):
-            stream.unknown_schema(subscribe, schema_id)
-            return
-        if not authorize(stream.principal, SUBSCRIBE, subscribe.topic):
-            stream.error(subscribe, session.UNAUTHORIZED, NOT_ALLOWED)
-            return
-        broker = self._broker
-        topic = broker.topics.get(subscribe.topic)
-        refusal = "too many topics" if topic is None else ""
-        if broker.subscription_count() >= SUBSCRIPTIONS_MAX:
-            refusal = "too many subscriptions"
-        if broker.settings.offline_us and broker.refusal:
-            refusal = broker.refusal
-        if topic is None or refusal:
-            stream.error(subscribe, session.SERVER_ERROR, refusal)
-            return
-        self._output.collect()  # deliveries of the subscription that this one replaces
-        record_id = broker.followers.follow(stream, topic, subscribe.public_key, now_us)
-        stream.subscribed_id = record_id
-        stream.last_id = max(stream.last_id, record_id)
-        self._output.reply_after(
-            QumbedReply(record_id, messages.ack(subscribe.id), subscribe.id)
-        )
-
-    def unsubscribe(self, unsubscribe: messages.Unsubscribe) -> None:
-        """Stop pushing a topic's messages; the Ack waits for the commit."""
-        stream = self._stream
-        self._output.collect()
-        topic = self._broker.topics.find(unsubscribe.topic)
-        if topic is not None:
-            record_id = self._broker.followers.unfollow(stream, topic)
-            stream.last_id = max(stream.last_id, record_id)
-            self._output.delivering.forget(unsubscribe.topic)
-        self._output.reply_after(WaitingReply(stream.last_id, messages.ack(unsubscribe.id)))
-
-    def end_all(self, now_us: int) -> None:
-        """End every subscription of the stream, after their deliveries are collected."""
-        self._output.collect()
-        self._broker.detach(self._stream, now_us)
 
 
 @final
@@ -132,7 +64,6 @@ class QumbedConnection(Connection):
         self._options: QumbedOptions = options
         self._link: Link = link
         self._sending: QumbedOutput = output
-        self._following: Following = Following(self, output, engine.broker, options)
         self._is_done: bool = False  # ignore what the peer sends from now on
         self._session = session.Session()
         self._held: session.Command | None = None
@@ -153,7 +84,7 @@ class QumbedConnection(Connection):
 
     def finish_input(self) -> None:
         """Answer everything, then close; the stream's subscriptions end at once."""
-        self._following.end_all(self._engine.now_us())
+        self._end_subscriptions(self._engine.now_us())
         super().finish_input()
 
     def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - the transport's own signature
@@ -250,16 +181,16 @@ class QumbedConnection(Connection):
         ):
             self._paid = tokens.take(now_us)
             if not self._paid:
-                self.error(command, session.RATE_LIMIT, "too many messages")
+                self._error(command, session.RATE_LIMIT, "too many messages")
                 return True
         if isinstance(command, messages.Publish):
             return self._publish(command, now_us)
         if self._replies:
             return False  # its effects would show before the replies that wait
         if isinstance(command, messages.Subscribe):
-            self._following.subscribe(command, now_us)
+            self._subscribe(command, now_us)
         elif isinstance(command, messages.Unsubscribe):
-            self._following.unsubscribe(command)
+            self._unsubscribe(command)
         else:
             self._discover(command)
             # The answer is far longer than the request: see whether the peer reads it.
@@ -279,7 +210,7 @@ class QumbedConnection(Connection):
             self._let_in(link)
             return True
         self._engine.authentication_failures["qumbed"] += 1
-        self.error(command, session.UNAUTHORIZED, "authentication failed")
+        self._error(command, session.UNAUTHORIZED, "authentication failed")
         self._end()
         self.output.flush()
         self.closed = True
@@ -327,9 +258,9 @@ class QumbedConnection(Connection):
         if verdict == admission.DUPLICATE:
             self._repeated(publish, self._admission.known_id)
         elif verdict == admission.FULL:
-            self.error(publish, session.SERVER_ERROR, admission.QUEUE_FULL)
+            self._error(publish, session.SERVER_ERROR, admission.QUEUE_FULL)
         elif verdict == admission.REFUSED:
-            self.error(publish, session.SERVER_ERROR, self._admission.reason)
+            self._error(publish, session.SERVER_ERROR, self._admission.reason)
         else:
             stored = self._broker.accept(verdict, message, dedup_id, now_us)
             if stored.id:
@@ -340,11 +271,11 @@ class QumbedConnection(Connection):
     def _learn_topic(self, publish: messages.Publish) -> Topic | None:
         assert self.principal is not None
         if not authorize(self.principal, PUBLISH, publish.topic):
-            self.error(publish, session.UNAUTHORIZED, NOT_ALLOWED)
+            self._error(publish, session.UNAUTHORIZED, NOT_ALLOWED)
             return None
         topic = self._broker.topics.get(publish.topic)
         if topic is None:
-            self.error(publish, session.SERVER_ERROR, "too many topics")
+            self._error(publish, session.SERVER_ERROR, "too many topics")
             return None
         if len(self._topics) >= TOPICS_REMEMBERED_MAX:
             self._topics.clear()
@@ -357,11 +288,11 @@ class QumbedConnection(Connection):
         schema_id = publish.schema_id
         kind = schemas.judge(publish.payload, schema_id, publish.sender_public_key)
         if kind == SCHEMA_UNKNOWN:
-            self.unknown_schema(publish, schema_id)
+            self._unknown_schema(publish, schema_id)
             return False
         if kind == SCHEMA_INVALID:
             problem = schemas.problem(schema_id, publish.payload)
-            self.error(publish, session.SCHEMA_INVALID, f"{schema_id}: {problem}")
+            self._error(publish, session.SCHEMA_INVALID, f"{schema_id}: {problem}")
             return False
         self._sealed = 1 if kind == SEALED else 0
         return True
@@ -372,6 +303,51 @@ class QumbedConnection(Connection):
         self._sending.reply_after(
             QumbedReply(known_id, messages.ack(publish.id, 0), publish.id)
         )
+
+    # Subscriptions.
+
+    def _subscribe(self, subscribe: messages.Subscribe, now_us: int) -> None:
+        """Have a topic's messages pushed to the stream, or refuse the frame."""
+        assert self.principal is not None
+        schema_id = subscribe.schema_id
+        if schema_id and not self._options.schemas.is_known(schema_id):
+            self._unknown_schema(subscribe, schema_id)
+            return
+        if not authorize(self.principal, SUBSCRIBE, subscribe.topic):
+            self._error(subscribe, session.UNAUTHORIZED, NOT_ALLOWED)
+            return
+        broker = self._broker
+        topic = broker.topics.get(subscribe.topic)
+        refusal = "too many topics" if topic is None else ""
+        if broker.subscription_count() >= SUBSCRIPTIONS_MAX:
+            refusal = "too many subscriptions"
+        if broker.settings.offline_us and broker.refusal:
+            refusal = broker.refusal
+        if topic is None or refusal:
+            self._error(subscribe, session.SERVER_ERROR, refusal)
+            return
+        self._sending.collect()  # deliveries of the subscription that this one replaces
+        record_id = broker.followers.follow(self, topic, subscribe.public_key, now_us)
+        self.subscribed_id = record_id
+        self.last_id = max(self.last_id, record_id)
+        self._sending.reply_after(
+            QumbedReply(record_id, messages.ack(subscribe.id), subscribe.id)
+        )
+
+    def _unsubscribe(self, unsubscribe: messages.Unsubscribe) -> None:
+        """Stop pushing a topic's messages; the Ack waits for the commit."""
+        self._sending.collect()
+        topic = self._broker.topics.find(unsubscribe.topic)
+        if topic is not None:
+            record_id = self._broker.followers.unfollow(self, topic)
+            self.last_id = max(self.last_id, record_id)
+            self._sending.delivering.forget(unsubscribe.topic)
+        self._sending.reply_after(WaitingReply(self.last_id, messages.ack(unsubscribe.id)))
+
+    def _end_subscriptions(self, now_us: int) -> None:
+        """End every subscription of the stream, after their deliveries are collected."""
+        self._sending.collect()
+        self._broker.detach(self, now_us)
 
     # Discovery.
 
@@ -392,15 +368,15 @@ class QumbedConnection(Connection):
 
     # Errors, and the end.
 
-    def error(self, frame: messages.Frame, code: str, text: str) -> None:
+    def _error(self, frame: messages.Frame, code: str, text: str) -> None:
         """Answer a frame with an Error."""
         self._sending.reply(messages.error(code, text, frame.id))
 
-    def unknown_schema(self, frame: messages.Frame, schema_id: str) -> None:
+    def _unknown_schema(self, frame: messages.Frame, schema_id: str) -> None:
         """Refuse a frame that names an unknown schema."""
-        self.error(frame, session.SCHEMA_UNKNOWN, f"unknown schema: {schema_id}")
+        self._error(frame, session.SCHEMA_UNKNOWN, f"unknown schema: {schema_id}")
 
     def _end(self) -> None:
         self._is_done = True
         self._ending = True
-        self._following.end_all(self._engine.now_us())
+        self._end_subscriptions(self._engine.now_us())
