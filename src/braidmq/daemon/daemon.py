@@ -42,6 +42,7 @@ from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.server.strands.qumbed.mdns import Announcer
 from braidmq.server.strands.vibe.connection import VibeConnection
 from braidmq.server.strands.vibe.gate import VibeOptions
+from braidmq.transport.binding import shown
 from braidmq.transport.tcp import TcpWire
 from braidmq.wal.disk import Disk
 from braidmq.wal.maintenance.watching import Watch, unwatched
@@ -144,8 +145,7 @@ class Daemon:
             tls_key=http.tls_key,
         )
         self.status.numbers.start()
-        host, port = await self._admin.start()
-        self.addresses["http"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.addresses["http"] = shown(*await self._admin.start())
 
     def _bind(self) -> None:
         config = self._config

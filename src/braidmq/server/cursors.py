@@ -59,15 +59,15 @@ class Cursors:
             shown = name[:NAME_BYTES_MAX].encode(errors="replace").decode()
             raise CursorError(shown, f"a name has 1 to {NAME_BYTES_MAX} bytes of UTF-8")
         cursor = engine.broker.cursors.find(name)
-        if cursor is not None:
+        created = cursor is None
+        if cursor is None:
+            if not _reads(principal):
+                raise NotAllowedError("hold the log for cursor", name)
+            cursor = self._create(engine, principal, name, start)
+        else:
             _own(principal, cursor)
-            await engine.waiters.committed(cursor.record_id)
-            return _opened(cursor, created=False)
-        if not _reads(principal):
-            raise NotAllowedError("hold the log for cursor", name)
-        cursor = self._create(engine, principal, name, start)
         await engine.waiters.committed(cursor.record_id)
-        return _opened(cursor, created=True)
+        return OpenedCursor(cursor.name, cursor.initial, cursor.position, created)
 
     async def move(self, principal: Principal, name: str, offset: int) -> None:
         """Note that everything before *offset* is done; a cursor never moves back.
@@ -134,10 +134,6 @@ class Cursors:
         wal = self._find_wal()
         assert wal is not None  # it is there as long as the engine is
         return wal.synced_id + 1
-
-
-def _opened(cursor: Cursor, *, created: bool) -> OpenedCursor:
-    return OpenedCursor(cursor.name, cursor.initial, cursor.position, created)
 
 
 def _is_name(name: str) -> bool:

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from braidmq.base.limits import KIB, MIB
+from braidmq.transport.binding import shown
 
 DURATION_S_MAX: Final = 10 * 365 * 24 * 3600
 """Ten years: a longer duration is a typing error, and timers would overflow."""
@@ -182,7 +183,7 @@ class ListenerConfig(Section):
     @property
     def address(self) -> str:
         """The address as `H:P`, with brackets around IPv6."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return shown(self.host, self.port)
 
     @property
     def loopback(self) -> bool:

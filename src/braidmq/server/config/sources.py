@@ -13,11 +13,11 @@ from typing import Final
 import yaml
 
 from braidmq.base.errors import ConfigError
+from braidmq.server.config.config import PORT_MAX
 
 Settings = dict[str, object]
 
 ENVIRONMENT_PREFIX: Final = "BRAIDMQ_"
-PORT_MAX: Final = 65_535
 
 _TOP_LEVEL: Final = {"BRAIDMQ_DATA_DIR": "data_dir", "BRAIDMQ_SCHEMAS_DIR": "schemas_dir"}
 _KEY_PARTS: Final = 2  # section and key

@@ -28,7 +28,7 @@ from braidmq.server.flight.writing import Writing
 from braidmq.server.sink.sink import Sink
 from braidmq.server.sink.stages import Stages
 from braidmq.server.strands.listeners import OpenConnection
-from braidmq.transport.binding import bind_tcp
+from braidmq.transport.binding import bind_tcp, shown
 from braidmq.transport.tls import server_context
 
 SILENCE_S: Final = 60
@@ -74,10 +74,9 @@ class FlightListener:
         except (pa.ArrowException, OSError):
             reason = "the address cannot be bound"
             raise AddressInUseError(self.strand, config.address, reason) from None
-        host = f"[{config.host}]" if ":" in config.host else config.host
         # The scheme is shown only where the default would be wrong.
         prefix = "" if certificates is None else f"{scheme}://"
-        self.address = f"{prefix}{host}:{self._service.port}"
+        self.address = prefix + shown(config.host, self._service.port)
         self._writing: Writing | None = None
         _notice_vanished_peers(self._service.port)
 

@@ -35,6 +35,7 @@ from zeroconf import Error as ZeroconfError
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from braidmq.base.errors import EXIT_IO_ERROR, BraidError
+from braidmq.transport.binding import shown
 from braidmq.wire.qumbed.boxes import key_id
 
 SERVICE_TYPE: Final = "_qumbed._udp.local."
@@ -341,7 +342,7 @@ def _node(info: AsyncServiceInfo, port: int) -> Node:
     addresses += info.parsed_scoped_addresses(IPVersion.V6Only)
     return Node(
         info.name.removesuffix(f".{SERVICE_TYPE}"),
-        tuple(f"[{one}]:{port}" if ":" in one else f"{one}:{port}" for one in addresses),
+        tuple(shown(address, port) for address in addresses),
         public_key,
         topics,
     )
