@@ -28,7 +28,6 @@ STRAND_TESTS := blip $(addprefix vibe/test_,framing.py publish_and_subscribe.py 
   $(addprefix qumbed/test_,framing.py publish.py subscribe.py)
 HOT_TESTS = $(addprefix tests/unit/,base broker wire wal/test_format.py) \
   $(addprefix tests/unit/server/,strands engine/test_connection.py engine/test_engine.py) \
-  tests/unit/server/engine/test_host.py \
   $(addprefix tests/integration/,$(STRAND_TESTS) test_strands.py test_client.py)
 
 # A virtual environment does not survive being copied or moved: it knows its own place.

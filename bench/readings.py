@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from braidmq.broker.records import describe, encode_message
+from braidmq.broker.topics import Message, Topic
 from braidmq.wal.disk import Disk
 from braidmq.wal.options import WalOptions
 from braidmq.wal.wal import Wal
@@ -40,7 +41,7 @@ def write(directory: Path, messages: int) -> None:
 
 def _record(number: int, dice: random.Random) -> bytes:
     room = dice.randrange(TOPICS)
-    topic = b"sensors/%02d" % room
+    topic = Topic(f"sensors/{room:02d}")
     moment_ms = _START_MS + number
     payload = (
         b'{"celsius":%05.2f,"timestamp_ms":%d,'
@@ -48,5 +49,6 @@ def _record(number: int, dice: random.Random) -> bytes:
         % (10 + 20 * dice.random(), moment_ms, room, number % _SENSORS)
     )
     assert len(payload) == PAYLOAD_BYTES
-    body = len(topic).to_bytes(2, "big") + topic + payload
-    return encode_message(1, 1, 1, moment_ms * 1_000, 0, b"", body)
+    message = Message(topic, 1, len(topic.raw).to_bytes(2, "big") + topic.raw + payload)
+    message.timestamp_us = moment_ms * 1_000
+    return encode_message(message)

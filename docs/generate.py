@@ -18,7 +18,7 @@ import typer
 
 from braidmq.admin.metrics import MetricsPage, MetricValues
 from braidmq.cli.main import app
-from braidmq.server.config.config import known_keys
+from braidmq.server.config.loading import known_keys
 
 PLACE: Final = Path(__file__).resolve().parent / "reference"
 NOTE: Final = "<!-- Made by docs/generate.py from the code; edits here are lost. -->"

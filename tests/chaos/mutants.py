@@ -55,7 +55,7 @@ MUTANTS: Final = (
             "            log.append(bodies, urgent=self.log_is_full)\n",
             """
             log.append(bodies, urgent=self.log_is_full)
-            self.broker.committed(self.broker.outgoing.last_id, self._now_us())
+            self.broker.committed(self.broker.outgoing.last_id, self.now_us())
             self._wake_waiting()
 """,
         ),
@@ -154,7 +154,7 @@ MUTANTS: Final = (
     _mutant(
         "PING does not wait for acknowledgements",
         (
-            "server/strands/blip/connection.py",
+            "server/strands/blip.py",
             "            self.last_id = self._broker.barrier()\n",
             "",
         ),
@@ -162,8 +162,8 @@ MUTANTS: Final = (
     _mutant(
         "SUBSCRIBE is answered before its commit",
         (
-            "server/strands/blip/consuming.py",
-            "SubscribeReply(given, ack,",
+            "server/strands/blip.py",
+            "SubscribeReply(record_id, ack,",
             "SubscribeReply(0, ack,",
         ),
     ),
@@ -175,7 +175,7 @@ MUTANTS: Final = (
         "PublishAck is sent before the commit",
         (
             "server/strands/vibe/connection.py",
-            "VibeReply(given, ack, request)",
+            "VibeReply(record_id, ack, request)",
             "VibeReply(0, ack, request)",
         ),
     ),
@@ -300,7 +300,7 @@ MUTANTS: Final = (
     _of_qumbed(
         "a Qumbed Ack is sent before the commit",
         (
-            "server/strands/qumbed/output.py",
+            "server/strands/qumbed/deliveries.py",
             '(message.id, b"", frame_id)',
             '(0, b"", frame_id)',
         ),

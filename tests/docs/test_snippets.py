@@ -21,7 +21,7 @@ from typing import Final
 
 import pytest
 
-from braidmq.server.config.config import load
+from braidmq.server.config.loading import load
 from braidmq.wire.blip import frames
 from braidmq.wire.vibe import frames as vibe_frames
 from braidmq.wire.vibe import messages as vibe_messages
@@ -349,9 +349,8 @@ def test_the_frame_table_is_the_codecs() -> None:
 
 def test_every_refusal_of_the_broker_is_in_the_reply_table() -> None:
     """The texts of NACKs are those of the source, all of them."""
-    strand = "src/braidmq/server/strands/blip"
-    paths = ("src/braidmq/wire/blip/session.py", f"{strand}/connection.py")
-    source = "".join(map(read, (*paths, f"{strand}/consuming.py", f"{strand}/output.py")))
+    paths = ("src/braidmq/wire/blip/session.py", "src/braidmq/server/strands/blip.py")
+    source = "".join(map(read, paths))
     texts = set(
         re.findall(r'(?:BAD_REQUEST|UNAUTHORIZED|FORBIDDEN|REQUIRED), "([^"]+)"', source)
     )

@@ -22,7 +22,7 @@ from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.requests import SinkKey
 from braidmq.daemon import daemon
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.refusals import SHUTTING_DOWN
+from braidmq.server.engine.requests import SHUTTING_DOWN
 from braidmq.testing.broker import RunningBroker
 from braidmq.testing.disk import FakeDisk
 from tests.integration.blip import peer as blip

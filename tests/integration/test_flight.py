@@ -287,7 +287,7 @@ async def test_the_event_loop_does_not_wait_for_work_that_is_stuck(tmp_path: Pat
         with ExitStack() as held:
             for places, count in (
                 (flight.calls.workers, flight_calls.WORKERS_MAX),
-                (flight.calls.looks, flight_calls.LOOKS_MAX),
+                (flight.calls.scans, flight_calls.SCANS_MAX),
             ):
                 for _ in range(count):
                     held.enter_context(places.one())

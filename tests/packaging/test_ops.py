@@ -24,7 +24,7 @@ import trustme
 import yaml
 
 from braidmq.server.access.keys import hash_key
-from braidmq.server.config.config import load
+from braidmq.server.config.loading import load
 from braidmq.testing.broker import running_broker
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ from braidmq.admin.http.parameters import AFTER, LIMIT, Name, iso
 from braidmq.admin.http.refusals import UnknownThingError
 from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
 from braidmq.broker.authorize import ADMIN, Principal, authorize
-from braidmq.server.strands.listeners import Line, Listener
+from braidmq.server.strands.listeners import Listener, OpenConnection
 
 
 class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,8 +84,10 @@ class Connections:
                 return line.number
         raise UnknownThingError("no such connection")
 
-    def _lines(self) -> list[Line]:
-        return [line for listener in self._find_listeners() for line in listener.lines()]
+    def _lines(self) -> list[OpenConnection]:
+        return [
+            line for listener in self._find_listeners() for line in listener.open_connections()
+        ]
 
 
 def connection_endpoints(
@@ -131,7 +133,7 @@ def restricted_to(principal: Principal) -> Principal | None:
     return None if authorize(principal, ADMIN, "") else principal
 
 
-def _row(line: Line) -> ConnectionRow:
+def _row(line: OpenConnection) -> ConnectionRow:
     return ConnectionRow(
         id=line.number,
         strand=line.strand,

@@ -22,8 +22,7 @@ from braidmq.base.errors import DamagedLogError, LogError
 from braidmq.broker.authorize import ADMIN
 from braidmq.server.config.config import WalConfig
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.refusals import UnavailableError
-from braidmq.server.engine.requests import FindEngine, running
+from braidmq.server.engine.requests import FindEngine, UnavailableError, running
 from braidmq.wal.disk import Files
 from braidmq.wal.quarantine import QUARANTINE_DIR
 from braidmq.wal.segment import SegmentInfo

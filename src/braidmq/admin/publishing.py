@@ -37,8 +37,7 @@ from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.topics import ORIGIN_HTTP, Message, encode_headers, is_brokers_header
 from braidmq.broker.topics import body_of as broker_body_of
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.refusals import UnavailableError
-from braidmq.server.engine.requests import FindEngine, running
+from braidmq.server.engine.requests import FindEngine, UnavailableError, running
 
 PAYLOAD_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * TOPIC_BYTES_MAX
 """So that a frame of Blip, whose length counts the topic as well, can carry it."""

@@ -48,9 +48,8 @@ from braidmq.broker.dead_letters import QUEUE_NAME_CHARACTERS_MAX
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.delivery.queues import QUEUES_MAX
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.refusals import UnavailableError
-from braidmq.server.engine.requests import FindEngine, changing, running
-from braidmq.server.strands.vibe.declarations import declared_policy, facts_of
+from braidmq.server.engine.requests import FindEngine, UnavailableError, changing, running
+from braidmq.server.strands.vibe.queues import declared_policy, facts_of
 from braidmq.wire.vibe.messages import QUEUE_NAME_PATTERN, is_queue_name
 from braidmq.wire.vibe.queue_options import (
     COUNT_MAX,

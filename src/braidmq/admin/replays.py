@@ -40,8 +40,7 @@ from braidmq.broker.delivery.dispatch import stored
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.refusals import UnavailableError
-from braidmq.server.engine.requests import FindEngine, changing
+from braidmq.server.engine.requests import FindEngine, UnavailableError, changing
 from braidmq.wal.browse import Bounds
 from braidmq.wal.wal import Wal
 

@@ -11,6 +11,8 @@ import os
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -20,23 +22,27 @@ from braidmq.admin.http.server import AdminServer
 from braidmq.admin.status import Status
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.broker.broker import Broker
-from braidmq.daemon.ready import remove_quietly, write_atomically
 from braidmq.daemon.telemetry import Telemetry
-from braidmq.server.access.keys import DEV_PRINCIPAL, KeyRing
+from braidmq.server.access.keys import KeyRing
 from braidmq.server.access.users import Users
-from braidmq.server.config.config import Config, ListenerConfig
-from braidmq.server.engine.connection import Connection
+from braidmq.server.config.config import DEV_PRINCIPAL, Config, ListenerConfig, VibeConfig
+from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.durability import Durability
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.host import Limits
 from braidmq.server.engine.recovery import Recovered, recover
 from braidmq.server.engine.ticker import Clock, SystemClock, Ticker
-from braidmq.server.strands.blip.connection import BlipConnection
-from braidmq.server.strands.listeners import Admission, MakeConnection, TcpListener
+from braidmq.server.strands.blip import BlipConnection
+from braidmq.server.strands.listeners import (
+    ConnectionQuota,
+    Listener,
+    MakeConnection,
+    TcpListener,
+)
 from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.server.strands.qumbed.mdns import Announcer
 from braidmq.server.strands.vibe.connection import VibeConnection
 from braidmq.server.strands.vibe.gate import VibeOptions
+from braidmq.transport.binding import shown
 from braidmq.transport.tcp import TcpWire
 from braidmq.wal.disk import Disk
 from braidmq.wal.opening import Watch, unwatched
@@ -72,7 +78,6 @@ class Daemon:
     ) -> None:
         self._config = config
         self._watch = watch  # follows recovery, on recovery's thread
-        self._mdns = Announcer(config.qumbed.host) if mdns else None
         self._given_clock = clock
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._loop = asyncio.get_running_loop()
@@ -80,27 +85,24 @@ class Daemon:
         self._is_locked = False
         self._keys = KeyRing(config.auth.keys, config.dev)
         self.status = Status(config, self._keys, self._files, now_us=self._clock.now_us)
+        self.addresses = self.status.addresses
+        self.addresses.update(dict.fromkeys(("blip", "vibe", "qumbed", "http", "flight")))
         self._admin: AdminServer | None = None
-        self._durability: Durability | None = None
-        self._users: Users | None = None
         self._qumbed: QumbedListener | None = None
         self._flight: FlightListener | None = None
+        self._mdns = Announcer(config.qumbed.host) if mdns else None
+        self._users: Users | None = None
+        self._durability: Durability | None = None
+        self._ticker: Ticker | None = None
+        self._telemetry = Telemetry(os.environ)
         self._stages: Stages | None = None
         self._sink: Sink | None = None
-        self._vibe_count = 0  # numbers its connections
-        self._vibe_options = VibeOptions(
-            max_message_bytes=config.vibe.max_message_bytes,
-            auto_create=config.vibe.auto_create,
-            version=version("braidmq"),
-        )
-        self._telemetry = Telemetry(os.environ)
-        self._ticker: Ticker | None = None
         self._snapshot_due_s = 0.0
         self._snapshot_id = 0
         self.ended = asyncio.Event()  # the log failed
         self.failure: BraidError | None = None
-        self.addresses = self.status.addresses
-        self.addresses.update(dict.fromkeys(("blip", "vibe", "qumbed", "http", "flight")))
+
+    # Start.
 
     async def start(self) -> None:
         """Recover the log, then accept connections.
@@ -116,7 +118,9 @@ class Daemon:
         self._is_locked = True
         await self._start_admin()
         self._bind()
+        # On a thread, so that the health pages answer meanwhile.
         engine = self._start_engine(await asyncio.to_thread(self._recover))
+        self._start_sink(engine.broker)
         if self._flight is not None:
             assert self._stages is not None
             assert self._sink is not None
@@ -129,106 +133,37 @@ class Daemon:
             await self._mdns.start(port, key, self._announced_topics(engine))
         write_atomically(self._config.data_dir / RUN_FILE, json.dumps(self.ready_facts()))
 
-    async def stop(self) -> None:
-        """Stop in order, also when only a part was started or the log has failed."""
-        engine = self.status.engine
-        listeners = self.status.listeners
-        if self._mdns is not None:
-            await self._mdns.stop()
-        for listener in listeners:
-            listener.stop_accepting()
-        if engine is not None and engine.failed is None:
-            await self._drain(engine)
-        if self._sink is not None:
-            await self._sink.stop()
-        for listener in listeners:
-            listener.close_connections()
-        if engine is not None:
-            engine.waiters.stop()
-            await engine.waiters.until(
-                lambda: not engine.connections, within_s=LAST_REPLIES_S, outlasts_end=True
-            )
-        for listener in listeners:
-            listener.abort_connections()
-        if self._flight is not None:
-            await self._flight.close()
-        if self._ticker is not None:
-            self._ticker.stop()
-        self.status.numbers.stop()
-        if self._admin is not None:
-            await self._admin.stop()
-        if self._users is not None:
-            self._users.stop()
-            await asyncio.to_thread(self._users.close)
-        if self._durability is not None:
-            self._durability.stop_reading()
-            await asyncio.to_thread(self._durability.close)
-        await self._telemetry.stop()
-        if self._is_locked:  # else the files belong to another broker
-            remove_quietly(self._config.data_dir / RUN_FILE)
-            self._files.unlock(LOCK_PATH)
-            self._is_locked = False
-
-    @property
-    def page(self) -> str | None:
-        """The dashboard's URL, or None if HTTP is off."""
-        address = self.addresses["http"]
-        scheme = "https" if self._config.http.tls_cert else "http"
-        return None if address is None else f"{scheme}://{address}/"
-
-    def ready_facts(self) -> dict[str, object]:
-        """Return the contents of the ready file."""
-        qumbed = self._qumbed
-        return {
-            **self.addresses,
-            "pid": os.getpid(),
-            "qumbed_fingerprint": None if qumbed is None else qumbed.fingerprint,
-            "gateway_public_key": None if qumbed is None else qumbed.gateway_public_key.hex(),
-        }
-
-    def _announced_topics(self, engine: Engine) -> Iterator[str]:
-        # With authentication on, topic names are not for every host on the network.
-        if self._config.qumbed.auth == "none":
-            return (topic.name for topic in engine.broker.topics.all())
-        return iter(())
-
-    def look_at_clock(self) -> None:
-        """Do what is due, after a test has moved the clock."""
-        if self.status.engine is not None:
-            self.status.engine.tick()
-
     async def _start_admin(self) -> None:
         http = self._config.http
         if not http.enabled:
             return
-        loopback = http.loopback
         self._admin = AdminServer(
-            build_app(self.status, loopback=loopback),
+            build_app(self.status, loopback=http.loopback),
             host=http.host,
             port=http.port,
             tls_cert=http.tls_cert,
             tls_key=http.tls_key,
         )
         self.status.numbers.start()
-        host, port = await self._admin.start()
-        self.addresses["http"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.addresses["http"] = shown(*await self._admin.start())
 
     def _bind(self) -> None:
         config = self._config
-        admission = Admission(config.limits)
+        limits = config.limits
+        quota = ConnectionQuota(limits)
         strands: list[tuple[str, ListenerConfig, MakeConnection]] = [
             ("blip", config.blip, BlipConnection),
-            ("vibe", config.vibe, self._vibe_connection),
+            ("vibe", config.vibe, _vibe_connections(config.vibe)),
         ]
         for strand, section, make in strands:
             if section.enabled:
-                listener = TcpListener(
-                    strand, section, config.limits, admission=admission, make=make
-                )
-                self.status.listeners.append(listener)
-                self.addresses[strand] = listener.address
+                self._listen(TcpListener(strand, section, limits, quota=quota, make=make))
         if config.qumbed.enabled:
-            self._bind_qumbed(admission)
+            self._qumbed = QumbedListener(
+                config.qumbed, limits, quota=quota, named=self._keys.named
+            )
+            self._listen(self._qumbed)
+            self._qumbed.prepare(self._files, config.data_dir, config.schemas_dir)
         if config.flight.enabled:
             self._bind_flight()
 
@@ -243,31 +178,18 @@ class Daemon:
             _log.warning("flight is off: it " + problem)
             return
         self._flight = FlightListener(config.flight, config.data_dir, self._keys.find)
-        self.status.listeners.append(self._flight)
-        self.addresses["flight"] = self._flight.address
+        self._listen(self._flight)
 
-    def _bind_qumbed(self, admission: Admission) -> None:
-        config = self._config
-        listener = QumbedListener(
-            config.qumbed, config.limits, admission=admission, named=self._keys.named
-        )
+    def _listen(self, listener: Listener) -> None:
         self.status.listeners.append(listener)
-        listener.prepare(self._files, config.data_dir, config.schemas_dir)
-        self.addresses["qumbed"] = listener.address
-        self._qumbed = listener
-
-    def _vibe_connection(self, engine: Engine, wire: TcpWire, limits: Limits) -> Connection:
-        self._vibe_count += 1
-        return VibeConnection(engine, wire, limits, self._vibe_options, self._vibe_count)
+        self.addresses[listener.strand] = listener.address
 
     def _recover(self) -> Recovered:
-        # On a thread, so that the health pages answer meanwhile.
         started = time.monotonic()
-        now_us = self._clock.now_us()
         found = recover(
             self._files,
             self._config,
-            now_us=now_us,
+            now_us=self._clock.now_us(),
             clock=time.perf_counter,
             watch=self._watch,
         )
@@ -316,7 +238,6 @@ class Daemon:
         self.status.engine = engine
         self.status.wal = found.wal
         _log_recovery(found, self.status.recovery_seconds)
-        self._start_sink(broker)
         return engine
 
     def _start_sink(self, broker: Broker) -> None:
@@ -333,6 +254,36 @@ class Daemon:
         self._stages = Stages(self._files, now_us=self._clock.now_us)
         self._sink = Sink(lambda: self.status.engine, lambda: self.status.wal, self._stages)
         self._sink.start()
+
+    # While it runs.
+
+    @property
+    def page(self) -> str | None:
+        """The dashboard's URL, or None if HTTP is off."""
+        address = self.addresses["http"]
+        scheme = "https" if self._config.http.tls_cert else "http"
+        return None if address is None else f"{scheme}://{address}/"
+
+    def ready_facts(self) -> dict[str, object]:
+        """Return the contents of the ready file."""
+        qumbed = self._qumbed
+        return {
+            **self.addresses,
+            "pid": os.getpid(),
+            "qumbed_fingerprint": None if qumbed is None else qumbed.fingerprint,
+            "gateway_public_key": None if qumbed is None else qumbed.gateway_public_key.hex(),
+        }
+
+    def look_at_clock(self) -> None:
+        """Do what is due, after a test has moved the clock."""
+        if self.status.engine is not None:
+            self.status.engine.tick()
+
+    def _announced_topics(self, engine: Engine) -> Iterator[str]:
+        # With authentication on, topic names are not for every host on the network.
+        if self._config.qumbed.auth == "none":
+            return (topic.name for topic in engine.broker.topics.all())
+        return iter(())
 
     def _do_chores(self) -> None:
         engine = self.status.engine
@@ -363,6 +314,38 @@ class Daemon:
         self.failure = error
         self.ended.set()
 
+    # Stop.
+
+    async def stop(self) -> None:
+        """Stop in order, also when only a part was started or the log has failed."""
+        engine = self.status.engine
+        if self._mdns is not None:
+            await self._mdns.stop()
+        for listener in self.status.listeners:
+            listener.stop_accepting()
+        if engine is not None and engine.failed is None:
+            await self._drain(engine)
+        if self._sink is not None:
+            await self._sink.stop()
+        await self._close_connections(engine)
+        if self._ticker is not None:
+            self._ticker.stop()
+        # HTTP answers until here, and its requests still read users and the log.
+        self.status.numbers.stop()
+        if self._admin is not None:
+            await self._admin.stop()
+        if self._users is not None:
+            self._users.stop()
+            await asyncio.to_thread(self._users.close)
+        if self._durability is not None:
+            self._durability.stop_reading()
+            await asyncio.to_thread(self._durability.close)
+        await self._telemetry.stop()
+        if self._is_locked:  # else the files belong to another broker
+            (self._config.data_dir / RUN_FILE).unlink(missing_ok=True)
+            self._files.unlock(LOCK_PATH)
+            self._is_locked = False
+
     async def _drain(self, engine: Engine) -> None:
         engine.drain()
         await engine.waiters.until(
@@ -377,6 +360,19 @@ class Daemon:
             lambda: engine.failed is not None or engine.log_is_full or engine.is_committed(),
             outlasts_end=True,
         )
+
+    async def _close_connections(self, engine: Engine | None) -> None:
+        for listener in self.status.listeners:
+            listener.close_connections()
+        if engine is not None:
+            engine.waiters.stop()
+            await engine.waiters.until(
+                lambda: not engine.connections, within_s=LAST_REPLIES_S, outlasts_end=True
+            )
+        for listener in self.status.listeners:
+            listener.abort_connections()
+        if self._flight is not None:
+            await self._flight.close()
 
 
 def _log_recovery(found: Recovered, seconds: float) -> None:
@@ -398,3 +394,24 @@ def _log_recovery(found: Recovered, seconds: float) -> None:
         )
     for path in found.snapshots_rejected:
         _log.warning("bad snapshot set aside", file=path)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write *text* to *path*; readers see all of it or the file before."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def _vibe_connections(config: VibeConfig) -> MakeConnection:
+    options = VibeOptions(
+        max_message_bytes=config.max_message_bytes,
+        auto_create=config.auto_create,
+        version=version("braidmq"),
+    )
+    numbers = count(1)
+
+    def make(engine: Engine, wire: TcpWire, limits: Limits) -> Connection:
+        return VibeConnection(engine, wire, limits, options, next(numbers))
+
+    return make

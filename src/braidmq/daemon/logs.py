@@ -14,16 +14,16 @@ from typing import Final, TextIO
 import structlog
 
 TEXT_CHARS_MAX: Final = 256
-"""A peer's string in a log line; more is cut."""
+"""Characters of a peer's string in a log line; the rest is cut."""
 
 EVENT_CHARS_MAX: Final = 1_024
-"""The sentence of a line; ours are short, a library's may quote a peer."""
+"""Characters of a line's message; ours are short, a library's may quote a peer."""
 
 NESTING_MAX: Final = 4
-"""Values inside values; deeper ones are shown as text."""
+"""Depth of nested values; deeper ones are shown as text."""
 
 SECRET_NAMES: Final = frozenset({"key", "token", "password", "payload", "secret"})
-"""A field so named, or ending so (`api_key`), is masked."""
+"""A field with this name, or ending in it (`api_key`), is masked."""
 
 MASK: Final = "********"
 
@@ -35,7 +35,7 @@ EventDict = MutableMapping[str, object]
 
 
 def configure_logs(stream: TextIO | None = None, *, level: int = logging.INFO) -> None:
-    """Send every log line, also those of libraries, to *stream* (stderr)."""
+    """Send every log line, including those of libraries, to *stream* (default stderr)."""
     target = stream if stream is not None else sys.stderr
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -73,9 +73,9 @@ def configure_logs(stream: TextIO | None = None, *, level: int = logging.INFO) -
 
 
 def mask_secrets(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Replace the values of fields that are secret by name, at any depth."""
+    """Mask the values of fields with a secret name, at any depth."""
     for name, value in event.items():
-        event[name] = MASK if _is_secret(name) else _masked_inside(value, NESTING_MAX)
+        event[name] = _masked(name, value, NESTING_MAX)
     return event
 
 
@@ -94,7 +94,7 @@ def escape_text(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 def escaped(text: str, *, chars_max: int = TEXT_CHARS_MAX) -> str:
     r"""Return *text* without API keys, cut, and with what is not printable as `\x1b`."""
-    # Masked before it is cut: half a key behind the cut would not be recognised.
+    # Mask before cutting: half a key would not be recognised.
     masked = _KEY_IN_TEXT.sub(MASK, text)
     cut = masked if len(masked) <= chars_max else masked[:chars_max] + _CUT
     return cut if cut.isprintable() else "".join(map(_escaped_character, cut))
@@ -106,18 +106,13 @@ def _escaped_character(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-def _is_secret(name: str) -> bool:
-    return name.lower().rpartition("_")[2] in SECRET_NAMES
-
-
-def _masked_inside(value: object, depth: int) -> object:
+def _masked(name: str, value: object, depth: int) -> object:
+    if name.lower().rpartition("_")[2] in SECRET_NAMES:
+        return MASK
     if isinstance(value, Mapping) and depth:
-        return {
-            name: MASK if _is_secret(str(name)) else _masked_inside(inner, depth - 1)
-            for name, inner in value.items()
-        }
+        return {key: _masked(str(key), inner, depth - 1) for key, inner in value.items()}
     if isinstance(value, list | tuple) and depth:
-        return [_masked_inside(inner, depth - 1) for inner in value]
+        return [_masked("", inner, depth - 1) for inner in value]
     return value
 
 

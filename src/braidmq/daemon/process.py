@@ -5,6 +5,7 @@ that loses nothing that was acknowledged, because the next start recovers from t
 """
 
 import asyncio
+import ctypes
 import gc
 import json
 import os
@@ -18,10 +19,9 @@ import uvloop
 
 from braidmq.base.build import is_compiled
 from braidmq.base.errors import ConfigError
-from braidmq.daemon.allocator import return_large_buffers
-from braidmq.daemon.daemon import Daemon
-from braidmq.daemon.ready import remove_quietly, write_atomically
-from braidmq.server.config.config import Config, loss_note
+from braidmq.daemon.daemon import Daemon, write_atomically
+from braidmq.server.config.config import Config
+from braidmq.server.config.text import loss_note
 from braidmq.wal.opening import Watch, unwatched
 
 _GIL_SWITCH_S: Final = 0.001
@@ -30,6 +30,11 @@ time it would wait longer for the interpreter than for the disk."""
 
 _GC_THRESHOLD: Final = 50_000
 """Messages come by the million and form no cycles, so the collector need not run as often."""
+
+MAPPED_FROM_BYTES: Final = 1024 * 1024
+"""Smaller buffers come from the heap: reads from a socket do, batches for the log do not."""
+
+_M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 
 _log = structlog.get_logger(__name__)
 
@@ -43,17 +48,18 @@ def main(
 ) -> int:
     """Run the broker until a signal; return the exit code. *watch* follows recovery."""
     if mdns and not config.qumbed.enabled:
-        raise ConfigError(
-            "--mdns",
-            "announces the Qumbed strand, which is off",
-        )
+        raise ConfigError("--mdns", "announces the Qumbed strand, which is off")
     if ready_file is not None:
-        remove_quietly(ready_file)
+        ready_file.unlink(missing_ok=True)
     sys.setswitchinterval(_GIL_SWITCH_S)
     return_large_buffers()
     gc.set_threshold(_GC_THRESHOLD, 50, 50)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, ready_file, mdns=mdns, watch=watch))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(config, ready_file, mdns=mdns, watch=watch))
+    finally:
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
 
 
 async def _serve(config: Config, ready_file: Path | None, *, mdns: bool, watch: Watch) -> int:
@@ -84,8 +90,6 @@ async def _serve(config: Config, ready_file: Path | None, *, mdns: bool, watch: 
         wait.cancel()
     _log.info("stopping")
     await daemon.stop()
-    if ready_file is not None:
-        remove_quietly(ready_file)
     if daemon.failure is not None:
         raise daemon.failure
     _log.info("stopped")
@@ -105,3 +109,16 @@ def _signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, receive)
     return stopping
+
+
+def return_large_buffers() -> bool:
+    """Return large buffers to the system when freed; False where libc is not glibc.
+
+    glibc maps large buffers one by one, but raises the threshold each time such a buffer is
+    freed, up to 32 MiB. From then on the batches for the log come from the heap, which does not
+    shrink. Setting the threshold explicitly stops it from moving.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # not glibc
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES))

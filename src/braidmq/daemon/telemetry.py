@@ -40,7 +40,7 @@ class Telemetry:
         self._provider = make_provider(self._exporter)
         if self._provider is not None:
             tracer = self._provider.get_tracer("braidmq")
-            engine.tracing = Traces(tracer, topic_of=lambda one: topic_of(engine, one))
+            engine.tracing = Traces(tracer, topic_of=lambda found: topic_of(engine, found))
 
     async def stop(self) -> None:
         """Send the last spans."""

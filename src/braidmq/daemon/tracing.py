@@ -52,7 +52,7 @@ _log = structlog.get_logger(__name__)
 
 
 def make_provider(exporter: str) -> TracerProvider | None:
-    """Return a provider for an exporter, or None if that is not installed."""
+    """Return a provider for an exporter, or None if the exporter is not installed."""
     found = entry_points(group="opentelemetry_traces_exporter", name=exporter)
     if not found:
         _log.warning("no traces: the exporter is not installed", exporter=exporter)
@@ -67,7 +67,7 @@ def make_provider(exporter: str) -> TracerProvider | None:
 
 
 class Traces:
-    """The spans of messages in progress; all of it is on the event loop."""
+    """The spans of messages in progress; every method runs on the event loop."""
 
     def __init__(self, tracer: Tracer, *, topic_of: Callable[[int], str]) -> None:
         """*topic_of* returns the topic of a subscription's id, or an empty string."""
@@ -76,7 +76,7 @@ class Traces:
         self._propagator = TraceContextTextMapPropagator()
         self._open: list[tuple[int, Span, Span]] = []  # id, publish and commit
         self._contexts: dict[int, tuple[str, Context]] = {}  # by id: topic and publish span
-        self._ids: dict[str, deque[int]] = {}  # those of each topic, oldest first
+        self._ids: dict[str, deque[int]] = {}  # traced messages of each topic, oldest first
 
     def appending(self, items: list[Pending], now_us: int) -> None:
         """Begin the spans of messages and acknowledgements that go to the log."""
@@ -104,11 +104,9 @@ class Traces:
             known = self._contexts.get(delivery.message.id)
             if known is not None:
                 topic, context = known
-                attributes = {
-                    **_attributes("deliver", "receive", topic),
-                    "network.protocol.name": strand,
-                }
-                self._point(attributes, context, now_us)
+                attributes = _attributes("deliver", "receive", topic)
+                attributes["network.protocol.name"] = strand
+                self._point(f"deliver {topic}", attributes, context, now_us)
 
     def _publish(self, message: Message, batch: int, now_us: int) -> None:
         topic = message.topic.name
@@ -174,7 +172,8 @@ class Traces:
             for after, last in made.ranges:
                 for message_id in self._known_in(topic, after, last):
                     _, context = self._contexts[message_id]
-                    self._point(_attributes("ack", "settle", topic), context, now_us)
+                    attributes = _attributes("ack", "settle", topic)
+                    self._point(f"ack {topic}", attributes, context, now_us)
 
     def _known_in(self, topic: str, after: int, last: int) -> Iterator[int]:
         ids = self._ids.get(topic)
@@ -185,12 +184,12 @@ class Traces:
                 return
             yield ids[at]
 
-    def _point(self, attributes: dict[str, str], context: Context, now_us: int) -> None:
-        name, topic = (
-            attributes[f"messaging.{one}.name"] for one in ("operation", "destination")
-        )
+    def _point(
+        self, name: str, attributes: dict[str, str], context: Context, now_us: int
+    ) -> None:
+        """Record a span without duration."""
         span = self._tracer.start_span(
-            f"{name} {topic}",
+            name,
             context=context,
             kind=SpanKind.CONSUMER,
             attributes=attributes,

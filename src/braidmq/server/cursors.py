@@ -1,6 +1,6 @@
 """Cursors of readers outside the broker: open, move, remove and list them.
 
-A change is answered once the log has committed it. Everything here runs on the event loop;
+A change returns once the log has committed it. Everything here runs on the event loop;
 `broker.cursors` holds the cursors.
 """
 
@@ -11,14 +11,13 @@ from braidmq.base.errors import CursorError, NotAllowedError
 from braidmq.broker.authorize import ADMIN, SUBSCRIBE, Principal, authorize
 from braidmq.broker.cursors import CURSORS_MAX, NAME_BYTES_MAX, Cursor
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.refusals import UnavailableError
-from braidmq.server.engine.requests import FindEngine, changing, running
+from braidmq.server.engine.requests import FindEngine, UnavailableError, changing, running
 from braidmq.wal.wal import Wal
 
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
-    """One cursor: where its reader began, which offset it needs next, and its lag in ids."""
+    """One cursor: its initial position, the offset it needs next, and its lag in ids."""
 
     name: str
     principal: str
@@ -29,7 +28,7 @@ class CursorState:
 
 @dataclass(frozen=True, slots=True)
 class OpenedCursor:
-    """Where a cursor began and is, and whether it was made just now."""
+    """The initial and current position of a cursor, and whether it was just created."""
 
     name: str
     initial: int
@@ -45,13 +44,13 @@ class Cursors:
         self._find_wal = find_wal
 
     async def open(self, principal: Principal, name: str, start: int | None) -> OpenedCursor:
-        """Return the cursor of that name, made at *start* if it is not there.
+        """Return the cursor of that name, created at *start* if there is none.
 
-        None is the end of the durable log as it is now. One that is there stays where it is,
-        and began where it began, whatever *start* says. It is durable when this returns.
+        None is the current end of the durable log. For a cursor that exists, *start* has no
+        effect. The cursor is durable when this returns.
 
         Raises:
-            CursorError: The name cannot be one, or there are too many cursors.
+            CursorError: The name is not allowed, or there are too many cursors.
             NotAllowedError: It belongs to another principal, or *principal* may read nothing.
             UnavailableError: Not now.
         """
@@ -60,18 +59,18 @@ class Cursors:
             shown = name[:NAME_BYTES_MAX].encode(errors="replace").decode()
             raise CursorError(shown, f"a name has 1 to {NAME_BYTES_MAX} bytes of UTF-8")
         cursor = engine.broker.cursors.find(name)
-        if cursor is not None:
+        created = cursor is None
+        if cursor is None:
+            if not _reads(principal):
+                raise NotAllowedError("hold the log for cursor", name)
+            cursor = self._create(engine, principal, name, start)
+        else:
             _own(principal, cursor)
-            await engine.waiters.committed(cursor.record_id)
-            return _opened(cursor, created=False)
-        if not _reads(principal):
-            raise NotAllowedError("hold the log for cursor", name)
-        cursor = self._create(engine, principal, name, start)
         await engine.waiters.committed(cursor.record_id)
-        return _opened(cursor, created=True)
+        return OpenedCursor(cursor.name, cursor.initial, cursor.position, created)
 
     async def move(self, principal: Principal, name: str, offset: int) -> None:
-        """Note that everything before *offset* is done with; a cursor never goes back.
+        """Note that everything before *offset* is done; a cursor never moves back.
 
         Raises:
             CursorError: There is no such cursor, or the log does not reach so far.
@@ -99,7 +98,7 @@ class Cursors:
         await engine.waiters.committed(cursor.record_id, lasts=True)
 
     def all(self) -> list[CursorState]:
-        """Return every cursor, by name.
+        """Return every cursor, sorted by name.
 
         Raises:
             UnavailableError: The broker is not up.
@@ -131,14 +130,10 @@ class Cursors:
         return cursors.create(name, principal.name, end if start is None else start)
 
     def _end(self) -> int:
-        # Only what is synced is read by others, whatever the fsync policy calls committed.
+        # Readers outside see only what is synced, whatever the fsync policy calls committed.
         wal = self._find_wal()
         assert wal is not None  # it is there as long as the engine is
         return wal.synced_id + 1
-
-
-def _opened(cursor: Cursor, *, created: bool) -> OpenedCursor:
-    return OpenedCursor(cursor.name, cursor.initial, cursor.position, created)
 
 
 def _is_name(name: str) -> bool:
@@ -162,7 +157,7 @@ def _own(principal: Principal, cursor: Cursor) -> None:
 
 
 def _reads(principal: Principal) -> bool:
-    """Say whether there is anything that *principal* may read: a cursor holds the log."""
+    # A cursor keeps retention from deleting segments: it takes the right to read something.
     if principal.gone:
         return False
     granted = any(SUBSCRIBE in grant.operations for grant in principal.grants)

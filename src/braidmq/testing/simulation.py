@@ -21,11 +21,10 @@ from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedE
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.server.config.config import Config
-from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.host import Limits
 from braidmq.server.engine.recovery import recover
-from braidmq.server.strands.blip.connection import BlipConnection
+from braidmq.server.strands.blip import BlipConnection
 from braidmq.testing.clients import BlipClient, Client, Consumer, Plan, Publisher, Scene
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk

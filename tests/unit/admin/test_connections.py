@@ -41,7 +41,7 @@ class Lines:
     def __init__(self, *lines: Line) -> None:
         self._lines = lines
 
-    def lines(self) -> tuple[Line, ...]:
+    def open_connections(self) -> tuple[Line, ...]:
         return self._lines
 
 

@@ -13,7 +13,7 @@ from braidmq.admin.dead_letters import open_ranges
 from braidmq.admin.messages import SHOWN_BYTES_MAX
 from braidmq.base.errors import LogFullError
 from braidmq.client.qumbed import KeyPair
-from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import UnavailableError
 from braidmq.testing.broker import running_broker
 from braidmq.wal.wal import Wal
 from braidmq.wire.vibe.queue_options import QueueOptions

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from braidmq.admin import log as log_module
 from braidmq.admin.log import damage_of, quarantined, read_log
 from braidmq.base.errors import DamagedLogError, LogFullError
-from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import UnavailableError
 from braidmq.wal.disk import Disk
 from braidmq.wal.segment import SegmentInfo
 from braidmq.wal.wal import Wal

@@ -28,7 +28,7 @@ from braidmq.admin.publishing import (
     payload_of,
     read_posted,
 )
-from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import UnavailableError
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.unit.admin.queue_broker import engine_of, status_of

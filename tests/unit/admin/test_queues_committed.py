@@ -9,7 +9,7 @@ from braidmq.admin.http.refusals import UnknownQueueError
 from braidmq.admin.queues import Queues
 from braidmq.base.errors import LogFullError
 from braidmq.base.limits import TOPIC_BYTES_MAX
-from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import UnavailableError
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.integration.blip.peer import publish as publish_frame
 from tests.unit.admin.queue_broker import quiet_broker, status_of

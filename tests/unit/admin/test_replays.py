@@ -12,7 +12,7 @@ from braidmq.admin.http.refusals import (
     UnknownQueueError,
     UnknownThingError,
 )
-from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import UnavailableError
 from braidmq.testing.disk import FakeDisk
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.unit.admin.letters import SMALL_WINDOW, ids, letters, named, numbered

@@ -16,11 +16,11 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.server.access.keys import KeyRing, hash_key
 from braidmq.server.config.config import Config
+from braidmq.server.engine.connection import Limits
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.host import Limits
 from braidmq.server.engine.recovery import recover
-from braidmq.server.strands.blip.connection import BlipConnection
-from braidmq.server.strands.vibe.declarations import declared_policy
+from braidmq.server.strands.blip import BlipConnection
+from braidmq.server.strands.vibe.queues import declared_policy
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk
 from braidmq.testing.simulation import InlineLog

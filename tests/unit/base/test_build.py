@@ -10,7 +10,7 @@ from braidmq.base import build
 HOT = [
     "braidmq.base.strict_json",
     "braidmq.broker.delivery.settling",
-    "braidmq.server.strands.blip.connection",
+    "braidmq.server.strands.blip",
     "braidmq.server.engine.connection",
     "braidmq.server.strands.qumbed.stream",
     "braidmq.server.strands.qumbed.deliveries",

@@ -5,7 +5,7 @@ import sys
 
 _PROGRAM = """
 import ctypes, sys
-from braidmq.daemon.allocator import MAPPED_FROM_BYTES, return_large_buffers
+from braidmq.daemon.process import MAPPED_FROM_BYTES, return_large_buffers
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in

@@ -3,11 +3,13 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from braidmq.base.errors import ConfigError
 from braidmq.daemon import process
+from braidmq.daemon.daemon import write_atomically
 from braidmq.server.config.config import Config
 
 
@@ -47,3 +49,21 @@ async def test_the_first_signal_stops_and_the_second_ends(
             loop.remove_signal_handler(number)
 
     assert [0] == ended
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """A reader that has the old one open still has all of the old one."""
+    path = tmp_path / "ready.json"
+    write_atomically(path, "old")
+    with path.open() as reader:
+        write_atomically(path, "new")
+
+        assert "old" == reader.read()
+    assert "new" == path.read_text()
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_a_directory_that_is_missing_is_the_callers_error(tmp_path: Path) -> None:
+    """It is not made: the operator has mistyped it."""
+    with pytest.raises(FileNotFoundError):
+        write_atomically(tmp_path / "no" / "ready.json", "x")

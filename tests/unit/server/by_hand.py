@@ -5,10 +5,9 @@ from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.broker.settings import Settings
-from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.host import Limits
-from braidmq.server.strands.blip.connection import BlipConnection
+from braidmq.server.strands.blip import BlipConnection
 from tests.integration.blip.peer import Frame, auth, hello, parse
 
 

@@ -9,7 +9,7 @@ from braidmq.base.errors import CursorError, LogFullError, NotAllowedError
 from braidmq.broker.authorize import SUBSCRIBE, Grant, Principal
 from braidmq.broker.topics import Message, body_of
 from braidmq.server.cursors import Cursors, CursorState, OpenedCursor
-from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import UnavailableError
 from braidmq.testing.clock import FakeClock
 from tests.unit.server.sink.sink_world import ADA, BOB, OPS, SEGMENT_BYTES, SinkWorld
 

@@ -34,7 +34,7 @@ from braidmq.admin.session import session_endpoints
 from braidmq.admin.status import Status
 from braidmq.admin.subscriptions import subscription_endpoints
 from braidmq.admin.topics import topic_endpoints
-from braidmq.server.engine.refusals import UnavailableError
+from braidmq.server.engine.requests import UnavailableError
 
 _log = structlog.get_logger(__name__)
 

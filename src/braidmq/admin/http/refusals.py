@@ -12,7 +12,7 @@
     |-- UnknownThingError    no such cursor, connection        404
     `-- NotYoursError        it belongs to another principal   403
 
-What the engine cannot do now is an `UnavailableError` of `server.engine.refusals`, and is
+What the engine cannot do now is an `UnavailableError` of `server.engine.requests`, and is
 answered with 503; the engine need not know HTTP.
 """
 

@@ -32,7 +32,7 @@ def effective_config(
     Raises:
         ConfigError: It is invalid.
     """
-    from braidmq.server.config.config import load
+    from braidmq.server.config.loading import load
 
     if config_file is None and os.environ.get("BRAIDMQ_CONFIG"):
         config_file = Path(os.environ["BRAIDMQ_CONFIG"])
@@ -42,7 +42,7 @@ def effective_config(
 @app.command("show")
 def show(config_file: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Print the effective configuration as TOML, with secrets masked."""
-    from braidmq.server.config.config import to_text
+    from braidmq.server.config.text import to_text
 
     text = to_text(effective_config(config_file, {}, keys_needed=False))
     if as_json:

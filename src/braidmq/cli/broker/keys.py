@@ -59,7 +59,7 @@ def new(
 
 def _checked_name(name: str) -> str:
     from braidmq.base.errors import ConfigError
-    from braidmq.server.config.models import NAME_CHARS_MAX
+    from braidmq.server.config.config import NAME_CHARS_MAX
 
     if not name or not name.isprintable() or len(name) > NAME_CHARS_MAX:
         problem = f"must be 1 to {NAME_CHARS_MAX} printable characters"

@@ -1,8 +1,7 @@
-"""API keys: making them, hashing them, and finding out whose one is.
+"""API keys: how they are made and hashed, and which principal a key belongs to.
 
-Only hashes are kept. A key has 256 random bits, so a plain SHA-256 of it cannot be
-guessed backwards and needs neither salt nor stretching; passwords are another matter and
-do not come here.
+Only hashes are kept. A key has 256 random bits, so it cannot be found from its plain SHA-256,
+which needs neither salt nor stretching. Passwords need both; users.py hashes them.
 """
 
 import hashlib
@@ -12,18 +11,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from braidmq.broker.authorize import Principal
-from braidmq.server.config.models import KeyConfig
+from braidmq.server.config.config import DEV_PRINCIPAL, KeyConfig
 
 KEY_PREFIX: Final = "bk_"
-"""Lets people and secret scanners recognise one of our keys."""
+"""Lets people and secret scanners recognise our keys."""
 
 KEY_RANDOM_BYTES: Final = 32
 
 DEV_KEY: Final = "dev-key"
-"""What --dev accepts besides the configured keys."""
-
-DEV_PRINCIPAL: Final = "dev"
-"""Whose key that is."""
+"""The key that --dev accepts besides the configured ones."""
 
 _HASH_PREFIX: Final = "sha256:"
 
@@ -39,9 +35,9 @@ def hash_key(key: str) -> str:
 
 
 class KeyRing:
-    """The principals that may come in, by the digests of their keys."""
+    """The principals that have an API key, by its digest."""
 
-    def __init__(self, configs: Sequence[KeyConfig], dev: bool) -> None:  # noqa: FBT001 - one of two
+    def __init__(self, configs: Sequence[KeyConfig], dev: bool) -> None:  # noqa: FBT001 - the second of two arguments
         self._entries = [
             (
                 bytes.fromhex(config.hash.removeprefix(_HASH_PREFIX)),
@@ -59,27 +55,27 @@ class KeyRing:
             self._entries.append((_digest(DEV_KEY), everything))
 
     def named(self, name: str) -> Principal | None:
-        """Return the principal of that name, who has proven it in another way than by a key."""
+        """Return the principal of this name, for a peer authenticated by certificate."""
         for _, principal in self._entries:
             if principal.name == name:
                 return principal
         return None
 
     def principals(self) -> list[Principal]:
-        """Return whose keys there are, by name."""
+        """Return every principal that has a key, sorted by name."""
         return sorted((who for _, who in self._entries), key=lambda who: who.name)
 
     def find(self, key: str) -> Principal | None:
-        """Return whose *key* is, or None; the time taken tells nothing about the keys."""
+        """Return the principal of *key*, or None; the time it takes reveals nothing."""
         digest = _digest(key)
         found: Principal | None = None
         for known, principal in self._entries:
-            # Every entry is compared, also behind the right one.
+            # Compare with every entry, also after a match: the time must not depend on it.
             if hmac.compare_digest(known, digest):
                 found = principal
         return found
 
 
 def _digest(key: str) -> bytes:
-    # A peer's text may hold lone surrogates; they hash like anything else.
+    # A peer's text may hold lone surrogates, which plain UTF-8 cannot encode.
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

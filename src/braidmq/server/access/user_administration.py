@@ -11,7 +11,7 @@
 
 They are for administrators, that is for API keys with `admin`; ChangePassword and
 GetUserPermissions are also for the user itself. No command makes an administrator. This module
-decides who may do what, and what the payload means; users.py makes the change.
+decides who may do what and decodes the payload; users.py makes the change.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ OPERATIONS: Final = {
     "GetQueueInfo": QUEUE_INFO,
     "ListQueues": LIST_QUEUES,
 }
-"""The protocol's names of what can be granted."""
+"""The operations that can be granted, by the protocol's names."""
 
 _BY_LOWER_CASE: Final = {name.lower(): word for name, word in OPERATIONS.items()}
 
@@ -72,7 +72,7 @@ _REFUSALS: Final = {
 
 
 class Outcome(NamedTuple):
-    """How a command ended: the reply's payload, or with a code the error's code and text."""
+    """How a command ended: the reply's payload, or an error's code and text."""
 
     payload: bytes = b""
     code: str = ""
@@ -128,10 +128,10 @@ _N = TypeVar("_N", bound=_Named)
 def administer(
     users: Users, principal: Principal, kind: int, payload: bytes, done: Done
 ) -> None:
-    """Do the command *kind* for *principal*, and tell *done* how it ended.
+    """Execute the command *kind* for *principal*, and pass the outcome to *done*.
 
     *done* is called on the event loop, once, and never before this call has returned; not at
-    all when the users are closed meanwhile.
+    all if the users are closed first.
     """
     assert kind in _COMMANDS, kind
     try:
@@ -149,27 +149,27 @@ def _create_user(request: _Request) -> None:
             session.INVALID_PAYLOAD,
             f"a username has 1 to {NAME_CHARS_MAX} letters, digits, '-', '_' or '.'",
         )
-    told = _teller(request, {"username": asked.username})
-    request.users.create(asked.username, asked.password, told)
+    reply = _replier(request, {"username": asked.username})
+    request.users.create(asked.username, asked.password, reply)
 
 
 def _delete_user(request: _Request) -> None:
     _require_admin(request)
     asked = _read(request, _Named)
-    request.users.delete(asked.username, _teller(request, {"username": asked.username}))
+    request.users.delete(asked.username, _replier(request, {"username": asked.username}))
 
 
 def _change_password(request: _Request) -> None:
     asked = _read(request, _Changed)
     _require_admin_or_self(request, asked.username)
-    told = _teller(request, {"username": asked.username})
-    request.users.change_password(asked.username, asked.new_password, told)
+    reply = _replier(request, {"username": asked.username})
+    request.users.change_password(asked.username, asked.new_password, reply)
 
 
 def _grant_permission(request: _Request) -> None:
     _require_admin(request)
     asked = _read(request, _Granted)
-    # Names that only a later version knows are passed over, as the original does.
+    # Operations that only a later version knows are ignored, as the original does.
     words = {_BY_LOWER_CASE.get(name.lower(), "") for name in asked.operations} - {""}
     if not words:
         raise _RefusedError(session.INVALID_PAYLOAD, "no operation in it is known")
@@ -178,20 +178,20 @@ def _grant_permission(request: _Request) -> None:
         "queuePattern": asked.queue_pattern,
         "operations": _names(words),
     }
-    told = _teller(request, answer)
-    request.users.grant(asked.username, asked.queue_pattern, words, told)
+    reply = _replier(request, answer)
+    request.users.grant(asked.username, asked.queue_pattern, words, reply)
 
 
 def _revoke_permission(request: _Request) -> None:
     _require_admin(request)
     asked = _read(request, _Revoked)
     answer = {"username": asked.username, "queuePattern": asked.queue_pattern}
-    request.users.revoke(asked.username, asked.queue_pattern, _teller(request, answer))
+    request.users.revoke(asked.username, asked.queue_pattern, _replier(request, answer))
 
 
 def _list_users(request: _Request) -> None:
     _require_admin(request)
-    # Superusers are API keys; who is in this list is none.
+    # Only API keys are superusers, and this list holds none of them.
     _answer(
         request,
         [
@@ -230,8 +230,8 @@ def _require_admin(request: _Request) -> None:
 
 
 def _require_admin_or_self(request: _Request, username: str) -> None:
-    # The very principal, not one of the same spelling: neither `Bob` nor a deleted `bob`
-    # is bob, and an API key is no user.
+    # Compare the principal itself and not its name: neither `Bob` nor a deleted `bob` is bob,
+    # and an API key is not a user.
     if request.users.find(username) is not request.principal:
         _require_admin(request)
 
@@ -240,21 +240,21 @@ def _read(request: _Request, kind: type[_N]) -> _N:
     try:
         return msgspec.json.decode(request.payload, type=kind)
     except msgspec.ValidationError as error:
-        # It names the key and what was expected, never the value.
+        # msgspec names the key and what was expected, never the value.
         raise _RefusedError(session.INVALID_PAYLOAD, str(error)) from None
     except (ValueError, RecursionError):
         raise _RefusedError(session.INVALID_PAYLOAD, "the payload is not JSON") from None
 
 
-def _teller(request: _Request, answer: object) -> Callable[[Result], None]:
-    def told(result: Result) -> None:
+def _replier(request: _Request, answer: object) -> Callable[[Result], None]:
+    def reply(result: Result) -> None:
         if result is Result.DONE:
             request.done(Outcome(msgspec.json.encode(answer)))
         else:
             code, text = _REFUSALS[result]
             request.done(Outcome(code=code, text=text))
 
-    return told
+    return reply
 
 
 def _answer(request: _Request, answer: object) -> None:

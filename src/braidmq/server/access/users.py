@@ -16,8 +16,8 @@ Changes are made one after the other, each in this order:
 3. The change holds: the user's one `Principal`, which all its sessions share, is changed in
    place, and the caller is answered.
 
-Hashing, checking and writing happen on two threads, never on the event loop. A `done` that is
-passed in here is called on the event loop, once, and never before the call has returned.
+Hashing, checking and writing happen on two threads, never on the event loop. Every `done` is
+called on the event loop, once, and never before the method that took it has returned.
 
 Who may change users is decided in user_administration.py; API keys are in keys.py.
 """
@@ -50,10 +50,10 @@ USERS_MAX: Final = 5_000
 """So that the list of all users fits in one frame of 1 MiB."""
 
 GRANTS_MAX: Final = 256
-"""Patterns of one user: each is looked at for each message, and all must fit in one frame."""
+"""Patterns of one user: each message is matched against all, and all must fit in one frame."""
 
 WORKERS: Final = 2
-"""Threads for passwords and the file: all that a flood of sign-ins can take of the machine."""
+"""Threads for passwords and the file: the most that a flood of sign-ins can occupy."""
 
 WAITING_MAX: Final = 64
 """Jobs behind those that run; a further one would only wait until its client gives up."""
@@ -61,8 +61,8 @@ WAITING_MAX: Final = 64
 HASH_MEMORY_KIB: Final = 19 * 1024
 HASH_PASSES: Final = 2
 HASH_LANES: Final = 1
-"""OWASP's smallest advice for argon2id: 19 MiB, two passes, one lane. It takes some tens of
-milliseconds of one core, and the checks that run at once stay below 40 MiB together."""
+"""OWASP's minimum for argon2id: 19 MiB, two passes, one lane. A check takes some tens of
+milliseconds of one core, and concurrent checks stay below 40 MiB together."""
 
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}")
 _HASH = re.compile(
@@ -83,8 +83,8 @@ class Result(enum.Enum):
     EXISTS = enum.auto()  # a user or an API key has the name
     NOT_FOUND = enum.auto()
     FORBIDDEN = enum.auto()  # the name is an API key's
-    FULL = enum.auto()  # as many users, or grants of this one, as there may be
-    BUSY = enum.auto()  # too much waits; nothing was tried
+    FULL = enum.auto()  # the limit of users, or of grants of this one, is reached
+    BUSY = enum.auto()  # too many jobs wait; nothing was tried
     NOT_SAVED = enum.auto()  # the disk refused, or there was no memory to hash in
 
 
@@ -117,7 +117,7 @@ _Edit = Callable[[], User | Result | None]
 
 
 class _Change(NamedTuple):
-    """What waits for its turn: the edit says what the user is to be, None for gone."""
+    """A change that waits for its turn; the edit returns the new user, None to delete it."""
 
     name: str
     edit: _Edit
@@ -125,15 +125,15 @@ class _Change(NamedTuple):
 
 
 def is_user_name(name: str) -> bool:
-    """Say whether a user may be called *name*.
+    """Return whether a user may have this name.
 
-    Letters are those of ASCII: two users must not look alike on a screen.
+    Only ASCII letters are allowed: two users must not look alike on a screen.
     """
     return _NAME.fullmatch(name) is not None
 
 
 def is_password(password: str) -> bool:
-    """Say whether *password* has a length that is taken; how good it is, is not judged."""
+    """Return whether the password has an allowed length; its strength is not judged."""
     return 1 <= len(password) <= PASSWORD_CHARS_MAX
 
 
@@ -164,7 +164,7 @@ class Users:
         )
         self._table = _load(files, self._reserved)
         self._principals = {name: _principal(user) for name, user in self._table.items()}
-        self._unmatchable = _unmatchable_hash(self._hasher)
+        self._decoy_hash = _decoy_hash(self._hasher)
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="braidmq-users")
         self._jobs = 0
         self._changes: deque[_Change] = deque()
@@ -172,16 +172,16 @@ class Users:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Begin nothing more, and call no *done* any more; what waits is forgotten."""
+        """Start no more jobs, and call no *done* any more; waiting jobs are dropped."""
         self._is_stopped = True
 
     def close(self) -> None:
-        """Wait until what runs has ended; after `stop`, on a thread that may wait."""
+        """Wait until the running jobs have ended; after `stop`, on a thread that may block."""
         assert self._is_stopped
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def find(self, name: str) -> Principal | None:
-        """Return the user's principal, the same one for as long as the user is there."""
+        """Return the user's principal, the same object for as long as the user exists."""
         return self._principals.get(name)
 
     def accounts(self) -> list[Account]:
@@ -189,7 +189,7 @@ class Users:
         return [Account(name, self._table[name].created) for name in sorted(self._table)]
 
     def permissions(self, name: str) -> list[Grant]:
-        """Return what a user was granted, by pattern; nothing when there is no such user."""
+        """Return the grants of a user, by pattern; none if there is no such user."""
         principal = self._principals.get(name)
         return [] if principal is None else list(principal.grants)
 
@@ -198,20 +198,20 @@ class Users:
         self._post(call)
 
     def check(self, name: str, password: str, done: Callable[[Principal | None], None]) -> bool:
-        """Tell *done* whose name and password these are, or None.
+        """Pass the principal with this name and password to *done*, or None.
 
         Returns False when too many checks wait: *done* is not called then. An unknown name
-        costs as much as a wrong password.
+        takes as long as a wrong password.
         """
         if self._is_stopped or self._jobs >= _JOBS_MAX:
             return False
         self._jobs += 1
         user = self._table.get(name)
-        expected = self._unmatchable if user is None else user.hash
+        expected = self._decoy_hash if user is None else user.hash
 
         def checked(is_right: bool) -> None:  # noqa: FBT001 - a verdict, its only argument
             self._jobs -= 1
-            # The user may have gone, or changed its password, while the check waited.
+            # The user may have been deleted, or its password changed, while the check waited.
             now = self._table.get(name)
             is_current = now is not None and now.hash == expected
             done(self._principals[name] if is_right and is_current else None)
@@ -227,18 +227,18 @@ class Users:
             created = self._now_us() // 1_000_000
             return self._why_not(name) or User(name, encoded, created, {})
 
-        refusal = self._why_not(name)  # asked first as well: hashing is dear
+        refusal = self._why_not(name)  # checked before as well: hashing is expensive
         if refusal is not None:
             self.later(lambda: done(refusal))
         else:
             self._hash_and_change(name, password, edit, done)
 
     def change_password(self, name: str, password: str, done: Done) -> None:
-        """Give a user another password; its sessions go on: DONE or NOT_FOUND."""
+        """Change a user's password; its sessions go on: DONE or NOT_FOUND."""
         principal = self._principals.get(name)
 
         def edit(encoded: str) -> User | Result:
-            # Another user may have the name by now; what was meant was the one before.
+            # Another user may have the name by now; the caller meant the one before.
             if self._principals.get(name) is not principal:
                 return Result.NOT_FOUND
             return msgspec.structs.replace(self._table[name], hash=encoded)
@@ -249,7 +249,7 @@ class Users:
             self._hash_and_change(name, password, edit, done)
 
     def delete(self, name: str, done: Done) -> None:
-        """Delete a user, and end what its sessions may do: DONE, NOT_FOUND or FORBIDDEN."""
+        """Delete a user and revoke its sessions' rights: DONE, NOT_FOUND or FORBIDDEN."""
 
         def edit() -> Result | None:
             if name in self._reserved:
@@ -259,7 +259,7 @@ class Users:
         self._change(_Change(name, edit, done))
 
     def grant(self, name: str, pattern: str, operations: Collection[str], done: Done) -> None:
-        """Let a user do *operations*, and no others, by *pattern*: DONE, NOT_FOUND or FULL."""
+        """Set the operations that *pattern* grants to a user: DONE, NOT_FOUND or FULL."""
         assert is_pattern(pattern)
         assert operations
         assert set(operations) <= set(GRANTABLE)
@@ -276,7 +276,7 @@ class Users:
         self._change(_Change(name, edit, done))
 
     def revoke(self, name: str, pattern: str, done: Done) -> None:
-        """Take back what was granted by *pattern*: DONE, also when there was nothing."""
+        """Revoke the grant of *pattern*: DONE, also when there was none."""
 
         def edit() -> User | Result:
             user = self._table.get(name)
@@ -311,7 +311,7 @@ class Users:
     def _change(self, change: _Change) -> None:
         if self._take_job(change.done):
             self._changes.append(change)
-            # Not at once: an edit that refuses would tell before the caller has its answer.
+            # Not at once: an edit that refuses would call *done* before this returns.
             self.later(self._next_change)
 
     def _next_change(self) -> None:
@@ -340,7 +340,7 @@ class Users:
         self._run(lambda: self._write(table), saved)
 
     def _adopt(self, name: str, user: User | None) -> None:
-        """Let the sessions see what the file says now."""
+        """Make the change visible to the user's sessions."""
         if user is None:
             principal = self._principals.pop(name)
             principal.gone = True
@@ -364,17 +364,17 @@ class Users:
         done(result)
 
     def _run(self, work: Callable[[], _T], then: Callable[[_T], None]) -> None:
-        """Do *work* on a thread, and call *then* with what comes of it on the event loop."""
+        """Do *work* on a thread, and pass its result to *then* on the event loop."""
 
-        def tell(future: Future[_T]) -> None:
+        def finish(future: Future[_T]) -> None:
             if not self._is_stopped:
                 then(future.result())
 
         self._pool.submit(work).add_done_callback(
-            lambda future: self._post(lambda: tell(future))
+            lambda future: self._post(lambda: finish(future))
         )
 
-    # On a worker's thread: these touch nothing that the event loop changes.
+    # On a worker thread: these touch nothing that the event loop changes.
 
     def _verify(self, encoded: str, password: str) -> bool:
         try:
@@ -404,7 +404,7 @@ class Users:
 
 
 def _bytes(password: str) -> bytes:
-    # A peer's text may hold lone surrogates; they are characters like any others.
+    # A peer's text may hold lone surrogates, which plain UTF-8 cannot encode.
     return password.encode("utf-8", "surrogatepass")
 
 
@@ -412,7 +412,7 @@ def _grants(user: User) -> list[Grant]:
     return [Grant(pattern, set(user.grants[pattern])) for pattern in sorted(user.grants)]
 
 
-def _unmatchable_hash(hasher: PasswordHasher) -> str:
+def _decoy_hash(hasher: PasswordHasher) -> str:
     """Return a hash that no password has, and that takes as long to check as any other.
 
     The passwords of unknown users are checked against it, so that the time of an answer does

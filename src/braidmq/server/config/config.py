@@ -1,221 +1,339 @@
-"""The configuration: built-in < file < environment < flags, checked, in one object.
+"""The configuration as typed models: names, defaults, bounds and what must agree with what.
 
-The models are in config_models.py, the sources in config_sources.py, the printed form in
-config_text.py; this module joins them and is what other rooms import. It does not start
-or listen on anything.
+Nothing here reads a file, the environment or a flag (`sources` does): a model is valid or it is
+not, on any machine. `loading` makes one from all its sources, `text` prints it.
 """
 
-import difflib
-import os
-from collections.abc import Iterator, Mapping
+import ipaddress
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
-from braidmq.base.errors import ConfigError
-from braidmq.server.config import sources
-from braidmq.server.config.models import (
-    LISTENERS,
-    STRANDS,
-    AuthConfig,
-    BlipConfig,
-    Config,
-    DeliveryConfig,
-    FlightConfig,
-    HttpConfig,
-    KeyConfig,
-    LimitsConfig,
-    ListenerConfig,
-    QumbedConfig,
-    Section,
-    VibeConfig,
-    WalConfig,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
 )
-from braidmq.server.config.text import loss_note, to_text
+from pydantic_core import PydanticCustomError
 
-__all__ = [
-    "AuthConfig",
-    "BlipConfig",
-    "Config",
-    "DeliveryConfig",
-    "FlightConfig",
-    "HttpConfig",
-    "KeyConfig",
-    "LimitsConfig",
-    "ListenerConfig",
-    "QumbedConfig",
-    "VibeConfig",
-    "WalConfig",
-    "delivery_for",
-    "known_keys",
-    "load",
-    "loss_note",
-    "to_text",
-]
+from braidmq.base.limits import KIB, MIB
+from braidmq.transport.binding import shown
 
-DEV_NAME: Final = "dev"
+DURATION_S_MAX: Final = 10 * 365 * 24 * 3600
+"""Ten years: a longer duration is a typing error, and timers would overflow."""
+
+DURATION_MS_MAX: Final = DURATION_S_MAX * 1000
+
+COUNT_MAX: Final = 2**31 - 1
+"""The largest count of connections or messages."""
+
+SIZE_BYTES_MAX: Final = 2**63 - 1
+"""The largest signed 64-bit file offset."""
+
+SEGMENT_BYTES_MIN: Final = 64 * KIB
+"""With smaller segments the log would be more directory entries than data."""
+
+SEGMENT_BYTES_MAX: Final = 1024 * MIB
+"""Index rows hold offsets as u32, and the last batch may overshoot a segment's size."""
+
+PORT_MAX: Final = 65_535
+
+NAME_CHARS_MAX: Final = 128
+"""A principal's name goes into records and log lines."""
+
+STRANDS: Final = ("blip", "vibe", "qumbed")
+"""The sections that may override [delivery] for themselves."""
+
+LISTENERS: Final = ("blip", "vibe", "qumbed", "http", "flight")
+"""The sections that have an address."""
+
+DEV_PRINCIPAL: Final = "dev"
 """The principal of dev-key; under --dev no configured key may have the name."""
 
-_PLAIN_WORDS: Final = {
-    "extra_forbidden": "unknown key",
-    "missing": "is missing",
-    "greater_than_equal": "must be at least {ge}",
-    "greater_than": "must be more than {gt}",
-    "less_than_equal": "must be at most {le}",
-    "string_too_long": "must be at most {max_length} characters long",
-    "string_type": "must be text",
-    "path_type": "must be a path",
-    "list_type": "must be a list",
-    "model_type": "must be a section with keys",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "finite_number": "must be a finite number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "wrong": "{problem}",
-}
-_NOT_WHOLE: Final = "must be a whole number"
+MASK: Final = "********"
+"""Shown instead of a secret."""
+
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_FSYNC_NUMBERED = re.compile(r"(?:every_n|interval_ms):([1-9][0-9]{0,9})")
 
 
-def load(
-    config_file: Path | None,
-    environ: Mapping[str, str],
-    flags: Mapping[str, object],
-    *,
-    keys_needed: bool = True,
-) -> Config:
-    """Return the effective configuration.
+def wrong(problem: str) -> PydanticCustomError:
+    """Return an error with our own text, which must not contain the value."""
+    return PydanticCustomError("wrong", "{problem}", {"problem": problem})
 
-    *flags* are `dev`, `data_dir`, `schemas_dir` and an address (`H:P` or `off`) per
-    listener; None is a flag that was not given. With *keys_needed* off, a configuration
-    that no broker would start with can still be looked at.
 
-    Raises:
-        ConfigError: A key is unknown, a value cannot be used, or a file cannot be read.
-    """
-    in_file = _with_sections(sources.from_file(config_file)) if config_file else {}
-    if "dev" in in_file:
-        raise ConfigError("dev", "unknown key; development mode is the flag --dev")
-    in_environment, by_variable = sources.from_environment(environ)
-    on_command_line, by_flag = sources.from_flags(flags, LISTENERS)
-    settings = sources.merged(sources.merged(in_file, in_environment), on_command_line)
-    try:
-        config = Config.model_validate(settings)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise _plain(first, by_variable | by_flag) from None
-    _check_relations(config)
-    _check_tls_files(config)
-    if config.dev:
-        _check_dev(config)
-    elif keys_needed and not config.auth.keys:
-        problem = "no API keys are configured; 'braidmq keys new --name NAME' makes one"
-        raise ConfigError("auth.keys", f"{problem}, --dev does without")
-    _check_qumbed(config.qumbed)
-    return config
+def _not_bool(value: object) -> object:
+    # In Python True is the number 1, but `port = true` is a mistake.
+    if isinstance(value, bool):
+        raise wrong("must be a number, not true or false")
+    return value
+
+
+def _comma_separated(value: object) -> object:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _not_empty(value: object) -> object:
+    if value == "":
+        raise wrong("must not be empty")
+    return value
+
+
+def _no_control_characters(value: str) -> str:
+    if not value.isprintable():
+        raise wrong("must not hold control characters")
+    return value
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def known(value: str) -> str:
+        if value not in words:
+            raise wrong(f"must be {', '.join(words[:-1])} or {words[-1]}")
+        return value
+
+    return known
+
+
+Whole = Annotated[int, BeforeValidator(_not_bool)]
+Count = Annotated[Whole, Field(ge=1, le=COUNT_MAX)]
+CountOrOff = Annotated[Whole, Field(ge=0, le=COUNT_MAX)]
+SizeBytes = Annotated[Whole, Field(ge=1, le=SIZE_BYTES_MAX)]
+SizeBytesOrOff = Annotated[Whole, Field(ge=0, le=SIZE_BYTES_MAX)]
+Milliseconds = Annotated[Whole, Field(ge=1, le=DURATION_MS_MAX)]
+MillisecondsOrOff = Annotated[Whole, Field(ge=0, le=DURATION_MS_MAX)]
+Number = Annotated[float, BeforeValidator(_not_bool)]
+Seconds = Annotated[Number, Field(gt=0, le=DURATION_S_MAX)]
+SecondsOrOff = Annotated[Number, Field(ge=0, le=DURATION_S_MAX)]
+HoursOrOff = Annotated[Number, Field(ge=0, le=DURATION_S_MAX / 3600)]
+Port = Annotated[Whole, Field(ge=0, le=PORT_MAX)]
+FilePath = Annotated[Path, BeforeValidator(_not_empty)]
+Texts = Annotated[list[str], BeforeValidator(_comma_separated)]
+Text = Annotated[str, BeforeValidator(_not_empty), AfterValidator(_no_control_characters)]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, and nothing changes after loading."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+
+class DeliveryConfig(Section):
+    """How messages are delivered, retried and expired."""
+
+    max_retries: Count = 5
+    retry_backoff_ms: Milliseconds = 5_000
+    retry_backoff_max_ms: Milliseconds = 60_000
+    message_ttl_ms: MillisecondsOrOff = 0
+    window: Count = 1_024
+    window_bytes: SizeBytes = 16 * MIB
+    dedup_window_s: SecondsOrOff = 120.0
+
+
+class DeliveryOverrides(Section):
+    """The keys of [delivery] in a strand's own section; None keeps the common value."""
+
+    max_retries: Count | None = None
+    retry_backoff_ms: Milliseconds | None = None
+    retry_backoff_max_ms: Milliseconds | None = None
+    message_ttl_ms: MillisecondsOrOff | None = None
+    window: Count | None = None
+    window_bytes: SizeBytes | None = None
+    dedup_window_s: SecondsOrOff | None = None
+
+
+class ListenerConfig(Section):
+    """One listening address."""
+
+    enabled: bool = True
+    host: Text = "127.0.0.1"
+    port: Port = 0
+    tls_cert: FilePath | None = None
+    tls_key: FilePath | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _off_is_no_host(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("host") == "off":
+            rest = {key: value for key, value in data.items() if key != "host"}
+            return {**rest, "enabled": False}
+        return data
+
+    @field_validator("host")
+    @classmethod
+    def _without_brackets(cls, host: str) -> str:
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not bare or any(character in bare for character in "[]/@ "):
+            raise wrong("must be a host name or an IP address")
+        if ":" in bare:
+            try:
+                ipaddress.IPv6Address(bare)
+            except ValueError:
+                raise wrong("must be a host name or an IP address, without a port") from None
+        return bare
+
+    @property
+    def address(self) -> str:
+        """The address as `H:P`, with brackets around IPv6."""
+        return shown(self.host, self.port)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class BlipConfig(ListenerConfig, DeliveryOverrides):
+    """The Blip strand, TCP."""
+
+    port: Port = 5555
+    subscription_lease_s: Seconds = 86_400.0
+    subscription_lease_qos0_s: Seconds = 300.0
+
+
+class VibeConfig(ListenerConfig, DeliveryOverrides):
+    """The Vibe strand, TCP."""
+
+    port: Port = 2925
+    max_message_bytes: Annotated[Whole, Field(ge=4096, le=16 * MIB)] = MIB
+    auto_create: bool = True
+    ack_timeout_ms: Milliseconds = 30_000
+
+
+class QumbedConfig(ListenerConfig, DeliveryOverrides):
+    """The Qumbed strand, QUIC over UDP."""
+
+    port: Port = 6121
+    auth: Annotated[str, AfterValidator(_one_of("none", "key", "mtls"))] = "none"
+    tls_ca: FilePath | None = None
+    durable: bool = True
+    # Unlike in [delivery], a message counts until the peer's QUIC stack has received it.
+    window_bytes: SizeBytes = 256 * KIB
+    route: Annotated[str, AfterValidator(_one_of("recipient", "all"))] = "recipient"
+    gateway: Annotated[str, AfterValidator(_one_of("seal", "off"))] = "seal"
+    offline_s: SecondsOrOff = 0.0
+    public_addr: Text | None = None
+
+
+class HttpConfig(ListenerConfig):
+    """Health, metrics and the JSON API."""
+
+    port: Port = 9100
+
+
+class FlightConfig(ListenerConfig):
+    """The Arrow Flight endpoint, for Spark on other machines."""
+
+    port: Port = 8815
+
+
+class WalConfig(Section):
+    """The write-ahead log."""
+
+    fsync: str = "always"
+    segment_bytes: Annotated[Whole, Field(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)] = (
+        64 * MIB
+    )
+    snapshot_interval_s: Seconds = 30.0
+    retention_hours: HoursOrOff = 168.0
+    retention_bytes: SizeBytesOrOff = 0
+    retention_force: bool = False
+
+    @field_validator("fsync")
+    @classmethod
+    def _known_policy(cls, policy: str) -> str:
+        if policy not in {"always", "none"} and not _FSYNC_NUMBERED.fullmatch(policy):
+            raise wrong(
+                "must be always, none, every_n:N or interval_ms:M with a number from 1 on"
+            )
+        return policy
+
+
+class LimitsConfig(Section):
+    """The limits of the broker."""
+
+    connections: Count = 10_000
+    connections_per_ip: CountOrOff = 0
+    handshake_timeout_s: Seconds = 10.0
+    idle_timeout_s: SecondsOrOff = 0.0
+    messages_per_s: CountOrOff = 0
+    max_memory_bytes: SizeBytes = 512 * MIB
+    output_buffer_bytes: SizeBytes = MIB
+    drain_s: SecondsOrOff = 5.0
+
+
+class KeyConfig(Section):
+    """One API key: its principal's name, its hash and its permissions."""
+
+    name: Annotated[Text, Field(max_length=NAME_CHARS_MAX)]
+    hash: str = Field(repr=False)
+    publish: Texts = []
+    subscribe: Texts = []
+    admin: bool = False
+
+    @field_validator("hash")
+    @classmethod
+    def _sha256_in_hex(cls, value: str) -> str:
+        if not _HASH.fullmatch(value):
+            raise wrong("must be sha256: and 64 hex digits, as 'braidmq keys new' prints it")
+        return value
+
+
+class AuthConfig(Section):
+    """The API keys."""
+
+    keys: list[KeyConfig] = []
+
+    @field_validator("keys")
+    @classmethod
+    def _each_once(cls, keys: list[KeyConfig]) -> list[KeyConfig]:
+        for number, key in enumerate(keys):
+            if any(key.name == other.name for other in keys[:number]):
+                raise wrong(f"two keys have the name {key.name!r}")
+            if any(key.hash == other.hash for other in keys[:number]):
+                raise wrong(f"key {key.name!r} has the hash of another key")
+        return keys
+
+
+class Config(Section):
+    """Everything that can be set; the attribute names are those of the file."""
+
+    data_dir: FilePath = Path("data")
+    schemas_dir: FilePath | None = None
+    blip: BlipConfig = BlipConfig()
+    vibe: VibeConfig = VibeConfig()
+    qumbed: QumbedConfig = QumbedConfig()
+    http: HttpConfig = HttpConfig()
+    flight: FlightConfig = FlightConfig()
+    wal: WalConfig = WalConfig()
+    delivery: DeliveryConfig = DeliveryConfig()
+    limits: LimitsConfig = LimitsConfig()
+    auth: AuthConfig = AuthConfig()
+    dev: bool = False
+
+    def listeners(self) -> list[tuple[str, ListenerConfig]]:
+        """Return every section that has an address, with its name."""
+        return [(name, getattr(self, name)) for name in LISTENERS]
 
 
 def delivery_for(config: Config, strand: str) -> DeliveryConfig:
-    """Return [delivery] with what the section of *strand* says instead."""
+    """Return [delivery] with the overrides of *strand*'s section."""
     assert strand in STRANDS
     section = getattr(config, strand)
     own = {name: getattr(section, name) for name in DeliveryConfig.model_fields}
     return config.delivery.model_copy(
         update={name: value for name, value in own.items() if value is not None}
     )
-
-
-def known_keys() -> dict[str, object]:
-    """Return every key of the file as `section.key`, with its default."""
-    return dict(_keys_of(Config, ""))
-
-
-def _keys_of(model: type[Section], prefix: str) -> Iterator[tuple[str, object]]:
-    for name, field in model.model_fields.items():
-        default = field.get_default(call_default_factory=False)
-        if model is AuthConfig:
-            yield from _keys_of(KeyConfig, f"{prefix}{name}.")
-        elif isinstance(default, Section):
-            yield from _keys_of(type(default), f"{prefix}{name}.")
-        elif name != "dev":
-            yield prefix + name, default
-
-
-def _with_sections(settings: sources.Settings) -> sources.Settings:
-    # In YAML a section whose keys are all commented out is null.
-    names = {name for name in Config.model_fields if name not in {"data_dir", "schemas_dir"}}
-    return {
-        name: {} if value is None and name in names else value
-        for name, value in settings.items()
-    }
-
-
-def _plain(error: ErrorDetails, said_by: Mapping[str, str]) -> ConfigError:
-    key = ""
-    for part in error["loc"]:
-        key += f"[{part}]" if isinstance(part, int) else f".{part}" if key else part
-    kind = error["type"]
-    problem = _PLAIN_WORDS.get(kind, "").format(**error.get("ctx", {}))
-    if not problem:
-        problem = _NOT_WHOLE if kind.startswith("int_") else "has a value that cannot be used"
-    if kind == "extra_forbidden":
-        near = difflib.get_close_matches(key, known_keys(), n=1)
-        problem += f"; is {near[0]} meant?" if near else ""
-    for place, name in said_by.items():
-        # An unknown section is blamed on the key that was to be in it.
-        if place == key or place.startswith(f"{key}."):
-            problem += f" ({name})"
-            break
-    return ConfigError(_printable(key), _printable(problem))
-
-
-def _printable(text: str) -> str:
-    # A key's name is free text in the file; an error is one line all the same.
-    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
-
-
-def _check_relations(config: Config) -> None:
-    sections = [("delivery", config.delivery)]
-    sections += [(strand, delivery_for(config, strand)) for strand in STRANDS]
-    for name, delivery in sections:
-        if delivery.retry_backoff_max_ms < delivery.retry_backoff_ms:
-            key = f"{name}.retry_backoff_max_ms"
-            raise ConfigError(key, "must be at least retry_backoff_ms")
-
-
-def _check_qumbed(qumbed: QumbedConfig) -> None:
-    if not qumbed.enabled:
-        return
-    if qumbed.auth == "none" and not qumbed.loopback:
-        raise ConfigError("qumbed.auth", f"must be key or mtls to listen on {qumbed.host}")
-    if qumbed.auth == "mtls" and qumbed.tls_ca is None:
-        raise ConfigError("qumbed.tls_ca", "is missing: mtls needs the CA of the clients")
-
-
-def _check_tls_files(config: Config) -> None:
-    for name, listener in config.listeners():
-        files = {"tls_cert": listener.tls_cert, "tls_key": listener.tls_key}
-        if any(files.values()) and not all(files.values()):
-            missing = next(key for key, path in files.items() if path is None)
-            raise ConfigError(f"{name}.{missing}", "tls_cert and tls_key belong together")
-        if isinstance(listener, QumbedConfig):
-            files["tls_ca"] = listener.tls_ca
-        for key, path in files.items():
-            if path is None:
-                continue
-            if not path.is_file():
-                raise ConfigError(f"{name}.{key}", f"there is no file {path}")
-            if not os.access(path, os.R_OK):
-                raise ConfigError(f"{name}.{key}", f"cannot read {path}")
-
-
-def _check_dev(config: Config) -> None:
-    for name, listener in config.listeners():
-        if listener.enabled and not listener.loopback:
-            raise ConfigError(
-                f"{name}.host", f"--dev listens on loopback only, not on {listener.host}"
-            )
-    if any(key.name == DEV_NAME for key in config.auth.keys):
-        raise ConfigError("auth.keys", f"under --dev the name {DEV_NAME!r} belongs to dev-key")

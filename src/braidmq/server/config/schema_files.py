@@ -1,8 +1,8 @@
 """Schema files: the JSON Schemas of `schemas_dir`, read once at start.
 
-A schema's id is its `$id`, or the file's name without `.json`. A file that cannot be used stops
-the start: a broker that checks less than it was told is worse than none. What a schema means is
-not known here (broker/schemas.py).
+A schema's id is its `$id`, or the file's name without `.json`. A file that cannot be used
+prevents the start: a broker must not check less than it was configured to. What a schema means
+is in broker/schemas.py.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from braidmq.broker.schemas import SchemaError, Schemas
 SETTING: Final = "schemas_dir"
 
 SCHEMA_FILE_BYTES_MAX: Final = MIB
-"""No schema that people write is longer; a longer file is there by mistake."""
+"""No hand-written schema is longer; a longer file is there by mistake."""
 
 
 def load_schemas(directory: Path | None) -> Schemas:

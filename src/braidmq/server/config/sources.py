@@ -1,8 +1,8 @@
-"""Where settings come from: a TOML or YAML file, the environment, flags.
+"""The sources of settings: a TOML or YAML file, the environment, flags.
 
-Each source becomes a nested dict of what it says; nothing here knows which keys exist or
-which values are good, except that an address on the command line has two parts.
-No error text holds a value: what stands in a wrong place may be a secret.
+Each source becomes a nested dict; nothing here knows which keys exist or which values are
+valid, except that an address on the command line has two parts. No error text contains a value:
+a misplaced value may be a secret.
 """
 
 import tomllib
@@ -13,18 +13,18 @@ from typing import Final
 import yaml
 
 from braidmq.base.errors import ConfigError
+from braidmq.server.config.config import PORT_MAX
 
 Settings = dict[str, object]
 
 ENVIRONMENT_PREFIX: Final = "BRAIDMQ_"
-PORT_MAX: Final = 65_535
 
 _TOP_LEVEL: Final = {"BRAIDMQ_DATA_DIR": "data_dir", "BRAIDMQ_SCHEMAS_DIR": "schemas_dir"}
 _KEY_PARTS: Final = 2  # section and key
 
 
 def from_file(path: Path) -> Settings:
-    """Return what the file says.
+    """Return the settings of a file.
 
     Raises:
         ConfigError: It cannot be read, or is not TOML or YAML.
@@ -50,7 +50,7 @@ def _from_toml(path: Path, text: str) -> Settings:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key said twice; the library would keep the last in silence."""
+    """YAML without duplicate keys; the library would silently keep the last."""
 
     def construct_mapping(
         self,
@@ -67,7 +67,7 @@ def _from_yaml(path: Path, text: str) -> Settings:
     try:
         data = yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
     except yaml.MarkedYAMLError as error:
-        # The library's own text quotes the line, and with it whatever stands there.
+        # The library's own text quotes the line, which may hold a secret.
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = f"{path} is not YAML with each key once, at line {line}"
         raise ConfigError("config", problem) from None
@@ -85,17 +85,16 @@ def _with_text_keys(data: dict[object, object], path: Path) -> Settings:
     for key, value in data.items():
         if not isinstance(key, str):
             raise ConfigError("config", f"{path} has a key that is not text; quote it")
-        # `blip:` with nothing below it is how YAML says an empty section.
         nested = _with_text_keys(value, path) if isinstance(value, dict) else value
         settings[key] = nested
     return settings
 
 
 def from_environment(environ: Mapping[str, str]) -> tuple[Settings, dict[str, str]]:
-    """Return what the environment says, and which variable said it, by dotted key.
+    """Return the settings of the environment, and the variable of each, by dotted key.
 
-    `BRAIDMQ_BLIP__PORT` is section, two underscores, key. Names of ours without two
-    underscores belong to other programs and commands, and are left to them.
+    `BRAIDMQ_BLIP__PORT` is section, two underscores, key. Variables without two underscores
+    belong to commands, and are ignored.
 
     Raises:
         ConfigError: A name has two underscores but not exactly a section and a key.
@@ -124,7 +123,7 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, dict[str, st
 def from_flags(
     flags: Mapping[str, object], listeners: tuple[str, ...]
 ) -> tuple[Settings, dict[str, str]]:
-    """Return what the command line says, and which flag said it; None is a flag not given.
+    """Return the settings of the command line, and the flag of each; None: not given.
 
     Raises:
         ConfigError: An address is not `H:P` or `off`.
@@ -152,7 +151,7 @@ def _listener(flag: str, address: str) -> Settings:
 
 
 def parse_address(name: str, address: str) -> tuple[str, int]:
-    """Return host and port of `H:P` or `[IPv6]:P`; *name* is what an error is about.
+    """Return host and port of `H:P` or `[IPv6]:P`; *name* is the subject of an error.
 
     Raises:
         ConfigError: It is neither.
@@ -170,7 +169,7 @@ def parse_address(name: str, address: str) -> tuple[str, int]:
 
 
 def merged(below: Settings, above: Settings) -> Settings:
-    """Return both, section by section, key by key; *above* wins."""
+    """Return the settings of both, merged key by key; *above* wins."""
     result = dict(below)
     for key, value in above.items():
         lower = result.get(key)

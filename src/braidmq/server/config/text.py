@@ -1,12 +1,12 @@
-"""The effective settings as text for a person; the text is TOML and reads back.
+"""The effective configuration as TOML, which can be loaded again.
 
-Secrets are masked, so what reads back is everything but the keys' hashes.
+Secrets are masked, so everything but the hashes of the keys survives.
 """
 
 import json
 from pathlib import Path
 
-from braidmq.server.config.models import MASK, Config, DeliveryConfig, KeyConfig, Section
+from braidmq.server.config.config import MASK, Config, DeliveryConfig, KeyConfig, Section
 from braidmq.wal.options import FsyncPolicy
 
 
@@ -29,7 +29,7 @@ def to_text(config: Config) -> str:
 
 
 def loss_note(fsync: str) -> str | None:
-    """Return what a power cut can take under this policy, or None when it is nothing."""
+    """Return what a power cut can lose under this policy, or None."""
     policy = FsyncPolicy.parse(fsync)
     if policy.is_strict:
         return None
@@ -43,7 +43,7 @@ def _key_values(section: Section) -> list[str]:
         if isinstance(value, Section) or (isinstance(section, Config) and name == "dev"):
             continue
         if value is None and name in DeliveryConfig.model_fields:
-            continue  # the strand has no override, and [delivery] says the value
+            continue  # no override: the value is in [delivery]
         if isinstance(section, KeyConfig) and name == "hash":
             value = f"sha256:{MASK}"
         lines.append(f"# {name} is not set" if value is None else f"{name} = {_toml(value)}")
@@ -58,7 +58,7 @@ def _toml(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     assert isinstance(value, str | Path)
-    # A JSON string is a TOML string once DEL, which JSON leaves alone, is escaped; a path
-    # that is not UTF-8 is shown with marks, for it cannot be said in TOML at all.
+    # A JSON string is a TOML string once DEL, which JSON does not escape, is escaped. TOML
+    # cannot express a path that is not UTF-8: the odd bytes are shown as question marks.
     text = str(value).encode("utf-8", "replace").decode("utf-8")
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

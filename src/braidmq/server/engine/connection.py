@@ -2,45 +2,256 @@
 
 One call of :meth:`Connection.receive` handles every command that has arrived, and answers with
 one write. A command that cannot be answered yet is held, and all commands behind it with it;
-:meth:`Connection.wake` names what lets it go on. What leaves is the business of `output`.
+:meth:`Connection.wake` says what lets it go on.
 
-What the bytes mean is not here: each strand has a subclass in a module of its own.
+    reply ──▶ replies (wait for a commit) ──┐
+                                            ├──▶ pieces ──▶ one write per turn
+    deliveries of the broker ──▶ collect ───┘
+
+A reply that waits for a commit keeps the later replies behind it. What the bytes mean is not
+here: each strand has a subclass of `Connection`, and one of `Output` that turns deliveries into
+its frames and replies whose record the log refused into its errors.
 """
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from braidmq.broker.admission import PublishAdmission
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.topics import Message
-from braidmq.server.engine.host import Host, Limits, Wire
-from braidmq.server.engine.output import Output, WaitingReply
-from braidmq.server.engine.tokens import TokenBucket
 from braidmq.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from braidmq.server.engine.engine import Engine
 
 READ_AHEAD_BYTES: Final = 256 * 1024
 """Unhandled input of a connection that waits; above it the connection stops reading."""
 
+WAITING_REPLIES_MAX: Final = 16_384
+"""Replies that may wait for a commit; above it the connection's commands wait as well."""
+
+TOPICS_REMEMBERED_MAX: Final = 1024
+"""Topics that a connection has looked up and may publish to."""
+
+_US_PER_S: Final = 1_000_000
+
+
+class Wire(Protocol):
+    """What carries a connection's bytes."""
+
+    def write(self, data: bytes) -> None:
+        """Send *data*, now or when there is room."""
+
+    def unsent_bytes(self) -> int:
+        """Return how much was written and not yet sent."""
+
+    def pause_reading(self) -> None:
+        """Deliver no more data for a while."""
+
+    def resume_reading(self) -> None:
+        """Deliver data again."""
+
+    def close(self) -> None:
+        """Send what is written, then close."""
+
+    def greeted(self) -> None:
+        """Cancel the handshake timeout."""
+
+
+class Limits:
+    """The bounds of one connection."""
+
+    def __init__(self, *, output_buffer_bytes: int, messages_per_s: int) -> None:
+        self.output_buffer_bytes: int = output_buffer_bytes
+        self.messages_per_s: int = messages_per_s
+
+
+@final
+class TokenBucket:
+    """The rate limit of one connection, or of all streams of one: a message takes a token.
+
+    It is full at the start, so a burst of *rate* messages is allowed; tokens come back at
+    *rate* per second, and no more than *rate* are saved up.
+    """
+
+    def __init__(self, rate: int) -> None:
+        self.rate: int = rate  # tokens per second
+        self._tokens: float = float(rate)
+        self._filled_us: int = 0
+
+    def take(self, now_us: int) -> bool:
+        """Take a token for a message; return whether there was one."""
+        rate = self.rate
+        earned = (now_us - self._filled_us) * rate / _US_PER_S
+        self._tokens = min(float(rate), self._tokens + earned)
+        self._filled_us = now_us
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def missing_us(self) -> int:
+        """Return how long it takes until there is a token, counted from the last `take`."""
+        return int((1.0 - self._tokens) * _US_PER_S / self.rate) + 1
+
+
+class WaitingReply:
+    """A reply that leaves once an id is committed."""
+
+    def __init__(self, after_id: int, data: bytes) -> None:
+        self.after_id: int = after_id
+        self.data: bytes = data
+
+
+class Output:
+    """What leaves one connection."""
+
+    connection: "Connection"  # sets itself here when it is made
+
+    def __init__(self, engine: "Engine", wire: Wire, limits: Limits) -> None:
+        # Connections keep this list too, to look at it for each command: it is never replaced.
+        self.replies: deque[WaitingReply] = deque()
+        self.pieces: list[bytes] = []  # of the write that ends this turn
+        self.is_listed: bool = False  # the connection is in the engine's list of waiting ones
+        self.engine: Engine = engine
+        self.broker: Broker = engine.broker
+        self.wire: Wire = wire
+        self.buffer_bytes: int = limits.output_buffer_bytes
+
+    # Each strand implements these.
+
+    def collect(self) -> None:
+        """Turn the deliveries into bytes behind the output so far."""
+        raise NotImplementedError
+
+    def refusal_of(self, reply: WaitingReply, reason: str) -> bytes:
+        """Return what is sent in place of a reply whose record the log refused.
+
+        Empty when the reply only waits for what came before it: it is sent later, unchanged.
+        """
+        raise NotImplementedError
+
+    # Replies.
+
+    def reply(self, data: bytes) -> None:
+        """Send a reply that waits for nothing but the replies before it."""
+        if self.replies:
+            # Behind what may still be refused, so that a refusal comes before it.
+            self.replies.append(WaitingReply(self.connection.last_id, data))
+        else:
+            self.note_delivered()
+            self.collect()
+            self.pieces.append(data)
+
+    def reply_after(self, reply: WaitingReply) -> None:
+        """Send a reply once its id is committed."""
+        if not self.replies and reply.after_id <= self.broker.committed_id:
+            self.note_delivered()
+            self.collect()
+            self.pieces.append(reply.data)
+        else:
+            self.replies.append(reply)
+            self.wait_for_commit()
+
+    def wait_for_commit(self) -> None:
+        """Have the connection woken by the next commit."""
+        if not self.is_listed:
+            self.is_listed = True
+            self.engine.waiting.append(self.connection)
+
+    def send_committed(self) -> None:
+        """Send the replies whose ids are committed."""
+        replies = self.replies
+        committed_id = self.broker.committed_id
+        self.note_delivered()
+        while replies and replies[0].after_id <= committed_id:
+            self.collect()
+            self.pieces.append(replies.popleft().data)
+        if replies:
+            self.wait_for_commit()
+
+    def refuse(self, from_id: int, refused: list[Message], again_id: int, reason: str) -> None:  # noqa: ARG002 - for strands whose publishes have no reply that waits
+        """Turn the replies to what the log refused, from *from_id* on, into refusals.
+
+        Replies that wait for acknowledgements wait for *again_id* instead.
+        """
+        kept: list[WaitingReply] = []
+        for reply in self.replies:
+            if reply.after_id < from_id:
+                kept.append(reply)
+            else:
+                kept.append(self.refused_reply(reply, again_id, reason))
+        self.replace_replies(kept)
+
+    def refused_reply(self, reply: WaitingReply, again_id: int, reason: str) -> WaitingReply:
+        """Return what waits in place of a reply whose record the log refused."""
+        refusal = self.refusal_of(reply, reason)
+        return WaitingReply(0, refusal) if refusal else WaitingReply(again_id, reply.data)
+
+    def replace_replies(self, kept: list[WaitingReply]) -> None:
+        """Let *kept* wait instead of all that waited so far."""
+        self.replies.clear()
+        self.replies.extend(kept)
+        if kept:
+            self.wait_for_commit()
+
+    # The write.
+
+    def flush(self) -> None:
+        """Write what this turn has brought."""
+        self.note_delivered()
+        self.collect()
+        connection = self.connection
+        if self.pieces and not connection.closed:
+            data = b"".join(self.pieces)
+            self.pieces = []
+            self.wire.write(data)
+            if connection.writable:
+                self.measure_room()
+
+    def note_delivered(self) -> None:
+        """Count what was handed out since the last call, before it is turned into bytes."""
+        connection = self.connection
+        count = connection.delivered
+        if count:
+            connection.delivered = 0
+            engine = self.engine
+            engine.handed_out[connection.strand] += count
+            if engine.tracing is not None:
+                engine.tracing.delivered(
+                    connection.strand, connection.deliveries[-count:], engine.now_us()
+                )
+
+    def measure_room(self) -> None:
+        """See how much more may be pushed to the peer, and go on pushing if that is new."""
+        # Up to the bound and not above it there is room: only above it does the transport
+        # call us again when there is.
+        connection = self.connection
+        was_full = connection.room_bytes <= 0
+        connection.room_bytes = self.buffer_bytes + 1 - self.wire.unsent_bytes()
+        if was_full and connection.room_bytes > 0:
+            self.broker.resume(connection, self.engine.now_us())
+
 
 class Connection(Peer):
-    """One connection; a strand's subclass gives the methods that are not implemented here."""
+    """One connection; each strand implements the methods that raise NotImplementedError."""
 
-    def __init__(self, host: Host, wire: Wire, limits: Limits, output: Output) -> None:
+    def __init__(self, engine: "Engine", wire: Wire, limits: Limits, output: Output) -> None:
         super().__init__()
         self.strand: str = ""  # set, like the number, by the listener that accepts it
         self.number: int = 0
-        self.since_us: int = host.now_us()
+        self.since_us: int = engine.now_us()
         self.output: Output = output
         self.last_id: int = 0  # the newest record that this connection caused
         self.subscribed_id: int = 0  # the record of its newest subscription
         self.writable: bool = True
         self.closed: bool = False
         self.input_finished: bool = False
-        self._host: Host = host
-        self._broker: Broker = host.broker
-        self._admission: PublishAdmission = host.broker.admission
+        self._engine: Engine = engine
+        self._broker: Broker = engine.broker
+        self._admission: PublishAdmission = engine.broker.admission
         self._wire: Wire = wire
         self._limits: Limits = limits
         self._replies: deque[WaitingReply] = output.replies
@@ -55,7 +266,7 @@ class Connection(Peer):
             self._tokens = TokenBucket(limits.messages_per_s)
         output.connection = self
 
-    # What a strand gives.
+    # Each strand implements these.
 
     @property
     def is_authenticated(self) -> bool:
@@ -63,7 +274,7 @@ class Connection(Peer):
         raise NotImplementedError
 
     def _take_in(self, data: bytes) -> None:
-        """Give bytes of the peer to the session."""
+        """Pass the peer's bytes to the session."""
         raise NotImplementedError
 
     def _handle(self, now_us: int) -> None:
@@ -76,10 +287,6 @@ class Connection(Peer):
         """
         raise NotImplementedError
 
-    def _lost_framing(self, error: WireError) -> None:
-        """Answer everything before the malformed bytes, then close: framing is lost."""
-        raise NotImplementedError
-
     def _is_blocked(self) -> bool:
         """Return whether a command is held."""
         raise NotImplementedError
@@ -88,7 +295,11 @@ class Connection(Peer):
         """Return how much input was taken in and not handled."""
         raise NotImplementedError
 
-    # What the transport says.
+    def _lost_framing(self, error: WireError) -> None:
+        """Answer everything before the malformed bytes, then close."""
+        raise AssertionError(error)  # most sessions answer lost framing themselves
+
+    # The transport calls these.
 
     def receive(self, data: bytes) -> None:
         """Handle bytes of the peer."""
@@ -99,7 +310,7 @@ class Connection(Peer):
             self._after_run()  # what the held command waits for will wake us
             return
         self._run()
-        self._host.end_turn()
+        self._engine.end_turn()
 
     def finish_input(self) -> None:
         """Answer everything, then close: the peer sends no more."""
@@ -108,16 +319,16 @@ class Connection(Peer):
         self._run()
         self._ending = True
         self._after_run()
-        self._host.end_turn()
+        self._engine.end_turn()
 
     def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - the transport's own signature
         """Note whether the output buffer has room."""
         self.writable = writable
         if writable and not self.closed:
             self.room_bytes = self._limits.output_buffer_bytes
-            self._broker.resume(self, self._host.now_us())
+            self._broker.resume(self, self._engine.now_us())
             self.wake()
-            self._host.end_turn()
+            self._engine.end_turn()
         elif not writable:
             self.room_bytes = 0
 
@@ -126,10 +337,10 @@ class Connection(Peer):
         self.closed = True
         self._stop_parking()
         self._replies.clear()
-        self._broker.detach(self, self._host.now_us())
-        self._host.end_turn()
+        self._broker.detach(self, self._engine.now_us())
+        self._engine.end_turn()
 
-    # What the host says.
+    # The engine calls these.
 
     def say_goodbye(self) -> None:
         """Tell the peer that the broker shuts down, if its strand has a frame for that."""
@@ -162,15 +373,11 @@ class Connection(Peer):
         self._starving = False
         self.wake()
 
-    def no_longer_listed(self) -> None:
-        """Note that the host has taken this connection off its list of waiting connections."""
-        self.output.is_listed = False
-
     # The turn.
 
     def _run(self) -> None:
         try:
-            self._handle(self._host.now_us())
+            self._handle(self._engine.now_us())
         except WireError as error:
             self._lost_framing(error)
         self.output.flush()
@@ -178,6 +385,8 @@ class Connection(Peer):
 
     def _after_run(self) -> None:
         blocked = self._is_blocked() or not self.writable
+        # A blocked peer may still send a bounded amount, so that it need not wait for a round
+        # trip when it goes on; beyond that TCP's flow control stops it.
         if blocked:
             if self._reading and self._held_bytes() > READ_AHEAD_BYTES:
                 self._reading = False
@@ -195,7 +404,7 @@ class Connection(Peer):
         """Wait for the log to catch up, listed once."""
         if not self._starving:
             self._starving = True
-            self._host.starved.append(self)
+            self._engine.starved.append(self)
 
     def _park(self, queue: Queue) -> None:
         """Wait for room in a queue, listed once however often this connection is woken."""

@@ -4,9 +4,9 @@ One writer thread takes everything that has accumulated, appends it in one write
 with one fdatasync; while it does, the next batch accumulates. One reader thread reads backlog
 back. Both report by calls on the event loop, in the order in which they finished.
 
-What stands here is all that the broker needs of a log: append a batch, learn "committed up to
-id N", read a range, keep a snapshot and delete what is not needed. Any other log
-that can do this could replace it.
+This is all that the broker needs of a log, `engine.Log`: append a batch, learn "committed up to
+id N", read a range, keep a snapshot and delete what is not needed. Any log that can do this and
+calls the engine's methods in return could replace it.
 """
 
 import asyncio
@@ -14,10 +14,11 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final
 
-from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
+from braidmq.base.errors import LogError, LogFullError, LogPoisonedError
 from braidmq.broker.delivery.dispatch import ReadRequest
+from braidmq.server.engine.engine import Engine
 from braidmq.wal import snapshots
 from braidmq.wal.disk import FULL_ERRNOS, Files
 from braidmq.wal.wal import Wal
@@ -25,32 +26,8 @@ from braidmq.wal.wal import Wal
 SCRUB_BYTES: Final = 1024 * 1024
 """How much of the sealed segments is verified each second, in the background."""
 
-
 READ_AGAIN_S: Final = 1.0
-"""How long a read waits when there is no room on the disk to rebuild an index."""
-
-
-class Reports(Protocol):
-    """Receives the log's reports, on the event loop."""
-
-    def committed(self, up_to: int) -> None:
-        """Handle that everything up to this id is committed."""
-
-    def log_failed(self, error: BraidError) -> None:
-        """Refuse what waits for the log."""
-
-    def backlog_read(
-        self,
-        request: ReadRequest,
-        found: list[tuple[int, bytes]],
-        *,
-        reached_id: int,
-        lost_count: int,
-    ) -> None:
-        """Take in backlog; *lost_count* ids of it were deleted by forced retention."""
-
-    def room_made(self) -> None:
-        """Take durable publishes again."""
+"""Pause before a read is retried when the disk has no room to rebuild an index."""
 
 
 class Durability:
@@ -60,14 +37,14 @@ class Durability:
         self,
         wal: Wal,
         files: Files,
-        reports: Reports,
+        engine: Engine,
         *,
         now_us: Callable[[], int],
         sync_interval_s: float = 0.0,
     ) -> None:
         self._wal = wal
         self._files = files
-        self._reports = reports
+        self._engine = engine
         self._now_us = now_us
         self._sync_interval_s = sync_interval_s
         self._loop = asyncio.get_running_loop()
@@ -93,7 +70,7 @@ class Durability:
         def job() -> None:
             self._wal.append(bodies, urgent=urgent)
             up_to = self._wal.commit(self._now_us())
-            self._report(lambda: self._reports.committed(up_to))
+            self._report(lambda: self._engine.committed(up_to))
 
         self._jobs.put(lambda: self._attempt(job))
 
@@ -119,7 +96,7 @@ class Durability:
 
         def job() -> None:
             if self._wal.refill_reserve():
-                self._report(self._reports.room_made)
+                self._report(self._engine.room_made)
 
         self._jobs.put(lambda: self._attempt(job, full_is_harmless=True))
 
@@ -134,7 +111,7 @@ class Durability:
         self._closing = True
 
     def close(self) -> None:
-        """Finish what was asked, sync, and end the threads; blocks until then."""
+        """Finish the jobs that wait, sync, and end the threads; blocks until then."""
         self._closing = True
         self._jobs.put(None)
         if self._writer.is_alive():
@@ -170,8 +147,8 @@ class Durability:
     def _attempt(self, job: Callable[[], object], *, full_is_harmless: bool = False) -> None:
         """Do a job and report how it failed.
 
-        A full disk is the publishers' business only when it was an append that met it: the
-        batch behind a snapshot or a read that found no room may well be written.
+        A full disk concerns publishers only if an append met it: after a snapshot or a read
+        that found no room, the next batch may still fit.
         """
         try:
             job()
@@ -179,7 +156,7 @@ class Durability:
             if full_is_harmless and isinstance(error, LogFullError):
                 return
             failure = error
-            self._report(lambda: self._reports.log_failed(failure))
+            self._report(lambda: self._engine.log_failed(failure))
         except OSError as error:
             if full_is_harmless and error.errno in FULL_ERRNOS:
                 return
@@ -189,7 +166,7 @@ class Durability:
 
     def _report_failure(self, reason: str) -> None:
         poisoned = LogPoisonedError("a job of the log", reason)
-        self._report(lambda: self._reports.log_failed(poisoned))
+        self._report(lambda: self._engine.log_failed(poisoned))
 
     # On the reader thread.
 
@@ -210,7 +187,7 @@ class Durability:
                 return
             lost = 0 if found.lost is None else found.lost[1] - found.lost[0] + 1
             self._report(
-                lambda: self._reports.backlog_read(
+                lambda: self._engine.backlog_read(
                     request, found.records, reached_id=found.reached_id, lost_count=lost
                 )
             )
@@ -228,4 +205,4 @@ class Durability:
         try:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError:
-            return  # the loop is closed, and with it everything that could be told
+            return  # the loop is closed: there is nothing left to report to

@@ -15,15 +15,13 @@ from braidmq.base.errors import BraidError, LogFullError
 from braidmq.broker import state
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery.channels import Delivery
 from braidmq.broker.delivery.dispatch import ReadRequest
-from braidmq.broker.topics import Message
-from braidmq.server.access.user_administration import Outcome, administer
+from braidmq.broker.topics import Message, Pending
 from braidmq.server.access.users import Users
 from braidmq.server.engine.connection import Connection
-from braidmq.server.engine.host import Host
-from braidmq.server.engine.refusals import SHUTTING_DOWN
+from braidmq.server.engine.requests import SHUTTING_DOWN
 from braidmq.server.engine.waiting import Waiters
-from braidmq.wire.blip import messages
 
 _log = structlog.get_logger(__name__)
 
@@ -44,7 +42,23 @@ class Log(Protocol):
         """Try to allocate the reserve again; then `room_made` is called if there is room."""
 
 
-class Engine(Host):
+class Tracing(Protocol):
+    """Receives what happens to messages, a batch at a time; times are in microseconds."""
+
+    def appending(self, items: list[Pending], now_us: int) -> None:
+        """Note what is handed to the log."""
+
+    def committed(self, up_to: int, now_us: int) -> None:
+        """Note that everything up to an id is durable."""
+
+    def refused(self, reason: str, now_us: int) -> None:
+        """Note that the log did not take what it was handed."""
+
+    def delivered(self, strand: str, deliveries: list[Delivery], now_us: int) -> None:
+        """Note what was handed out to one peer."""
+
+
+class Engine:
     """Broker, log and connections."""
 
     def __init__(
@@ -56,81 +70,51 @@ class Engine(Host):
         wake_later: Callable[[Connection, int], None],
         fail: Callable[[BraidError], None],
     ) -> None:
-        super().__init__(broker)
-        self._log: Log | None = None
-        self._now_us = now_us
-        self._find_principal = find_principal
-        self._wake_later = wake_later
-        self._fail = fail
-        self._appending = False
-        self._in_turn = False
-        self._snapshot: tuple[int, bytes, int] | None = None
-        self._log_is_stuck = False  # full, and the reserve is used up
-        self.draining = False
-        self.log_is_full = False
-        self.failed: BraidError | None = None
-        self.connections: set[Connection] = set()
-        self._numbers: int = 0  # given to connections so far
+        self.broker: Broker = broker
+        self.now_us: Callable[[], int] = now_us
+        self.find_principal: Callable[[str], Principal | None] = find_principal  # by API key
+        self.wake_later: Callable[[Connection, int], None] = wake_later  # after microseconds
         self.rearm: Callable[[], None] = lambda: None
         self.users: Users | None = None
+        self.tracing: Tracing | None = None
+        self.connections: set[Connection] = set()
+        self.waiting: list[Connection] = []  # their replies wait for a commit
+        self.starved: list[Connection] = []  # their publishes wait until the log has caught up
+        self.draining: bool = False
+        self.log_is_full: bool = False
+        self.failed: BraidError | None = None
         self.reads_done: int = 0  # backlog reads that have come back from the log
+        self.handed_out: dict[str, int] = {"": 0, "blip": 0, "vibe": 0, "qumbed": 0}  # messages
+        self.authentication_failures: dict[str, int] = {"blip": 0, "vibe": 0, "qumbed": 0}
+        self.uncommitted_bytes_max: int = broker.admission.uncommitted_bytes_max
+        self._fail: Callable[[BraidError], None] = fail
+        self._log: Log | None = None
+        self._log_is_stuck: bool = False  # full, and the reserve is used up
+        self._appending: bool = False
+        self._in_turn: bool = False
+        self._snapshot: tuple[int, bytes, int] | None = None
+        self._numbers: int = 0  # given to connections so far
         self.waiters: Waiters = Waiters(broker, self.end_turn)
 
     def start(self, log: Log) -> None:
         """Begin to work on a log that has been recovered."""
         self._log = log
 
-    # What connections ask.
-
-    def now_us(self) -> int:
-        """Return the time."""
-        return self._now_us()
-
-    def find_principal(self, key: str) -> Principal | None:
-        """Return the principal of an API key, or None."""
-        return self._find_principal(key)
-
-    def check_password(
-        self, name: str, password: str, done: Callable[[Principal | None], None]
-    ) -> bool:
-        """Pass the user with this password to *done*; False when too many checks wait."""
-        assert self.users is not None
-        return self.users.check(name, password, done)
-
-    def administer(
-        self, principal: Principal, kind: int, payload: bytes, done: Callable[[Outcome], None]
-    ) -> None:
-        """Execute an administrator's command, and pass the outcome to *done*."""
-        assert self.users is not None
-        administer(self.users, principal, kind, payload, done)
-
-    def wake_later(self, connection: Connection, delay_us: int) -> None:
-        """Wake the connection after a while."""
-        self._wake_later(connection, delay_us)
-
-    def connection_stats(self) -> messages.Stats:
-        """Return the numbers of a STATS reply."""
-        broker = self.broker
-        return messages.Stats(
-            len(broker.topics),
-            broker.subscription_count(),
-            broker.stats.published,
-            broker.stats.delivered,
-            broker.in_flight_count(),
-        )
+    # Turns.
 
     def end_turn(self) -> None:
-        """Do what this turn left: reads, wake-ups, and one append to the log."""
+        """Do what this turn has left to do: reads, wake-ups, and one append to the log."""
         if self._in_turn:
-            return  # a connection that is being woken: the loop below goes on
+            return  # called by a connection that the loop below has woken
         if self._log is None:
             if self.waiters.conditions:
-                self.waiters.wake_true()  # the log has failed; connections still close
+                self.waiters.wake_true()  # the log has failed, but connections still close
             return
         self._in_turn = True
         try:
+            # A peer that is woken may make the broker touch others, or want more backlog.
             while True:
-                requests = self.broker.take_reads(self._now_us())
+                requests = self.broker.take_reads(self.now_us())
                 touched = self.broker.take_touched()
                 if not touched and not requests:
                     break
@@ -147,8 +131,8 @@ class Engine(Host):
         self.rearm()
 
     def tick(self) -> None:
-        """Do what has become due."""
-        self.broker.tick(self._now_us())
+        """Do what is due."""
+        self.broker.tick(self.now_us())
         for over in self.broker.take_leases_over():
             _log.info(
                 "subscription ended: its lease is over",
@@ -158,7 +142,7 @@ class Engine(Host):
             )
         self.end_turn()
 
-    # What the log reports.
+    # The log reports.
 
     def committed(self, up_to: int) -> None:
         """Acknowledge everything up to an id: it is durable."""
@@ -166,8 +150,8 @@ class Engine(Host):
             return  # waiting publishers have been told that the outcome is unknown
         self._appending = False
         if self.tracing is not None:
-            self.tracing.committed(up_to, self._now_us())
-        self.broker.committed(up_to, self._now_us())
+            self.tracing.committed(up_to, self.now_us())
+        self.broker.committed(up_to, self.now_us())
         self._wake_waiting()
         if self.waiters.commits:
             self.waiters.wake_committed(up_to)
@@ -186,7 +170,7 @@ class Engine(Host):
             self._refuse_waiting(str(error))
             self.log_is_full = True
         else:
-            self.waiters.fail(str(error))  # first: nothing that the log refuses comes again
+            self.waiters.fail(str(error))  # first: a failed log takes no record again
             self._refuse_waiting(str(error))
             self.failed = error
             self._log = None
@@ -204,20 +188,20 @@ class Engine(Host):
         reached_id: int,
         lost_count: int,
     ) -> None:
-        """Take in backlog; *lost_count* ids of it were deleted by forced retention."""
+        """Supply backlog to the broker; forced retention has deleted *lost_count* ids of it."""
         self.reads_done += 1
         self.broker.stats.dropped.retention += lost_count
-        self.broker.supply(request, found, reached_id, self._now_us())
+        self.broker.supply(request, found, reached_id, self.now_us())
         self.end_turn()
 
     def room_made(self) -> None:
-        """Take durable publishes again."""
+        """Accept durable publishes again: the log has room."""
         self.log_is_full = False
         self._log_is_stuck = False
         self.broker.accept_again()
         self.end_turn()
 
-    # What the daemon asks.
+    # The daemon asks.
 
     def look_for_room(self) -> None:
         """Ask a full log whether it has room again."""
@@ -230,7 +214,7 @@ class Engine(Host):
         """Take a snapshot, to be kept once everything in it is committed."""
         if self.log_is_full or self.failed is not None or self._snapshot is not None:
             return
-        last_id, data = state.snapshot(self.broker, self._now_us())
+        last_id, data = state.snapshot(self.broker, self.now_us())
         self._snapshot = (last_id, data, self.broker.needed_id())
         if last_id <= self.broker.committed_id:
             self._save_snapshot()
@@ -250,19 +234,19 @@ class Engine(Host):
         return self._numbers
 
     def welcome(self, connection: Connection, strand: str, number: int) -> None:
-        """Count a connection among those that are open."""
+        """Add an open connection."""
         connection.strand = strand
         connection.number = number
         self.connections.add(connection)
 
     def leave(self, connection: Connection) -> None:
-        """Take a connection that is closed off the open ones."""
+        """Remove a closed connection."""
         self.connections.discard(connection)
         if self.waiters.conditions:
             self.waiters.wake_true()
 
     def say_goodbye(self) -> None:
-        """Tell every peer that the broker shuts down; what they return counts as no attempt."""
+        """Tell every peer that the broker shuts down; what they give back is no attempt."""
         for connection in list(self.connections):
             connection.say_goodbye()
         self.end_turn()
@@ -284,20 +268,21 @@ class Engine(Host):
         self._snapshot = None
 
     def _append(self, log: Log) -> None:
+        # The group commit: while one batch is written, the records of the next accumulate.
         if self._appending or self._log_is_stuck or not self.broker.wants_commit():
             return
         bodies = self.broker.take_records()
         if bodies:
             self._appending = True
             if self.tracing is not None:
-                self.tracing.appending(self.broker.outgoing.pending(), self._now_us())
+                self.tracing.appending(self.broker.outgoing.pending(), self.now_us())
             log.append(bodies, urgent=self.log_is_full)
 
     def _wake_waiting(self) -> None:
         waiting = self.waiting
         self.waiting = []
         for connection in waiting:
-            connection.no_longer_listed()
+            connection.output.is_listed = False
             connection.wake()
         if self.starved and 2 * self.broker.outgoing.bytes < self.uncommitted_bytes_max:
             starved = self.starved
@@ -306,12 +291,12 @@ class Engine(Host):
                 connection.feed()
 
     def _refuse_waiting(self, reason: str) -> None:
-        # It need not have been an append that failed: what is committed stays so.
+        # It may have been a read or a snapshot that failed: what is committed stays so.
         from_id = self.broker.committed_id + 1
         if self.tracing is not None:
-            self.tracing.refused(reason, self._now_us())
+            self.tracing.refused(reason, self.now_us())
         refused: dict[Connection, list[Message]] = {}
-        for item in self.broker.refused(from_id, reason, self._now_us()):
+        for item in self.broker.refused(from_id, reason, self.now_us()):
             if isinstance(item, Message) and isinstance(item.publisher, Connection):
                 refused.setdefault(item.publisher, []).append(item)
         again_id = self.broker.barrier()

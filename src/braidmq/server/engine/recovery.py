@@ -1,4 +1,4 @@
-"""Recovery: the newest valid snapshot, and every record behind it."""
+"""Recovery: the newest valid snapshot, and every record after it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from braidmq.wal.wal import Wal
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A broker and the log it was made from."""
+    """A broker, the log it was recovered from, and the files of invalid snapshots."""
 
     broker: Broker
     wal: Wal
@@ -25,7 +25,7 @@ class Recovered:
 
 
 def settings_of(config: Config) -> Settings:
-    """Return the numbers that delivery obeys."""
+    """Return the delivery settings of a configuration."""
     delivery = delivery_for(config, "blip")
     return Settings(
         max_retries=delivery.max_retries,
@@ -47,7 +47,7 @@ def settings_of(config: Config) -> Settings:
 
 
 def _queue_defaults(vibe: VibeConfig) -> dict[str, int]:
-    # What [delivery] says is about Blip; queues have their own numbers, given here only.
+    # [delivery] is about Blip; queues have defaults of their own, which [vibe] overrides.
     given = {
         "queue_attempts_max": vibe.max_retries,
         "queue_backoff_us": _us(vibe.retry_backoff_ms),
@@ -73,7 +73,7 @@ def recover(
 ) -> Recovered:
     """Return the broker as it was when its last record was committed.
 
-    *watch* is told how much of the log has been passed.
+    *watch* is called with the progress through the log.
 
     Raises:
         DamagedLogError: Accepted data cannot be read.

@@ -1,4 +1,4 @@
-"""The ticker: where the daemon asks what time it is, and the timers that drive the broker."""
+"""The ticker: the one place that reads the clock, and the timers that drive the broker."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 _US_PER_S: Final = 1_000_000
 _CHORES_S: Final = 1.0
 _RESOLUTION_S: Final = 0.005
-"""Timers closer together than this are one."""
+"""Timers closer together than this are merged."""
 
 
 class Clock(Protocol):
@@ -19,9 +19,9 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """Wall time at the start, monotonic from there: a clock that is set does not move it.
+    """Wall time at the start, monotonic from there: setting the system clock has no effect.
 
-    It starts no earlier than the newest time that the log knows, so that times in the log never
+    It starts no earlier than the newest time in the log, so that times in the log do not
     decrease over a restart either.
     """
 
@@ -55,12 +55,12 @@ class Ticker:
         self._chores_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the timers."""
         self._chores_timer = self._loop.call_later(_CHORES_S, self._do_chores)
         self.rearm()
 
     def stop(self) -> None:
-        """End."""
+        """Cancel the timers."""
         for timer in (self._timer, self._chores_timer):
             if timer is not None:
                 timer.cancel()
@@ -68,13 +68,14 @@ class Ticker:
         self._chores_timer = None
 
     def rearm(self) -> None:
-        """Have the timer end no later than the broker's next deadline."""
+        """Set the timer to fire no later than the broker's next deadline."""
         if self._chores_timer is None:
             return
         delay_s = max(0, self._next_deadline_us() - self._clock.now_us()) / _US_PER_S
         due = self._loop.time() + delay_s
         if self._timer is not None:
-            # An early timer is harmless and is armed anew; so most turns change nothing.
+            # An early timer is harmless, and is set again when it fires; so most turns change
+            # nothing here.
             if self._timer_due <= due + _RESOLUTION_S:
                 return
             self._timer.cancel()

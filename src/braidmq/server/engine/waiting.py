@@ -10,7 +10,7 @@ The broker's state changes in turns only, so a condition over it that is evaluat
 each turn is never missed. A condition must be cheap and must change nothing: while a coroutine
 waits, it is evaluated once per turn. With none, a turn costs the engine one look at a dict.
 
-Every wait has an end: the engine answers with a typed error when the log refuses the record or
+Every wait has an end: the engine ends it with a typed error when the log refuses the record or
 fails, when the broker drains, and when it stops. A coroutine that is cancelled leaves nothing
 behind. There is one entry for each waiting request, and the listeners bound those.
 
@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import Callable
 
 from braidmq.broker.broker import Broker
-from braidmq.server.engine.refusals import (
+from braidmq.server.engine.requests import (
     LogFailedError,
     LogRefusedError,
     ShuttingDownError,
@@ -57,7 +57,7 @@ class Waiters:
         self._is_draining = False
         self._is_stopped = False
         self._failure = ""
-        # Read by the engine each turn: empty, and nothing more is done.
+        # The engine looks at both each turn, and does nothing more while they are empty.
         self.commits: dict[Future, _Commit] = {}
         self.conditions: dict[Future, _Condition] = {}
 
@@ -76,7 +76,7 @@ class Waiters:
             ShuttingDownError: The broker stopped before the log answered.
         """
         future: Future = asyncio.get_running_loop().create_future()
-        # Before the turn ends: a log that answers at once must find it.
+        # Registered before the turn ends: a log that answers at once must find it.
         self.commits[future] = _Commit(record_id, lasts=lasts)
         try:
             self._end_turn()
@@ -122,19 +122,19 @@ class Waiters:
     # For the engine.
 
     def wake_committed(self, up_to: int) -> None:
-        """Wake those whose record is committed."""
+        """Wake coroutines whose record is committed."""
         for future, commit in self.commits.items():
             if commit.record_id <= up_to and not future.done():
                 future.set_result(None)
 
     def wake_true(self) -> None:
-        """Wake those whose condition holds."""
+        """Wake coroutines whose condition holds."""
         for future, condition in self.conditions.items():
             if not future.done() and condition.holds():
                 future.set_result(None)
 
     def refuse_commits(self, again_id: int, reason: str, *, is_final: bool) -> None:
-        """Answer those whose record the log refused; lasting ones wait for *again_id*."""
+        """Fail the waits for records that the log refused; lasting ones wait for *again_id*."""
         for future, commit in self.commits.items():
             if commit.lasts and not is_final:
                 commit.record_id = again_id
@@ -142,33 +142,33 @@ class Waiters:
                 future.set_exception(LogRefusedError(reason))
 
     def drain(self) -> None:
-        """Answer those who wait for a condition; the log still commits what it was given."""
+        """Fail the waits for conditions; the log still commits what it was given."""
         self._is_draining = True
-        self._answer_conditions()
+        self._fail_conditions()
 
     def fail(self, reason: str) -> None:
-        """Answer all who wait, and all who come: the log has failed."""
+        """Fail all waits, present and future: the log has failed."""
         self._failure = reason
-        self._answer_commits()
-        self._answer_conditions()
+        self._fail_commits()
+        self._fail_conditions()
 
     def stop(self) -> None:
-        """Answer all who still wait: the log reports nothing more."""
+        """Fail all waits that are left: the log reports nothing more."""
         self._is_draining = True
         self._is_stopped = True
-        self._answer_commits()
-        self._answer_conditions()
+        self._fail_commits()
+        self._fail_conditions()
 
-    def _answer_commits(self) -> None:
+    def _fail_commits(self) -> None:
         for future in self.commits:
             if not future.done():
                 future.set_exception(self._end())
 
-    def _answer_conditions(self) -> None:
+    def _fail_conditions(self) -> None:
         for future, condition in self.conditions.items():
             if not condition.outlasts_end and not future.done():
                 future.set_exception(self._end())
 
     def _end(self) -> UnavailableError:
-        # A new one each time: an exception that is raised collects its tracebacks.
+        # A new one each time: an exception object accumulates tracebacks when raised.
         return LogFailedError(self._failure) if self._failure else ShuttingDownError()

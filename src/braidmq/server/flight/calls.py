@@ -1,4 +1,4 @@
-"""Calls to the Flight endpoint: authentication, and how many run at a time.
+"""Calls to the Flight endpoint: authentication, how many run at a time, and how they fail.
 
 Every call needs an API key. What a call holds while it runs (a stream, a stage, a scan of the
 log) is one of a few slots. A call without a slot waits for one: a peer that reads slowly must
@@ -13,10 +13,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.flight as fl
+import structlog
 
+from braidmq.base.errors import BraidError, NotAllowedError
 from braidmq.broker.authorize import Principal
-from braidmq.columnar.flight.failures import UnauthenticatedError, UnavailableError
-from braidmq.server.flight.failures import told
+from braidmq.columnar.flight.failures import (
+    EndpointFailedError,
+    UnauthenticatedError,
+    UnavailableError,
+    encode_failure,
+    shortened,
+)
+from braidmq.server.engine.requests import SHUTTING_DOWN
 
 CALLS_MAX: Final = 256
 """Calls at a time, each on a thread of its own; one more is told to try again."""
@@ -27,7 +35,7 @@ STREAMS_MAX: Final = 32
 STAGES_MAX: Final = 32
 """Stages that are written at a time. Apart from reads: one task may read and write."""
 
-LOOKS_MAX: Final = 2
+SCANS_MAX: Final = 2
 """Scans of the index at a time: offsets, counts, splits."""
 
 WORKERS_MAX: Final = 2
@@ -36,15 +44,46 @@ WORKERS_MAX: Final = 2
 SLOT_WAIT_S: Final = 1800.0
 """How long a call waits for a slot; then it is told to try again."""
 
-LOOK_S: Final = 0.5
+PEER_CHECK_S: Final = 0.5
 """How often a waiting call checks its peer: Flight has no event for one that disconnects."""
 
-SHUTTING_DOWN: Final = "the broker is shutting down"
 RECOVERING: Final = "the broker is recovering its log"
 CALL: Final = "call"
 """The name that handlers find a call's middleware by."""
 
-assert STREAMS_MAX + STAGES_MAX + LOOKS_MAX < CALLS_MAX
+_KINDS: Final[dict[type[BraidError], type[fl.FlightError]]] = {
+    UnauthenticatedError: fl.FlightUnauthenticatedError,
+    NotAllowedError: fl.FlightUnauthorizedError,
+    UnavailableError: fl.FlightUnavailableError,
+    EndpointFailedError: fl.FlightInternalError,
+}
+
+_log = structlog.get_logger(__name__)
+
+assert STREAMS_MAX + STAGES_MAX + SCANS_MAX < CALLS_MAX
+
+
+@contextmanager
+def flight_errors() -> Iterator[None]:
+    """Raise errors of the block as what Flight carries to the peer: typed, one line."""
+    try:
+        yield
+    except fl.FlightError:
+        raise
+    except BraidError as error:
+        raise _as_flight_error(error) from None
+    except Exception as error:  # noqa: BLE001 - Flight would send the peer our traceback
+        reason = f"{type(error).__name__}: {error}"
+        _log.error("a Flight call failed", reason=reason)
+        problem = EndpointFailedError("the broker has failed to answer; its log says why")
+        raise _as_flight_error(problem) from None
+
+
+def _as_flight_error(error: BraidError) -> fl.FlightError:
+    # A text for people, and JSON for our client.
+    known = (kind for ours, kind in _KINDS.items() if isinstance(error, ours))
+    kind = next(known, fl.FlightServerError)
+    return kind(shortened(str(error)), encode_failure(error))
 
 
 class Slots:
@@ -66,10 +105,10 @@ class Slots:
             UnavailableError: There is none, the peer is gone, or the broker ends.
         """
         with self._changed:
-            looks = -(-self._wait_s // LOOK_S)
-            while not self._changed.wait_for(self._may_go_on, LOOK_S):
-                looks -= 1
-                if looks <= 0 or is_gone():
+            checks = -(-self._wait_s // PEER_CHECK_S)
+            while not self._changed.wait_for(self._may_go_on, PEER_CHECK_S):
+                checks -= 1
+                if checks <= 0 or is_gone():
                     problem = f"all {self._count_max} slots for {self._kind} are taken"
                     raise UnavailableError(f"{problem}; try again")
             if self._closing:
@@ -115,7 +154,7 @@ class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no 
         self.refused: Counter[str] = Counter()  # by reason
         self.streams = Slots("reads", STREAMS_MAX)
         self.stages = Slots("stages", STAGES_MAX)
-        self.looks = Slots("looks through the log", LOOKS_MAX)
+        self.scans = Slots("scans of the log", SCANS_MAX)
         self.workers = Slots("batches", WORKERS_MAX)
 
     def open(self) -> None:
@@ -125,7 +164,7 @@ class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no 
     def close(self) -> None:
         """Accept no more calls, and refuse those that wait."""
         self._closed = SHUTTING_DOWN
-        for slots in (self.streams, self.stages, self.looks, self.workers):
+        for slots in (self.streams, self.stages, self.scans, self.workers):
             slots.close()
 
     def give_memory_back(self) -> None:
@@ -135,7 +174,7 @@ class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no 
 
     def start_call(self, info: fl.CallInfo, headers: dict[str, list[Any]]) -> Call:  # noqa: ARG002 - Flight's own
         """Accept a call; runs on a thread of Flight."""
-        with told():
+        with flight_errors():
             principal = self._principal(headers)
             with self._changed:
                 if self._closed:

@@ -1,7 +1,7 @@
 """The listener of the Arrow Flight endpoint: the log for Spark on other machines.
 
-Flight answers on threads of its own, so that the event loop waits for none of it. To import
-this takes pyarrow, and its memory: the daemon does it only when the endpoint is on.
+Flight answers on threads of its own, so the event loop never waits for it. Importing this
+module loads pyarrow, which takes memory: the daemon does so only if the endpoint is on.
 """
 
 import asyncio
@@ -27,40 +27,40 @@ from braidmq.server.flight.service import FlightService
 from braidmq.server.flight.writing import Writing
 from braidmq.server.sink.sink import Sink
 from braidmq.server.sink.stages import Stages
-from braidmq.server.strands.listeners import Line
-from braidmq.transport.binding import bind_tcp
+from braidmq.server.strands.listeners import OpenConnection
+from braidmq.transport.binding import bind_tcp, shown
 from braidmq.transport.tls import server_context
 
 SILENCE_S: Final = 60
-"""A peer that says nothing for so long is asked whether it is there."""
+"""TCP keepalive: a peer that is silent for this long is probed."""
 
 _DESCRIPTORS: Final = Path("/dev/fd")
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 
 
 class FlightListener:
-    """The endpoint's address and its service, which answers from `start` on."""
+    """The endpoint's address and its service, which accepts calls from `start` on."""
 
     strand = "flight"
 
     def __init__(
         self, config: FlightConfig, data_dir: Path, find: Callable[[str], Principal | None]
     ) -> None:
-        """Take the address.
+        """Bind the address.
 
         Raises:
-            AddressInUseError: It cannot be had.
+            AddressInUseError: The address cannot be bound.
             ConfigError: The certificate or its key cannot be used.
         """
         certificates = None
         scheme = "grpc"
         if config.tls_cert is not None and config.tls_key is not None:
-            server_context(self.strand, config.tls_cert, config.tls_key)  # says what is wrong
+            server_context(self.strand, config.tls_cert, config.tls_key)  # for its error texts
             certificates = [(config.tls_cert.read_bytes(), config.tls_key.read_bytes())]
             scheme = "grpc+tls"
-        # gRPC does not say why it cannot bind; this does.
+        # gRPC does not say why it cannot bind; this raises the reason.
         bind_tcp(self.strand, config.host, config.port).close()
-        # gRPC writes to stderr about peers that are no Flight clients; that is not our log.
+        # gRPC would write a line to stderr, our log, for each peer that does not speak Flight.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         self.calls = Calls(find)
         self.refused: Counter[str] = self.calls.refused  # calls, by reason
@@ -74,10 +74,9 @@ class FlightListener:
         except (pa.ArrowException, OSError):
             reason = "the address cannot be bound"
             raise AddressInUseError(self.strand, config.address, reason) from None
-        host = f"[{config.host}]" if ":" in config.host else config.host
-        # A scheme stands before it only where one would guess wrong.
+        # The scheme is shown only where the default would be wrong.
         prefix = "" if certificates is None else f"{scheme}://"
-        self.address = f"{prefix}{host}:{self._service.port}"
+        self.address = prefix + shown(config.host, self._service.port)
         self._writing: Writing | None = None
         _notice_vanished_peers(self._service.port)
 
@@ -85,7 +84,7 @@ class FlightListener:
         return self.calls.count
 
     def attach(self, cursors: Cursors, stages: Stages, sink: Sink) -> None:
-        """Know what changes something; on the event loop, before `start`."""
+        """Set what handles changes; on the event loop, before `start`."""
         self._writing = Writing(cursors, stages, sink)
         self._service.attach(self._writing)
 
@@ -95,37 +94,37 @@ class FlightListener:
         self.calls.open()
 
     def stop_accepting(self) -> None:
-        """Take no more calls; streams end with their next batch."""
+        """Accept no more calls; streams end with their next batch."""
         self.calls.close()
 
     def close_connections(self) -> None:
-        """Nothing: calls end by themselves, or are aborted."""
+        """Do nothing: calls end by themselves, or are aborted."""
 
     def abort_connections(self) -> None:
         """Close every connection at once."""
         _shut(self._service.port)
 
     def close_idle(self) -> None:
-        """Nothing: a connection without a call costs next to nothing."""
+        """Do nothing: a connection without a call costs next to nothing."""
 
-    def lines(self) -> list[Line]:
-        """Nothing: gRPC keeps its connections to itself."""
+    def open_connections(self) -> list[OpenConnection]:
+        """Return nothing: gRPC does not expose its connections."""
         return []
 
     async def close(self) -> None:
-        """End the service, after its connections were aborted; its threads are gone then."""
+        """Shut the service and its threads down, after its connections were aborted."""
         if self._writing is not None:
             self._writing.close()
         await asyncio.to_thread(self._service.shutdown)
 
 
 def sockets_of(port: int) -> Iterator[socket.socket]:
-    """Yield our sockets that have *port*: the one that listens, and the connections to it.
+    """Yield our sockets on *port*: the listening one, and the connections to it.
 
-    gRPC keeps them to itself; there is no other way to them than by their descriptors.
+    gRPC does not expose them; the process's file descriptors are the only way to find them.
     """
     for path in list(_DESCRIPTORS.iterdir()):
-        with suppress(OSError):  # it is gone meanwhile
+        with suppress(OSError):  # it was closed meanwhile
             if not stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(path.name))) as found:
@@ -134,7 +133,7 @@ def sockets_of(port: int) -> Iterator[socket.socket]:
 
 
 def _notice_vanished_peers(port: int) -> None:
-    """Have connections end whose peers are gone without a word; they inherit it."""
+    """Enable keepalive, so that connections to vanished peers end; they inherit it."""
     for listening in sockets_of(port):
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE_S)
@@ -145,10 +144,9 @@ def _notice_vanished_peers(port: int) -> None:
 def _shut(port: int) -> None:
     """Shut the connections to *port*.
 
-    Flight, when it is told to end, waits for its calls, and a call may wait for a peer that
-    reads no more.
+    Flight's shutdown waits for its calls, and a call may wait for a peer that reads no more.
     """
     for connection in sockets_of(port):
         with suppress(OSError):
-            connection.getpeername()  # the one that listens has no peer
+            connection.getpeername()  # fails on the listening socket, which must stay open
             connection.shutdown(socket.SHUT_RDWR)

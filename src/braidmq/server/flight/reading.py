@@ -1,11 +1,10 @@
-"""What the Flight endpoint reads of the log, for a principal: only what it may subscribe to.
+"""Reads of the log through the Flight endpoint: a principal sees what it may subscribe to.
 
-Topics that are named must be allowed, every one of them; a read of all topics sees those that
+If a request names topics, each of them must be allowed; a read of all topics sees those that
 are. Everything here runs on Flight's threads.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 
 from braidmq.base.errors import NotAllowedError
@@ -26,7 +25,7 @@ class Reading:
     def batches(
         self, principal: Principal, request: requests.ReadRequest, losses: list[Loss]
     ) -> Batches:
-        """Return the rows of a read; what it passes over is added to *losses*."""
+        """Return the rows of a read; ranges that are lost are added to *losses*."""
         return reading.batches(
             self._path,
             start=request.start,
@@ -52,7 +51,7 @@ class Reading:
     def offset_at(
         self, _principal: Principal, request: requests.OffsetAtRequest
     ) -> requests.NumberAnswer:
-        """Return the id at a time."""
+        """Return the first id at or after a time."""
         return requests.NumberAnswer(offset_at(DurableView(self._path), request.time_us))
 
     def topics(
@@ -60,30 +59,26 @@ class Reading:
     ) -> Iterator[requests.TopicsAnswer]:
         """Yield the topics of a range, in pages, and an empty one when there is none."""
         names, behind = topic_names(self._path, request.start, request.end)
-        allowed = _allowed(principal)
-        seen = sorted(name for name in names if allowed is None or allowed(name))
-        for page in _pages(seen):
+        for page in _pages(principal, names):
             yield requests.TopicsAnswer(page, behind)
 
     def topic_counts(
         self, principal: Principal, request: requests.TopicCountsRequest
     ) -> Iterator[requests.TopicCountsAnswer]:
-        """Yield what the topics have, in pages."""
+        """Yield the counts of each topic, in pages."""
         found = reading.topic_counts(
             self._path,
             start=request.start,
             end=request.end,
             fail_on_data_loss=request.fail_on_data_loss,
         )
-        allowed = _allowed(principal)
-        seen = sorted(name for name in found if allowed is None or allowed(name))
-        for page in _pages(seen):
+        for page in _pages(principal, found):
             yield requests.TopicCountsAnswer(
                 {name: (found[name].messages, found[name].payload_bytes) for name in page}
             )
 
     def cut(self, principal: Principal, request: requests.CutRequest) -> requests.CutAnswer:
-        """Return a range in parts."""
+        """Return a range cut into parts of about one size."""
         found = cuts.cut(
             self._path,
             request.start,
@@ -99,7 +94,7 @@ class Reading:
     def advance(
         self, principal: Principal, request: requests.AdvanceRequest
     ) -> requests.NumberAnswer:
-        """Return the id behind so many messages."""
+        """Return the id after a number of messages or bytes."""
         found = cuts.advance(
             self._path,
             request.start,
@@ -120,7 +115,7 @@ def _named(principal: Principal, topics: list[str] | None) -> list[str] | None:
 
 
 def _allowed(principal: Principal) -> Callable[[str], bool] | None:
-    """Return what says which topics a principal may see; None: all of them."""
+    """Return a test for the topics that a principal may see; None if it may see all."""
     if "*" in principal.subscribe:
         return None
     known: dict[str, bool] = {}
@@ -133,12 +128,9 @@ def _allowed(principal: Principal) -> Callable[[str], bool] | None:
     return is_allowed
 
 
-def _pages(names: Iterable[str]) -> Iterator[list[str]]:
-    """Yield pages of names, at least one."""
-    rest = iter(names)
-    page = list(islice(rest, requests.PAGE_TOPICS))
-    while True:
-        yield page
-        page = list(islice(rest, requests.PAGE_TOPICS))
-        if not page:
-            return
+def _pages(principal: Principal, names: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the names that a principal may see, sorted, in pages; at least one page."""
+    allowed = _allowed(principal)
+    seen = sorted(name for name in names if allowed is None or allowed(name))
+    for start in range(0, max(1, len(seen)), requests.PAGE_TOPICS):
+        yield seen[start : start + requests.PAGE_TOPICS]

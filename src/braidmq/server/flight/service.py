@@ -1,7 +1,7 @@
 """The Arrow Flight service: reads as streams, everything else as actions.
 
-Its methods are called on Flight's threads, one for each call. What they do is elsewhere; here
-requests are read, places taken and errors told.
+Its methods are called on Flight's threads, one for each call. They decode the request, take a
+slot and translate errors; `reading` and `writing` do the work.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,8 +19,7 @@ from braidmq.columnar.flight.failures import BrokenStreamError
 from braidmq.columnar.flight.requests import BadRequestError, Message, decode, encode
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches
-from braidmq.server.flight.calls import CALL, Calls
-from braidmq.server.flight.failures import told
+from braidmq.server.flight.calls import CALL, Calls, flight_errors
 from braidmq.server.flight.reading import Reading
 from braidmq.server.flight.writing import Writing
 
@@ -44,7 +43,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
         super().__init__(location, middleware={CALL: calls}, tls_certificates=certificates)
         self._calls = calls
         self._reading = reading
-        self._looks: dict[str, Verb] = {
+        self._scans: dict[str, Verb] = {
             "offsets": reading.offsets,
             "offset_at": reading.offset_at,
             "topics": reading.topics,
@@ -56,7 +55,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
         self._changes: dict[str, Verb] = {}
 
     def attach(self, writing: Writing) -> None:
-        """Have what changes something done by *writing*; before calls are let in."""
+        """Route the actions that change something to *writing*; before calls are accepted."""
         self._writing = writing
         self._changes = {
             "open_cursor": writing.open_cursor,
@@ -66,18 +65,18 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
             "commit": writing.commit,
             "abort": writing.abort,
         }
-        assert self._looks.keys() | self._changes.keys() == requests.ACTIONS.keys()
+        assert self._scans.keys() | self._changes.keys() == requests.ACTIONS.keys()
 
     def list_actions(self, _context: fl.ServerCallContext) -> list[tuple[str, str]]:
-        """Return the actions that there are."""
+        """Return every action with the first line of its documentation."""
         return [
             (name, (kind.__doc__ or "").partition("\n")[0])
             for name, kind in requests.ACTIONS.items()
         ]
 
     def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> Iterator[bytes]:
-        """Do what is asked and return the answers."""
-        with told():
+        """Run an action and return its answers."""
+        with flight_errors():
             kind = requests.ACTIONS.get(action.type)
             if kind is None:
                 raise BadRequestError(f"there is no action {action.type[:64]!r}")
@@ -87,18 +86,18 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
             if action.type in self._changes:
                 answers = _all(self._changes[action.type](principal, request))
             else:
-                with self._calls.looks.one(context.is_cancelled):
-                    answers = _all(self._looks[action.type](principal, request))
+                with self._calls.scans.one(context.is_cancelled):
+                    answers = _all(self._scans[action.type](principal, request))
             return iter([encode(answer) for answer in answers])
 
     def list_flights(
         self, context: fl.ServerCallContext, criteria: bytes
     ) -> Iterator[fl.FlightInfo]:
-        """Return the topics with what they have; the criteria may be a TopicCountsRequest."""
-        with told():
+        """Return each topic with its counts; the criteria may be a TopicCountsRequest."""
+        with flight_errors():
             request = decode(requests.TopicCountsRequest, criteria)
             principal = context.get_middleware(CALL).principal
-            with self._calls.looks.one(context.is_cancelled):
+            with self._calls.scans.one(context.is_cancelled):
                 pages = list(self._reading.topic_counts(principal, request))
             counts = {name: count for page in pages for name, count in page.counts.items()}
             return iter([_topic_info(request, name, *counts[name]) for name in counts])
@@ -107,10 +106,10 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
         self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor
     ) -> fl.FlightInfo:
         """Return the parts of a range, each with the ticket that reads it."""
-        with told():
+        with flight_errors():
             request = _described(descriptor)
             principal = context.get_middleware(CALL).principal
-            with self._calls.looks.one(context.is_cancelled):
+            with self._calls.scans.one(context.is_cancelled):
                 cut = self._reading.cut(principal, _as_cut(request))
                 schema = self._reading.batches(principal, request, []).schema
             if len(cut.parts) * len(encode(request)) > TICKETS_BYTES_MAX:
@@ -130,14 +129,14 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
         self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor
     ) -> fl.SchemaResult:
         """Return the columns of a read."""
-        with told():
+        with flight_errors():
             principal = context.get_middleware(CALL).principal
             schema = self._reading.batches(principal, _described(descriptor), []).schema
             return fl.SchemaResult(schema)
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.GeneratorStream:
         """Return the rows of a read."""
-        with told():
+        with flight_errors():
             request = decode(requests.ReadRequest, ticket.ticket)
             principal = context.get_middleware(CALL).principal
             losses: list[Loss] = []
@@ -147,9 +146,9 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
     def _rows(
         self, context: fl.ServerCallContext, found: Batches, losses: list[Loss]
     ) -> Iterator[Any]:
-        # A generator that is never begun is never ended, so the place is taken inside.
+        # A generator that is never begun is never ended, so the slot is taken inside.
         try:
-            with told(), self._calls.streams.one(context.is_cancelled):
+            with flight_errors(), self._calls.streams.one(context.is_cancelled):
                 rows = 0
                 while (batch := self._next(context, found)) is not None:
                     rows += len(batch)
@@ -171,8 +170,8 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
         reader: fl.MetadataRecordBatchReader,
         writer: fl.FlightMetadataWriter,
     ) -> None:
-        """Keep rows as a stage, and say which; a stage that cannot be told is dropped."""
-        with told():
+        """Store rows as a stage and send its id; a stage whose id cannot be sent is dropped."""
+        with flight_errors():
             if descriptor.descriptor_type != fl.DescriptorType.CMD:
                 raise BadRequestError("a stage is written with a command, a StageRequest")
             request = decode(requests.StageRequest, descriptor.command)
@@ -191,7 +190,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
 
     def do_exchange(self, *_arguments: object) -> None:
         """Refuse: there is nothing to exchange."""
-        with told():
+        with flight_errors():
             raise BadRequestError("DoExchange is not offered")
 
 

@@ -1,7 +1,7 @@
 """What the Flight endpoint changes: cursors, stages, and the batches that stages become.
 
-Everything here is called on Flight's threads. Stages are written there; what concerns the
-broker is done on the event loop, and the thread waits for it.
+Everything here is called on Flight's threads. Stages are written there; the broker is changed
+on the event loop, and the thread waits for the result.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from braidmq.columnar.flight import requests
 from braidmq.columnar.flight.failures import BrokenStreamError, UnavailableError
 from braidmq.columnar.flight.requests import BadRequestError, decode
 from braidmq.server.cursors import Cursors
-from braidmq.server.engine import refusals
-from braidmq.server.flight.calls import SHUTTING_DOWN
-from braidmq.server.sink.sink import Sink, SinkKey
+from braidmq.server.engine.requests import SHUTTING_DOWN
+from braidmq.server.engine.requests import UnavailableError as EngineUnavailableError
+from braidmq.server.sink.sink import Sink
 from braidmq.server.sink.stages import Stages
 
 Answer = TypeVar("Answer")
 
 
 class Writing:
-    """The broker as Flight's calls change it; made on the event loop."""
+    """Changes the broker for Flight's calls; created on the event loop."""
 
     def __init__(self, cursors: Cursors, stages: Stages, sink: Sink) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class Writing:
     def open_cursor(
         self, principal: Principal, request: requests.OpenCursorRequest
     ) -> requests.CursorPlace:
-        """Return a cursor, made if it is not there."""
+        """Return a cursor, created if there is none of that name."""
         opened = self._done(self._cursors.open(principal, request.name, request.start))
         return requests.CursorPlace(
             opened.name, opened.initial, opened.position, opened.created
@@ -86,10 +86,8 @@ class Writing:
     def commit(
         self, principal: Principal, request: requests.CommitRequest
     ) -> requests.SinkCommit:
-        """Make stages messages; it is over when they are durable."""
-        key = SinkKey(request.key.query, request.key.sink, request.key.batch)
-        done = self._done(self._sink.commit(principal, key, request.stages))
-        return requests.SinkCommit(done.messages, done.repeated)
+        """Turn stages into messages; return when they are durable."""
+        return self._done(self._sink.commit(principal, request.key, request.stages))
 
     def abort(self, principal: Principal, request: requests.AbortRequest) -> requests.Done:
         """Drop stages."""
@@ -99,9 +97,8 @@ class Writing:
     def stage(
         self, principal: Principal, topic: str | None, reader: fl.MetadataRecordBatchReader
     ) -> requests.Stage:
-        """Store the rows that are sent, if the stream is complete."""
-        stage = self._stages.write(principal, topic, reader.schema, sent_batches(reader))
-        return requests.Stage(stage.id, stage.rows)
+        """Store the rows of a stream, if it is complete."""
+        return self._stages.write(principal, topic, reader.schema, sent_batches(reader))
 
     def drop(self, principal: Principal, stage: requests.Stage) -> None:
         """Drop a stage whose writer never learned of it."""
@@ -118,7 +115,7 @@ class Writing:
             return future.result()
         except CancelledError:
             raise UnavailableError(SHUTTING_DOWN) from None
-        except refusals.UnavailableError as error:
+        except EngineUnavailableError as error:
             raise UnavailableError(str(error)) from None
         finally:
             with self._lock:
@@ -126,11 +123,11 @@ class Writing:
 
 
 def sent_batches(reader: fl.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Yield what a peer sends, verified, up to the mark that says that it is all.
+    """Yield the batches that a peer sends, verified, up to the mark that ends them.
 
     Raises:
-        BrokenStreamError: The mark does not come, or tells another number of rows.
-        BadRequestError: A batch is too large, or is none.
+        BrokenStreamError: The mark is missing, or names another number of rows.
+        BadRequestError: A batch is too large, or invalid.
     """
     rows = 0
     while True:

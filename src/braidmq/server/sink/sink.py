@@ -2,13 +2,12 @@
 
 Batches are appended one at a time; a commit that arrives meanwhile waits for its turn. A thread
 reads the rows from the stages, and they are published in chunks, each once the chunk before it
-is in the log. What the records mean is in `broker.sinks`; this drives it. A batch goes on after
-the client that committed it has disconnected, and after the log or a queue has been full.
+is in the log. What the records mean is in `broker.sinks`. A batch goes on after the client that
+committed it has disconnected, and after the log or a queue has been full.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -25,39 +24,22 @@ from braidmq.base.limits import MIB
 from braidmq.broker.authorize import ADMIN, Principal, authorize
 from braidmq.broker.broker import Broker
 from braidmq.broker.sinks import NAME_BYTES_MAX, STAGES_MAX, Intent, Row
+from braidmq.columnar.flight.requests import SinkCommit, SinkKey
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.refusals import UnavailableError
-from braidmq.server.engine.requests import FindEngine, changing
+from braidmq.server.engine.requests import FindEngine, UnavailableError, changing
 from braidmq.server.sink.stages import Stages
 from braidmq.wal.wal import Wal
 
 CHUNK_ROWS: Final = 1_000
-"""Rows that are published at once: the event loop does nothing else meanwhile."""
+"""Rows that are published at once; the event loop does nothing else meanwhile."""
 
 CHUNK_BYTES: Final = MIB
-"""Bytes of their payloads, or a single row that is larger."""
+"""Bytes of their payloads; a single row may be larger."""
 
 CARE_S: Final = 3600.0
 """How often old stages are expired, and a batch that failed is tried again."""
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SinkKey:
-    """The identity of a batch: committing it again changes nothing."""
-
-    query: str
-    sink: str
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class SinkCommit:
-    """How many messages the batch has, 0 if unknown, and whether it is a repeat."""
-
-    messages: int
-    repeated: bool
 
 
 class Sink:
@@ -70,7 +52,7 @@ class Sink:
         self._find_wal = find_wal
         self._stages = stages
         self._turn = asyncio.Lock()  # one batch at a time
-        self._choosing = asyncio.Lock()  # stages are chosen for a batch, or dropped
+        self._choosing = asyncio.Lock()  # held while stages are chosen for a batch, or dropped
         self._chosen: set[str] = set()
         self._finished: list[tuple[int, list[str]]] = []  # id of a DONE, and its stages
         self._tasks: set[asyncio.Task[SinkCommit]] = set()
@@ -79,7 +61,7 @@ class Sink:
     # Start and stop.
 
     def start(self) -> None:
-        """Finish the batch that was open, and expire old stages from now on."""
+        """Finish the batch that a crash left open, and expire old stages from now on."""
         self._care = asyncio.get_running_loop().create_task(self._take_care())
 
     async def stop(self) -> None:
@@ -96,14 +78,15 @@ class Sink:
     async def commit(
         self, principal: Principal, key: SinkKey, stages: Iterable[str]
     ) -> SinkCommit:
-        """Make the rows of *stages*, in this order, messages; return when all are durable.
+        """Turn the rows of *stages*, in this order, into messages; return when all are durable.
 
-        A batch that is done, or earlier than the last one that is, changes nothing. When the
-        caller goes away, the batch goes on.
+        A batch that is done, or earlier than the last one that is, changes nothing; of the
+        earlier ones the number of messages is no longer known, and 0. When the caller goes
+        away, the batch goes on.
 
         Raises:
-            ConfigError: The key cannot be one, or there are too many stages.
-            UnknownStageError: A stage is not there (any more).
+            ConfigError: The key is invalid, or there are too many stages.
+            UnknownStageError: A stage does not exist, or no longer.
             NotAllowedError: A stage or the query belongs to another principal.
             LogFullError: The log has no room. Nothing was changed.
             UnavailableError: Not now; it is unknown whether the batch was begun.
@@ -117,12 +100,12 @@ class Sink:
         return await asyncio.shield(task)
 
     async def abort(self, principal: Principal, stages: Iterable[str]) -> None:
-        """Drop stages of *principal*, but for those that are or were part of a batch."""
+        """Drop stages of *principal*, except those that are or were part of a batch."""
         async with self._choosing:
             await self._drop(principal, stages)
 
     async def resume(self) -> None:
-        """Finish the batch that is open, then drop what is not needed any more.
+        """Finish the open batch, then drop the stages that are no longer needed.
 
         Raises:
             BraidError: The batch cannot be finished now.
@@ -146,12 +129,13 @@ class Sink:
                 _log.error("cannot finish the sink's batch", reason=str(error))
             except OSError as error:
                 _log.error("cannot expire old stages", reason=str(error))
-            await asyncio.sleep(CARE_S)  # a timer: nothing wakes a stage that grows old
+            await asyncio.sleep(CARE_S)  # a timer: no event announces that a stage is old
 
     def _forget(self, task: asyncio.Task[SinkCommit]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller may be gone: an error then is not worth a log line
+            # The caller may be gone; asyncio would log an error that is never retrieved.
+            task.exception()
 
     async def _commit(self, principal: Principal, key: SinkKey, ids: list[str]) -> SinkCommit:
         async with self._turn:
@@ -197,12 +181,12 @@ class Sink:
         ]
 
     async def _finish_open(self, engine: Engine) -> None:
-        """Append what is missing of the open intent, and finish it.
+        """Append the missing rows of the open intent, and finish it.
 
         Raises:
-            LogFullError: It was refused altogether.
+            LogFullError: The log refused the intent itself.
             DamagedStageError, UnknownStageError: Its rows cannot be read.
-            UnavailableError: The broker ends.
+            UnavailableError: The broker shuts down.
         """
         sinks = engine.broker.sinks
         intent = sinks.open
@@ -228,7 +212,7 @@ class Sink:
             else:
                 await self._append(engine, chunk)
         changing(engine)
-        raise LogFullError  # the INTENT itself was refused
+        raise LogFullError
 
     async def _append(self, engine: Engine, chunk: "_Chunk") -> None:
         broker = engine.broker
@@ -253,7 +237,7 @@ class Sink:
         await asyncio.to_thread(self._stages.drop, free, principal)
 
     async def _drop_finished(self) -> None:
-        # What a power cut can take back needs its stages again.
+        # A commit that is not synced yet can be lost, and then its stages are needed again.
         wal = self._find_wal()
         synced_id = 0 if wal is None else wal.synced_id
         gone = [ids for done_id, ids in self._finished if done_id <= synced_id]
@@ -261,7 +245,7 @@ class Sink:
         for ids in gone:
             try:
                 await asyncio.to_thread(self._stages.remove, ids)
-            except OSError as error:  # the batch is done all the same; they will expire
+            except OSError as error:  # the batch is done all the same; the files will expire
                 _log.warning("stages cannot be deleted", reason=str(error))
 
     def _in_use(self) -> set[str]:
@@ -275,7 +259,7 @@ class Sink:
 
 
 class _Chunk:
-    """Rows of a batch that are published next."""
+    """The rows of a batch that are published next."""
 
     def __init__(self, intent: Intent, stages: Stages) -> None:
         self.intent = intent
@@ -285,12 +269,12 @@ class _Chunk:
         self.waits_for = ""
 
     async def read(self, row: int) -> None:
-        """Have the rows from *row* on."""
+        """Load the rows from *row* on."""
         self.rows = await asyncio.to_thread(self._read, row)
         self.start = row
 
     def skip(self, count: int) -> None:
-        """Have the first *count* rows behind."""
+        """Drop the first *count* rows: they are published."""
         self.rows = self.rows[count:]
         self.start += count
 
@@ -307,7 +291,7 @@ class _Chunk:
             )
 
     def _read(self, row: int) -> list[Row]:
-        # On a thread; of the intent only what never changes is looked at.
+        # On a thread: reads only what never changes of the intent.
         rows: list[Row] = []
         bytes_left = CHUNK_BYTES
         while row < self.intent.rows and len(rows) < CHUNK_ROWS and bytes_left > 0:
@@ -322,10 +306,10 @@ class _Chunk:
 
 
 def room_for(broker: Broker, topic_name: str) -> Callable[[], bool]:
-    """Return a condition that holds once a row that was not taken now is worth another try.
+    """Return a condition that holds once a row that was not accepted is worth another try.
 
-    It need not be taken then, but something that its verdict depends on has changed: its queue
-    has room, the log refuses everything, or topics or queues have come or gone.
+    It may be refused again, but something that the verdict depends on has changed: its queue
+    has room, the log refuses everything, or topics or queues were created or deleted.
     """
     topics, queues = broker.topics, broker.queues.by_name
     before = (len(topics), len(queues))
@@ -344,7 +328,7 @@ async def _is_committed(engine: Engine, record_id: int) -> bool:
     try:
         await engine.waiters.committed(record_id)
     except UnavailableError:
-        return False  # whether that is final, the engine says
+        return False  # the caller asks the engine whether that is final
     return True
 
 

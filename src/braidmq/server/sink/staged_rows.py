@@ -1,14 +1,14 @@
 """Rows that a client sends for a sink, checked as publishes are, in the columns of a stage.
 
-    what comes                                              what a stage keeps
-    value     binary or string, needed                      value     binary
-    topic     string; needed unless the topic is given      topic     string
+    the client sends                                        a stage stores
+    value     binary or string, required                    value     binary
+    topic     string; required unless the topic is given    topic     string
     key       binary or string: becomes the header `key`  \
     headers   list of (key, value), or a map              /  headers   binary, a block
     priority  a word or a number from 0 to 3                priority  int8
 
-Other columns are ignored, as by Kafka's sink, and so are headers that only the broker gives.
-What is wrong with the columns is a ConfigError, what is wrong with a row a RefusedRowError.
+Other columns are ignored, as Kafka's sink does, and so are headers that only the broker sets.
+Unusable columns are a ConfigError, an unusable row is a RefusedRowError.
 """
 
 from collections.abc import Callable
@@ -33,10 +33,10 @@ from braidmq.server.strands.vibe.deliveries import PRIORITIES
 from braidmq.wire.vibe.messages import HEADERS_MAX
 
 ROW_BYTES_MAX: Final = MESSAGE_BYTES_MAX - KIB
-"""Topic, value and headers of a row: a frame that carries them needs some more."""
+"""Topic, value and headers of a row; the frame that carries them needs some more bytes."""
 
 TOPICS_JUDGED_MAX: Final = 10_000
-"""Names that are remembered as allowed while a stage is written."""
+"""Topics that are remembered as allowed while a stage is written."""
 
 KEY_HEADER: Final = "key"
 
@@ -48,7 +48,7 @@ SCHEMA: Final = pa.schema(
         ("priority", pa.int8()),
     ]
 )
-"""What a stage keeps; nothing of it is null, and no headers are an empty block."""
+"""The columns of a stage; no value is null, and a row without headers has an empty block."""
 
 
 class RowJudge:
@@ -78,14 +78,14 @@ class RowJudge:
             raise ConfigError("topic", "neither an option nor a column says it")
 
     def staged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the next rows as a stage keeps them.
+        """Return the next rows as a stage stores them.
 
         Raises:
             RefusedRowError: One cannot be a message.
-            NotAllowedError: One's topic may not be published to.
+            NotAllowedError: The principal may not publish to a row's topic.
         """
         try:
-            batch.validate(full=True)  # what comes from elsewhere may be anything
+            batch.validate(full=True)  # a client may send anything
         except pa.ArrowInvalid as error:
             raise RefusedRowError(self.rows, f"its batch is not valid: {error}") from None
         columns = {name: batch.column(name) for name in self._has}
@@ -173,7 +173,7 @@ class RowJudge:
             if name != MESSAGE_ID_HEADER and not is_brokers_header(name):
                 kept[name] = self._text(row, "header", value)
         if key is not None:
-            kept[KEY_HEADER] = self._text(row, "key", key)  # a header of that name gives way
+            kept[KEY_HEADER] = self._text(row, "key", key)  # overrides a header of that name
         if len(kept) > HEADERS_MAX:
             raise self._refused(row, f"it has {len(kept)} headers, at most {HEADERS_MAX}")
         for text in (*kept, *kept.values()):
@@ -202,7 +202,7 @@ class RowJudge:
 
 
 def _given(column: pa.Array | None) -> list[Any]:
-    """Return the values of a column, none at all when it holds none."""
+    """Return the values of a column, an empty list if all are null."""
     if column is None or column.null_count == len(column):
         return []
     found: list[Any] = column.to_pylist()

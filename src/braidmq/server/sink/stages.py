@@ -1,4 +1,4 @@
-"""Stages: rows that were sent for a sink and wait for their batch, in files beside the log.
+"""Stages: rows that a client sent for a sink and that wait for their batch, in files.
 
     stages/<32 hex>.arrow
     +--------+-------+-------+-----+-----+---------+--------+-----+-------+
@@ -6,9 +6,9 @@
     +--------+-------+-------+-----+-----+---------+--------+-----+-------+
     `-------- an Arrow IPC stream --------'   JSON     u32     u32  "BRAIDSTG"
 
-The trailer says whose stage it is, since when, and of each batch its place, rows and CRC-32C;
-its own is `crc`. A stage has its name only when all of it is on the disk. Methods may be called
-on any thread; nothing here knows of batches that are committed, or of an event loop.
+The trailer holds the owner, the time of creation, and offset, rows and CRC-32C of each batch;
+`crc` is its own. A file gets its final name only when all of it is on the disk. Methods may be
+called on any thread; nothing here knows about commits, or an event loop.
 """
 
 import secrets
@@ -16,7 +16,6 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -33,6 +32,7 @@ from braidmq.base.errors import (
 from braidmq.base.limits import MIB
 from braidmq.broker.authorize import ADMIN, PUBLISH, Principal, authorize
 from braidmq.broker.sinks import STAGE_ID_BYTES, Row
+from braidmq.columnar.flight.requests import Stage
 from braidmq.server.sink.staged_rows import SCHEMA, RowJudge
 from braidmq.wal.disk import FULL_ERRNOS, File, Files, read_all, write_all
 
@@ -42,13 +42,13 @@ BATCH_ROWS: Final = 1_000
 """Rows that are read back, and published, at once."""
 
 BATCH_BYTES: Final = MIB
-"""Bytes of those rows, or a single row that is larger."""
+"""Bytes of those rows; a single row may be larger."""
 
 FREE_BYTES_MIN: Final = 64 * MIB
-"""What stages leave of the disk: the log needs it more."""
+"""Free space that stages leave on the disk: the log needs it more."""
 
 LIFE_US: Final = 24 * 3600 * 1_000_000
-"""Who has not committed a stage after a day has forgotten it."""
+"""A stage that is not committed after a day is abandoned."""
 
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _MAGIC: Final = b"BRAIDSTG"
@@ -57,17 +57,8 @@ _SUFFIX: Final = ".arrow"
 _UNFINISHED: Final = ".tmp"
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage as who wrote it is told."""
-
-    id: str
-    rows: int
-    bytes: int
-
-
 class BatchAt(msgspec.Struct, frozen=True, array_like=True):
-    """Where a batch is in its file."""
+    """A batch and its place in the file."""
 
     at: int
     size: int
@@ -76,7 +67,7 @@ class BatchAt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Trailer(msgspec.Struct, frozen=True):
-    """What a stage says about itself."""
+    """The description of a stage, at the end of its file."""
 
     principal: str
     created_us: int
@@ -84,12 +75,12 @@ class Trailer(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows in the stage."""
         return sum(piece.rows for piece in self.pieces)
 
 
 class _RowIndex:
-    """Where each row of a stage is."""
+    """Finds the batch of each row of a stage."""
 
     def __init__(self, stage_id: str, trailer: Trailer) -> None:
         self.stage_id = stage_id
@@ -97,7 +88,7 @@ class _RowIndex:
         self._ends = list(accumulate(piece.rows for piece in trailer.pieces))
 
     def find(self, row: int) -> tuple[BatchAt | None, int]:
-        """Return the piece that has a row, and the row's number in it; None behind the end."""
+        """Return the batch that holds a row, and the row's number in it; None after the end."""
         at = bisect_right(self._ends, row)
         if at == len(self._pieces):
             return None, 0
@@ -112,11 +103,11 @@ class Stages:
         self._now_us = now_us
         self._lock = threading.Lock()
         self._writing: set[str] = set()
-        self._row_index: _RowIndex | None = None  # of the stage that was read from last
+        self._row_index: _RowIndex | None = None  # of the stage that was read last
         files.make_dir(STAGES_DIR)
         files.sync_dir("")
 
-    # For those who write rows.
+    # For clients that write rows.
 
     def write(
         self,
@@ -125,12 +116,12 @@ class Stages:
         schema: pa.Schema,
         batches: Iterable[pa.RecordBatch],
     ) -> Stage:
-        """Keep rows until they are committed or dropped; they are durable when this returns.
+        """Store rows until they are committed or dropped; durable when this returns.
 
-        *topic* wins over a column of that name. What *batches* raises passes through.
+        *topic* overrides a column of that name. Errors that *batches* raises pass through.
 
         Raises:
-            ConfigError: The columns are not what a sink takes.
+            ConfigError: The columns are not those that a sink accepts.
             RefusedRowError: A row cannot be a message.
             NotAllowedError: A row's topic may not be published to.
             LogFullError: There is no room.
@@ -140,7 +131,7 @@ class Stages:
         with self._lock:
             self._writing.add(stage_id)
         try:
-            size = self._write(stage_id, principal, map(judge.staged, batches))
+            self._write(stage_id, principal, map(judge.staged, batches))
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 raise LogFullError from error
@@ -148,17 +139,17 @@ class Stages:
         finally:
             with self._lock:
                 self._writing.discard(stage_id)
-        return Stage(stage_id, judge.rows, size)
+        return Stage(stage_id, judge.rows)
 
     def drop(self, ids: Iterable[str], principal: Principal) -> int:
-        """Let go of stages of *principal* that are there; return how many."""
+        """Delete those stages that exist and belong to *principal*; return how many."""
         return self.remove(
             stage_id
             for stage_id in ids
             if (trailer := self._find(stage_id)) is not None and _owns(principal, trailer)
         )
 
-    # For the sink, which appends them to the log.
+    # For the sink, which appends the rows to the log.
 
     def rows_of(self, stage_id: str, principal: Principal) -> int:
         """Return how many rows a stage has.
@@ -180,9 +171,9 @@ class Stages:
         count_max: int = BATCH_ROWS,
         bytes_max: int = BATCH_BYTES,
     ) -> list[Row]:
-        """Return rows from *from_row* on, at least one; none at the end.
+        """Return rows of one batch from *from_row* on, at least one; none at the end.
 
-        At most *count_max*, with about *bytes_max* bytes of payload, as far as one batch goes.
+        At most *count_max* rows, with about *bytes_max* bytes of payload.
 
         Raises:
             UnknownStageError: There is no such stage.
@@ -205,7 +196,7 @@ class Stages:
         return found
 
     def remove(self, ids: Iterable[str]) -> int:
-        """Delete the files of stages that are there; return how many were."""
+        """Delete the files of those stages that exist; return how many."""
         count = 0
         for stage_id in ids:
             with suppress(FileNotFoundError):
@@ -216,7 +207,7 @@ class Stages:
     def expire(self, in_use: set[str]) -> int:
         """Delete stages that are older than a day and not *in_use*; return how many.
 
-        So are files that a crash has left unfinished. One that cannot be read stays.
+        Unfinished files of a crash are deleted too. A stage that cannot be read stays.
         """
         oldest_us = self._now_us() - LIFE_US
         expired: list[str] = []
@@ -234,12 +225,12 @@ class Stages:
 
     def _write(
         self, stage_id: str, principal: Principal, batches: Iterator[pa.RecordBatch]
-    ) -> int:
+    ) -> None:
         unfinished = _path(stage_id) + _UNFINISHED
         try:
             file = self._files.open(unfinished, write=True, create=True)
             try:
-                size = self._fill(file, principal, batches)
+                self._fill(file, principal, batches)
                 file.fsync()
             finally:
                 file.close()
@@ -249,9 +240,10 @@ class Stages:
                 self._files.unlink(unfinished)
             raise
         self._files.sync_dir(STAGES_DIR)
-        return size
 
-    def _fill(self, file: File, principal: Principal, batches: Iterator[pa.RecordBatch]) -> int:
+    def _fill(
+        self, file: File, principal: Principal, batches: Iterator[pa.RecordBatch]
+    ) -> None:
         head = SCHEMA.serialize().to_pybytes()
         write_all(file, head, 0)
         at = len(head)
@@ -269,9 +261,7 @@ class Stages:
             + google_crc32c.value(trailer).to_bytes(4, "little")
             + _MAGIC
         )
-        end = _END_OF_STREAM + trailer + tail
-        write_all(file, end, at)
-        return at + len(end)
+        write_all(file, _END_OF_STREAM + trailer + tail, at)
 
     def _find(self, stage_id: str) -> Trailer | None:
         try:
@@ -316,7 +306,7 @@ class Stages:
 
 
 def is_stage_id(text: str) -> bool:
-    """Say whether *text* can name a stage; anything else might be a path."""
+    """Return whether *text* can be a stage's id; anything else might be a path."""
     return len(text) == 2 * STAGE_ID_BYTES and not text.strip("0123456789abcdef")
 
 
@@ -329,7 +319,7 @@ def _owns(principal: Principal, trailer: Trailer) -> bool:
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of *batches* in pieces that are neither large nor, but the last, tiny."""
+    """Yield the rows of *batches* in pieces of bounded size; small batches are joined."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -8,23 +8,22 @@ from ssl import SSLContext
 from typing import Final, Protocol
 
 from braidmq.server.config.config import LimitsConfig, ListenerConfig
-from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.host import Limits
 from braidmq.transport.binding import bind_tcp, shown_address
 from braidmq.transport.tcp import TcpWire
 from braidmq.transport.tls import TlsLayer, server_context
 
 BACKLOG: Final = 1024
-"""Connections that the kernel may hold for us between two turns of the loop."""
+"""Connections that the kernel may queue between two turns of the loop."""
 
 MakeConnection = Callable[[Engine, TcpWire, Limits], Connection]
-"""What makes a strand's connection: as a rule its class."""
+"""Makes a strand's connection; usually its class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One connection as a list of them shows it, and how it is closed."""
+class OpenConnection:
+    """One connection as lists show it, and a function that closes it."""
 
     number: int
     strand: str
@@ -38,14 +37,14 @@ class Line:
 
 
 class Listener(Protocol):
-    """What the daemon asks of a strand's listener, which is bound when it is made."""
+    """A strand's listener as the daemon uses it; its address is bound when it is made."""
 
     strand: str
     address: str
     refused: Counter[str]  # connections, by reason
 
     def __len__(self) -> int:
-        """Return how many connections there are."""
+        """Return the number of open connections."""
 
     async def start(self, engine: Engine) -> None:
         """Accept connections."""
@@ -62,12 +61,12 @@ class Listener(Protocol):
     def close_idle(self) -> None:
         """Close the connections that have been silent for too long."""
 
-    def lines(self) -> list[Line]:
-        """Return the open connections, as far as they are known one by one."""
+    def open_connections(self) -> list[OpenConnection]:
+        """Return the open connections; none if the strand cannot list them."""
 
 
-class Admission:
-    """How many connections there are, and from where, over all strands together."""
+class ConnectionQuota:
+    """Counts connections, in total and per address, over all strands together."""
 
     def __init__(self, limits: LimitsConfig) -> None:
         self._limits = limits
@@ -75,7 +74,7 @@ class Admission:
         self._per_ip: Counter[str] = Counter()
 
     def enter(self, peer_address: str) -> str:
-        """Count one more connection and return nothing, or the limit that it would break."""
+        """Count a connection and return "", or return the name of the limit that it exceeds."""
         if self._count >= self._limits.connections:
             return "connections"
         per_ip = self._limits.connections_per_ip
@@ -86,7 +85,7 @@ class Admission:
         return ""
 
     def leave(self, peer_address: str) -> None:
-        """Count one connection less: it had entered, and is closed."""
+        """Count one connection less: one that had entered is closed."""
         self._count -= 1
         self._per_ip[peer_address] -= 1
         if self._per_ip[peer_address] <= 0:
@@ -94,7 +93,7 @@ class Admission:
 
 
 class TcpListener:
-    """One strand's listener and its connections, which *make* makes."""
+    """One strand's TCP listener and its connections."""
 
     def __init__(
         self,
@@ -102,14 +101,14 @@ class TcpListener:
         config: ListenerConfig,
         limits: LimitsConfig,
         *,
-        admission: Admission,
+        quota: ConnectionQuota,
         make: MakeConnection,
     ) -> None:
-        """Bind the address, so that one that is taken is known before recovery."""
+        """Bind the address now, so that an address in use is reported before recovery."""
         self.strand = strand
         self._engine: Engine | None = None
         self._limits = limits
-        self._admission = admission
+        self._quota = quota
         self._make = make
         self._tls: SSLContext | None = None
         if config.tls_cert is not None and config.tls_key is not None:
@@ -160,14 +159,14 @@ class TcpListener:
                 if wire.heard_at < heard_since:
                     self.refused["idle"] += 1
                     if wire.unsent_bytes():
-                        wire.abort()  # a peer that reads no more would never let it close
+                        wire.abort()  # a peer that does not read would keep it from closing
                     else:
                         wire.close()
 
-    def lines(self) -> list[Line]:
+    def open_connections(self) -> list[OpenConnection]:
         """Return the open connections."""
         return [
-            Line(
+            OpenConnection(
                 number=connection.number,
                 strand=self.strand,
                 peer=wire.peer,
@@ -182,22 +181,19 @@ class TcpListener:
         ]
 
     def _protocol(self) -> asyncio.Protocol:
-        wire = self._wire()
-        if self._tls is None:
-            return wire
         timeout_s = self._limits.handshake_timeout_s
-        return TlsLayer(self._tls, wire, handshake_timeout_s=timeout_s)
-
-    def _wire(self) -> TcpWire:
-        return TcpWire(
+        wire = TcpWire(
             self._accept,
             output_buffer_bytes=self._limits.output_buffer_bytes,
-            handshake_timeout_s=self._limits.handshake_timeout_s,
+            handshake_timeout_s=timeout_s,
             closed=self._closed,
         )
+        if self._tls is None:
+            return wire
+        return TlsLayer(self._tls, wire, handshake_timeout_s=timeout_s)
 
     def _accept(self, wire: TcpWire) -> Connection | None:
-        refusal = self._admission.enter(wire.peer_address)
+        refusal = self._quota.enter(wire.peer_address)
         if refusal:
             self.refused[refusal] += 1
             return None
@@ -214,4 +210,4 @@ class TcpListener:
         self._engine.leave(connection)
         if not connection.is_authenticated:
             self.refused["unauthenticated"] += 1
-        self._admission.leave(wire.peer_address)
+        self._quota.leave(wire.peer_address)

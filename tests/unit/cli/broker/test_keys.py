@@ -8,7 +8,7 @@ import pytest
 
 from braidmq.cli.main import main
 from braidmq.server.access.keys import KeyRing, hash_key
-from braidmq.server.config.config import load
+from braidmq.server.config.loading import load
 
 NEW = ["keys", "new", "--name", 'bi"lling', "--publish", "a.*", "--publish", "b", "--admin"]
 

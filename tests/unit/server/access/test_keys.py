@@ -7,7 +7,7 @@ import re
 import pytest
 
 from braidmq.server.access.keys import DEV_KEY, KeyRing, hash_key, new_key
-from braidmq.server.config.models import KeyConfig
+from braidmq.server.config.config import KeyConfig
 
 
 def ring(*keys: str, dev: bool = False) -> KeyRing:

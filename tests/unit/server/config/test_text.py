@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.server.config.config import Config, KeyConfig, load
-from braidmq.server.config.models import AuthConfig, WalConfig
+from braidmq.server.config.config import AuthConfig, Config, KeyConfig, WalConfig
+from braidmq.server.config.loading import load
 from braidmq.server.config.text import loss_note, to_text
 
 HASH = "sha256:" + 64 * "a"

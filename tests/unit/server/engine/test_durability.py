@@ -4,6 +4,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
@@ -13,6 +14,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.dispatch import ChannelRead, ReadRequest
 from braidmq.broker.settings import Settings
 from braidmq.server.engine.durability import Durability
+from braidmq.server.engine.engine import Engine
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal import snapshots
 from braidmq.wal.options import WalOptions
@@ -26,7 +28,7 @@ SEGMENT_BYTES = 64 * 1024
 
 
 class Reports:
-    """Keeps what it is told."""
+    """Stands in for the engine, and keeps what the log reports."""
 
     def __init__(self) -> None:
         self.committed_ids: list[int] = []
@@ -66,7 +68,8 @@ async def durability_on(
     disk: FakeDisk, fsync: str = "always", **options: float
 ) -> AsyncIterator[tuple[Durability, Reports]]:
     reports = Reports()
-    durability = Durability(opened(disk, fsync), disk, reports, now_us=lambda: 1, **options)
+    engine = cast("Engine", reports)
+    durability = Durability(opened(disk, fsync), disk, engine, now_us=lambda: 1, **options)
     durability.start()
     try:
         yield durability, reports

@@ -1,7 +1,11 @@
 """The engine's turns: batches, failures, snapshots and the drain."""
 
+import pytest
+
 from braidmq.base.errors import LogFullError, LogPoisonedError
-from braidmq.server.engine.refusals import SHUTTING_DOWN
+from braidmq.broker.admission import UNCOMMITTED_BYTES_MAX
+from braidmq.broker.settings import Settings
+from braidmq.server.engine.requests import SHUTTING_DOWN
 from tests.integration.blip.peer import ack, nack, parse, ping, poll, pong, publish, subscribe
 from tests.unit.server.by_hand import Hand
 
@@ -132,3 +136,11 @@ def test_quiet_means_nothing_in_flight_and_nothing_uncommitted() -> None:
     hand.commit()
 
     assert hand.engine.is_quiet()
+
+
+@pytest.mark.parametrize("memory_bytes", [1, UNCOMMITTED_BYTES_MAX, 10 * UNCOMMITTED_BYTES_MAX])
+def test_what_is_uncommitted_keeps_the_memory_budget(memory_bytes: int) -> None:
+    """A budget below the usual bound is the bound."""
+    engine = Hand(Settings(memory_bytes=memory_bytes)).engine
+
+    assert min(memory_bytes, UNCOMMITTED_BYTES_MAX) == engine.uncommitted_bytes_max

@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from braidmq.server.engine.connection import Connection
-from braidmq.server.engine.host import Limits
-from braidmq.server.engine.output import Output, WaitingReply
+from braidmq.server.engine.connection import Connection, Limits, Output, WaitingReply
 from tests.integration.blip.peer import (
     PUBLISH,
     credit,
@@ -91,13 +89,13 @@ def test_without_a_strand_nothing_is_written(ask: Callable[[Output], object]) ->
 
 
 def test_a_connection_is_listed_once_for_the_next_commit() -> None:
-    """However many replies wait, and again once the host has taken it off its list."""
+    """However many replies wait, and again once the engine has taken it off its list."""
     hand = Hand()
     output = bare_output(hand)
     output.reply_after(WaitingReply(1, b"a"))
     output.reply_after(WaitingReply(2, b"b"))
     assert [output.connection] == hand.engine.waiting
-    output.connection.no_longer_listed()
+    output.is_listed = False
     output.reply_after(WaitingReply(3, b"c"))
 
     assert [output.connection] * 2 == hand.engine.waiting

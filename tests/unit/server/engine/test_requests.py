@@ -2,9 +2,16 @@
 
 import pytest
 
-from braidmq.base.errors import LogPoisonedError
-from braidmq.server.engine.refusals import LogFailedError, RecoveringError, ShuttingDownError
-from braidmq.server.engine.requests import changing, running
+from braidmq.base.errors import BraidError, LogPoisonedError
+from braidmq.server.engine.requests import (
+    LogFailedError,
+    LogRefusedError,
+    RecoveringError,
+    ShuttingDownError,
+    UnavailableError,
+    changing,
+    running,
+)
 from tests.unit.server.by_hand import Hand
 
 
@@ -41,3 +48,20 @@ def test_an_engine_whose_log_failed_is_read_and_not_changed() -> None:
     assert hand.engine is running(hand.engine)
     with pytest.raises(LogFailedError, match="log poisoned: write failed"):
         changing(hand.engine)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (RecoveringError(), "recovering the log"),
+        (ShuttingDownError(), "the broker is shutting down"),
+        (LogRefusedError("no space left"), "no space left"),
+        (LogFailedError("log poisoned"), "log poisoned"),
+        (UnavailableError("too many queues"), "too many queues"),
+    ],
+)
+def test_each_reason_is_unavailable_and_says_why(error: UnavailableError, text: str) -> None:
+    """An endpoint translates the family; the text is for people."""
+    assert isinstance(error, UnavailableError)
+    assert isinstance(error, BraidError)
+    assert text == str(error)

@@ -16,7 +16,7 @@ from braidmq.base.errors import LogFullError, LogPoisonedError
 from braidmq.broker.delivery.dispatch import ChannelRead
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import Policy
-from braidmq.server.engine.refusals import LogRefusedError, ShuttingDownError
+from braidmq.server.engine.requests import LogRefusedError, ShuttingDownError
 from tests.integration.blip.peer import ack, ping, poll, publish, subscribe
 from tests.unit.server.by_hand import Hand
 

@@ -12,7 +12,7 @@ from braidmq.columnar.flight.failures import (
     UnavailableError,
     decode_failure,
 )
-from braidmq.server.flight.failures import told
+from braidmq.server.flight.calls import flight_errors
 
 ERRORS: list[tuple[BraidError, type[fl.FlightError]]] = [
     (ConfigError("start", "no"), fl.FlightServerError),
@@ -28,7 +28,7 @@ def test_an_error_of_ours_is_carried_by_flight(
     error: BraidError, kind: type[fl.FlightError]
 ) -> None:
     """As the status that fits, with a text for people and JSON for our client."""
-    with pytest.raises(kind) as caught, told():
+    with pytest.raises(kind) as caught, flight_errors():
         raise error
 
     assert str(error) == str(caught.value)
@@ -39,7 +39,7 @@ def test_an_error_of_ours_is_carried_by_flight(
 def test_a_mistake_of_ours_is_a_line_in_the_log_and_no_secret_for_the_peer() -> None:
     """Neither sees a traceback; the log says what it was."""
     with structlog.testing.capture_logs() as logs:
-        with pytest.raises(fl.FlightInternalError) as caught, told():
+        with pytest.raises(fl.FlightInternalError) as caught, flight_errors():
             raise KeyError("/srv/secret")
 
         found = decode_failure(caught.value.extra_info, "address")
@@ -56,5 +56,5 @@ def test_a_mistake_of_ours_is_a_line_in_the_log_and_no_secret_for_the_peer() -> 
 
 def test_what_is_an_error_of_flight_already_passes() -> None:
     """It was told before, further inside."""
-    with pytest.raises(fl.FlightCancelledError, match=r"^x$"), told():
+    with pytest.raises(fl.FlightCancelledError, match=r"^x$"), flight_errors():
         raise fl.FlightCancelledError("x")

@@ -186,7 +186,7 @@ def test_rubbish_is_answered_with_a_typed_error(
     assert decode_failure(caught.value.extra_info, "x") is not None
     assert "Traceback" not in str(caught.value)
     assert [{"earliest": 1, "latest": 301}] == act(client, "offsets", b"")
-    assert 0 == service.calls.streams.taken + service.calls.looks.taken
+    assert 0 == service.calls.streams.taken + service.calls.scans.taken
 
 
 def test_a_stream_ends_with_its_mark(client: fl.FlightClient) -> None:

@@ -13,11 +13,12 @@ import pyarrow as pa
 from braidmq.base.errors import BraidError
 from braidmq.broker import records
 from braidmq.broker.authorize import Principal
+from braidmq.columnar.flight.requests import SinkKey
 from braidmq.server.config.config import Config
 from braidmq.server.cursors import Cursors
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.recovery import recover
-from braidmq.server.sink.sink import Sink, SinkKey
+from braidmq.server.sink.sink import Sink
 from braidmq.server.sink.stages import Stages
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk

@@ -14,8 +14,9 @@ from braidmq.base.errors import (
 from braidmq.broker import records
 from braidmq.broker.policy import BLOCK_PUBLISHER
 from braidmq.broker.sinks import STAGES_MAX
-from braidmq.server.engine.refusals import UnavailableError
-from braidmq.server.sink.sink import CHUNK_BYTES, CHUNK_ROWS, SinkCommit, SinkKey
+from braidmq.columnar.flight.requests import SinkCommit, SinkKey
+from braidmq.server.engine.requests import UnavailableError
+from braidmq.server.sink.sink import CHUNK_BYTES, CHUNK_ROWS
 from braidmq.server.sink.stages import LIFE_US
 from braidmq.testing.clock import FakeClock
 from tests.unit.server.sink.sink_world import ADA, BOB, KEY, OPS, ROWS, SinkWorld, numbered

@@ -8,9 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from braidmq.base.errors import LogFullError
-from braidmq.server.engine.refusals import UnavailableError
+from braidmq.columnar.flight.requests import SinkCommit
+from braidmq.server.engine.requests import UnavailableError
 from braidmq.server.sink import sink
-from braidmq.server.sink.sink import CHUNK_ROWS, SinkCommit
+from braidmq.server.sink.sink import CHUNK_ROWS
 from braidmq.testing.disk import PowerCutError
 from tests.unit.server.sink.sink_world import ADA, KEY, ROWS, SinkWorld, numbered
 

@@ -9,15 +9,15 @@ import pytest
 
 from braidmq.base.errors import AddressInUseError
 from braidmq.server.config.config import BlipConfig, LimitsConfig, VibeConfig
-from braidmq.server.strands.blip.connection import BlipConnection
-from braidmq.server.strands.listeners import Admission, TcpListener
+from braidmq.server.strands.blip import BlipConnection
+from braidmq.server.strands.listeners import ConnectionQuota, TcpListener
 from tests.integration.blip.peer import ack, hello, until
 from tests.unit.server.by_hand import Hand
 
 
 def test_the_limit_on_connections_counts_all_of_them() -> None:
     """Whoever leaves makes room for one, wherever it comes from."""
-    admission = Admission(LimitsConfig(connections=2))
+    admission = ConnectionQuota(LimitsConfig(connections=2))
     told = [admission.enter(address) for address in ("a", "b", "c")]
     admission.leave("a")
     told += [admission.enter(address) for address in ("c", "a")]
@@ -27,7 +27,7 @@ def test_the_limit_on_connections_counts_all_of_them() -> None:
 
 def test_the_limit_per_address_leaves_others_alone() -> None:
     """One address at its limit is refused; who was refused does not count."""
-    admission = Admission(LimitsConfig(connections_per_ip=1))
+    admission = ConnectionQuota(LimitsConfig(connections_per_ip=1))
     told = [admission.enter(address) for address in ("a", "a", "b")]
     admission.leave("a")
     told += [admission.enter("a")]
@@ -39,9 +39,9 @@ def test_the_limit_per_address_leaves_others_alone() -> None:
 async def two_strands(limits: LimitsConfig) -> AsyncIterator[tuple[TcpListener, TcpListener]]:
     """Run two listeners on one engine under one admission; both speak Blip."""
     engine = Hand().engine
-    admission = Admission(limits)
+    admission = ConnectionQuota(limits)
     blip, vibe = (
-        TcpListener(strand, config, limits, admission=admission, make=BlipConnection)
+        TcpListener(strand, config, limits, quota=admission, make=BlipConnection)
         for strand, config in (("blip", BlipConfig(port=0)), ("vibe", VibeConfig(port=0)))
     )
     try:
@@ -95,5 +95,5 @@ async def test_a_taken_address_is_an_error_of_the_strand_that_wanted_it() -> Non
         config = VibeConfig(port=taken.getsockname()[1])
         with pytest.raises(AddressInUseError, match="vibe: cannot listen on"):
             TcpListener(
-                "vibe", config, limits, admission=Admission(limits), make=BlipConnection
+                "vibe", config, limits, quota=ConnectionQuota(limits), make=BlipConnection
             )

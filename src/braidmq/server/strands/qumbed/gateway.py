@@ -1,9 +1,8 @@
-"""The gateway key: what the broker seals other strands' messages with, for Qumbed subscribers.
+"""The gateway key: the broker seals messages of other strands with it for Qumbed subscribers.
 
-It is made once and kept in the data directory, for its owner only, so that subscribers can pin
-its public key. `gateway.key` holds the private key as 64 hexadecimal digits and a line end.
-
-What clients have sealed for each other it cannot open, and nothing here opens anything.
+It is generated once and kept in the data directory, readable by its owner only, so that
+subscribers can pin its public key. `gateway.key` holds the private key as 64 hexadecimal digits
+and a line end. It cannot open what clients have sealed for each other.
 """
 
 import secrets
@@ -22,11 +21,11 @@ from braidmq.wire.qumbed.boxes import (
 GATEWAY_KEY_FILE: Final = "gateway.key"
 
 BOXES_MAX: Final = 16_384
-"""Subscribers' boxes that are kept: more than there are connections by default, since a fan-out
-to one more than are kept would make every box anew. Some megabytes when full."""
+"""Subscribers' boxes that are cached: more than the default limit of connections, since a
+fan-out to more subscribers than that would compute every box anew. Megabytes when full."""
 
 FILE_BYTES_MAX: Final = 1_024
-"""More than a key and its line end; what is longer is some other file."""
+"""More than a key and its line end; a longer file is not a key."""
 
 
 class GatewayKey:
@@ -46,12 +45,12 @@ class GatewayKey:
 
     @property
     def public_key(self) -> bytes:
-        """What subscribers open with, and may pin: 32 bytes."""
+        """The key that subscribers open messages with, and may pin: 32 bytes."""
         return self._boxes.public_key
 
     @property
     def held_boxes(self) -> int:
-        """How many subscribers' boxes are kept."""
+        """The number of cached boxes."""
         return self._boxes.held_boxes
 
     def seal_for(self, public_key: bytes, payload: bytes) -> bytes:

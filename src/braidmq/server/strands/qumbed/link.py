@@ -1,26 +1,22 @@
 """What the streams of one Qumbed connection share, and the options of the strand.
 
-A peer may open many streams, and each is served like a connection of its own; the limits of a
-peer are counted here, over all its streams.
+A peer may open many streams, each served like a connection of its own; its limits are counted
+here, over all its streams.
 """
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from braidmq.base.limits import MIB
 from braidmq.broker.authorize import Principal
 from braidmq.broker.schemas import Schemas
-from braidmq.server.engine.host import Wire
-from braidmq.server.engine.tokens import TokenBucket
+from braidmq.server.engine.connection import Connection, TokenBucket, Wire
 from braidmq.server.strands.qumbed.gateway import GatewayKey
 
-if TYPE_CHECKING:
-    from braidmq.server.engine.connection import Connection
-
 UNFINISHED_BYTES_MAX: Final = 8 * (MIB + 4)
-"""Frames that have begun and not ended, of all streams of a connection: eight of the longest,
-with their lengths. Beyond it the stream that adds to them is closed."""
+"""Bytes of unfinished frames on all streams of a connection: eight of the longest, with their
+lengths. The stream that exceeds it is closed."""
 
 TOKEN_BYTES: Final = 16
 
@@ -29,31 +25,31 @@ ANONYMOUS: Final = "anonymous"
 
 
 class StreamWire(Wire, Protocol):
-    """What carries a stream's bytes, beside those of other streams."""
+    """What carries a stream's bytes; a connection has several."""
 
     def stream_unsent_bytes(self) -> int:
         """Return how much the peer has not acknowledged of this stream alone."""
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the peer has said that it reads no more; it may still send."""
+        """Whether the peer has announced that it reads no more; it may still send."""
 
     @property
     def written_bytes(self) -> int:
-        """How much was written to this stream."""
+        """The number of bytes written to this stream."""
 
     def received_bytes(self) -> int:
-        """Return how much of it has arrived, from the beginning without a gap."""
+        """Return how many of them the peer has received without a gap."""
 
     def tell_below(self, size: int) -> None:
-        """Have `set_writable(True)` called once no more than *size* bytes are so."""
+        """Have `set_writable(True)` called once at most *size* bytes are unacknowledged."""
 
     def drain_connection(self, code: int = 0, reason: str = "") -> None:
         """Send what is written on every stream, then close the connection."""
 
 
 class QumbedOptions:
-    """What the strand's configuration says about every stream."""
+    """The strand's configuration, as every stream needs it."""
 
     def __init__(
         self,
@@ -83,12 +79,12 @@ class Link:
         self,
         principal: Principal | None,
         messages_per_s: int,
-        left: Callable[["Connection"], None],
+        left: Callable[[Connection], None],
     ) -> None:
-        self.principal: Principal | None = principal  # None: each stream says a key
-        self.left: Callable[[Connection], None] = left  # told of each stream that ended
+        self.principal: Principal | None = principal  # None: each stream sends a key
+        self.left: Callable[[Connection], None] = left  # called when a stream has ended
         self.is_authenticated: bool = principal is not None
-        self.token: str = secrets.token_hex(TOKEN_BYTES)  # no other connection has it, ever
+        self.token: str = secrets.token_hex(TOKEN_BYTES)  # unique to this connection
         self.number: int = 0  # of the connection, and since when it is there
         self.since_us: int = 0
         self.unfinished_bytes: int = 0

@@ -1,4 +1,4 @@
-"""The Qumbed listener: one UDP socket, its QUIC connections, and the way of their streams."""
+"""The Qumbed listener: one UDP socket, its QUIC connections, and a `Link` for each."""
 
 import asyncio
 from collections import Counter
@@ -11,10 +11,9 @@ from braidmq.broker.authorize import Principal
 from braidmq.broker.settings import US_PER_MS
 from braidmq.server.config.config import LimitsConfig, QumbedConfig
 from braidmq.server.config.schema_files import load_schemas
-from braidmq.server.engine.connection import Connection
+from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.host import Limits
-from braidmq.server.strands.listeners import Admission, Line
+from braidmq.server.strands.listeners import ConnectionQuota, OpenConnection
 from braidmq.server.strands.qumbed.gateway import GatewayKey
 from braidmq.server.strands.qumbed.link import Link, QumbedOptions, anonymous
 from braidmq.server.strands.qumbed.stream import QumbedConnection
@@ -47,22 +46,22 @@ class QumbedListener:
         config: QumbedConfig,
         limits: LimitsConfig,
         *,
-        admission: Admission,
+        quota: ConnectionQuota,
         named: Callable[[str], Principal | None],
     ) -> None:
-        """Bind the address, so that one that is taken is known before recovery."""
+        """Bind the address now, so that an address in use is reported before recovery."""
         self.strand = STRAND
         self.refused: Counter[str] = Counter()  # by reason
         self._config = config
         self._limits = limits
-        self._admission = admission
+        self._quota = quota
         self._named = named
         self._anonymous = anonymous()
         self._bound = bind_udp(STRAND, config.host, config.port)
         self.address = shown_address(self._bound)
         self._engine: Engine | None = None
         self._options: QumbedOptions | None = None
-        self._certificate: CertificateFiles | None = None  # as which we serve
+        self._certificate: CertificateFiles | None = None  # ours
         self._quic: _Quic | None = None
         self._links: WeakKeyDictionary[Carrier, Link] = WeakKeyDictionary()
         self._connection_limits = Limits(
@@ -73,7 +72,7 @@ class QumbedListener:
         return 0 if self._quic is None else len(self._quic)
 
     def packet_events(self) -> dict[str, int]:
-        """Return how often the QUIC endpoint did what no connection shows, by event."""
+        """Return counts of events of the QUIC endpoint that belong to no connection."""
         quic = self._quic
         if quic is None:
             return {}
@@ -85,11 +84,11 @@ class QumbedListener:
         }
 
     def prepare(self, files: Files, data_dir: Path, schemas_dir: Path | None) -> None:
-        """Load who we are and what payloads may be, or make it when it was never made.
+        """Load certificate, gateway key and schemas; generate what does not exist yet.
 
         Raises:
-            ConfigError: Something of it cannot be used.
-            OSError: It could not be written.
+            ConfigError: A file cannot be used.
+            OSError: A file cannot be written.
         """
         config = self._config
         if config.tls_cert is not None and config.tls_key is not None:
@@ -108,13 +107,13 @@ class QumbedListener:
 
     @property
     def fingerprint(self) -> str:
-        """What peers may pin of our certificate: SHA-256 in lower-case hex."""
+        """The fingerprint of our certificate, for pinning: SHA-256 in lower-case hex."""
         assert self._certificate is not None
         return self._certificate.fingerprint
 
     @property
     def gateway_public_key(self) -> bytes:
-        """What subscribers may pin of what we seal with."""
+        """The public key that we seal with, for pinning."""
         assert self._options is not None
         return self._options.gateway.public_key
 
@@ -132,7 +131,7 @@ class QumbedListener:
                 handshake_timeout_s=self._limits.handshake_timeout_s,
             ),
             admit=self._admit,
-            left=self._admission.leave,
+            left=self._quota.leave,
             asks_for_certificates=self._config.auth == "mtls",
         )
         self._quic.ended = self._ended
@@ -163,7 +162,7 @@ class QumbedListener:
                     self.refused["idle"] += 1
                     carrier.close()
 
-    def lines(self) -> list[Line]:
+    def open_connections(self) -> list[OpenConnection]:
         """Return the open connections on which a stream was opened."""
         following: Counter[int] = Counter()
         names: dict[int, str] = {}
@@ -173,7 +172,7 @@ class QumbedListener:
                 if connection.principal is not None:
                     names[connection.number] = connection.principal.name
         return [
-            Line(
+            OpenConnection(
                 number=link.number,
                 strand=STRAND,
                 peer=carrier.peer_address,
@@ -187,10 +186,10 @@ class QumbedListener:
             for carrier, link in self._links.items()
         ]
 
-    # What QUIC says.
+    # The QUIC endpoint calls these.
 
     def _admit(self, peer_address: str) -> bool:
-        refusal = self._admission.enter(peer_address)
+        refusal = self._quota.enter(peer_address)
         if refusal:
             self.refused[refusal] += 1
         return not refusal
@@ -220,7 +219,7 @@ class QumbedListener:
         return connection
 
     def _principal_of(self, carrier: Carrier) -> Principal | None:
-        """Return who the peer is as far as the connection tells."""
+        """Return the peer's principal if the connection identifies it."""
         if self._config.auth == "none":
             return self._anonymous
         if self._config.tls_ca is None or self._config.auth == "key":

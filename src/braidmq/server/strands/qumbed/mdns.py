@@ -5,10 +5,10 @@
                                A/AAAA  where the strand listens
                                TXT  pubkey=<64 hexadecimal digits>  topics=<name>,<name>
 
-Every machine on the network hears an announcement, and any can forge one: it says where to
-knock, and proves nothing. A strand on the loopback is announced on the loopback only.
+Every machine on the network sees an announcement, and any can forge one: it is a hint and
+proves nothing. A strand on the loopback is announced on the loopback only.
 
-The Discovery frame is another thing: it is asked for over a connection (wire/qumbed).
+The Discovery frame is something else: a client requests it over a connection (wire/qumbed).
 """
 
 import asyncio
@@ -35,31 +35,32 @@ from zeroconf import Error as ZeroconfError
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from braidmq.base.errors import EXIT_IO_ERROR, BraidError
+from braidmq.transport.binding import shown
 from braidmq.wire.qumbed.boxes import key_id
 
 SERVICE_TYPE: Final = "_qumbed._udp.local."
 
 TXT_STRING_BYTES_MAX: Final = 255
-"""One `key=value` of a TXT record: its length is a byte."""
+"""One `key=value` of a TXT record: its length is stored in a byte."""
 
 TOPICS_LOOKED_AT_MAX: Final = 1_000
-"""Topics that are tried for the room there is; as many as a Discovery frame has."""
+"""Topics that are tried for a place in the record; as many as a Discovery frame has."""
 
 ADDRESSES_MAX: Final = 16
-"""Of a machine with more, the first are told: all records go into one datagram."""
+"""Addresses that are announced: all records must fit into one datagram."""
 
 NODES_MAX: Final = 1_000
-"""Nodes that are listed; invented names must not make the list grow without bound."""
+"""Nodes that are listed; forged names must not make the list grow without bound."""
 
 UPDATE_PAUSE_S: Final = 10.0
-"""Between two announcements of changed topics: every machine of the network hears each."""
+"""Pause between announcements of changed topics: each goes to every machine."""
 
 STOP_S: Final = 2.0
-"""For the goodbye, which takes 0.25 s; a stuck network delays the stop no longer."""
+"""Timeout for the goodbye, which takes 0.25 s: a stuck network must not delay the stop."""
 
 _LOOPBACK: Final = "127.0.0.1"
 _TO_ALL: Final = DNSQuestionType.QM
-"""How to answer: what is sent to one address reaches any one program there, see node_name."""
+"""Ask for multicast answers: a unicast answer reaches an arbitrary program, see node_name."""
 
 _TOPICS: Final = "topics"
 _PUBLIC_KEY: Final = "pubkey"
@@ -67,7 +68,7 @@ _HEX_KEY: Final = re.compile(rb"[0-9A-Fa-f]{64}")
 
 _log = structlog.get_logger(__name__)
 
-# It has a line for each strange datagram, and for each interface that takes no multicast.
+# It logs every odd datagram, and every interface without multicast.
 logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
 
 
@@ -83,7 +84,7 @@ class MdnsError(BraidError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A relay that announced itself; none of it is authenticated."""
+    """A relay that announced itself; nothing of it is authenticated."""
 
     name: str
     addresses: tuple[str, ...]
@@ -95,7 +96,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """On which networks an address is announced, and as what."""
+    """The networks on which an address is announced, and the addresses announced."""
 
     interfaces: list[str] | InterfaceChoice
     ip_version: IPVersion
@@ -105,14 +106,14 @@ class Reach:
 def node_name(public_key: bytes, port: int) -> str:
     """Return the name of the node with this gateway key: the same after every restart.
 
-    On one machine the port tells copies apart. To find them by asking would fail there: what
-    answers a probe goes to one of the programs that share the port of mDNS, to any of them.
+    On one machine the port distinguishes several brokers. Probing for a free name would not:
+    the answer goes to any one of the programs that share the mDNS port.
     """
     return f"braidmq-{key_id(public_key).hex()}-{port}"
 
 
 def text_record(public_key: bytes, topics: Iterable[str]) -> dict[str, str]:
-    """Return what the TXT record says; topics with a comma, or without room, are left out."""
+    """Return the TXT record; topics with a comma, or that do not fit, are left out."""
     room = TXT_STRING_BYTES_MAX - len(_TOPICS) - len("=")
     told: list[str] = []
     for topic in islice(topics, TOPICS_LOOKED_AT_MAX):
@@ -137,7 +138,7 @@ def reach_of(address: str) -> Reach:
     """Return where a strand that listens on *address* is announced."""
     listens = ip_address(address.partition("%")[0])
     if listens.is_loopback:
-        # IPv6 has no multicast on the loopback; its address can be told over IPv4 all the same.
+        # IPv6 has no multicast on the loopback; an IPv6 address is announced over IPv4.
         return Reach([_LOOPBACK], IPVersion.V4Only, (str(listens),))
     is_v6 = listens.version == 6  # noqa: PLR2004 - the number is the protocol's name
     version = IPVersion.All if is_v6 else IPVersion.V4Only
@@ -148,13 +149,13 @@ def reach_of(address: str) -> Reach:
 
 
 def _own_addresses(*, with_v6: bool) -> tuple[str, ...]:
-    """Return the addresses of this machine that others can use, or its loopback's."""
+    """Return the addresses at which others reach this machine, or the loopback's."""
     found: list[str] = []
     for adapter in ifaddr.get_adapters():
         for own in adapter.ips:
             text = own.ip if isinstance(own.ip, str) else own.ip[0]
             address = ip_address(text)
-            # A link-local IPv6 address is of no use without the name of the asker's interface.
+            # A link-local IPv6 address is useless without the name of the client's interface.
             is_usable = own.is_IPv4 or (with_v6 and not address.is_link_local)
             if is_usable and not address.is_loopback:
                 found.append(text)
@@ -179,16 +180,16 @@ def _open(interfaces: list[str] | InterfaceChoice, version: IPVersion) -> AsyncZ
 class Announcer:
     """Announces one strand for as long as it serves; *host* is what the strand is bound to.
 
-    A broker without mDNS still is a broker: what goes wrong here is logged and no more.
+    Failures are only logged: the broker works without mDNS.
     """
 
     def __init__(self, host: str) -> None:
         self.announced = asyncio.Event()  # the announcement is complete
         self.name = ""
-        """The node's name; when another machine has it already, with a number behind it."""
+        """The node's name, with a number appended if another machine has it already."""
         self._host = host
-        # Not the machine's name, which another responder answers for; nor the node's, which
-        # another machine may have: their addresses would be thrown together.
+        # Not the machine's name, for which another responder answers; nor the node's, which
+        # another machine may have: their addresses would be mixed up.
         self._host_name = f"braidmq-{secrets.token_hex(8)}.local."
         self._port = 0
         self._public_key = b""
@@ -199,7 +200,7 @@ class Announcer:
         self._telling: asyncio.Task[None] | None = None
 
     async def start(self, port: int, public_key: bytes, topics: Iterable[str]) -> None:
-        """Begin to announce, in the background: it takes two seconds."""
+        """Start announcing, in the background: it takes two seconds."""
         loop = asyncio.get_running_loop()
         self._port, self._public_key = port, public_key
         self._text = text_record(public_key, topics)
@@ -215,7 +216,7 @@ class Announcer:
         self._telling = asyncio.create_task(self._tell(self._mdns))
 
     def update(self, topics: Iterable[str]) -> None:
-        """Announce other topics, if they are others and soon enough; cheap to call often."""
+        """Announce the topics if they have changed; cheap to call often."""
         if self._telling is None:
             return
         text = text_record(self._public_key, topics)
@@ -224,7 +225,7 @@ class Announcer:
             self._changed.set()
 
     async def stop(self) -> None:
-        """Take the announcement back, and leave the network."""
+        """Withdraw the announcement, and leave the network."""
         if self._telling is not None:
             self._telling.cancel()
             await asyncio.wait([self._telling])
@@ -236,7 +237,7 @@ class Announcer:
             async with asyncio.timeout(STOP_S):
                 await mdns.async_close()
         except (OSError, TimeoutError, ZeroconfError) as error:
-            _log.warning("not taken back", node=self.name, reason=str(error))
+            _log.warning("announcement not withdrawn", node=self.name, reason=str(error))
 
     async def _tell(self, mdns: AsyncZeroconf) -> None:
         try:
@@ -249,7 +250,7 @@ class Announcer:
                 await self._changed.wait()
                 self._changed.clear()
                 await (await mdns.async_update_service(self._info()))
-                await asyncio.sleep(UPDATE_PAUSE_S)  # a timer: see its value
+                await asyncio.sleep(UPDATE_PAUSE_S)  # a rate limit
         except (OSError, ZeroconfError) as error:
             _log.warning("not announced", node=self.name, reason=str(error) or repr(error))
 
@@ -265,7 +266,7 @@ class Announcer:
 
 
 async def find(timeout_s: float, *, count: int | None = None) -> list[Node]:
-    """Return the nodes that are heard within *timeout_s*, or sooner once there are *count*.
+    """Return the nodes found within *timeout_s*, or sooner once there are *count*.
 
     Raises:
         MdnsError: This machine cannot listen.
@@ -288,7 +289,7 @@ async def find(timeout_s: float, *, count: int | None = None) -> list[Node]:
 
 
 class _Listener:
-    """Hears names, and asks what is behind them."""
+    """Collects announced names, and resolves them."""
 
     def __init__(self, mdns: AsyncZeroconf, count: int | None) -> None:
         self.nodes: dict[str, Node] = {}
@@ -304,7 +305,7 @@ class _Listener:
         name: str,
         state_change: ServiceStateChange,
     ) -> None:
-        """Take what zeroconf has heard of a name; it calls by the names of the parameters."""
+        """Handle a change of a name; zeroconf passes its arguments by keyword."""
         del zeroconf, service_type
         if state_change is ServiceStateChange.Removed:
             self.nodes.pop(name, None)
@@ -314,7 +315,7 @@ class _Listener:
             task.add_done_callback(lambda _: self._asking.pop(name, None))
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Cancel the queries that are under way."""
         asking = list(self._asking.values())
         for task in asking:
             task.cancel()
@@ -327,7 +328,7 @@ class _Listener:
                 SERVICE_TYPE, name, question_type=_TO_ALL
             )
         except (OSError, ZeroconfError):
-            return  # the name in the record is not a valid one
+            return  # the name in the record is not valid
         if info is None or info.port is None:
             return
         self.nodes[name] = _node(info, info.port)
@@ -341,7 +342,7 @@ def _node(info: AsyncServiceInfo, port: int) -> Node:
     addresses += info.parsed_scoped_addresses(IPVersion.V6Only)
     return Node(
         info.name.removesuffix(f".{SERVICE_TYPE}"),
-        tuple(f"[{one}]:{port}" if ":" in one else f"{one}:{port}" for one in addresses),
+        tuple(shown(address, port) for address in addresses),
         public_key,
         topics,
     )

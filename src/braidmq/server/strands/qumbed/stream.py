@@ -1,38 +1,49 @@
-"""A Qumbed stream: executes the frames of its session, and publishes.
+"""A Qumbed stream: executes the frames of its session.
 
 Every stream that a peer opens is a connection of its own to the broker. What the streams of one
-peer share is in `link`, subscriptions are in `following`, what leaves a stream is in `output`.
+peer share is in `link`, what leaves a stream in `deliveries`.
 """
 
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker import admission
-from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, authorize
+from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, SUBSCRIBE, authorize
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.broker.schemas import SCHEMA_INVALID, SCHEMA_UNKNOWN, SEALED
 from braidmq.broker.topics import Topic
-from braidmq.server.engine.connection import Connection
-from braidmq.server.engine.host import Host, Limits
-from braidmq.server.engine.output import WAITING_REPLIES_MAX
-from braidmq.server.strands.qumbed.deliveries import dedup_id_of, message_of
-from braidmq.server.strands.qumbed.following import NOT_ALLOWED, Following
+from braidmq.server.engine.connection import (
+    TOPICS_REMEMBERED_MAX,
+    WAITING_REPLIES_MAX,
+    Connection,
+    Limits,
+    WaitingReply,
+)
+from braidmq.server.strands.qumbed.deliveries import (
+    FRAME_PER_BODY,
+    PublishReply,
+    QumbedOutput,
+    QumbedReply,
+    dedup_id_of,
+    message_of,
+)
 from braidmq.server.strands.qumbed.link import (
     UNFINISHED_BYTES_MAX,
     Link,
     QumbedOptions,
     StreamWire,
 )
-from braidmq.server.strands.qumbed.output import FRAME_PER_BODY, Answer, Published, QumbedOutput
-from braidmq.wire.errors import WireError
 from braidmq.wire.qumbed import messages, session
 
-TOPICS_REMEMBERED_MAX: Final = 1024
-"""Topics whose permission was looked up, per stream."""
+if TYPE_CHECKING:
+    from braidmq.server.engine.engine import Engine
+
+NOT_ALLOWED: Final = "not allowed"
 
 UNAUTHORIZED_CODE: Final = 1
-"""What a connection is closed with when a peer is not who it says; elsewhere it is 0."""
+"""The code of a connection that is closed because authentication failed; otherwise 0."""
 
 DISCOVERY_LOOKED_AT_MAX: Final = 10_000
-"""Topics of which a Discovery finds out whether the asker may see them."""
+"""Topics that a Discovery checks for permission, at most."""
 
 
 @final
@@ -40,20 +51,24 @@ class QumbedConnection(Connection):
     """One stream of a Qumbed connection."""
 
     def __init__(
-        self, host: Host, wire: StreamWire, limits: Limits, options: QumbedOptions, link: Link
+        self,
+        engine: "Engine",
+        wire: StreamWire,
+        limits: Limits,
+        options: QumbedOptions,
+        link: Link,
     ) -> None:
-        output = QumbedOutput(host, wire, limits, options)
-        super().__init__(host, wire, limits, output)
+        output = QumbedOutput(engine, wire, limits, options)
+        super().__init__(engine, wire, limits, output)
         self._stream: StreamWire = wire
         self._options: QumbedOptions = options
         self._link: Link = link
         self._sending: QumbedOutput = output
-        self._following: Following = Following(self, output, host.broker, options)
-        self._is_done: bool = False  # what the peer sends from now on is not looked at
+        self._is_done: bool = False  # ignore what the peer sends from now on
         self._session = session.Session()
         self._held: session.Command | None = None
         self._paid: bool = False  # the command at hand has its token
-        self._sealed: int = -1  # the payload at hand: -1 is not judged yet
+        self._sealed: int = -1  # the current payload: 1 if sealed, -1 if not judged yet
         self._topics: dict[str, Topic] = {}
         self._unfinished_bytes: int = 0
         self.room_bytes = options.window_bytes // FRAME_PER_BODY
@@ -65,11 +80,11 @@ class QumbedConnection(Connection):
         """Whether the peer has proven who it is."""
         return self.principal is not None
 
-    # What the transport and the host say.
+    # The transport calls these.
 
     def finish_input(self) -> None:
         """Answer everything, then close; the stream's subscriptions end at once."""
-        self._following.end_all(self._host.now_us())
+        self._end_subscriptions(self._engine.now_us())
         super().finish_input()
 
     def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - the transport's own signature
@@ -79,9 +94,9 @@ class QumbedConnection(Connection):
         self._sending.collected_bytes = 0
         if writable and not self.closed:
             self.note_received()
-            self.wake()  # first what was given to it before
+            self.wake()  # earlier deliveries first
             self._sending.measure_room()
-            self._host.end_turn()
+            self._engine.end_turn()
 
     def note_received(self) -> None:
         """Bring the followers' `unreceived` up to date."""
@@ -104,9 +119,6 @@ class QumbedConnection(Connection):
 
     def _held_bytes(self) -> int:
         return self._session.held_bytes
-
-    def _lost_framing(self, error: WireError) -> None:
-        raise AssertionError(error)  # the session answers lost framing by itself
 
     def _handle(self, now_us: int) -> None:
         while self.writable and not self._is_done:
@@ -169,36 +181,36 @@ class QumbedConnection(Connection):
         ):
             self._paid = tokens.take(now_us)
             if not self._paid:
-                self.error(command, session.RATE_LIMIT, "too many messages")
+                self._error(command, session.RATE_LIMIT, "too many messages")
                 return True
         if isinstance(command, messages.Publish):
             return self._publish(command, now_us)
         if self._replies:
-            return False  # its effects would be seen before the answers that wait
+            return False  # its effects would show before the replies that wait
         if isinstance(command, messages.Subscribe):
-            self._following.subscribe(command, now_us)
+            self._subscribe(command, now_us)
         elif isinstance(command, messages.Unsubscribe):
-            self._following.unsubscribe(command)
+            self._unsubscribe(command)
         else:
-            self._tell_of_ourselves(command)
-            # The answer is far longer than the frame: see whether the peer takes it.
+            self._discover(command)
+            # The answer is far longer than the request: see whether the peer reads it.
             self.output.flush()
         return True
 
-    # Who is asking.
+    # Authentication.
 
     def _authenticate(self, command: messages.Frame) -> bool:
-        """Let the peer in, or answer and close the connection."""
+        """Authenticate the peer, or answer and close the connection."""
         link = self._link
         principal = link.principal
         if self._options.asks_for_key:
-            principal = self._host.find_principal(command.key) if command.key else None
+            principal = self._engine.find_principal(command.key) if command.key else None
         if principal is not None:
             self.principal = principal
             self._let_in(link)
             return True
-        self._host.authentication_failures["qumbed"] += 1
-        self.error(command, session.UNAUTHORIZED, "who is asking is not known")
+        self._engine.authentication_failures["qumbed"] += 1
+        self._error(command, session.UNAUTHORIZED, "authentication failed")
         self._end()
         self.output.flush()
         self.closed = True
@@ -234,7 +246,7 @@ class QumbedConnection(Connection):
         if self.subscribed_id > self._broker.committed_id and not admission.needs_record(
             message
         ):
-            return False  # it would miss the subscription before it
+            return False  # it would overtake the Subscribe before it, and be missed
         verdict = self._admission.judge(message, dedup_id, now_us)
         if verdict == admission.WAIT:
             assert topic.queue is not None
@@ -246,53 +258,100 @@ class QumbedConnection(Connection):
         if verdict == admission.DUPLICATE:
             self._repeated(publish, self._admission.known_id)
         elif verdict == admission.FULL:
-            self.error(publish, session.SERVER_ERROR, admission.QUEUE_FULL)
+            self._error(publish, session.SERVER_ERROR, admission.QUEUE_FULL)
         elif verdict == admission.REFUSED:
-            self.error(publish, session.SERVER_ERROR, self._admission.reason)
+            self._error(publish, session.SERVER_ERROR, self._admission.reason)
         else:
             stored = self._broker.accept(verdict, message, dedup_id, now_us)
             if stored.id:
                 self.last_id = stored.id
-            self._sending.reply_after(Published(stored, publish.id))
+            self._sending.reply_after(PublishReply(stored, publish.id))
         return True
 
     def _learn_topic(self, publish: messages.Publish) -> Topic | None:
         assert self.principal is not None
         if not authorize(self.principal, PUBLISH, publish.topic):
-            self.error(publish, session.UNAUTHORIZED, NOT_ALLOWED)
+            self._error(publish, session.UNAUTHORIZED, NOT_ALLOWED)
             return None
         topic = self._broker.topics.get(publish.topic)
         if topic is None:
-            self.error(publish, session.SERVER_ERROR, "too many topics")
+            self._error(publish, session.SERVER_ERROR, "too many topics")
             return None
         if len(self._topics) >= TOPICS_REMEMBERED_MAX:
             self._topics.clear()
-        self._topics[topic.name] = topic  # not the peer's own copy of the name
+        self._topics[topic.name] = topic  # keyed by the topic's own string, not by a copy
         return topic
 
     def _judge(self, publish: messages.Publish) -> bool:
-        """Find out what the payload is; refuse what its schema does not allow."""
+        """Find out whether the payload is sealed; refuse one that violates its schema."""
         schemas = self._options.schemas
         schema_id = publish.schema_id
         kind = schemas.judge(publish.payload, schema_id, publish.sender_public_key)
         if kind == SCHEMA_UNKNOWN:
-            self.unknown_schema(publish, schema_id)
+            self._unknown_schema(publish, schema_id)
             return False
         if kind == SCHEMA_INVALID:
             problem = schemas.problem(schema_id, publish.payload)
-            self.error(publish, session.SCHEMA_INVALID, f"{schema_id}: {problem}")
+            self._error(publish, session.SCHEMA_INVALID, f"{schema_id}: {problem}")
             return False
         self._sealed = 1 if kind == SEALED else 0
         return True
 
     def _repeated(self, publish: messages.Publish, known_id: int) -> None:
-        """Acknowledge what is stored already."""
+        """Acknowledge a duplicate."""
         self.last_id = max(self.last_id, known_id)
-        self._sending.reply_after(Answer(known_id, messages.ack(publish.id, 0), publish.id))
+        self._sending.reply_after(
+            QumbedReply(known_id, messages.ack(publish.id, 0), publish.id)
+        )
+
+    # Subscriptions.
+
+    def _subscribe(self, subscribe: messages.Subscribe, now_us: int) -> None:
+        """Have a topic's messages pushed to the stream, or refuse the frame."""
+        assert self.principal is not None
+        schema_id = subscribe.schema_id
+        if schema_id and not self._options.schemas.is_known(schema_id):
+            self._unknown_schema(subscribe, schema_id)
+            return
+        if not authorize(self.principal, SUBSCRIBE, subscribe.topic):
+            self._error(subscribe, session.UNAUTHORIZED, NOT_ALLOWED)
+            return
+        broker = self._broker
+        topic = broker.topics.get(subscribe.topic)
+        refusal = "too many topics" if topic is None else ""
+        if broker.subscription_count() >= SUBSCRIPTIONS_MAX:
+            refusal = "too many subscriptions"
+        if broker.settings.offline_us and broker.refusal:
+            refusal = broker.refusal
+        if topic is None or refusal:
+            self._error(subscribe, session.SERVER_ERROR, refusal)
+            return
+        self._sending.collect()  # deliveries of the subscription that this one replaces
+        record_id = broker.followers.follow(self, topic, subscribe.public_key, now_us)
+        self.subscribed_id = record_id
+        self.last_id = max(self.last_id, record_id)
+        self._sending.reply_after(
+            QumbedReply(record_id, messages.ack(subscribe.id), subscribe.id)
+        )
+
+    def _unsubscribe(self, unsubscribe: messages.Unsubscribe) -> None:
+        """Stop pushing a topic's messages; the Ack waits for the commit."""
+        self._sending.collect()
+        topic = self._broker.topics.find(unsubscribe.topic)
+        if topic is not None:
+            record_id = self._broker.followers.unfollow(self, topic)
+            self.last_id = max(self.last_id, record_id)
+            self._sending.delivering.forget(unsubscribe.topic)
+        self._sending.reply_after(WaitingReply(self.last_id, messages.ack(unsubscribe.id)))
+
+    def _end_subscriptions(self, now_us: int) -> None:
+        """End every subscription of the stream, after their deliveries are collected."""
+        self._sending.collect()
+        self._broker.detach(self, now_us)
 
     # Discovery.
 
-    def _tell_of_ourselves(self, asked: messages.Discovery) -> None:
+    def _discover(self, request: messages.Discovery) -> None:
         principal = self.principal
         assert principal is not None
         seen: list[str] = []
@@ -304,20 +363,20 @@ class QumbedConnection(Connection):
         options = self._options
         key = options.gateway.public_key
         self._sending.reply(
-            messages.discovery(options.node_id, seen, key, options.address, frame_id=asked.id)
+            messages.discovery(options.node_id, seen, key, options.address, frame_id=request.id)
         )
 
-    # The end, and mistakes of the peer.
+    # Errors, and the end.
 
-    def error(self, frame: messages.Frame, code: str, text: str) -> None:
+    def _error(self, frame: messages.Frame, code: str, text: str) -> None:
         """Answer a frame with an Error."""
         self._sending.reply(messages.error(code, text, frame.id))
 
-    def unknown_schema(self, frame: messages.Frame, schema_id: str) -> None:
-        """Refuse a frame that names a schema which the broker does not have."""
-        self.error(frame, session.SCHEMA_UNKNOWN, f"unknown schema: {schema_id}")
+    def _unknown_schema(self, frame: messages.Frame, schema_id: str) -> None:
+        """Refuse a frame that names an unknown schema."""
+        self._error(frame, session.SCHEMA_UNKNOWN, f"unknown schema: {schema_id}")
 
     def _end(self) -> None:
         self._is_done = True
         self._ending = True
-        self._following.end_all(self._host.now_us())
+        self._end_subscriptions(self._engine.now_us())

@@ -1,30 +1,37 @@
-"""A Vibe connection: executes the commands of a Vibe session, and publishes.
+"""A Vibe connection: executes the commands of a Vibe session.
 
-    Gate         who the peer is, and what it may do
-    Management   queues made, deleted, described and listed
-    Consuming    what the peer subscribes to, is handed and settles
-    VibeOutput   what leaves the connection
+    Gate            authentication, permissions, and the administration of users
+    QueueCommands   subscriptions, acknowledgements, and queue management
+    VibeOutput      what leaves the connection
 
-While a Publish waits for room in its queue, the commands behind it that change nothing for
-publishers go on (Ack, Ping, Unsubscribe), and their replies keep their place behind it.
+While a Publish waits for room in its queue, commands behind it that do not concern publishing
+are executed (Ack, Ping, Unsubscribe); their replies keep their place behind the Publish.
 """
 
 from collections import deque
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker import admission
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.server.engine.connection import Connection
-from braidmq.server.engine.host import Host, Limits, Wire
-from braidmq.server.engine.output import WAITING_REPLIES_MAX, WaitingReply
-from braidmq.server.strands.vibe.consuming import Consuming
-from braidmq.server.strands.vibe.deliveries import message_of
+from braidmq.server.engine.connection import (
+    WAITING_REPLIES_MAX,
+    Connection,
+    Limits,
+    WaitingReply,
+    Wire,
+)
+from braidmq.server.strands.vibe.deliveries import (
+    Outstanding,
+    VibeOutput,
+    VibeReply,
+    message_of,
+)
 from braidmq.server.strands.vibe.gate import Gate, VibeOptions
-from braidmq.server.strands.vibe.given import Given
-from braidmq.server.strands.vibe.management import Management
-from braidmq.server.strands.vibe.output import VibeOutput, VibeReply
-from braidmq.wire.errors import WireError
+from braidmq.server.strands.vibe.queues import QueueCommands
 from braidmq.wire.vibe import messages, session
+
+if TYPE_CHECKING:
+    from braidmq.server.engine.engine import Engine
 
 BLOCKED_MAX: Final = 1024
 """Commands whose replies wait behind a Publish that has no room in its queue."""
@@ -43,27 +50,24 @@ class VibeConnection(Connection):
     """One Vibe connection."""
 
     def __init__(
-        self, host: Host, wire: Wire, limits: Limits, options: VibeOptions, number: int
+        self, engine: "Engine", wire: Wire, limits: Limits, options: VibeOptions, number: int
     ) -> None:
         body_max = options.max_message_bytes
         its_session = session.Session(body_max)
-        output = VibeOutput(host, wire, limits, its_session, body_max)
-        super().__init__(host, wire, limits, output)
+        output = VibeOutput(engine, wire, limits, its_session, body_max)
+        super().__init__(engine, wire, limits, output)
         self.session: session.Session = its_session
         self._held: session.Command | None = None
         self._blocked: deque[session.Command] = deque()
         self._blocked_bytes: int = 0
-        self._is_done: bool = False  # what the peer sends from now on is not looked at
+        self._is_done: bool = False  # ignore what the peer sends from now on
         self._paid: bool = False  # the command at hand has its token
-        self._given: Given = Given(self)
-        output.given = self._given
-        self._gate: Gate = Gate(self, host, wire, version=options.version, number=number)
-        self._management: Management = Management(self, self._gate, host.broker, options)
-        self._consuming: Consuming = Consuming(
-            self, self._gate, self._management, host.broker, self._given
+        self._outstanding: Outstanding = Outstanding(self)
+        output.outstanding = self._outstanding
+        self._gate: Gate = Gate(self, engine, wire, version=options.version, number=number)
+        self._queues: QueueCommands = QueueCommands(
+            self, self._gate, engine.broker, options, self._outstanding
         )
-
-    # What the base asks for.
 
     @property
     def is_authenticated(self) -> bool:
@@ -74,7 +78,7 @@ class VibeConnection(Connection):
         """Give back what the peer held: its connection is lost."""
         self._held = None
         self._blocked.clear()
-        self._given.clear()
+        self._outstanding.clear()
         super().lost()
 
     def say_goodbye(self) -> None:
@@ -92,7 +96,7 @@ class VibeConnection(Connection):
                     messages.DISCONNECT, "shutdown", headers={"reason": "server_shutdown"}
                 )
             )
-        self._consuming.return_everything(self._host.now_us())
+        self._queues.return_everything(self._engine.now_us())
         output.flush()
 
     def _take_in(self, data: bytes) -> None:
@@ -105,9 +109,6 @@ class VibeConnection(Connection):
 
     def _held_bytes(self) -> int:
         return self.session.held_bytes
-
-    def _lost_framing(self, error: WireError) -> None:
-        raise AssertionError(error)  # the session answers lost framing by itself
 
     def _handle(self, now_us: int) -> None:
         if self._blocked:
@@ -134,7 +135,7 @@ class VibeConnection(Connection):
         kind = command.kind
         if kind == messages.ACK:
             assert isinstance(command, session.Request)
-            self._consuming.acknowledge(command, now_us)
+            self._queues.acknowledge(command, now_us)
             return True
         tokens = self._tokens
         if (
@@ -143,6 +144,7 @@ class VibeConnection(Connection):
             and kind not in _FREE
             and kind != session.REPLY
         ):
+            # Blip makes a publisher wait instead; here every command has a reply to say it.
             self._paid = tokens.take(now_us)
             if not self._paid:
                 error = self.session.error(
@@ -165,23 +167,23 @@ class VibeConnection(Connection):
                 self.end()
             return True
         if self._replies:
-            return False  # its effects would be seen before the answers that wait
+            return False  # its effects would show before the replies that wait
         assert isinstance(command, session.Request)
         return self._execute_in_turn(command, now_us)
 
     def _execute_behind(self, command: session.Command, now_us: int) -> bool:
-        """Handle a command behind a Publish that waits for room; return whether it could be."""
+        """Handle a command behind a Publish that waits for room; return False to hold it."""
         if len(self._blocked) >= BLOCKED_MAX or self._blocked_bytes >= BLOCKED_BYTES_MAX:
             return False
         kind = command.kind
         if kind == messages.UNSUBSCRIBE:
-            self._consuming.leave(command.queue, now_us)
+            self._queues.leave(command.queue, now_us)
         elif kind == messages.PUBLISH:
             assert isinstance(command, session.Request)
             self._blocked_bytes += len(command.payload)
         elif kind == messages.DISCONNECT:
-            self._blocked.clear()  # not accepted yet, and a Disconnect does not wait
-            self._consuming.return_everything(now_us)
+            self._blocked.clear()  # none is accepted yet, and a Disconnect does not wait
+            self._queues.return_everything(now_us)
             self.end()
             return True
         elif kind not in {messages.PING, session.REPLY}:
@@ -201,14 +203,14 @@ class VibeConnection(Connection):
                     self._blocked_bytes += len(command.payload)
                     return
                 if blocked and blocked[-1] is command:
-                    # It waits again, and was put at the end: back to its place.
+                    # It waits again and was appended: move it back to the front.
                     blocked.pop()
                     blocked.appendleft(command)
                     return
             elif command.kind == messages.PING:
                 self._ping(command)
             elif command.kind == messages.UNSUBSCRIBE:
-                self._consuming.confirm_unsubscribe(command)
+                self._queues.confirm_unsubscribe(command)
             else:
                 assert isinstance(command, session.Reply)
                 self.output.reply(command.data)
@@ -218,22 +220,22 @@ class VibeConnection(Connection):
     def _execute_in_turn(self, request: session.Request, now_us: int) -> bool:
         kind = request.kind
         if kind == messages.SUBSCRIBE:
-            return self._consuming.subscribe(request, now_us)
+            return self._queues.subscribe(request, now_us)
         if kind == messages.UNSUBSCRIBE:
-            self._consuming.leave(request.queue, now_us)
-            self._consuming.confirm_unsubscribe(request)
+            self._queues.leave(request.queue, now_us)
+            self._queues.confirm_unsubscribe(request)
         elif kind == messages.CREATE_QUEUE:
-            self._management.create(request, now_us)
+            self._queues.create(request, now_us)
         elif kind == messages.DELETE_QUEUE:
-            self._management.delete(request)
+            self._queues.delete(request)
         elif kind == messages.QUEUE_INFO:
-            self._management.describe(request)
+            self._queues.describe(request)
         elif kind == messages.LIST_QUEUES:
-            self._management.list_names(request)
+            self._queues.list_names(request)
         elif kind == messages.CONNECT:
             self._gate.connect(request)
         elif kind == messages.DISCONNECT:
-            self._consuming.return_everything(now_us)
+            self._queues.return_everything(now_us)
             self.end()
         else:
             assert kind in _ADMINISTRATION
@@ -251,7 +253,7 @@ class VibeConnection(Connection):
         ):
             return True
         queue = self._broker.queues.by_name.get(request.queue)
-        topic = self._management.topic_of_new(request) if queue is None else queue.topic
+        topic = self._queues.topic_of_new(request) if queue is None else queue.topic
         if topic is None:
             return True
         dedup_id = request.headers.get(DEDUP_HEADER, "") if request.headers else ""
@@ -271,31 +273,31 @@ class VibeConnection(Connection):
             self.error(request, session.SERVER_ERROR, admission.QUEUE_FULL)
         elif verdict == admission.REFUSED:
             self.error(request, session.SERVER_ERROR, self._admission.reason)
-        elif queue is not None or self._management.auto_create(request, now_us) is not None:
+        elif queue is not None or self._queues.auto_create(request, now_us) is not None:
             stored = self._broker.accept(verdict, message, dedup_id, now_us)
             self._published(request, stored.id)
         return True
 
-    def _published(self, request: session.Request, given: int) -> None:
-        self.last_id = max(self.last_id, given)
+    def _published(self, request: session.Request, record_id: int) -> None:
+        self.last_id = max(self.last_id, record_id)
         ack = self.session.reply(
             messages.PUBLISH_ACK,
             request.id,
             request.queue,
             headers={"messageId": request.id, "queueName": request.queue},
         )
-        self.output.reply_after(VibeReply(given, ack, request))
+        self.output.reply_after(VibeReply(record_id, ack, request))
 
     # The fence.
 
     def _ping(self, command: session.Command) -> None:
-        if self._consuming.acknowledged:
-            self._consuming.acknowledged = False
+        if self._queues.acknowledged:
+            self._queues.acknowledged = False
             self.last_id = self._broker.barrier()
         pong = self.session.reply(messages.PONG, command.id, command.queue)
         self.output.reply_after(WaitingReply(self.last_id, pong))
 
-    # The end, and mistakes of the peer.
+    # Errors, and the end.
 
     def end(self) -> None:
         """Close when everything is answered; what the peer sends from now on is ignored."""

@@ -1,12 +1,18 @@
-"""Messages as Vibe has them: what a Publish says, and a message of any strand as a Deliver."""
+"""Messages as Vibe has them: what a Publish says, and a message of any strand as a Deliver.
+
+    VibeOutput   what leaves a connection: deliveries as Deliver frames, refusals as Errors
+    Outstanding  what the peer was handed and may still acknowledge, by message id
+
+Payloads cross strands here: JSON is passed as it is, other bytes as base64.
+"""
 
 import struct
 from datetime import UTC, datetime
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker import dead_letters
 from braidmq.broker.broker import Broker
-from braidmq.broker.delivery.channels import Delivery, Entry
+from braidmq.broker.delivery.channels import LEFT, SETTLED, Delivery, Entry, Peer
 from braidmq.broker.topics import (
     CONTENT_ENCODING_HEADER,
     MESSAGE_ID_HEADER,
@@ -19,11 +25,18 @@ from braidmq.broker.topics import (
     encode_headers,
     is_brokers_header,
 )
+from braidmq.server.engine.connection import Limits, Output, WaitingReply, Wire
 from braidmq.wire.vibe import frames, messages, session
 from braidmq.wire.vibe.messages import as_json
 
+if TYPE_CHECKING:
+    from braidmq.server.engine.engine import Engine
+
 PAUSE_US: Final = 24 * 3600 * 1_000_000
-"""How long a dead letter that no frame can carry is passed over; other strands may have it."""
+"""How long a dead letter that no frame can carry is skipped; other strands may take it."""
+
+SWEEP_MIN: Final = 2048
+"""Deliveries that are remembered before those that have ended are removed."""
 
 PRIORITIES: Final[dict[str, int]] = {"low": 0, "normal": 1, "high": 2, "critical": 3}
 
@@ -35,7 +48,7 @@ _BODY_BYTES_1_0: Final = _BODY_BYTES + 4  # with the two error fields, absent
 
 
 def message_of(request: session.Request, topic: Topic) -> Message:
-    """Return what a Publish asks to be stored."""
+    """Return the message of a Publish."""
     message = Message(topic, 1, body_of(topic, request.payload))
     message.origin = ORIGIN_VIBE
     given = request.headers
@@ -49,7 +62,7 @@ def message_of(request: session.Request, topic: Topic) -> Message:
 
 
 def give_up(broker: Broker, entry: Entry | None, now_us: int) -> None:
-    """End a delivery that no frame can carry; a dead letter stays where it is."""
+    """End a delivery that no frame can carry; a dead letter stays in its queue."""
     if entry is None:
         broker.stats.drop(dead_letters.TOO_LARGE)
     elif entry.channel.rules.attempts_max == 0:
@@ -95,7 +108,7 @@ class Delivering:
         if not self.message_id:
             self.message_id = str(message.id) if message.id else f"m-{message.arrival}"
         name = message.topic.raw
-        # Before it is packed: the peer holds what it unpacks to the same limit.
+        # Uncompressed: the peer applies the same limit to what it has decompressed.
         size = len(self.message_id.encode()) + len(name) + len(payload) + len(added)
         is_1_0 = self._session.dialect == frames.DIALECT_1_0
         if size + (_BODY_BYTES_1_0 if is_1_0 else _BODY_BYTES) > self._body_max:
@@ -103,7 +116,7 @@ class Delivering:
         return self._session.deliver(self.message_id, name, payload, added)
 
     def _plain_headers(self, attempts: int, timestamp_us: int) -> bytes:
-        # Messages of one moment follow each other, and differ in nothing here.
+        # Cached: consecutive messages often have the same timestamp and attempts.
         if attempts != self._plain_attempts or timestamp_us != self._plain_us:
             self._plain_attempts = attempts
             self._plain_us = timestamp_us
@@ -111,6 +124,138 @@ class Delivering:
                 {"deliveryAttempts": str(attempts), "timestamp": _iso(timestamp_us)}
             )
         return self._plain
+
+
+@final
+class Outstanding:
+    """The deliveries that a peer was handed and may still acknowledge, by message id.
+
+    It may until another consumer holds the message: also after the timer has put the message
+    back, and after an Unsubscribe. Ids are the publishers' own and need not be unique.
+    """
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer: Peer = peer
+        self._by_id: dict[str, list[Entry]] = {}
+        self._count: int = 0
+        self._sweep_at: int = SWEEP_MIN
+
+    def __len__(self) -> int:
+        return self._count
+
+    def clear(self) -> None:
+        """Forget every delivery: the connection is lost."""
+        self._by_id = {}
+        self._count = 0
+        self._sweep_at = SWEEP_MIN
+
+    def note(self, message_id: str, entry: Entry) -> None:
+        """Remember a delivery."""
+        entries = self._by_id.get(message_id)
+        if entries is None:
+            self._by_id[message_id] = [entry]
+        elif entry in entries:
+            return
+        else:
+            entries.append(entry)
+        self._count += 1
+        if self._count >= self._sweep_at:
+            self._sweep()
+
+    def take(self, message_id: str, queue: str) -> Entry | None:
+        """Remove and return the oldest delivery with this id, on *queue* if one is named."""
+        entries = self._by_id.get(message_id)
+        if entries is None:
+            return None
+        for entry in entries:
+            if queue and entry.channel.topic.name != queue:
+                continue
+            if self._may_end(entry):
+                entries.remove(entry)
+                self._count -= 1
+                if not entries:
+                    del self._by_id[message_id]
+                return entry
+        return None
+
+    def _may_end(self, entry: Entry) -> bool:
+        if entry.state == LEFT:
+            return not entry.channel.journal().ended
+        if entry.state == SETTLED or entry.channel.ended:
+            return False
+        return entry.consumer is None or entry.consumer.peer is self._peer
+
+    def _sweep(self) -> None:
+        kept: dict[str, list[Entry]] = {}
+        count = 0
+        for message_id, entries in self._by_id.items():
+            live = [entry for entry in entries if self._may_end(entry)]
+            if live:
+                kept[message_id] = live
+                count += len(live)
+        self._by_id = kept
+        self._count = count
+        self._sweep_at = max(SWEEP_MIN, 2 * count)
+
+
+@final
+class VibeReply(WaitingReply):
+    """A reply that becomes an Error when the log refuses the record it waits for."""
+
+    def __init__(self, after_id: int, data: bytes, request: session.Command) -> None:
+        super().__init__(after_id, data)
+        self.request_id: str = request.id
+        self.queue: str = request.queue
+
+
+@final
+class VibeOutput(Output):
+    """What leaves one Vibe connection."""
+
+    outstanding: Outstanding  # the connection's, which sets it here when it is made
+
+    def __init__(
+        self,
+        engine: "Engine",
+        wire: Wire,
+        limits: Limits,
+        its_session: session.Session,
+        body_max: int,
+    ) -> None:
+        super().__init__(engine, wire, limits)
+        self._session: session.Session = its_session
+        self._delivering = Delivering(its_session, body_max)
+
+    def collect(self) -> None:
+        """Turn the deliveries into bytes behind the output so far."""
+        connection = self.connection
+        deliveries = connection.deliveries
+        if not deliveries:
+            return
+        connection.deliveries = []
+        now_us = self.engine.now_us()
+        for delivery in deliveries:
+            frame = self._delivering.frame(delivery, now_us)
+            entry = delivery.entry
+            if frame is None:
+                give_up(self.broker, entry, now_us)
+                if connection.writable:
+                    self.measure_room()  # its bytes are not sent
+                continue
+            self.pieces.append(frame)
+            if entry is not None:
+                self.outstanding.note(self._delivering.message_id, entry)
+
+    def refusal_of(self, reply: WaitingReply, reason: str) -> bytes:
+        """Return the Error in place of a reply whose record the log refused.
+
+        A repeat of a message waits for the same id as the first, and is refused with it.
+        """
+        if isinstance(reply, VibeReply):
+            return self._session.error(
+                reply.request_id, session.SERVER_ERROR, reason, reply.queue
+            )
+        return b""
 
 
 def _u16(block: bytes, at: int) -> int:

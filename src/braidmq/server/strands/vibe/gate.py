@@ -1,24 +1,25 @@
-"""The gate of a Vibe connection: who the peer is, what it may do, and the users it administers.
+"""The gate of a Vibe connection: authentication, permissions, administration of users.
 
-Passwords and users are looked up elsewhere and answered later. Until then the gate is *asking*,
-and the connection executes no further command.
+Passwords are checked and users changed on other threads, and the answer comes later. Until then
+the gate is *asking*, and the connection executes no further command.
 """
 
 from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker.authorize import PUBLISH, Principal, authorize
-from braidmq.server.access.user_administration import Outcome
-from braidmq.server.engine.host import Host, Wire
+from braidmq.server.access.user_administration import Outcome, administer
+from braidmq.server.engine.connection import Wire
 from braidmq.wire.vibe import session
 
 if TYPE_CHECKING:
+    from braidmq.server.engine.engine import Engine
     from braidmq.server.strands.vibe.connection import VibeConnection
 
 NOT_ALLOWED: Final = "not allowed"
 
 
 class VibeOptions:
-    """What the strand's configuration says about every connection."""
+    """The strand's configuration, as every connection needs it."""
 
     def __init__(self, *, max_message_bytes: int, auto_create: bool, version: str) -> None:
         self.max_message_bytes: int = max_message_bytes
@@ -33,17 +34,17 @@ class Gate:
     def __init__(
         self,
         connection: "VibeConnection",
-        host: Host,
+        engine: "Engine",
         wire: Wire,
         *,
         version: str,
         number: int,
     ) -> None:
-        self.asking: bool = False  # a password or an administrator's command is looked at
+        self.asking: bool = False  # waits for a password check, or for a change of users
         self.publishable: dict[str, int] = {}  # queue name: the principal's version
         self._connection: VibeConnection = connection
         self._session: session.Session = connection.session
-        self._host: Host = host
+        self._engine: Engine = engine
         self._wire: Wire = wire
         self._version: str = version
         self._number: int = number
@@ -53,19 +54,21 @@ class Gate:
         self._session.negotiate(request.headers)
         token = request.headers.get("authToken")
         if token is not None:
-            self._let_in(request.id, self._host.find_principal(token))
+            self._let_in(request.id, self._engine.find_principal(token))
             return
         name = request.headers.get("authUsername")
         if name is None:
             self._let_in(request.id, None)
             return
         password = request.headers.get("authPassword", "")
-        self.asking = self._host.check_password(
+        users = self._engine.users
+        assert users is not None
+        self.asking = users.check(
             name, password, lambda found: self._answered(request.id, found)
         )
         if not self.asking:
             self._connection.error(
-                request, session.RATE_LIMITED, "too many passwords wait; try again"
+                request, session.RATE_LIMITED, "too many password checks wait; try again"
             )
 
     def _answered(self, request_id: str, found: Principal | None) -> None:
@@ -74,12 +77,12 @@ class Gate:
             return
         self._let_in(request_id, found)
         self._connection.wake()
-        self._host.end_turn()
+        self._engine.end_turn()
 
     def _let_in(self, request_id: str, found: Principal | None) -> None:
         connection = self._connection
         if found is None:
-            self._host.authentication_failures["vibe"] += 1
+            self._engine.authentication_failures["vibe"] += 1
             reply, is_last = self._session.refused(request_id)
             connection.output.reply(reply)
             if is_last:
@@ -118,11 +121,14 @@ class Gate:
         return True
 
     def administer(self, request: session.Request) -> None:
-        """Have an administrator's command about users executed."""
+        """Execute a command about users."""
         principal = self._connection.principal
+        users = self._engine.users
         assert principal is not None
+        assert users is not None
         self.asking = True
-        self._host.administer(
+        administer(
+            users,
             principal,
             request.kind,
             request.payload,
@@ -142,4 +148,4 @@ class Gate:
                 )
             )
         self._connection.wake()
-        self._host.end_turn()
+        self._engine.end_turn()

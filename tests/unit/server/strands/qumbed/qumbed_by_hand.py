@@ -5,8 +5,7 @@ from typing import Any
 
 from braidmq.broker.schemas import Schemas
 from braidmq.broker.settings import Settings
-from braidmq.server.engine.connection import Connection
-from braidmq.server.engine.host import Limits
+from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.strands.qumbed.gateway import GatewayKey
 from braidmq.server.strands.qumbed.link import Link, QumbedOptions, anonymous
 from braidmq.server.strands.qumbed.stream import QumbedConnection

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from braidmq.base.errors import EXIT_USAGE, ConfigError
-from braidmq.server.config.models import LimitsConfig
+from braidmq.server.config.config import LimitsConfig
 from braidmq.server.strands.qumbed import gateway as gateway_module
 from braidmq.server.strands.qumbed.gateway import GATEWAY_KEY_FILE, GatewayKey
 from braidmq.testing.disk import FakeDisk, PowerCutError

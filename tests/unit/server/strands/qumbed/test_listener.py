@@ -9,7 +9,7 @@ import pytest
 
 from braidmq.base.errors import AddressInUseError, ConfigError
 from braidmq.server.config.config import LimitsConfig, QumbedConfig
-from braidmq.server.strands.listeners import Admission
+from braidmq.server.strands.listeners import ConnectionQuota
 from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.testing.disk import FakeDisk
 from braidmq.transport.quic import QuicLimits
@@ -29,7 +29,7 @@ def made(limits: LimitsConfig = LIMITS, **config: object) -> QumbedListener:
     return QumbedListener(
         QumbedConfig.model_validate({"port": 0, **config}),
         limits,
-        admission=Admission(limits),
+        quota=ConnectionQuota(limits),
         named=lambda _: None,
     )
 

@@ -2,7 +2,7 @@
 
 from braidmq.base.errors import LogFullError
 from braidmq.broker.settings import US_PER_S, Settings
-from braidmq.server.strands.qumbed.output import FRAME_PER_BODY
+from braidmq.server.strands.qumbed.deliveries import FRAME_PER_BODY
 from tests.integration.blip import peer as blip
 from tests.integration.qumbed.peer import (
     ALICE,

@@ -11,7 +11,7 @@ from braidmq.broker.policy import (
     Policy,
     for_dead_letters,
 )
-from braidmq.server.strands.vibe.declarations import declared_policy, facts_of, names_payload
+from braidmq.server.strands.vibe.queues import declared_policy, facts_of, names_payload
 from braidmq.wire.vibe.queue_options import OptionError, read_options
 from tests.integration.vibe_peer import create, publish, subscribe
 from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand

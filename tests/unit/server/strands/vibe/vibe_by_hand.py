@@ -2,7 +2,7 @@
 
 from braidmq.broker.authorize import Principal
 from braidmq.broker.settings import Settings
-from braidmq.server.engine.host import Limits
+from braidmq.server.engine.connection import Limits
 from braidmq.server.strands.vibe.connection import VibeConnection
 from braidmq.server.strands.vibe.gate import VibeOptions
 from tests.integration.vibe.peer import ERROR, Message

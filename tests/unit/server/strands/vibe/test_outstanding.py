@@ -1,6 +1,6 @@
 """What a peer may still acknowledge: its own, oldest first, and no more than it must know."""
 
-from braidmq.server.strands.vibe.given import SWEEP_MIN
+from braidmq.server.strands.vibe.deliveries import SWEEP_MIN
 from tests.integration.vibe.peer import DELIVER, UNSUBSCRIBE
 from tests.integration.vibe_peer import ack, ping, publish, request, subscribe
 from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, kinds, taken
@@ -25,7 +25,7 @@ def test_what_was_acknowledged_is_swept_out() -> None:
         hand.settle()
         taken(wire)
 
-    known = connection._given._by_id  # noqa: SLF001 - the bound is inside
+    known = connection._outstanding._by_id  # noqa: SLF001 - the bound is inside
     assert SWEEP_MIN >= sum(len(entries) for entries in known.values())
 
 
@@ -43,7 +43,7 @@ def test_what_can_still_be_acknowledged_is_never_swept_out() -> None:
     hand.settle()
 
     assert count == hand.engine.broker.stats.acknowledged
-    assert 0 == len(connection._given)  # noqa: SLF001 - nothing is left behind
+    assert 0 == len(connection._outstanding)  # noqa: SLF001 - nothing is left behind
 
 
 def test_two_messages_of_one_id_are_acknowledged_oldest_first() -> None:

@@ -1,1 +1,0 @@
-"""The Blip strand on the server."""
