@@ -85,17 +85,13 @@ class Client:
             NotSupported: The strand lacks an option that was given.
             Closed: The client was closed, or is draining.
         """
-        options = PublishOptions(
-            qos=qos,
-            headers=headers,
-            priority=priority,
-            ttl=ttl,
-            recipient=recipient,
-            schema=schema,
-            envelope=envelope,
-            retry=retry,
-        )
-        self._check(options, _PUBLISH_DEFAULTS)
+        given = (qos, headers, priority, ttl, recipient, schema, envelope, retry)
+        options = _PUBLISH_DEFAULTS
+        # A plain publish shares one record: to build one for each message would cost more than
+        # everything else that is done here.
+        if given != _PUBLISH_DEFAULTS:
+            options = PublishOptions(*given)
+            self._check(options, _PUBLISH_DEFAULTS)
         return await self._strand.publish(topic, payload, options)
 
     async def publish_many(
