@@ -413,8 +413,20 @@ class Connection(asyncio.Protocol, Generic[A]):
 
 C = TypeVar("C", bound=Connection[Any])
 
+V = TypeVar("V")
+"""What gets a connection's deliveries, as its strand defines it."""
 
-async def dial(endpoint: Endpoint, options: Options, make: Callable[[], C]) -> C:
+OnLost = Callable[[C], None]
+"""Called with a connection that was lost."""
+
+
+async def dial(
+    make: Callable[[Endpoint, Options, V, OnLost[C]], C],
+    endpoint: Endpoint,
+    options: Options,
+    receiver: V,
+    on_lost: OnLost[C],
+) -> C:
     """Return the connection that *make* makes, over TCP and authenticated.
 
     Raises:
@@ -426,7 +438,10 @@ async def dial(endpoint: Endpoint, options: Options, make: Callable[[], C]) -> C
     async def connect() -> C:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            make, endpoint.host, endpoint.port, ssl=tls
+            lambda: make(endpoint, options, receiver, on_lost),
+            endpoint.host,
+            endpoint.port,
+            ssl=tls,
         )
         return connection
 

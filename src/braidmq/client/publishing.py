@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import count
 from typing import Any, Final, Generic, TypeVar
 
+from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.client.answers import Receipt
 from braidmq.client.connection import C, Connection, Post
 from braidmq.client.errors import (
@@ -128,6 +129,23 @@ def message_ids(publisher_bytes: int) -> Callable[[], str]:
     publisher = os.urandom(publisher_bytes).hex()
     numbers = count(1)
     return lambda: f"{publisher}-{next(numbers)}"
+
+
+def utf8(what: str, text: str, bytes_max: int) -> bytes:
+    """Return *text* as UTF-8, or raise InvalidArgument with *what* it is, such as `a topic`."""
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what} is text without lone surrogates") from None
+    if len(raw) > bytes_max:
+        raise InvalidArgument(f"{what} has at most {bytes_max} bytes, not {len(raw)}")
+    return raw
+
+
+def check_topic(topic: str) -> None:
+    """Raise InvalidArgument unless *topic* is a valid topic, on strands without queue names."""
+    if not utf8("a topic", topic, TOPIC_BYTES_MAX):
+        raise InvalidArgument(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes of UTF-8")
 
 
 def payload_bytes(payload: Payload) -> bytes:

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Final, Generic, Protocol, cast
 
 from braidmq.client.answers import QueueInfo, Receipt, Stats
-from braidmq.client.backoff import Backoff
-from braidmq.client.connection import C, Post
+from braidmq.client.connection import C, Post, V
 from braidmq.client.errors import (
     ClientError,
     Closed,
@@ -23,7 +22,7 @@ from braidmq.client.errors import (
     PublishError,
     PublishRefused,
 )
-from braidmq.client.link import Dialer, Link, Owner, V
+from braidmq.client.link import Dialer, Link, Owner, backoff
 from braidmq.client.options import Payload, PublishOptions, QueueOptions, SubscribeOptions
 from braidmq.client.publishing import (
     FLIGHTS_MAX,
@@ -254,10 +253,10 @@ class Strand(ABC, Generic[C, T]):
         self, posting: Posting[C, T], chunk: Chunk[T], results: list[Receipt | PublishError]
     ) -> None:
         """Send messages of *chunk* again until their *results* need no retry."""
-        backoff = Backoff(RETRY_DELAY_S, RETRY_DELAY_MAX_S)
+        delays = backoff(RETRY_DELAY_S, RETRY_DELAY_MAX_S)
         while again_at := [at for at, one in enumerate(results) if self._is_retried(one)]:
             if any(isinstance(results[at], PublishRefused) for at in again_at):
-                await asyncio.sleep(backoff.next_delay())
+                await asyncio.sleep(next(delays))
             for at in again_at:
                 one = chunk[at]
                 if isinstance(one, Post) and isinstance(results[at], PublishRefused):

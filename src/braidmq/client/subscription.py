@@ -8,10 +8,10 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, Self
 
-from braidmq.client.connection import C
+from braidmq.client.connection import C, V
 from braidmq.client.deliveries import Message
 from braidmq.client.errors import (
     ClientError,
@@ -22,7 +22,7 @@ from braidmq.client.errors import (
     SubscriptionRefused,
 )
 from braidmq.client.inbox import Inbox, M
-from braidmq.client.link import Dialer, Link, Owner, V
+from braidmq.client.link import Dialer, Link, Owner
 from braidmq.client.replies import Refusal
 
 FETCH_GRACE_S: Final = 1.0
@@ -93,12 +93,7 @@ class Subscription(ABC):
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __await__(self) -> Generator[Any, Any, Self]:

@@ -6,7 +6,6 @@ methods here.
 """
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Final, Self
 
 from braidmq.client import capabilities
@@ -237,12 +236,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _check(
@@ -274,11 +268,6 @@ class Connecting:
         self._client = await self._connect()
         return self._client
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._client is not None
         await self._client.close()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
-from braidmq.client.connection import Connection, Fence, dial
+from braidmq.client.connection import Connection, Fence
 from braidmq.client.options import Options
 from braidmq.client.replies import Refusal
 from braidmq.client.url import Endpoint
@@ -156,15 +156,3 @@ class BlipConnection(Connection[Answer]):
             fence.refusals[correlation_id] = refusal
         else:
             log.warning("refused by the broker: %s %s", refusal.code, refusal.text)
-
-
-async def open_connection(
-    endpoint: Endpoint,
-    options: Options,
-    receiver: Receiver,
-    on_lost: Callable[[BlipConnection], None],
-) -> BlipConnection:
-    """Return an authenticated connection; raises as :func:`~braidmq.client.connection.dial`."""
-    return await dial(
-        endpoint, options, lambda: BlipConnection(endpoint, options, receiver, on_lost)
-    )

@@ -4,15 +4,18 @@ Each subscription has a connection of its own, because a delivery does not say w
 subscription it is for.
 """
 
+from functools import partial
 from typing import Final
 
 from braidmq.client.answers import Stats
-from braidmq.client.blip.connection import Answer, BlipConnection, Receiver, open_connection
-from braidmq.client.blip.publishing import BlipPosting, check_topic
+from braidmq.client.blip.connection import Answer, BlipConnection, Receiver
+from braidmq.client.blip.publishing import BlipPosting
 from braidmq.client.blip.subscription import BlipSubscription, Traits
+from braidmq.client.connection import dial
 from braidmq.client.errors import ClientError, InvalidArgument, NotSupported
 from braidmq.client.link import Dialer
 from braidmq.client.options import Options, PublishOptions, SubscribeOptions
+from braidmq.client.publishing import check_topic
 from braidmq.client.strand import Strand
 from braidmq.client.url import Endpoint
 from braidmq.wire.blip import frames, messages
@@ -34,7 +37,7 @@ class BlipStrand(Strand[BlipConnection, bytes]):
         if not 1 <= len(endpoint.key.encode(errors="replace")) <= KEY_BYTES_MAX:
             form = f"blip://KEY@{endpoint.address}"
             raise InvalidArgument(f"no usable API key: connect to {form} or pass key=")
-        self._dialer = Dialer(endpoint, options, open_connection)
+        self._dialer = Dialer(endpoint, options, partial(dial, BlipConnection))
         self._traits = Traits()
         self._latest: BlipPosting | None = None
         super().__init__(self._dialer, Receiver())

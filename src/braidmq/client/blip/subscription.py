@@ -14,13 +14,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from braidmq.client.backoff import Backoff
 from braidmq.client.blip.connection import OWN_IDS_FROM, BlipConnection, Receiver
-from braidmq.client.credit import CreditWindow
 from braidmq.client.deliveries import Message
 from braidmq.client.errors import Closed, ConnectionLost, StaleDelivery, SubscriptionGone
-from braidmq.client.inbox import Inbox
-from braidmq.client.link import Dialer
+from braidmq.client.inbox import CreditWindow, Inbox
+from braidmq.client.link import Dialer, backoff
 from braidmq.client.options import SubscribeOptions
 from braidmq.client.replies import Refusal
 from braidmq.client.subscription import FETCH_GRACE_S, Consumer, Subscription
@@ -227,7 +225,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
     async def _gather(self, count: int, deadline: float) -> None:
         """Ask for *count* messages, and wait for the first until *deadline*."""
         clock = asyncio.get_running_loop().time
-        backoff = Backoff(POLL_DELAY_S, POLL_DELAY_MAX_S)
+        delays = backoff(POLL_DELAY_S, POLL_DELAY_MAX_S)
         while True:
             self._check_open()
             await self._collect(count, deadline)
@@ -239,7 +237,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                     self._give(1)  # so that the first message is pushed
                 await self._inbox.arrival(left)
             else:
-                await self._inbox.arrival(min(left, backoff.next_delay()))
+                await self._inbox.arrival(min(left, next(delays)))
 
     async def _wait(self) -> None:
         """Wait until a message is here; ask for it in the way that the broker knows."""
@@ -247,7 +245,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         if not self._pushing:
             self._pushing = True
             self._give()
-        backoff = Backoff(POLL_DELAY_S, POLL_DELAY_MAX_S)
+        delays = backoff(POLL_DELAY_S, POLL_DELAY_MAX_S)
         while not self._inbox:
             if self._traits.credit or self._connection is None:
                 await self._inbox.arrival(None)
@@ -256,7 +254,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                     if not self._inbox:
                         await self._ask(self._connection, self._window.size)
                 if not self._inbox:
-                    await self._inbox.arrival(backoff.next_delay())
+                    await self._inbox.arrival(next(delays))
             self._check_open()
 
     def _next(self) -> BlipMessage:

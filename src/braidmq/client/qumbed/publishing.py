@@ -4,14 +4,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from braidmq.base.limits import TOPIC_BYTES_MAX
+from braidmq.base.schemas import SCHEMA_ID_BYTES_MAX
 from braidmq.client.answers import Receipt
 from braidmq.client.connection import Post
 from braidmq.client.errors import InvalidArgument, OutcomeUnknown, PublishError
 from braidmq.client.options import Payload
-from braidmq.client.publishing import AnsweredFlight, Chunk, Posting, payload_bytes, refused
+from braidmq.client.publishing import (
+    AnsweredFlight,
+    Chunk,
+    Posting,
+    check_topic,
+    payload_bytes,
+    refused,
+    utf8,
+)
 from braidmq.client.qumbed.connection import Answer, QumbedConnection
-from braidmq.client.qumbed.schemas import Schemas, check_schema_id
+from braidmq.client.qumbed.schemas import Schemas
 from braidmq.wire.qumbed import frames, messages
 from braidmq.wire.qumbed.boxes import KEY_BYTES, OVERHEAD_BYTES, key_id
 from braidmq.wire.qumbed.messages import Ack
@@ -72,7 +80,7 @@ class QumbedPosting(Posting[QumbedConnection, Post]):
         sealing: Sealing | None,
     ) -> None:
         check_topic(topic)
-        check_schema_id(schema)
+        utf8("a schema id", schema, SCHEMA_ID_BYTES_MAX)
         self.topic = topic
         self._next_id = next_id
         self._schema = schema
@@ -132,14 +140,3 @@ class QumbedPosting(Posting[QumbedConnection, Post]):
         if size > frames.FRAME_MAX:
             told = f"{size} bytes as JSON, at most {frames.FRAME_MAX}"
             raise InvalidArgument(f"the message does not fit into a frame: {told}")
-
-
-def check_topic(topic: str) -> None:
-    """Raise InvalidArgument unless *topic* can be one."""
-    try:
-        size = len(topic.encode())
-    except UnicodeEncodeError:
-        size = 0
-    if not 1 <= size <= TOPIC_BYTES_MAX:
-        form = f"1 to {TOPIC_BYTES_MAX} bytes of UTF-8"
-        raise InvalidArgument(f"a topic has {form}")

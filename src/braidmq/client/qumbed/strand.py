@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from braidmq.base.schemas import SCHEMA_ID_BYTES_MAX
 from braidmq.client.connection import Post
 from braidmq.client.errors import InvalidArgument
 from braidmq.client.link import Dialer
@@ -18,7 +19,7 @@ from braidmq.client.options import (
     SubscribeOptions,
     Trusting,
 )
-from braidmq.client.publishing import message_ids
+from braidmq.client.publishing import check_topic, message_ids, utf8
 from braidmq.client.qumbed.boxes import KeyPair, check_public_key, parse_public_key
 from braidmq.client.qumbed.connection import (
     QumbedConnection,
@@ -32,9 +33,8 @@ from braidmq.client.qumbed.publishing import (
     MESSAGE_ID_BYTES_MAX,
     QumbedPosting,
     Sealing,
-    check_topic,
 )
-from braidmq.client.qumbed.schemas import Schemas, check_schema_id
+from braidmq.client.qumbed.schemas import Schemas
 from braidmq.client.qumbed.subscription import QumbedSubscription
 from braidmq.client.qumbed.trust import TrustList
 from braidmq.client.strand import Strand
@@ -64,7 +64,7 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
     busy_codes = frozenset({RATE_LIMIT})
 
     def __init__(self, endpoint: Endpoint, options: Options) -> None:
-        _check_api_key(endpoint.key)
+        utf8("an API key", endpoint.key, API_KEY_BYTES_MAX)
         trust_of(endpoint, options)
         identity_of(options)
         self._keys = _key_pair(options)
@@ -117,7 +117,7 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
 
     def _subscription(self, topic: str, options: SubscribeOptions) -> QumbedSubscription:
         check_topic(topic)
-        check_schema_id(options.schema)
+        utf8("a schema id", options.schema, SCHEMA_ID_BYTES_MAX)
         spare = self._openers.setdefault((topic, options.envelope), [])
         opener = (
             spare.pop()
@@ -139,15 +139,6 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
             dialer=self._dialer,
             on_closed=closed,
         )
-
-
-def _check_api_key(key: str) -> None:
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError:
-        raise InvalidArgument("an API key is text without lone surrogates") from None
-    if size > API_KEY_BYTES_MAX:
-        raise InvalidArgument(f"an API key has at most {API_KEY_BYTES_MAX} bytes")
 
 
 def _now_ms() -> int:

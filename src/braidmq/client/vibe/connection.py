@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from braidmq.client.connection import Connection, dial
+from braidmq.client.connection import Connection
 from braidmq.client.options import Options
 from braidmq.client.replies import Refusal
 from braidmq.client.url import Endpoint
@@ -185,15 +185,3 @@ def credentials(endpoint: Endpoint) -> dict[str, str]:
     if endpoint.user:
         return {"authUsername": endpoint.user, "authPassword": endpoint.key}
     return {"authToken": endpoint.key}
-
-
-async def open_connection(
-    endpoint: Endpoint,
-    options: Options,
-    receiver: Receiver,
-    on_lost: Callable[[VibeConnection], None],
-) -> VibeConnection:
-    """Return an authenticated connection; raises as :func:`~braidmq.client.connection.dial`."""
-    return await dial(
-        endpoint, options, lambda: VibeConnection(endpoint, options, receiver, on_lost)
-    )

@@ -15,10 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from braidmq.client.credit import CreditWindow
 from braidmq.client.deliveries import Message
 from braidmq.client.errors import Closed, InvalidArgument, StaleDelivery
-from braidmq.client.inbox import Inbox
+from braidmq.client.inbox import CreditWindow, Inbox
 from braidmq.client.link import Dialer
 from braidmq.client.replies import Replies
 from braidmq.client.subscription import Consumer, Subscription
