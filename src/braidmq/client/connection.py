@@ -16,7 +16,7 @@ import logging
 import ssl
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
 
 from braidmq.client.errors import (
     AuthenticationFailed,
@@ -38,6 +38,10 @@ WRITE_BUFFER_BYTES_MAX: Final = 256 * 1024
 _CHECKS_PER_TIMEOUT: Final = 4
 
 log = logging.getLogger("braidmq.client")
+
+
+RaiseFor = Callable[[Refusal], Exception]
+"""Returns the error to raise for a refusal."""
 
 
 class Transport(Protocol):
@@ -96,6 +100,9 @@ class Fence:
 
 class Connection(asyncio.Protocol, Generic[A]):
     """The base of every strand's connection; made by :func:`dial`."""
+
+    unauthorized_code: ClassVar[int | str]
+    """The refusal that says that the broker does not accept the credentials."""
 
     def __init__(
         self,
@@ -294,16 +301,18 @@ class Connection(asyncio.Protocol, Generic[A]):
         self.send(self._frame(write(number)))
         return replies
 
-    async def ask(self, write: Callable[[int], bytes]) -> A:
+    async def ask(self, write: Callable[[int], bytes], refused: RaiseFor | None = None) -> A:
         """Send the request that *write* makes of a number; return the answer.
+
+        A refusal is an answer, too, unless *refused* makes an error of it.
 
         Raises:
             ConnectionLost: The connection broke first, or the broker is alive and has not
                 answered within `answer_timeout`, so the connection was dropped.
         """
-        return await self.answer(self.request(write))
+        return await self.answer(self.request(write), refused)
 
-    async def answer(self, replies: Replies[A]) -> A:
+    async def answer(self, replies: Replies[A], refused: RaiseFor | None = None) -> A:
         """Return the one answer that *replies* waits for; raises as :meth:`ask`."""
         try:
             async with asyncio.timeout(self._options.answer_timeout):
@@ -313,6 +322,8 @@ class Connection(asyncio.Protocol, Generic[A]):
         (answer,) = replies.answers
         if answer is None:
             raise self.lost()
+        if refused is not None and (refusal := self.refusal_of(answer)) is not None:
+            raise refused(refusal)
         return answer
 
     def fence(self) -> tuple[Fence, asyncio.Future[bool]]:
@@ -365,9 +376,10 @@ class Connection(asyncio.Protocol, Generic[A]):
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _turned_away(self, refusal: Refusal, *, unauthorized: bool) -> ConnectionFailed:
+    def _turned_away(self, refusal: Refusal) -> ConnectionFailed:
         """Return the error for a handshake that the broker refused."""
-        kind = AuthenticationFailed if unauthorized else ConnectionFailed
+        is_unauthorized = refusal.code == self.unauthorized_code
+        kind = AuthenticationFailed if is_unauthorized else ConnectionFailed
         return kind(self._endpoint.address, f"{refusal.code} {refusal.text}")
 
     def _flush_soon(self) -> None:

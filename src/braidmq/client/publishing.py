@@ -54,24 +54,6 @@ class Flight(ABC, Generic[T]):
         """Wait for the broker's answer; return the outcome of each message, in order."""
 
 
-class Grounded(Flight[T]):
-    """A chunk that was not handed over, for want of a connection."""
-
-    __slots__ = ("_reason", "chunk")
-
-    def __init__(self, chunk: Chunk[T], reason: str) -> None:
-        self.chunk = chunk
-        self._reason = reason
-
-    async def land(self, *, repeated: bool = False) -> list[Receipt | PublishError]:
-        """Return an error for each message."""
-        del repeated
-        return [
-            one if isinstance(one, PublishError) else NotSent(self._reason)
-            for one in self.chunk
-        ]
-
-
 class Posting(ABC, Generic[C, T]):
     """The topic and options of a publish, checked once for any number of messages."""
 

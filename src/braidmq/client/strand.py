@@ -28,7 +28,6 @@ from braidmq.client.publishing import (
     FLIGHTS_MAX,
     Chunk,
     Flight,
-    Grounded,
     Posting,
     T,
     chunks,
@@ -138,12 +137,13 @@ class Strand(ABC, Generic[C, T]):
         results: list[Receipt | PublishError] = []
         flights: deque[Flight[T]] = deque()
 
-        async def land() -> None:
-            flight = flights.popleft()
-            landed = await flight.land()
-            if options.retry:
-                await self._retry(posting, flight.chunk, landed)
-            results.extend(landed)
+        async def land_until(left: int) -> None:
+            while len(flights) > left:
+                flight = flights.popleft()
+                landed = await flight.land()
+                if options.retry:
+                    await self._retry(posting, flight.chunk, landed)
+                results.extend(landed)
 
         self._begin()
         try:
@@ -151,11 +151,13 @@ class Strand(ABC, Generic[C, T]):
                 try:
                     flights.append(await self._launch(posting, chunk))
                 except ClientError as error:
-                    flights.append(Grounded(chunk, str(error)))
-                if len(flights) >= FLIGHTS_MAX:
-                    await land()
-            while flights:
-                await land()
+                    await land_until(0)  # results are in the order of the payloads
+                    results += [
+                        one if isinstance(one, PublishError) else NotSent(str(error))
+                        for one in chunk
+                    ]
+                await land_until(FLIGHTS_MAX - 1)
+            await land_until(0)
         finally:
             self._finish()
         return results

@@ -24,8 +24,6 @@ OWN_IDS_FROM: Final = 1 << 63
 UNCONFIRMED_ID: Final = 0
 """The correlation id of QoS 0 publishes, which are not confirmed."""
 
-_UNAUTHORIZED: Final = 401
-
 Answer = int | messages.Stats | Refusal
 
 log = logging.getLogger("braidmq.client")
@@ -50,6 +48,8 @@ class Receiver:
 
 class BlipConnection(Connection[Answer]):
     """An authenticated connection, after :meth:`handshake`."""
+
+    unauthorized_code = 401
 
     def __init__(
         self,
@@ -79,10 +79,7 @@ class BlipConnection(Connection[Answer]):
         auth = self.request(lambda number: messages.encode_auth(number, key))
         self.flush()
         for replies in (hello, auth):
-            refusal = self.refusal_of(await self.answer(replies))
-            if refusal is not None:
-                unauthorized = replies is auth and refusal.code == _UNAUTHORIZED
-                raise self._turned_away(refusal, unauthorized=unauthorized)
+            await self.answer(replies, self._turned_away)
 
     @staticmethod
     def refusal_of(answer: Answer) -> Refusal | None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from braidmq.client.answers import Stats
-from braidmq.client.blip.connection import Answer, BlipConnection, Receiver
+from braidmq.client.blip.connection import BlipConnection, Receiver
 from braidmq.client.blip.publishing import BlipPosting
 from braidmq.client.blip.subscription import BlipSubscription, Traits
 from braidmq.client.connection import dial
@@ -68,12 +68,10 @@ class BlipStrand(Strand[BlipConnection, bytes]):
             # STATS is an extension, like CREDIT: such a broker would hang up.
             raise NotSupported(self.name, "stats at this broker")
         connection = await self._link.ready()
-        answer: Answer = await connection.ask(
-            lambda number: frames.encode(frames.STATS, number)
+        answer = await connection.ask(
+            lambda number: frames.encode(frames.STATS, number),
+            lambda refusal: ClientError(f"stats refused: {refusal.code} {refusal.text}"),
         )
-        refusal = connection.refusal_of(answer)
-        if refusal is not None:
-            raise ClientError(f"stats refused: {refusal.code} {refusal.text}")
         assert isinstance(answer, messages.Stats)
         return Stats(
             answer.topics,

@@ -299,11 +299,9 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
 
     async def _create(self, connection: BlipConnection) -> None:
         answer = await connection.ask(
-            lambda number: messages.encode_subscribe(number, self.topic, self.qos)
+            lambda number: messages.encode_subscribe(number, self.topic, self.qos),
+            self._refused,
         )
-        refusal = connection.refusal_of(answer)
-        if refusal is not None:
-            raise self._refused(refusal)
         assert isinstance(answer, int)
         self.subscription_id = answer
 

@@ -151,6 +151,8 @@ class _Stream:
 class QumbedConnection(Connection[Answer]):
     """An authenticated connection, after :meth:`handshake`."""
 
+    unauthorized_code = UNAUTHORIZED
+
     def __init__(
         self,
         client: QuicClient,
@@ -176,10 +178,7 @@ class QumbedConnection(Connection[Answer]):
             )
         )
         self.flush()
-        answer = await self.answer(replies)
-        refusal = self.refusal_of(answer)
-        if refusal is not None:
-            raise self._turned_away(refusal, unauthorized=refusal.code == UNAUTHORIZED)
+        answer = await self.answer(replies, self._turned_away)
         if not isinstance(answer, Discovery):
             raise ConnectionFailed(self._endpoint.address, "it did not answer as a broker does")
         self.gateway_key = answer.public_key

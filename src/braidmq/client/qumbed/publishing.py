@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from braidmq.base.schemas import SCHEMA_ID_BYTES_MAX
 from braidmq.client.answers import Receipt
@@ -41,23 +41,13 @@ _PUBLISH_FIXED_BYTES: Final = len(
 )
 
 
-class Sealing:
+class Sealing(NamedTuple):
     """The recipient and the sender of sealed messages, and how to seal them."""
 
-    __slots__ = ("is_numbered", "recipient", "seal", "sender")
-
-    def __init__(
-        self,
-        recipient: bytes,
-        sender: bytes,
-        seal: Callable[[bytes], bytes],
-        *,
-        is_numbered: bool = False,
-    ) -> None:
-        self.recipient = recipient
-        self.sender = sender
-        self.seal = seal
-        self.is_numbered = is_numbered  # in envelopes
+    recipient: bytes
+    sender: bytes
+    seal: Callable[[bytes], bytes]
+    is_numbered: bool = False  # in envelopes
 
 
 class QumbedPosting(Posting[QumbedConnection, Post]):

@@ -14,13 +14,12 @@ from braidmq.client.errors import InvalidArgument
 from braidmq.client.link import Dialer
 from braidmq.client.options import (
     Options,
-    PublicKey,
     PublishOptions,
     SubscribeOptions,
     Trusting,
 )
 from braidmq.client.publishing import check_topic, message_ids, utf8
-from braidmq.client.qumbed.boxes import KeyPair, check_public_key, parse_public_key
+from braidmq.client.qumbed.boxes import KeyPair, parse_public_key
 from braidmq.client.qumbed.connection import (
     QumbedConnection,
     Receiver,
@@ -102,7 +101,7 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
             if options.envelope:
                 raise InvalidArgument("an envelope is sealed, so it needs a recipient")
             return None
-        key = _public_key(options.recipient)
+        key = parse_public_key(options.recipient)
         if key == self._keys.public_key:
             raise InvalidArgument("a message cannot be sealed for its own sender")
 
@@ -145,13 +144,6 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _public_key(key: PublicKey) -> bytes:
-    if isinstance(key, str):
-        return parse_public_key(key)
-    check_public_key(key)
-    return key
-
-
 def _key_pair(options: Options) -> KeyPair:
     key = options.private_key
     if key is None:
@@ -170,7 +162,7 @@ def _trust(options: Options) -> Trusting | None:
     if trust is None:
         return None
     if isinstance(trust, bytes | str):
-        return TrustList([_public_key(trust)])
+        return TrustList([parse_public_key(trust)])
     if isinstance(trust, Iterable):
-        return TrustList([_public_key(key) for key in trust])
+        return TrustList([parse_public_key(key) for key in trust])
     return trust

@@ -176,14 +176,12 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Receiver):
     async def prepare(self, connection: QumbedConnection) -> None:
         """Subscribe on a new connection."""
         if self._end is None:
-            answer = await connection.ask(
+            await connection.ask(
                 lambda number: messages.subscribe(
                     self.topic, self._schema, self._public_key, frame_id=str(number)
-                )
+                ),
+                self._refused,
             )
-            refusal = connection.refusal_of(answer)
-            if refusal is not None:
-                raise self._refused(refusal)
         self._connection = connection
 
     def went_down(self) -> None:

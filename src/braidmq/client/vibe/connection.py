@@ -62,6 +62,8 @@ class Receiver:
 class VibeConnection(Connection[Body]):
     """An authenticated connection, after :meth:`handshake`."""
 
+    unauthorized_code = AUTH_FAILED
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -89,10 +91,7 @@ class VibeConnection(Connection[Body]):
             headers["supported-compression"] = OFFERED_COMPRESSION
         replies = self.request(asking(messages.CONNECT, headers=headers))
         self.flush()
-        answer = await self.answer(replies)
-        refusal = self.refusal_of(answer)
-        if refusal is not None:
-            raise self._turned_away(refusal, unauthorized=refusal.code == AUTH_FAILED)
+        answer = await self.answer(replies, self._turned_away)
         if self._options.compression:
             agreed = answer.headers.get("negotiated-compression", "").lower()
             self._compression = _COMPRESSIONS.get(agreed, frames.RAW)

@@ -170,10 +170,7 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
         self._inbox.clear()
         self._held = 0
         self._asked_for = self._window.size
-        answer = await connection.ask(self._subscribe())
-        refusal = connection.refusal_of(answer)
-        if refusal is not None:
-            raise self._refused(refusal)
+        await connection.ask(self._subscribe(), self._refused)
         self._connection = connection
         self._tell()
 
