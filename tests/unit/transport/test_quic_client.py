@@ -53,7 +53,7 @@ async def test_pings_keep_a_silent_connection_open(tmp_path: Path) -> None:
         carrier = next(iter(server.listener.carriers))
         before = carrier.heard_at
         await until(lambda: carrier.heard_at > before + 0.2)
-        assert not client.is_ended
+        assert not client.carrier.is_ended
         await client.close()
 
 
@@ -74,7 +74,7 @@ async def test_a_server_that_was_killed_and_is_back_is_noticed_at_once(tmp_path:
         server.start(port=server.die())
         await client.wait_ended()
         assert server.listener.resets
-        assert "knows this connection no more" in client.carrier.end_reason
+        assert "no longer knows this connection" in client.carrier.end_reason
         await client.close()
 
 
@@ -83,7 +83,7 @@ async def test_a_reset_with_a_guessed_token_ends_nothing(tmp_path: Path) -> None
     async with listening(tmp_path) as server:
         client = await server.connect()
         client.route(b"\x40" + 41 * b"?", server.listener.address, 0.0)
-        assert not client.is_ended
+        assert not client.carrier.is_ended
         await client.close()
 
 
