@@ -5,7 +5,6 @@ Each function makes one run against a new broker and returns its sample.
 
 import select
 import socket
-import time
 from typing import Final
 
 from bench.servers import Broker
@@ -13,6 +12,7 @@ from bench.streams import (
     RUN_S_MAX,
     SILENCE_S_MAX,
     BrokenRunError,
+    Clock,
     Elapsed,
     ExpectedReplies,
     Requests,
@@ -67,11 +67,7 @@ def publish(broker: Broker, messages: int) -> Sample:
             messages // BLOCK_MESSAGES,
         )
         replies = ExpectedReplies(_publish_ack(QUEUE) * messages)
-        sample = broker.measure(
-            messages, lambda: exchange(requests, connection, replies, connection)
-        )
-        replies.verify()
-        return sample
+        return broker.measure(messages, lambda: exchange(requests, connection, replies))
 
 
 def load(broker: Broker, messages: int) -> Sample:
@@ -92,8 +88,7 @@ def fill_queues(broker: Broker, count: int) -> None:
             names = [f"queue-{n}" for n in range(first, min(first + QUEUES_BLOCK, count))]
             requests = Requests(b"".join(frame(wire.PUBLISH, _ID, n, PAYLOAD) for n in names))
             replies = ExpectedReplies(b"".join(_publish_ack(n) for n in names))
-            exchange(requests, connection, replies, connection)
-            replies.verify()
+            exchange(requests, connection, replies)
 
 
 def _load(
@@ -105,13 +100,13 @@ def _load(
     deliver_bytes = 0
     held = dict.fromkeys((*publishers, *subscribers), 0)  # bytes of frames not yet whole
     sent = answered = delivered = 0
-    started, cpu_started = time.perf_counter(), time.process_time()
+    clock = Clock()
     for publisher in publishers:
         publisher.sendall(request)
         sent += 1
     while answered < messages or delivered < messages:
         readable, _, _ = select.select(list(held), [], [], SILENCE_S_MAX)
-        if not readable or time.perf_counter() - started > RUN_S_MAX:
+        if not readable or clock.elapsed().seconds > RUN_S_MAX:
             raise BrokenRunError(f"{answered} answered, {delivered} delivered of {messages}")
         for source in readable:
             data = source.recv(65_536)
@@ -130,7 +125,7 @@ def _load(
             count, held[source] = divmod(held[source], deliver_bytes)
             delivered += count
             source.sendall(acknowledgement * count)
-    return Elapsed(time.perf_counter() - started, time.process_time() - cpu_started)
+    return clock.elapsed()
 
 
 def _subscriber(broker: Broker) -> socket.socket:
