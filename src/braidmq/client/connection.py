@@ -16,7 +16,7 @@ import logging
 import ssl
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from braidmq.client.errors import (
     AuthenticationFailed,
@@ -44,17 +44,11 @@ RaiseFor = Callable[[Refusal], Exception]
 """Returns the error to raise for a refusal."""
 
 
-class Transport(Protocol):
-    """What a connection writes to; it reports its end to :meth:`Connection.connection_lost`."""
+class Deliveries:
+    """What gets a connection's deliveries; each strand adds how it is handed one."""
 
-    def write(self, data: bytes) -> None:
-        """Send *data*, now or when there is room."""
-
-    def close(self) -> None:
-        """Send what is written, then end it."""
-
-    def abort(self) -> None:
-        """End it at once."""
+    def delivered(self) -> None:
+        """Note that all deliveries of one read have been handed over."""
 
 
 class Post:
@@ -108,6 +102,7 @@ class Connection(asyncio.Protocol, Generic[A]):
         self,
         endpoint: Endpoint,
         options: Options,
+        receiver: Deliveries,
         on_lost: Callable[[Any], None],
         *,
         last_number: int = 0,
@@ -116,8 +111,10 @@ class Connection(asyncio.Protocol, Generic[A]):
         self._loop = asyncio.get_running_loop()
         self._endpoint = endpoint
         self._options = options
+        self._receiver = receiver
+        self._has_deliveries = False  # in the read that is being handled
         self._on_lost = on_lost
-        self._transport: Transport | None = None
+        self._transport: asyncio.WriteTransport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_scheduled = False
@@ -155,7 +152,7 @@ class Connection(asyncio.Protocol, Generic[A]):
 
     @abstractmethod
     def _read(self, data: bytes) -> None:
-        """Handle every complete frame; raise WireError when the framing is lost."""
+        """Handle every complete frame; raise WireError if the framing is lost."""
 
     @abstractmethod
     def _ping(self, number: int) -> bytes:
@@ -177,7 +174,7 @@ class Connection(asyncio.Protocol, Generic[A]):
         tcp.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
         self.begin(tcp)
 
-    def begin(self, transport: Transport) -> None:
+    def begin(self, transport: asyncio.WriteTransport) -> None:
         """Write to *transport* from now on, and watch for silence."""
         self._transport = transport
         self._heard_at = self._loop.time()
@@ -190,6 +187,7 @@ class Connection(asyncio.Protocol, Generic[A]):
             self._read(data)
         except WireError as error:
             self.abort(f"the broker broke the protocol: {error}")
+        self._announce()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell every waiter; the connection stays lost."""
@@ -382,6 +380,12 @@ class Connection(asyncio.Protocol, Generic[A]):
         kind = AuthenticationFailed if is_unauthorized else ConnectionFailed
         return kind(self._endpoint.address, f"{refusal.code} {refusal.text}")
 
+    def _announce(self) -> None:
+        """Say that messages were delivered: once per read, since that wakes the handlers."""
+        if self._has_deliveries:
+            self._has_deliveries = False
+            self._receiver.delivered()
+
     def _flush_soon(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
@@ -425,7 +429,7 @@ class Connection(asyncio.Protocol, Generic[A]):
 
 C = TypeVar("C", bound=Connection[Any])
 
-V = TypeVar("V")
+V = TypeVar("V", bound=Deliveries)
 """What gets a connection's deliveries, as its strand defines it."""
 
 OnLost = Callable[[C], None]

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, Self
+from typing import Any, ClassVar, Final, Generic, Self, cast
 
 from braidmq.client.connection import C, V
 from braidmq.client.deliveries import Message
@@ -120,7 +120,6 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         qos: int,
         inbox: Inbox[M],
         dialer: Dialer[C, V],
-        receiver: V,
         on_closed: Callable[[Subscription], None],
     ) -> None:
         self.topic = topic
@@ -131,7 +130,8 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         self._address = dialer.endpoint.address
         self._inbox = inbox
         self._on_closed = on_closed
-        self._link: Link[C] = Link(dialer, self, receiver)
+        # Each strand's subscription is what its connections deliver to.
+        self._link: Link[C] = Link(dialer, self, cast("V", self))
         self._connection: C | None = None
         self._opened = False
         self._pushing = True  # messages come without being asked for
@@ -227,7 +227,11 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         await self._link.close()
         self._on_closed(self)
 
-    # --- called by the link -----------------------------------------------------------------
+    # --- called by the connection and the link ----------------------------------------------
+
+    def delivered(self) -> None:
+        """Wake one waiter for each message."""
+        self._inbox.wake()
 
     async def abandon(self, connection: C) -> None:
         """Unsubscribe: the caller was cancelled while it subscribed."""

@@ -112,7 +112,6 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
             qos=options.qos,
             inbox=Inbox(),
             dialer=dialer,
-            receiver=self,
             on_closed=on_closed,
         )
         self.subscription_id = options.subscription_id or 0
@@ -164,8 +163,8 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
             self._inbox.put(BlipMessage(self, delivery_id, topic, payload, now))
 
     def delivered(self) -> None:
-        """Wake one waiter for each message."""
-        self._inbox.wake()
+        """Wake one waiter for each message, and give credit for more."""
+        super().delivered()
         if self._pushing:
             self._give()
 

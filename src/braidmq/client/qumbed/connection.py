@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from braidmq.base.errors import ConfigError
-from braidmq.client.connection import Connection, greeted
+from braidmq.client.connection import Connection, Deliveries, greeted
 from braidmq.client.errors import ConnectionFailed, InvalidArgument
 from braidmq.client.options import Options
 from braidmq.client.replies import Refusal, Replies, Requests
@@ -50,14 +50,11 @@ Answer = Ack | Error | Discovery
 log = logging.getLogger("braidmq.client")
 
 
-class Receiver:
+class Receiver(Deliveries):
     """What gets a connection's messages; this one, for publishing, ignores them."""
 
     def deliver(self, connection: "QumbedConnection", frame: Message) -> None:
         """Take a message that the broker sent."""
-
-    def delivered(self) -> None:
-        """Note that all messages of one read have been delivered."""
 
 
 class _Question(NamedTuple):
@@ -91,8 +88,8 @@ class _Questions(Requests[Answer]):
                 question.replies.lose()
 
 
-class _Stream:
-    """Joins a QUIC stream and a connection: each is what the other one calls."""
+class _Stream(asyncio.WriteTransport):
+    """Joins a QUIC stream and a connection: each calls the other through it."""
 
     def __init__(self, client: QuicClient, connection: "QumbedConnection") -> None:
         self._loop = asyncio.get_running_loop()
@@ -126,9 +123,9 @@ class _Stream:
 
     # Called by the connection.
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send *data*, now or when there is room."""
-        self.wire.write(data)
+        self.wire.write(bytes(data))
 
     def close(self) -> None:
         """Send what is written, then end the stream."""
@@ -152,6 +149,7 @@ class QumbedConnection(Connection[Answer]):
     """An authenticated connection, after :meth:`handshake`."""
 
     unauthorized_code = UNAUTHORIZED
+    _receiver: Receiver
 
     def __init__(
         self,
@@ -162,8 +160,7 @@ class QumbedConnection(Connection[Answer]):
         on_lost: Callable[["QumbedConnection"], None],
     ) -> None:
         self._questions = _Questions()
-        super().__init__(endpoint, options, on_lost, requests=self._questions)
-        self._receiver = receiver
+        super().__init__(endpoint, options, receiver, on_lost, requests=self._questions)
         self._decoder = frames.FrameDecoder()
         self._stream = _Stream(client, self)
         self.gateway_key = b""
@@ -216,6 +213,7 @@ class QumbedConnection(Connection[Answer]):
         if not self._reason:  # otherwise the client gave up, and wants no more
             with suppress(WireError):
                 self._read(b"")
+            self._announce()
         super().connection_lost(error)
 
     async def close(self) -> None:
@@ -232,20 +230,15 @@ class QumbedConnection(Connection[Answer]):
     def _read(self, data: bytes) -> None:
         decoder = self._decoder
         decoder.receive_data(data)
-        deliveries = False
-        try:
-            while not self.is_paused and (payload := decoder.next_payload()) is not None:
-                frame = messages.read_frame(payload)
-                if isinstance(frame, Message):
-                    deliveries = True
-                    self._receiver.deliver(self, frame)
-                elif isinstance(frame, Ack | Error | Discovery):
-                    self._answer(frame)
-                else:
-                    raise MalformedPayloadError("a broker does not send frames of this type")
-        finally:
-            if deliveries:
-                self._receiver.delivered()
+        while not self.is_paused and (payload := decoder.next_payload()) is not None:
+            frame = messages.read_frame(payload)
+            if isinstance(frame, Message):
+                self._has_deliveries = True
+                self._receiver.deliver(self, frame)
+            elif isinstance(frame, Ack | Error | Discovery):
+                self._answer(frame)
+            else:
+                raise MalformedPayloadError("a broker does not send frames of this type")
 
     def _answer(self, answer: Answer) -> None:
         question = self._questions.line[0] if self._questions.line else None

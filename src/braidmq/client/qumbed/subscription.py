@@ -118,7 +118,6 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Receiver):
             qos=1,
             inbox=Inbox(once=False),  # brokers of the specification send messages without ids
             dialer=dialer,
-            receiver=self,
             on_closed=on_closed,
         )
         self._public_key = public_key
@@ -168,10 +167,6 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Receiver):
         # While draining, read on: the answer to Unsubscribe is behind all messages in flight.
         if len(self._inbox) >= self._prefetch and self._end is None:
             connection.pause_reading()
-
-    def delivered(self) -> None:
-        """Wake one waiter for each message."""
-        self._inbox.wake()
 
     async def prepare(self, connection: QumbedConnection) -> None:
         """Subscribe on a new connection."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from braidmq.client.connection import Connection
+from braidmq.client.connection import Connection, Deliveries
 from braidmq.client.options import Options
 from braidmq.client.replies import Refusal
 from braidmq.client.url import Endpoint
@@ -49,20 +49,18 @@ _REPLIES: Final = frozenset(
 log = logging.getLogger("braidmq.client")
 
 
-class Receiver:
+class Receiver(Deliveries):
     """What gets a connection's deliveries; this one, for publishing, ignores them."""
 
     def deliver(self, connection: "VibeConnection", body: Body, now: float) -> None:
         """Take a message that the broker sent; *now* is the loop's time at its arrival."""
-
-    def delivered(self) -> None:
-        """Note that all messages of one read have been delivered."""
 
 
 class VibeConnection(Connection[Body]):
     """An authenticated connection, after :meth:`handshake`."""
 
     unauthorized_code = AUTH_FAILED
+    _receiver: Receiver
 
     def __init__(
         self,
@@ -71,8 +69,7 @@ class VibeConnection(Connection[Body]):
         receiver: Receiver,
         on_lost: Callable[["VibeConnection"], None],
     ) -> None:
-        super().__init__(endpoint, options, on_lost)
-        self._receiver = receiver
+        super().__init__(endpoint, options, receiver, on_lost)
         self._decoder = frames.FrameDecoder(BODY_BYTES_MAX)
         self._decoder.dialect = frames.DIALECT_1_1
         self._compression = frames.RAW
@@ -121,20 +118,15 @@ class VibeConnection(Connection[Body]):
     def _read(self, data: bytes) -> None:
         decoder = self._decoder
         decoder.receive_data(data)
-        deliveries = False
-        try:
-            while (raw := decoder.next_body()) is not None:
-                body = messages.read_body(raw)
-                if body.version != messages.VERSION:
-                    raise MalformedPayloadError(body.fault)
-                if body.type == messages.DELIVER:
-                    deliveries = True
-                    self._receiver.deliver(self, body, self._heard_at)
-                else:
-                    self._answer(body)
-        finally:
-            if deliveries:
-                self._receiver.delivered()
+        while (raw := decoder.next_body()) is not None:
+            body = messages.read_body(raw)
+            if body.version != messages.VERSION:
+                raise MalformedPayloadError(body.fault)
+            if body.type == messages.DELIVER:
+                self._has_deliveries = True
+                self._receiver.deliver(self, body, self._heard_at)
+            else:
+                self._answer(body)
 
     def _answer(self, body: Body) -> None:
         # Requests and fences have numbers as ids, messages have not. The length is checked

@@ -128,7 +128,6 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
             qos=1,
             inbox=Inbox(once=False),  # publishers choose the ids: two may be the same
             dialer=dialer,
-            receiver=self,
             on_closed=on_closed,
         )
         self._window = CreditWindow(prefetch, begin=WINDOW_BEGIN)
@@ -160,10 +159,6 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
         """Take a message that the broker sent."""
         if self._end is None:
             self._inbox.put(VibeMessage(self, connection, body, now))
-
-    def delivered(self) -> None:
-        """Wake one waiter for each message."""
-        self._inbox.wake()
 
     async def prepare(self, connection: VibeConnection) -> None:
         """Subscribe on a new connection."""
