@@ -52,10 +52,7 @@ def frame(
 def open_connection(broker: Broker) -> socket.socket:
     """Return an authenticated connection."""
     connection = connect(broker.vibe)
-    connection.sendall(frame(wire.CONNECT, "c", headers={"authToken": "dev-key"}))
-    reply = _read_frame(connection)
-    if reply[1] != wire.CONNECT_ACK:
-        raise BrokenRunError(f"Connect was answered with {reply!r}")
+    _ask(connection, wire.CONNECT_ACK, wire.CONNECT, {"authToken": "dev-key"})
     return connection
 
 
@@ -130,12 +127,7 @@ def _load(
 
 def _subscriber(broker: Broker) -> socket.socket:
     connection = open_connection(broker)
-    connection.sendall(
-        frame(wire.SUBSCRIBE, "s", QUEUE, headers={"prefetch": str(PREFETCH)}),
-    )
-    reply = _read_frame(connection)
-    if reply[1] != wire.SUBSCRIBE_ACK:
-        raise BrokenRunError(f"Subscribe was answered with {reply!r}")
+    _ask(connection, wire.SUBSCRIBE_ACK, wire.SUBSCRIBE, {"prefetch": str(PREFETCH)}, QUEUE)
     return connection
 
 
@@ -143,6 +135,15 @@ def _publish_ack(queue: str) -> bytes:
     return frame(wire.PUBLISH_ACK, _ID, queue, headers={"messageId": _ID, "queueName": queue})
 
 
-def _read_frame(source: socket.socket) -> bytes:
-    head = read_exactly(source, 5)
-    return read_exactly(source, int.from_bytes(head[:4], "big"))
+def _ask(
+    connection: socket.socket,
+    expected: int,
+    kind: int,
+    headers: dict[str, str],
+    queue: str = "",
+) -> None:
+    connection.sendall(frame(kind, "r", queue, headers=headers))
+    head = read_exactly(connection, 5)
+    reply = read_exactly(connection, int.from_bytes(head[:4], "big"))
+    if reply[1] != expected:
+        raise BrokenRunError(f"message type {kind} was answered with {reply!r}")
