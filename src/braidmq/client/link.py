@@ -201,7 +201,7 @@ class Link(Generic[C]):
         self._settled.set()
 
     async def _abandon(self, preparing: "asyncio.Future[None]", connection: C) -> None:
-        """Undo a preparation that is under way, within `close_timeout`."""
+        """Wait for a preparation and undo it, within `close_timeout`."""
         try:
             async with asyncio.timeout(self._options.close_timeout):
                 await preparing

@@ -67,6 +67,7 @@ class Strand(ABC, Generic[C, T]):
     """Refusals that `retry=True` sends again, since the broker only asks for patience."""
 
     def __init__(self, dialer: Dialer[C, V], receiver: V) -> None:
+        self._dialer: Dialer[C, Any] = dialer
         self._options = dialer.options
         self._link: Link[C] = Link(dialer, Owner(), receiver)
         self._subscriptions: set[Subscription] = set()

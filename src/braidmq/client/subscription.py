@@ -18,6 +18,7 @@ from braidmq.client.errors import (
     Closed,
     ConnectionLost,
     InvalidArgument,
+    StaleDelivery,
     SubscriptionGone,
     SubscriptionRefused,
 )
@@ -134,7 +135,7 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         self._link: Link[C] = Link(dialer, self, cast("V", self))
         self._connection: C | None = None
         self._opened = False
-        self._pushing = True  # messages come without being asked for
+        self._pushing = True  # the broker sends messages without being polled
         self._end: ClientError | None = None
         self._leaving = False
 
@@ -299,3 +300,10 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         refusal = connection.refusal_of(answer)
         if refusal is not None:
             log.warning("unsubscribing was refused: %s %s", refusal.code, refusal.text)
+
+
+def report_stale(delivery_id: int | str, text: str, *, confirmed: bool) -> None:
+    """Raise StaleDelivery if the caller waits for the confirmation, else log it."""
+    if confirmed:
+        raise StaleDelivery(delivery_id, text)
+    log.warning("delivery %s cannot be acknowledged: %s", delivery_id, text)

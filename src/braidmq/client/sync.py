@@ -182,7 +182,7 @@ class Subscription(Facade[subscription.Subscription]):
         self._taken: deque[deliveries.Message] = deque()
 
     topic = Reading[str](subscription.Subscription, "The topic it is subscribed to.")
-    qos = Reading[int](subscription.Subscription, "The QoS that was asked for.")
+    qos = Reading[int](subscription.Subscription, "The QoS that was requested.")
     subscription_id = Reading[int](
         subscription.Subscription,
         "The broker's id of this subscription, to resume it by; 0 before it is entered.",

@@ -59,9 +59,7 @@ def load(section: str, certificate: Path, key: Path) -> CertificateFiles:
     return CertificateFiles(certificate, key, fingerprint(der))
 
 
-def load_or_make(
-    section: str, directory: Path, *, names: tuple[str, ...] = NAMES
-) -> CertificateFiles:
+def load_or_make(section: str, directory: Path) -> CertificateFiles:
     """Return the directory's self-signed certificate, which is generated the first time.
 
     The key is written first, so a key without a certificate means that this was interrupted. A
@@ -73,13 +71,13 @@ def load_or_make(
     """
     certificate, key = directory / CERTIFICATE_FILE, directory / KEY_FILE
     if not certificate.exists():
-        _make(directory, names)
+        _make(directory)
     elif key.exists():
         key.chmod(0o600)
     return load(section, certificate, key)
 
 
-def _make(directory: Path, names: tuple[str, ...]) -> None:
+def _make(directory: Path) -> None:
     private = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "BraidMQ")])
     now = datetime.now(UTC)
@@ -92,7 +90,7 @@ def _make(directory: Path, names: tuple[str, ...]) -> None:
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=VALID_DAYS))
         .add_extension(
-            x509.SubjectAlternativeName([_name(name) for name in names]), critical=False
+            x509.SubjectAlternativeName([_name(name) for name in NAMES]), critical=False
         )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(private, hashes.SHA256())

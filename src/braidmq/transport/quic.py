@@ -207,11 +207,11 @@ class BoundedConnection(QuicConnection):
         stream = self._streams.get(stream_id)
         return stream is None or stream.sender.is_finished
 
-    def discard_output(self, stream_id: int, code: int) -> None:
+    def discard_output(self, stream_id: int) -> None:
         """Reset our half of the stream, and free what was not sent."""
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.sender.is_finished:
-            self.reset_stream(stream_id, code)
+            self.reset_stream(stream_id, 0)
             stream.sender._buffer.clear()  # noqa: SLF001 - see the top
 
     def is_forgotten(self, stream_id: int) -> bool:

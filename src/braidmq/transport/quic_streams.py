@@ -107,14 +107,14 @@ class StreamWire:
             self.is_closing = True
             self.carrier.close_stream(self)
 
-    def abort(self, code: int = 0) -> None:
+    def abort(self) -> None:
         """Reset the stream at once."""
         if not self.is_over:
-            self.carrier.abort_stream(self, code)
+            self.carrier.abort_stream(self)
 
-    def close_connection(self, code: int = 0, reason: str = "") -> None:
+    def close_connection(self) -> None:
         """Close the connection with all its streams at once."""
-        self.carrier.close(code, reason)
+        self.carrier.close()
 
     def drain_connection(self, code: int = 0, reason: str = "") -> None:
         """Send what is written on every stream, then close the connection."""
@@ -211,7 +211,7 @@ class Carrier:
         """End a stream after what was written."""
         wire.finish_output()
         if wire.is_stopped:
-            self.abort_stream(wire, 0)
+            self.abort_stream(wire)
             return
         if self._make_stream is None:
             # A STOP_SENDING would overtake our output, so it waits for the acknowledgement.
@@ -220,9 +220,9 @@ class Carrier:
             self.quic.stop_reading(wire.stream_id)
         wire.arrived.clear()
 
-    def abort_stream(self, wire: StreamWire, code: int) -> None:
+    def abort_stream(self, wire: StreamWire) -> None:
         """Reset a stream; its `lost` is called soon."""
-        self.quic.discard_output(wire.stream_id, code)
+        self.quic.discard_output(wire.stream_id)
         self.quic.stop_reading(wire.stream_id)
         self._lose(wire)
 
@@ -383,14 +383,14 @@ class Carrier:
             self.quic.stop_reading(stream_id)  # it answers our own STOP_SENDING
             return
         self.stopped_early.discard(stream_id)
-        self.quic.discard_output(stream_id, 0)
+        self.quic.discard_output(stream_id)
         self.quic.stop_reading(stream_id)
         if wire is not None:
             self._lose(wire)
 
     def _stopped_by_peer(self, stream_id: int) -> None:
         # The peer wants no more output; its own last data may still be in flight.
-        self.quic.discard_output(stream_id, 0)
+        self.quic.discard_output(stream_id)
         wire = self.wires.get(stream_id)
         if wire is None:
             if len(self.stopped_early) < self._limits.streams_max:
@@ -440,7 +440,7 @@ class Carrier:
         quic = self.quic
         for wire in list(self.wires.values()):
             if not wire.is_over and self._has_ended(wire):
-                self.abort_stream(wire, 0)  # resets nothing, but may ask the peer to stop
+                self.abort_stream(wire)  # resets nothing, but may ask the peer to stop
             if wire.is_over and quic.is_forgotten(wire.stream_id):
                 del self.wires[wire.stream_id]
         self._tell_lost()

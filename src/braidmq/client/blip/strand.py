@@ -37,10 +37,9 @@ class BlipStrand(Strand[BlipConnection, bytes]):
         if not 1 <= len(endpoint.key.encode(errors="replace")) <= KEY_BYTES_MAX:
             form = f"blip://KEY@{endpoint.address}"
             raise InvalidArgument(f"no usable API key: connect to {form} or pass key=")
-        self._dialer = Dialer(endpoint, options, partial(dial, BlipConnection))
         self._traits = Traits()
         self._latest: BlipPosting | None = None
-        super().__init__(self._dialer, Receiver())
+        super().__init__(Dialer(endpoint, options, partial(dial, BlipConnection)), Receiver())
 
     def _posting(self, topic: str, options: PublishOptions) -> BlipPosting:
         # Most programs publish to one topic again and again: lay its name out only once.

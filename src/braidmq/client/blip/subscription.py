@@ -16,12 +16,17 @@ from typing import Final
 
 from braidmq.client.blip.connection import OWN_IDS_FROM, BlipConnection, Receiver
 from braidmq.client.deliveries import Message
-from braidmq.client.errors import Closed, ConnectionLost, StaleDelivery, SubscriptionGone
+from braidmq.client.errors import Closed, ConnectionLost, SubscriptionGone
 from braidmq.client.inbox import CreditWindow, Inbox
 from braidmq.client.link import Dialer, backoff
 from braidmq.client.options import SubscribeOptions
 from braidmq.client.replies import Refusal
-from braidmq.client.subscription import FETCH_GRACE_S, Consumer, Subscription
+from braidmq.client.subscription import (
+    FETCH_GRACE_S,
+    Consumer,
+    Subscription,
+    report_stale,
+)
 from braidmq.wire.blip import messages
 
 CREDIT_STRIKES_MAX: Final = 2
@@ -144,7 +149,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                 return
             connection = await self._link.ready()
         if message.subscription_id != self.subscription_id:
-            _report_stale(delivery_id, "its subscription was replaced", confirmed=confirmed)
+            report_stale(delivery_id, "its subscription was replaced", confirmed=confirmed)
             return
         connection.send(messages.encode_ack(delivery_id, self.subscription_id))
         if confirmed:
@@ -173,7 +178,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         if correlation_id in self._confirming:
             self._confirming[correlation_id] = refusal
         elif correlation_id < OWN_IDS_FROM:
-            _report_stale(correlation_id, refusal.text, confirmed=False)
+            report_stale(correlation_id, refusal.text, confirmed=False)
         elif correlation_id == self._probe_id:
             self._probe_refusal = refusal
         elif refusal.code == _NOT_FOUND and self._connection is not None:
@@ -339,7 +344,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         finally:
             refusal = self._confirming.pop(delivery_id)
         if refusal is not None:
-            _report_stale(delivery_id, refusal.text, confirmed=True)
+            report_stale(delivery_id, refusal.text, confirmed=True)
         elif not reached:
             raise connection.lost()
 
@@ -358,10 +363,3 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                 "subscription %d stays until its lease ends: there is no connection",
                 self.subscription_id,
             )
-
-
-def _report_stale(delivery_id: int, text: str, *, confirmed: bool) -> None:
-    """Raise if the caller waits for the confirmation, else log."""
-    if confirmed:
-        raise StaleDelivery(delivery_id, text)
-    log.warning("delivery %d cannot be acknowledged: %s", delivery_id, text)

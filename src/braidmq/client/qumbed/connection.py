@@ -105,7 +105,7 @@ class _Stream(asyncio.WriteTransport):
         self._connection.data_received(data)
 
     def finish_input(self) -> None:
-        """End the connection: a broker that sends no more will answer nothing."""
+        """End the connection: a broker that has ended its half will answer nothing."""
         self.wire.close_connection()
 
     def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - a state, not an option
@@ -210,7 +210,7 @@ class QumbedConnection(Connection[Answer]):
     def connection_lost(self, error: Exception | None) -> None:
         """Tell every waiter, after handling what was received before the end."""
         self.is_paused = False
-        if not self._reason:  # otherwise the client gave up, and wants no more
+        if not self._reason:  # otherwise the client gave up, and reads nothing more
             with suppress(WireError):
                 self._read(b"")
             self._announce()
@@ -266,8 +266,8 @@ class QumbedConnection(Connection[Answer]):
     def _silent_s(self, now: float) -> float:
         silent_s = super()._silent_s(now)
         if self._questions.line and self._questions.line[0].is_publish:
-            # A broker may make a publisher wait for room in a full queue for any length of
-            # time. It is not dead meanwhile: it answers QUIC's pings.
+            # A broker may let a publisher wait for room in a full queue for any length of
+            # time. QUIC's own pings tell whether it is still alive.
             return min(silent_s, time.monotonic() - self._stream.wire.heard_at)
         return silent_s
 

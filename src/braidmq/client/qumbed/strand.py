@@ -74,8 +74,7 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
         # the same topic, so that subscribing again does not let a replay through.
         self._openers: dict[tuple[str, bool], list[Opener]] = {}
         self._next_id = message_ids(_PUBLISHER_ID_BYTES)
-        self._dialer = Dialer(endpoint, options, open_connection)
-        super().__init__(self._dialer, Receiver())
+        super().__init__(Dialer(endpoint, options, open_connection), Receiver())
 
     @property
     def public_key(self) -> bytes:

@@ -149,8 +149,8 @@ class VibeConnection(Connection[Body]):
         return self._frame(_body(messages.PING, str(number)))
 
     def _probe_after_s(self) -> float | None:
-        # A broker may make a publisher wait for room in a full queue for any length of time. It
-        # is not dead meanwhile: it answers a PING.
+        # A broker may let a publisher wait for room in a full queue for any length of time. A
+        # PING tells whether it is still alive.
         if not self._greeted:
             return None
         if not self._requests:

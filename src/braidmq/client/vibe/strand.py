@@ -48,9 +48,8 @@ class VibeStrand(Strand[VibeConnection, Post]):
         if not _are_usable(*credentials(endpoint).values()):
             forms = f"vibe://TOKEN@{endpoint.address} or vibe://USER:PASSWORD@…"
             raise InvalidArgument(f"no usable credentials: connect to {forms}, or pass key=")
-        self._dialer = Dialer(endpoint, options, partial(dial, VibeConnection))
         self._next_id = message_ids(_PUBLISHER_ID_BYTES)
-        super().__init__(self._dialer, Receiver())
+        super().__init__(Dialer(endpoint, options, partial(dial, VibeConnection)), Receiver())
         self.queues = VibeQueues(self._link)
 
     def _posting(self, topic: str, options: PublishOptions) -> VibePosting:

@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import Final
 
 from braidmq.client.deliveries import Message
-from braidmq.client.errors import Closed, InvalidArgument, StaleDelivery
+from braidmq.client.errors import Closed, InvalidArgument
 from braidmq.client.inbox import CreditWindow, Inbox
 from braidmq.client.link import Dialer
 from braidmq.client.replies import Replies
-from braidmq.client.subscription import Consumer, Subscription
+from braidmq.client.subscription import Consumer, Subscription, report_stale
 from braidmq.client.vibe.connection import Receiver, VibeConnection, asking
 from braidmq.wire.vibe import messages
 from braidmq.wire.vibe.session import (
@@ -142,11 +142,12 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
         """Send an acknowledgement, or with *headers* what else to do with the message."""
         if self._leaving:
             raise Closed("the subscription was closed")
+        assert isinstance(message.id, str)
         connection = message.connection
         if connection.is_lost:
-            self._stale(message, confirmed=confirmed)
+            text = "its connection broke, so it is redelivered"
+            report_stale(message.id, text, confirmed=confirmed)
             return
-        assert isinstance(message.id, str)
         connection.tell(messages.ACK, message.id, message.topic, headers)
         if connection is self._connection and self._held:
             self._held -= 1
@@ -206,14 +207,6 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
         refusal = None if answer is None else VibeConnection.refusal_of(answer)
         if refusal is not None:
             log.warning("prefetch was refused: %s %s", refusal.code, refusal.text)
-
-    @staticmethod
-    def _stale(message: VibeMessage, *, confirmed: bool) -> None:
-        assert isinstance(message.id, str)
-        text = "its connection broke, so it is redelivered"
-        if confirmed:
-            raise StaleDelivery(message.id, text)
-        log.warning("delivery %s cannot be acknowledged: %s", message.id, text)
 
     async def _leave(self, connection: VibeConnection) -> None:
         await self._unsubscribe(connection, asking(messages.UNSUBSCRIBE, self.topic))
