@@ -83,15 +83,14 @@ RABBITMQ: Final = Product(rabbitmq.PROGRAM, rabbitmq.RabbitMQ, rabbitmq.version,
 
 @dataclass(frozen=True)
 class Contest:
-    """A comparison with one peer; *ours* returns a sample for each of the titles and bars.
+    """A comparison with one peer; *ours* returns a sample for each row.
 
-    Without a peer to start there is a rate to reach, which *peer_name* says the origin of.
+    Without a peer to start there is a rate to reach; *peer_name* says where that comes from.
     """
 
     name: str
-    titles: Sequence[str]
-    bars: Sequence[float | None]
-    ours: Callable[[Broker, int], Sequence[Sample]]
+    rows: Sequence[tuple[str, float | None]]  # title and bar
+    ours: Callable[[Broker, int], Sample | Sequence[Sample]]
     messages: int
     interpreted_messages: int
     peer_name: str
@@ -106,9 +105,8 @@ class Contest:
 CONTESTS: Final = (
     Contest(
         name="publish",
-        titles=["publish, QoS 1, fsynced"],
-        bars=[2.0],
-        ours=lambda broker, messages: [blip.publish(broker, messages)],
+        rows=[("publish, QoS 1, fsynced", 2.0)],
+        ours=blip.publish,
         messages=500_000,
         interpreted_messages=200_000,
         peer_name="JetStream file",
@@ -118,9 +116,8 @@ CONTESTS: Final = (
     ),
     Contest(
         name="poll",
-        titles=["POLL, QoS 1"],
-        bars=[3.0],
-        ours=lambda broker, messages: [blip.poll(broker, messages)],
+        rows=[("POLL, QoS 1", 3.0)],
+        ours=blip.poll,
         messages=300_000,
         interpreted_messages=100_000,
         peer_name="XREADGROUP",
@@ -135,8 +132,7 @@ CONTESTS: Final = (
     ),
     Contest(
         name="consume",
-        titles=["POLL and ACK, QoS 1", "CREDIT and ACK, QoS 1"],
-        bars=[None, None],
+        rows=[("POLL and ACK, QoS 1", None), ("CREDIT and ACK, QoS 1", None)],
         ours=blip.poll_and_credit,
         messages=300_000,
         interpreted_messages=100_000,
@@ -147,9 +143,8 @@ CONTESTS: Final = (
     ),
     Contest(
         name="relay",
-        titles=["publish to deliver, QoS 0"],
-        bars=[0.5],
-        ours=lambda broker, messages: [blip.relay(broker, messages)],
+        rows=[("publish to deliver, QoS 0", 0.5)],
+        ours=blip.relay,
         messages=1_000_000,
         interpreted_messages=300_000,
         peer_name="NATS core",
@@ -159,9 +154,8 @@ CONTESTS: Final = (
     ),
     Contest(
         name="vibe",
-        titles=["Vibe publish, pipelined, fsynced"],
-        bars=[1.0],
-        ours=lambda broker, messages: [vibe.publish(broker, messages)],
+        rows=[("Vibe publish, pipelined, fsynced", 1.0)],
+        ours=vibe.publish,
         messages=200_000,
         interpreted_messages=50_000,
         peer_name="RabbitMQ",
@@ -171,9 +165,8 @@ CONTESTS: Final = (
     ),
     Contest(
         name="load",
-        titles=["Vibe load test, each reply awaited"],
-        bars=[5.0],
-        ours=lambda broker, messages: [vibe.load(broker, messages)],
+        rows=[("Vibe load test, each reply awaited", 5.0)],
+        ours=vibe.load,
         messages=50_000,
         interpreted_messages=20_000,
         peer_name="VibeMQ as documented",
@@ -181,9 +174,8 @@ CONTESTS: Final = (
     ),
     Contest(
         name="qumbed-connected",
-        titles=["Qumbed publish, on one connection"],
-        bars=[20.0],
-        ours=lambda broker, messages: [qumbed.publish(broker, messages)],
+        rows=[("Qumbed publish, on one connection", 20.0)],
+        ours=qumbed.publish,
         messages=40_000,
         interpreted_messages=20_000,
         peer_name="a connection for each",
@@ -192,9 +184,8 @@ CONTESTS: Final = (
     ),
     Contest(
         name="qumbed",
-        titles=["Qumbed publish, pipelined, fsynced"],
-        bars=[1.0],
-        ours=lambda broker, messages: [qumbed.publish(broker, messages)],
+        rows=[("Qumbed publish, pipelined, fsynced", 1.0)],
+        ours=qumbed.publish,
         messages=40_000,
         interpreted_messages=20_000,
         peer_name="goal",
@@ -202,9 +193,8 @@ CONTESTS: Final = (
     ),
     Contest(
         name="qumbed-fan-out",
-        titles=["Qumbed fan-out to 10, sealed for each"],
-        bars=[1.0],
-        ours=lambda broker, messages: [qumbed.fan_out(broker, messages)],
+        rows=[("Qumbed fan-out to 10, sealed for each", 1.0)],
+        ours=qumbed.fan_out,
         messages=50_000,
         interpreted_messages=30_000,
         peer_name="goal",
@@ -242,7 +232,7 @@ class Bench:
         if not theirs:
             assert contest.peer is not None
             peer = f"{contest.peer.program} is not installed"
-        for i, (title, bar) in enumerate(zip(contest.titles, contest.bars, strict=True)):
+        for i, (title, bar) in enumerate(contest.rows):
             for suffix, samples, divisor in (
                 ("", ours, 1),
                 (", interpreted", interpreted, INTERPRETED_BAR_DIVISOR),
@@ -310,7 +300,8 @@ class Bench:
     def _ours(self, contest: Contest, messages: int, package: Path | None) -> Sequence[Sample]:
         directory = self._new_directory()
         with Broker(directory, package=package, settings=contest.settings) as broker:
-            return contest.ours(broker, messages // self._sizes.messages_divisor)
+            found = contest.ours(broker, messages // self._sizes.messages_divisor)
+        return [found] if isinstance(found, Sample) else found
 
     def _theirs(self, contest: Contest) -> Sequence[Sample]:
         """Return a sample of the peer, or none if it is not installed."""

@@ -16,6 +16,7 @@ import logging
 import ssl
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from braidmq.client.errors import (
@@ -51,6 +52,7 @@ class Deliveries:
         """Note that all deliveries of one read have been handed over."""
 
 
+@dataclass(slots=True, eq=False)
 class Post:
     """A message laid out for a strand that answers each publish by its id.
 
@@ -58,32 +60,25 @@ class Post:
     that the broker refused was not stored: *renew*, if given, lays it out afresh.
     """
 
-    __slots__ = ("_renew", "data", "id")
-
-    def __init__(
-        self, message_id: str, data: bytes, renew: "Callable[[], Post] | None" = None
-    ) -> None:
-        self.id = message_id
-        self.data = data
-        self._renew = renew
+    id: str
+    data: bytes
+    renew: "Callable[[], Post] | None" = None
 
     def renewed(self) -> "Post":
         """Return the message as it is sent again after a refusal."""
-        return self if self._renew is None else self._renew()
+        return self if self.renew is None else self.renew()
 
     def __len__(self) -> int:
         return len(self.data)
 
 
+@dataclass(slots=True, eq=False)
 class Fence:
     """A PING that is due or was sent, the callers that wait for its PONG, and the refusals."""
 
-    __slots__ = ("number", "refusals", "waiters")
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.refusals: dict[int, Refusal] = {}
-        self.waiters: list[asyncio.Future[bool]] = []
+    number: int = 0
+    refusals: dict[int, Refusal] = field(default_factory=dict)
+    waiters: list[asyncio.Future[bool]] = field(default_factory=list)
 
     def release(self, *, reached: bool) -> None:
         """Wake all waiters: the PONG came, or never will."""
