@@ -95,11 +95,11 @@ class QuicClient(Endpoint):
         wire.carried = make(wire)
         return wire
 
-    async def close(self, code: int = 0, reason: str = "") -> None:
-        """Close the connection at once, and the socket."""
-        self.carrier.close(code, reason)
+    async def close(self) -> None:
+        """Close the connection at once, and the socket; again does nothing."""
+        self.carrier.close()
         self.close_socket()
-        self.carrier.end(code, reason)
+        self.carrier.end(0, "")
 
     async def wait_ended(self) -> None:
         """Wait until the connection is over."""

@@ -92,10 +92,10 @@ class _Stream(asyncio.WriteTransport):
     """Joins a QUIC stream and a connection: each calls the other through it."""
 
     def __init__(self, client: QuicClient, connection: "QumbedConnection") -> None:
+        super().__init__()
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._connection = connection
-        self._is_finished = False
         self.wire: StreamWire = client.open_stream(lambda _: self)
 
     # Called by the stream.
@@ -137,12 +137,10 @@ class _Stream(asyncio.WriteTransport):
         self._loop.call_soon(self.finish)
 
     def finish(self) -> None:
-        """Tell the broker that the connection ends, if it was not told; close the socket."""
-        if not self._is_finished:
-            self._is_finished = True
-            self._client.carrier.close()
-            self._client.close_socket()
-            self._client.carrier.end(0, "")
+        """End the QUIC connection and close its socket; again does nothing."""
+        self._client.carrier.close()
+        self._client.close_socket()
+        self._client.carrier.end(0, "")
 
 
 class QumbedConnection(Connection[Answer]):
