@@ -247,6 +247,7 @@ class Connection(asyncio.Protocol, Generic[A]):
         self._flush_scheduled = False
         if self.is_lost:
             return
+        # The PING goes behind everything handed over, so that its PONG covers all of it.
         if self._fence is None and self._next_fence is not None:
             self._asking()
             self._fence, self._next_fence = self._next_fence, None

@@ -103,7 +103,7 @@ class Endpoint:
             self._turn()
 
     def _read(self) -> None:
-        self._is_in_turn = True
+        self._is_in_turn = True  # the turn below covers all of it: nothing has to be scheduled
         receive, now = self._socket.recvfrom, time.monotonic()
         try:
             for _ in range(DATAGRAMS_PER_TURN):
@@ -122,6 +122,8 @@ class Endpoint:
             return
         self._is_in_turn = True
         try:
+            # Each may give others something to do: a message that one connection published is
+            # delivered on the next. Input comes first, so that fewer datagrams carry more.
             while self._heard or self._dirty:
                 while self._heard:
                     self._heard.popitem()[0].handle()

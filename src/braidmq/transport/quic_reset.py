@@ -54,7 +54,7 @@ class Resets:
             return None
         self._sent += 1
         noise = bytearray(os.urandom(length - TOKEN_BYTES))
-        noise[0] = 0x40 | noise[0] & 0x3F
+        noise[0] = 0x40 | noise[0] & 0x3F  # the first bits of an ordinary short header
         return bytes(noise) + self.token(connection_id)
 
 

@@ -157,6 +157,7 @@ class Carrier:
     ) -> None:
         self.quic = quic
         self.unsent_bytes = 0
+        # A socket for IPv6 and IPv4 shows IPv4 peers as mapped addresses.
         self.peer_address = str(address[0]).removeprefix("::ffff:")
         self.heard_at = time.monotonic()
         self.is_ended = False

@@ -12,6 +12,7 @@ KEEPALIVE_S: Final = 60
 
 KEEPALIVE_PROBES: Final = 4
 KEEPALIVE_INTERVAL_S: Final = 10
+"""A peer that vanished without a word is noticed after 60 + 4 * 10 seconds."""
 
 
 class Carried(Protocol):
