@@ -83,7 +83,6 @@ class QuicClient(Endpoint):
         self._trust = trust
         self._timeout_s = limits.handshake_timeout_s
         self._shaken: asyncio.Future[None] = self.loop.create_future()
-        self._ended = asyncio.Event()
         self._keepalive: asyncio.TimerHandle | None = None
         self._refusals = 0  # of the other machine, since the last datagram from there
         quic = BoundedConnection(settings, streams_max=0)
@@ -100,10 +99,6 @@ class QuicClient(Endpoint):
         self.carrier.close()
         self.close_socket()
         self.carrier.end(0, "")
-
-    async def wait_ended(self) -> None:
-        """Wait until the connection is over."""
-        await self._ended.wait()
 
     async def shake_hands(self, keepalive_s: float) -> None:
         """Wait for the server, and check its certificate if one is pinned.
@@ -154,7 +149,6 @@ class QuicClient(Endpoint):
             reason = carrier.end_reason or "refused"
             self._shaken.set_exception(HandshakeError(carrier.end_code, reason))
             self._shaken.exception()  # there may be no waiter left to retrieve it
-        self._ended.set()
 
     def _keep_alive(self, every_s: float) -> None:
         self._keepalive = self.loop.call_later(every_s, self._ping, every_s)
