@@ -260,8 +260,8 @@ class Strand(ABC, Generic[C, T]):
         while again_at := [at for at, one in enumerate(results) if self._is_retried(one)]:
             if any(isinstance(results[at], PublishRefused) for at in again_at):
                 await asyncio.sleep(next(delays))
-            # A refused message was not stored, so a new layout of it is no duplicate. One whose
-            # outcome is unknown keeps its id, by which the broker may recognise it.
+            # Only what was refused is laid out afresh. Where no answer came, the id stays the
+            # same, so that a broker that has stored the message can recognise it.
             for at in again_at:
                 one = chunk[at]
                 if isinstance(one, Post) and isinstance(results[at], PublishRefused):
