@@ -178,11 +178,14 @@ class Connection(asyncio.Protocol, Generic[A]):
     def data_received(self, data: bytes) -> None:
         """Handle every complete frame."""
         self._heard_at = self._loop.time()
+        fault: WireError | None = None
         try:
             self._read(data)
         except WireError as error:
-            self.abort(f"the broker broke the protocol: {error}")
-        self._announce()
+            fault = error
+        self._announce()  # also what came before the fault
+        if fault is not None:
+            self.abort(f"the broker broke the protocol: {fault}")
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell every waiter; the connection stays lost."""
