@@ -1,13 +1,15 @@
 """`python -m bench`: run all benchmarks, with the installed peers; see docs/benchmarks.md."""
 
 import argparse
+import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from bench import (
     blip,
@@ -60,22 +62,39 @@ QUICK: Final = Sizes(
 )
 
 
+class Product(NamedTuple):
+    """Another product: its server's program, and how to start it in a directory."""
+
+    program: str
+    start: Callable[[Path], Peer]
+    version: Callable[[str], str] = report.version_of
+    path: str = ""  # if the program on the PATH is only a wrapper
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the server is installed."""
+        return shutil.which(self.path or self.program) is not None
+
+
+NATS: Final = Product(nats.PROGRAM, nats.start)
+REDIS: Final = Product(redis.PROGRAM, redis.start)
+RABBITMQ: Final = Product(rabbitmq.PROGRAM, rabbitmq.RabbitMQ, rabbitmq.version, rabbitmq.PATH)
+
+
 @dataclass(frozen=True)
 class Contest:
-    """A comparison with one peer; *ours* returns a sample for each of the titles and bars.
+    """A comparison with one peer; *ours* returns a sample for each row.
 
-    Without a peer to start there is a rate to reach, which *peer_name* says the origin of.
+    Without a peer to start there is a rate to reach; *peer_name* says where that comes from.
     """
 
     name: str
-    titles: Sequence[str]
-    bars: Sequence[float | None]
-    ours: Callable[[Broker, int], Sequence[Sample]]
+    rows: Sequence[tuple[str, float | None]]  # title and bar
+    ours: Callable[[Broker, int], Sample | Sequence[Sample]]
     messages: int
     interpreted_messages: int
     peer_name: str
-    peer_program: str = ""
-    start_peer: Callable[[Path], Peer] | None = None
+    peer: Product | None = None
     theirs: Callable[[Peer, int], Sample] | None = None
     ours_as_theirs: Callable[[Broker, int], Sample] | None = None  # our own broker as peer
     peer_messages: int = 0
@@ -86,27 +105,23 @@ class Contest:
 CONTESTS: Final = (
     Contest(
         name="publish",
-        titles=["publish, QoS 1, fsynced"],
-        bars=[2.0],
-        ours=lambda broker, messages: [blip.publish(broker, messages)],
+        rows=[("publish, QoS 1, fsynced", 2.0)],
+        ours=blip.publish,
         messages=500_000,
         interpreted_messages=200_000,
         peer_name="JetStream file",
-        peer_program=nats.PROGRAM,
-        start_peer=nats.start,
+        peer=NATS,
         theirs=nats.publish,
         peer_messages=300_000,
     ),
     Contest(
         name="poll",
-        titles=["POLL, QoS 1"],
-        bars=[3.0],
-        ours=lambda broker, messages: [blip.poll(broker, messages)],
+        rows=[("POLL, QoS 1", 3.0)],
+        ours=blip.poll,
         messages=300_000,
         interpreted_messages=100_000,
         peer_name="XREADGROUP",
-        peer_program=redis.PROGRAM,
-        start_peer=redis.start,
+        peer=REDIS,
         theirs=redis.read_group,
         peer_messages=200_000,
         # Neither side acknowledges here, so our window must hold all messages.
@@ -117,48 +132,41 @@ CONTESTS: Final = (
     ),
     Contest(
         name="consume",
-        titles=["POLL and ACK, QoS 1", "CREDIT and ACK, QoS 1"],
-        bars=[None, None],
+        rows=[("POLL and ACK, QoS 1", None), ("CREDIT and ACK, QoS 1", None)],
         ours=blip.poll_and_credit,
         messages=300_000,
         interpreted_messages=100_000,
         peer_name="XREADGROUP",
-        peer_program=redis.PROGRAM,
-        start_peer=redis.start,
+        peer=REDIS,
         theirs=redis.read_group,
         peer_messages=200_000,
     ),
     Contest(
         name="relay",
-        titles=["publish to deliver, QoS 0"],
-        bars=[0.5],
-        ours=lambda broker, messages: [blip.relay(broker, messages)],
+        rows=[("publish to deliver, QoS 0", 0.5)],
+        ours=blip.relay,
         messages=1_000_000,
         interpreted_messages=300_000,
         peer_name="NATS core",
-        peer_program=nats.PROGRAM,
-        start_peer=nats.start,
+        peer=NATS,
         theirs=nats.relay,
         peer_messages=2_000_000,
     ),
     Contest(
         name="vibe",
-        titles=["Vibe publish, pipelined, fsynced"],
-        bars=[1.0],
-        ours=lambda broker, messages: [vibe.publish(broker, messages)],
+        rows=[("Vibe publish, pipelined, fsynced", 1.0)],
+        ours=vibe.publish,
         messages=200_000,
         interpreted_messages=50_000,
         peer_name="RabbitMQ",
-        peer_program=rabbitmq.PROGRAM,
-        start_peer=rabbitmq.start,
+        peer=RABBITMQ,
         theirs=rabbitmq.publish,
         peer_messages=100_000,
     ),
     Contest(
         name="load",
-        titles=["Vibe load test, each reply awaited"],
-        bars=[5.0],
-        ours=lambda broker, messages: [vibe.load(broker, messages)],
+        rows=[("Vibe load test, each reply awaited", 5.0)],
+        ours=vibe.load,
         messages=50_000,
         interpreted_messages=20_000,
         peer_name="VibeMQ as documented",
@@ -166,9 +174,8 @@ CONTESTS: Final = (
     ),
     Contest(
         name="qumbed-connected",
-        titles=["Qumbed publish, on one connection"],
-        bars=[20.0],
-        ours=lambda broker, messages: [qumbed.publish(broker, messages)],
+        rows=[("Qumbed publish, on one connection", 20.0)],
+        ours=qumbed.publish,
         messages=40_000,
         interpreted_messages=20_000,
         peer_name="a connection for each",
@@ -177,9 +184,8 @@ CONTESTS: Final = (
     ),
     Contest(
         name="qumbed",
-        titles=["Qumbed publish, pipelined, fsynced"],
-        bars=[1.0],
-        ours=lambda broker, messages: [qumbed.publish(broker, messages)],
+        rows=[("Qumbed publish, pipelined, fsynced", 1.0)],
+        ours=qumbed.publish,
         messages=40_000,
         interpreted_messages=20_000,
         peer_name="goal",
@@ -187,9 +193,8 @@ CONTESTS: Final = (
     ),
     Contest(
         name="qumbed-fan-out",
-        titles=["Qumbed fan-out to 10, sealed for each"],
-        bars=[1.0],
-        ours=lambda broker, messages: [qumbed.fan_out(broker, messages)],
+        rows=[("Qumbed fan-out to 10, sealed for each", 1.0)],
+        ours=qumbed.fan_out,
         messages=50_000,
         interpreted_messages=30_000,
         peer_name="goal",
@@ -201,11 +206,6 @@ NAMES: Final = (
     *(BACKLOG, QUEUES, IDLE, dashboard.NAME, spark.NAME),
 )
 DASHBOARD_MESSAGES: Final = 500_000
-PEERS: Final = {
-    nats.PROGRAM: nats.is_installed,
-    redis.PROGRAM: redis.is_installed,
-    rabbitmq.PROGRAM: rabbitmq.is_installed,
-}
 
 
 class Bench:
@@ -216,7 +216,6 @@ class Bench:
         self._sizes = sizes
         self._runs = 0
         self._interpreted = interpreted_package(directory / "interpreted")
-        self.installed = [program for program, there in PEERS.items() if there()]
 
     def contest(self, contest: Contest) -> Iterator[report.Row]:
         """Run ours, the peer and ours interpreted in turn, for some rounds; return the rows."""
@@ -229,8 +228,11 @@ class Bench:
             theirs += self._theirs(contest)
             count = contest.interpreted_messages
             interpreted.append(self._ours(contest, count, self._interpreted))
-        peer = contest.peer_name if theirs else f"{contest.peer_program} is not installed"
-        for i, (title, bar) in enumerate(zip(contest.titles, contest.bars, strict=True)):
+        peer = contest.peer_name
+        if not theirs:
+            assert contest.peer is not None
+            peer = f"{contest.peer.program} is not installed"
+        for i, (title, bar) in enumerate(contest.rows):
             for suffix, samples, divisor in (
                 ("", ours, 1),
                 (", interpreted", interpreted, INTERPRETED_BAR_DIVISOR),
@@ -298,21 +300,22 @@ class Bench:
     def _ours(self, contest: Contest, messages: int, package: Path | None) -> Sequence[Sample]:
         directory = self._new_directory()
         with Broker(directory, package=package, settings=contest.settings) as broker:
-            return contest.ours(broker, messages // self._sizes.messages_divisor)
+            found = contest.ours(broker, messages // self._sizes.messages_divisor)
+        return [found] if isinstance(found, Sample) else found
 
     def _theirs(self, contest: Contest) -> Sequence[Sample]:
-        """Return a sample of the peer, or None if it is not installed."""
+        """Return a sample of the peer, or none if it is not installed."""
         messages = contest.peer_messages // self._sizes.messages_divisor
         if contest.fixed_rate:
             return [Sample(contest.fixed_rate, 1.0, 0.0, 0.0)]
         if contest.ours_as_theirs is not None:
             with Broker(self._new_directory()) as broker:
                 return [contest.ours_as_theirs(broker, messages)]
-        if contest.peer_program not in self.installed:
-            return []
-        assert contest.start_peer is not None
+        assert contest.peer is not None
         assert contest.theirs is not None
-        with contest.start_peer(self._new_directory()) as peer:
+        if not contest.peer.is_installed:
+            return []
+        with contest.peer.start(self._new_directory()) as peer:
             return [contest.theirs(peer, messages)]
 
     def _new_directory(self) -> Path:
@@ -325,31 +328,29 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     chosen = options.only or NAMES
     signal.signal(signal.SIGTERM, _end)
-    with tempfile.TemporaryDirectory(prefix="braidmq-bench-") as name:
-        bench = Bench(Path(name), QUICK if options.quick else FULL)
+    with tempfile.TemporaryDirectory(prefix="braidmq-bench-") as directory:
+        bench = Bench(Path(directory), QUICK if options.quick else FULL)
         versions = {
-            program: rabbitmq.version()
-            if program == rabbitmq.PROGRAM
-            else report.version_of(program)
-            for program in bench.installed
+            product.program: product.version(product.program)
+            for product in (NATS, REDIS, RABBITMQ)
+            if product.is_installed
         }
-        facts = report.machine(Path(name), versions)
+        facts = report.machine(Path(directory), versions)
+        # Starting a JVM takes longer than the rest of a quick run.
+        with_spark = bool(options.only) or not options.quick
+        runs: dict[str, Callable[[], Iterator[report.Row]]] = {
+            **{contest.name: partial(bench.contest, contest) for contest in CONTESTS},
+            BACKLOG: bench.backlog,
+            QUEUES: bench.queues,
+            IDLE: bench.idle,
+            dashboard.NAME: bench.dashboard,
+            spark.NAME: partial(bench.spark, with_spark=with_spark),
+        }
         rows: list[report.Row] = []
         try:
-            for contest in CONTESTS:
-                if contest.name in chosen:
-                    rows += bench.contest(contest)
-            if BACKLOG in chosen:
-                rows += bench.backlog()
-            if QUEUES in chosen:
-                rows += bench.queues()
-            if IDLE in chosen:
-                rows += bench.idle()
-            if dashboard.NAME in chosen:
-                rows += bench.dashboard()
-            if spark.NAME in chosen:
-                # Starting a JVM takes longer than the rest of a quick run.
-                rows += bench.spark(with_spark=bool(options.only) or not options.quick)
+            for name, run in runs.items():
+                if name in chosen:
+                    rows += run()
         except (BrokenRunError, OSError) as error:
             print(f"error: a run broke: {error}", file=sys.stderr)
             return 1
@@ -367,17 +368,10 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="BraidMQ beside its peers, on this machine."
     )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="one short round: shows that it works, not how fast",
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        choices=NAMES,
-        help="measure only this; may be repeated",
-    )
+    quick = "one short round: shows that it works, not how fast"
+    parser.add_argument("--quick", action="store_true", help=quick)
+    only = "measure only this; may be repeated"
+    parser.add_argument("--only", action="append", choices=NAMES, help=only)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     return parser.parse_args(arguments)
 

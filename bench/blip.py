@@ -92,9 +92,7 @@ def publish_all(connection: socket.socket, messages: int) -> Elapsed:
     fences = messages // FENCE_MESSAGES
     block = publish_frame(7, 1) * FENCE_MESSAGES + ping(8)
     replies = ExpectedReplies(pong(8) * fences)
-    elapsed = exchange(Requests(block, fences), connection, replies, connection)
-    replies.verify()
-    return elapsed
+    return exchange(Requests(block, fences), connection, replies)
 
 
 def publish(broker: Broker, messages: int) -> Sample:
@@ -113,16 +111,12 @@ def poll(broker: Broker, messages: int) -> Sample:
         delivery = len(publish_frame(0, 1))
         requests = Requests(request * POLL_BLOCK, messages // POLL_BLOCK)
         replies = ExpectedReplies(b"".join(publish_frame(tag, 1) for tag in tags))
-
-        def allowed(received_bytes: int) -> int:
-            ahead = received_bytes // delivery + IN_FLIGHT_MAX
-            return min(requests.goal, ahead * len(request))
-
-        sample = broker.measure(
-            messages, lambda: exchange(requests, connection, replies, connection, allowed)
+        allowed = requests.ahead_of(
+            IN_FLIGHT_MAX, request_bytes=len(request), reply_bytes=delivery
         )
-        replies.verify()
-        return sample
+        return broker.measure(
+            messages, lambda: exchange(requests, connection, replies, allowed=allowed)
+        )
 
 
 def poll_and_credit(broker: Broker, messages: int) -> tuple[Sample, Sample]:
@@ -147,17 +141,12 @@ def relay(broker: Broker, messages: int) -> Sample:
         delivery = publish_frame(4, 0)
         requests = Requests(request * 100, messages // 100)
         replies = ExpectedReplies(delivery * messages)
-
-        def allowed(received_bytes: int) -> int:
-            ahead = received_bytes // len(delivery) + RELAY_AHEAD_MESSAGES
-            return min(requests.goal, ahead * len(request))
-
-        def run() -> Elapsed:
-            return exchange(requests, publisher, replies, subscriber, allowed)
-
-        sample = broker.measure(messages, run)
-        replies.verify()
-        return sample
+        allowed = requests.ahead_of(
+            RELAY_AHEAD_MESSAGES, request_bytes=len(request), reply_bytes=len(delivery)
+        )
+        return broker.measure(
+            messages, lambda: exchange(requests, publisher, replies, subscriber, allowed)
+        )
 
 
 def _poll(connection: socket.socket, subscription: int, tags: range) -> Elapsed:
@@ -187,9 +176,7 @@ def _consume(
         answered = received // ANSWER_MESSAGES * ANSWER_MESSAGES
         return len(first) + answered * len(answers[0])
 
-    elapsed = exchange(requests, connection, replies, connection, allowed)
-    replies.verify()
-    return elapsed
+    return exchange(requests, connection, replies, allowed=allowed)
 
 
 def _ask(connection: socket.socket, request: bytes, expected: bytes) -> None:

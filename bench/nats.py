@@ -8,7 +8,6 @@ number. Its file store writes and does not fsync each message.
 """
 
 import json
-import shutil
 import socket
 from pathlib import Path
 from typing import Final
@@ -46,11 +45,6 @@ _STREAM: Final = {
 }
 
 
-def is_installed() -> bool:
-    """Return whether the server is installed."""
-    return shutil.which(PROGRAM) is not None
-
-
 def start(directory: Path) -> Peer:
     """Start a server, with JetStream in *directory*."""
     port = free_port()
@@ -65,11 +59,7 @@ def publish(server: Peer, messages: int) -> Sample:
         block = _publish_line(b" _INBOX.bench.ack") * BLOCK_MESSAGES
         requests = Requests(block, messages // BLOCK_MESSAGES)
         replies = CountedReplies(b'"seq":', messages)
-        sample = server.measure(
-            messages, lambda: exchange(requests, connection, replies, connection)
-        )
-        replies.verify()
-        return sample
+        return server.measure(messages, lambda: exchange(requests, connection, replies))
 
 
 def relay(server: Peer, messages: int) -> Sample:
@@ -80,15 +70,10 @@ def relay(server: Peer, messages: int) -> Sample:
         request = _publish_line(b"")
         requests = Requests(request * BLOCK_MESSAGES, messages // BLOCK_MESSAGES)
         replies = CountedReplies(b"MSG bench 1 %d\r\n" % len(PAYLOAD), messages)
-
-        def allowed(received: int) -> int:
-            return min(requests.goal, (received + AHEAD_MESSAGES) * len(request))
-
-        sample = server.measure(
+        allowed = requests.ahead_of(AHEAD_MESSAGES, request_bytes=len(request))
+        return server.measure(
             messages, lambda: exchange(requests, publisher, replies, subscriber, allowed)
         )
-        replies.verify()
-        return sample
 
 
 def _publish_line(reply: bytes) -> bytes:

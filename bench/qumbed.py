@@ -6,7 +6,6 @@ per message is the broker's alone.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Final
@@ -14,7 +13,7 @@ from typing import Final
 import nacl.public
 
 from bench.servers import Broker
-from bench.streams import RUN_S_MAX, BrokenRunError, Elapsed, Sample
+from bench.streams import RUN_S_MAX, BrokenRunError, Clock, Elapsed, Sample
 from braidmq.transport.quic_client import QuicClient, Trust, connect
 from braidmq.transport.quic_streams import StreamWire
 from braidmq.wire.qumbed import messages
@@ -93,7 +92,7 @@ def publish(broker: Broker, count: int) -> Sample:
 
     async def run(stack: AsyncExitStack) -> Elapsed:
         peer = await _peer(stack, broker)
-        clock = _Clock()
+        clock = Clock()
         await peer.send(_publish() * BLOCK_MESSAGES, count // BLOCK_MESSAGES)
         await peer.until(lambda: peer.frames >= count)
         return clock.elapsed()
@@ -106,7 +105,7 @@ def publish_each_connected(broker: Broker, count: int) -> Sample:
 
     async def run(stack: AsyncExitStack) -> Elapsed:
         del stack
-        clock = _Clock()
+        clock = Clock()
         for _ in range(count):
             async with AsyncExitStack() as connection:
                 peer = await _peer(connection, broker)
@@ -127,7 +126,7 @@ def fan_out(broker: Broker, count: int) -> Sample:
             key = bytes(nacl.public.PrivateKey.generate().public_key)
             subscriber.wire.write(messages.subscribe(TOPIC, "", key))
             await subscriber.until(lambda: subscriber.frames == 1)  # noqa: B023 - awaited here
-        clock = _Clock()
+        clock = Clock()
         each = count // SUBSCRIBERS
         sending = asyncio.ensure_future(
             publisher.send(_publish() * BLOCK_MESSAGES, each // BLOCK_MESSAGES)
@@ -153,7 +152,7 @@ def idle_bytes(broker: Broker) -> float:
             peer.wire.write(messages.subscribe(TOPIC, "", key))
             await peer.until(lambda: peer.frames == 1)
 
-        clock = _Clock()
+        clock = Clock()
         await subscribe()  # one-time allocations are done now
         before = broker.rss_bytes
         for _ in range(IDLE_CLIENTS):
@@ -163,16 +162,6 @@ def idle_bytes(broker: Broker) -> float:
 
     _run(run)
     return grown / IDLE_CLIENTS
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self._started, self._cpu_started = time.perf_counter(), time.process_time()
-
-    def elapsed(self) -> Elapsed:
-        return Elapsed(
-            time.perf_counter() - self._started, time.process_time() - self._cpu_started
-        )
 
 
 def _run(run: Callable[[AsyncExitStack], Awaitable[Elapsed]]) -> Elapsed:

@@ -4,7 +4,6 @@ A request is an array of strings: *count CRLF, then for each $size CRLF bytes CR
 appends to its file and fsyncs it every second, its own default for durability.
 """
 
-import shutil
 import socket
 from pathlib import Path
 from typing import Final
@@ -27,11 +26,6 @@ AHEAD_MESSAGES: Final = 1024
 BLOCK_MESSAGES: Final = 500
 
 
-def is_installed() -> bool:
-    """Return whether the server is installed."""
-    return shutil.which(PROGRAM) is not None
-
-
 def start(directory: Path) -> Peer:
     """Start a server that keeps its append-only file in *directory*."""
     port = free_port()
@@ -47,22 +41,17 @@ def read_group(server: Peer, messages: int) -> Sample:
         request = _command(b"XREADGROUP GROUP g c COUNT 1 STREAMS bench >")
         requests = Requests(request * BLOCK_MESSAGES, messages // BLOCK_MESSAGES)
         replies = CountedReplies(b"$%d\r\n" % len(PAYLOAD), messages)
-
-        def allowed(received: int) -> int:
-            return min(requests.goal, (received + AHEAD_MESSAGES) * len(request))
-
-        sample = server.measure(
-            messages, lambda: exchange(requests, connection, replies, connection, allowed)
+        allowed = requests.ahead_of(AHEAD_MESSAGES, request_bytes=len(request))
+        return server.measure(
+            messages, lambda: exchange(requests, connection, replies, allowed=allowed)
         )
-        replies.verify()
-        return sample
 
 
 def _fill(connection: socket.socket, messages: int) -> None:
     add = _command(b"XADD bench * m " + PAYLOAD)
     replies = CountedReplies(b"-", messages)  # every id has one
     requests = Requests(add * BLOCK_MESSAGES, messages // BLOCK_MESSAGES)
-    exchange(requests, connection, replies, connection)
+    exchange(requests, connection, replies)
     connection.sendall(_command(b"XGROUP CREATE bench g 0"))
     reply = connection.recv(64)
     if reply not in {b"+OK\r\n", b"\r\n+OK\r\n"}:

@@ -31,7 +31,7 @@ class Row:
     ratio: float | None = None
     bar: float | None = None
     bar_text: str = ""
-    met: bool | None = None
+    met: bool | None = None  # without a bar, or a peer
     rate: float | None = None
     peer_rate: float | None = None
     server_cpu_us: float | None = None

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import psutil
@@ -56,12 +55,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -81,12 +75,23 @@ class Server:
         elapsed = run()
         return Sample(messages, elapsed.seconds, self.cpu_s - before, elapsed.cpu_s)
 
-    def check(self) -> None:
-        """Raise BrokenRunError if the process has ended."""
+    def wait_until(self, is_ready: Callable[[], bool]) -> None:
+        """Wait for the start; stop the process and raise BrokenRunError if it fails."""
+        try:
+            while not is_ready():
+                self._check()
+                time.sleep(LOOK_AGAIN_S)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _check(self) -> None:
         if self._process.poll() is not None:
             lines = self._log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
             told = "\n".join(lines)
             raise BrokenRunError(f"{self._process.args!r} ended: {told}")
+        if time.perf_counter() - self.started_s > START_S_MAX:
+            raise BrokenRunError(f"nothing answered within {START_S_MAX:.0f} s")
 
     def stop(self) -> None:
         """Stop the process and wait for it."""
@@ -124,12 +129,7 @@ class Broker(Server):
         if package is not None:
             environment |= {"BRAIDMQ_PURE": "1", "PYTHONPATH": str(package)}
         super().__init__(command, directory, environment)
-        try:
-            while not ready.exists():
-                _wait_for(self)
-        except BaseException:
-            self.stop()
-            raise
+        self.wait_until(ready.exists)
         self.ready_s = time.perf_counter() - self.started_s
         facts = json.loads(ready.read_text())
         self.blip: str = facts["blip"]
@@ -145,12 +145,7 @@ class Peer(Server):
     def __init__(self, command: Sequence[str], directory: Path, port: int) -> None:
         super().__init__(command, directory)
         self.address = f"{HOST}:{port}"
-        try:
-            while not _accepts(port):
-                _wait_for(self)
-        except BaseException:
-            self.stop()
-            raise
+        self.wait_until(lambda: _accepts(port))
 
 
 def free_port() -> int:
@@ -172,10 +167,3 @@ def _accepts(port: int) -> bool:
     with suppress(ConnectionRefusedError), socket.create_connection((HOST, port)):
         return True
     return False
-
-
-def _wait_for(server: Server) -> None:
-    server.check()
-    if time.perf_counter() - server.started_s > START_S_MAX:
-        raise BrokenRunError(f"nothing answered within {START_S_MAX:.0f} s")
-    time.sleep(LOOK_AGAIN_S)

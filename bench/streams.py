@@ -33,6 +33,19 @@ class Elapsed:
     cpu_s: float
 
 
+class Clock:
+    """Runs from its making on."""
+
+    def __init__(self) -> None:
+        self._started, self._cpu_started = time.perf_counter(), time.process_time()
+
+    def elapsed(self) -> Elapsed:
+        """Return the time so far."""
+        return Elapsed(
+            time.perf_counter() - self._started, time.process_time() - self._cpu_started
+        )
+
+
 @dataclass(frozen=True)
 class Sample:
     """One run: number of messages, time, and CPU time of both sides."""
@@ -121,6 +134,17 @@ class Requests:
         self.goal = len(block) * repeats
         self.sent = 0
 
+    def ahead_of(
+        self, replies: int, *, request_bytes: int, reply_bytes: int = 1
+    ) -> Callable[[int], int]:
+        """Return how much may be sent, given the progress of replies: *replies* more than came.
+
+        *reply_bytes* is the progress that one reply makes.
+        """
+        return lambda progress: min(
+            self.goal, (progress // reply_bytes + replies) * request_bytes
+        )
+
     def send(self, target: socket.socket, limit: int) -> None:
         """Send what the socket accepts, at most *limit* bytes in total."""
         at = self.sent % len(self._block)
@@ -159,16 +183,17 @@ def exchange(
     requests: Requests,
     target: socket.socket,
     replies: Replies,
-    source: socket.socket,
+    source: socket.socket | None = None,
     allowed: Callable[[int], int] | None = None,
 ) -> Elapsed:
     """Send all requests and receive all replies; return the time from first to last.
 
-    *allowed* says how many bytes may have been sent, given the replies' progress; without it
-    nothing waits.
+    The replies come on *source*, by default the target, and are verified once the clock has
+    stopped. *allowed* says how many bytes may have been sent, given the replies' progress;
+    without it nothing waits.
     """
-    started = time.perf_counter()
-    cpu_started = time.process_time()
+    source = target if source is None else source
+    clock = Clock()
     while replies.progress < replies.goal:
         limit = requests.goal if allowed is None else allowed(replies.progress)
         writers = [target] if requests.sent < limit else []
@@ -179,9 +204,11 @@ def exchange(
             requests.send(target, limit)
         if not readable and not writable:
             raise BrokenRunError(f"silence after {replies.progress} of {replies.goal}")
-        if time.perf_counter() - started > RUN_S_MAX:
+        if clock.elapsed().seconds > RUN_S_MAX:
             raise BrokenRunError(f"{replies.progress} of {replies.goal} in {RUN_S_MAX:.0f} s")
-    return Elapsed(time.perf_counter() - started, time.process_time() - cpu_started)
+    elapsed = clock.elapsed()
+    replies.verify()
+    return elapsed
 
 
 def _check_open(count: int) -> None:

@@ -5,7 +5,6 @@ Each function makes one run against a new broker and returns its sample.
 
 import select
 import socket
-import time
 from typing import Final
 
 from bench.servers import Broker
@@ -13,6 +12,7 @@ from bench.streams import (
     RUN_S_MAX,
     SILENCE_S_MAX,
     BrokenRunError,
+    Clock,
     Elapsed,
     ExpectedReplies,
     Requests,
@@ -52,10 +52,7 @@ def frame(
 def open_connection(broker: Broker) -> socket.socket:
     """Return an authenticated connection."""
     connection = connect(broker.vibe)
-    connection.sendall(frame(wire.CONNECT, "c", headers={"authToken": "dev-key"}))
-    reply = _read_frame(connection)
-    if reply[1] != wire.CONNECT_ACK:
-        raise BrokenRunError(f"Connect was answered with {reply!r}")
+    _ask(connection, wire.CONNECT_ACK, wire.CONNECT, {"authToken": "dev-key"})
     return connection
 
 
@@ -67,11 +64,7 @@ def publish(broker: Broker, messages: int) -> Sample:
             messages // BLOCK_MESSAGES,
         )
         replies = ExpectedReplies(_publish_ack(QUEUE) * messages)
-        sample = broker.measure(
-            messages, lambda: exchange(requests, connection, replies, connection)
-        )
-        replies.verify()
-        return sample
+        return broker.measure(messages, lambda: exchange(requests, connection, replies))
 
 
 def load(broker: Broker, messages: int) -> Sample:
@@ -92,8 +85,7 @@ def fill_queues(broker: Broker, count: int) -> None:
             names = [f"queue-{n}" for n in range(first, min(first + QUEUES_BLOCK, count))]
             requests = Requests(b"".join(frame(wire.PUBLISH, _ID, n, PAYLOAD) for n in names))
             replies = ExpectedReplies(b"".join(_publish_ack(n) for n in names))
-            exchange(requests, connection, replies, connection)
-            replies.verify()
+            exchange(requests, connection, replies)
 
 
 def _load(
@@ -105,13 +97,13 @@ def _load(
     deliver_bytes = 0
     held = dict.fromkeys((*publishers, *subscribers), 0)  # bytes of frames not yet whole
     sent = answered = delivered = 0
-    started, cpu_started = time.perf_counter(), time.process_time()
+    clock = Clock()
     for publisher in publishers:
         publisher.sendall(request)
         sent += 1
     while answered < messages or delivered < messages:
         readable, _, _ = select.select(list(held), [], [], SILENCE_S_MAX)
-        if not readable or time.perf_counter() - started > RUN_S_MAX:
+        if not readable or clock.elapsed().seconds > RUN_S_MAX:
             raise BrokenRunError(f"{answered} answered, {delivered} delivered of {messages}")
         for source in readable:
             data = source.recv(65_536)
@@ -130,17 +122,12 @@ def _load(
             count, held[source] = divmod(held[source], deliver_bytes)
             delivered += count
             source.sendall(acknowledgement * count)
-    return Elapsed(time.perf_counter() - started, time.process_time() - cpu_started)
+    return clock.elapsed()
 
 
 def _subscriber(broker: Broker) -> socket.socket:
     connection = open_connection(broker)
-    connection.sendall(
-        frame(wire.SUBSCRIBE, "s", QUEUE, headers={"prefetch": str(PREFETCH)}),
-    )
-    reply = _read_frame(connection)
-    if reply[1] != wire.SUBSCRIBE_ACK:
-        raise BrokenRunError(f"Subscribe was answered with {reply!r}")
+    _ask(connection, wire.SUBSCRIBE_ACK, wire.SUBSCRIBE, {"prefetch": str(PREFETCH)}, QUEUE)
     return connection
 
 
@@ -148,6 +135,15 @@ def _publish_ack(queue: str) -> bytes:
     return frame(wire.PUBLISH_ACK, _ID, queue, headers={"messageId": _ID, "queueName": queue})
 
 
-def _read_frame(source: socket.socket) -> bytes:
-    head = read_exactly(source, 5)
-    return read_exactly(source, int.from_bytes(head[:4], "big"))
+def _ask(
+    connection: socket.socket,
+    expected: int,
+    kind: int,
+    headers: dict[str, str],
+    queue: str = "",
+) -> None:
+    connection.sendall(frame(kind, "r", queue, headers=headers))
+    head = read_exactly(connection, 5)
+    reply = read_exactly(connection, int.from_bytes(head[:4], "big"))
+    if reply[1] != expected:
+        raise BrokenRunError(f"message type {kind} was answered with {reply!r}")

@@ -1,3 +1,4 @@
+# ruff: noqa: F405 - type checkers take the client's names from the star import below
 """BraidMQ: one durable message broker that speaks three wire protocols over one log.
 
 This package is the client library; `braidmq serve` starts the broker itself.
@@ -9,38 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # at run time names load on first use: Spark starts many short workers
     from braidmq import sync
     from braidmq.base.errors import BraidError
-    from braidmq.client import (
-        AuthenticationFailed,
-        Client,
-        ClientError,
-        Closed,
-        ConnectionFailed,
-        ConnectionLost,
-        InvalidArgument,
-        KeyRefused,
-        Message,
-        MessageRefused,
-        NotOpened,
-        NotSent,
-        NotSupported,
-        OutcomeUnknown,
-        Priority,
-        PublishError,
-        PublishFailed,
-        PublishRefused,
-        QueueInfo,
-        QueueRefused,
-        Receipt,
-        Replayed,
-        Retargeted,
-        SenderRefused,
-        StaleDelivery,
-        Stats,
-        Subscription,
-        SubscriptionGone,
-        SubscriptionRefused,
-        connect,
-    )
+    from braidmq.client import *  # noqa: F403 - `__all__` names them
 
     __version__: str
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from bench import first_page, nats, rabbitmq, redis
+from bench import first_page
+from bench.__main__ import NATS, RABBITMQ, REDIS, Product
 from braidmq.base.build import is_compiled
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -29,20 +30,15 @@ TITLES: Final = (
     "Qumbed fan-out to 10, sealed for each",
 )
 PROGRAMS: Final = ("", ", interpreted") if is_compiled() else (", interpreted",)
-PEERS: Final = {
-    "publish": nats.PROGRAM,
-    "POLL, ": redis.PROGRAM,
-    "POLL and": redis.PROGRAM,
-    "CREDIT": redis.PROGRAM,
-    "Vibe publish": rabbitmq.PROGRAM,
-    "Vibe load": "",  # what its documents claim
-    "Qumbed": "",  # a goal, or our own broker
-    "Dashboard": "",  # our own broker with none open
-}
-INSTALLED: Final = {
-    nats.PROGRAM: nats.is_installed,
-    redis.PROGRAM: redis.is_installed,
-    rabbitmq.PROGRAM: rabbitmq.is_installed,
+PEERS: Final[dict[str, Product | None]] = {
+    "publish": NATS,
+    "POLL, ": REDIS,
+    "POLL and": REDIS,
+    "CREDIT": REDIS,
+    "Vibe publish": RABBITMQ,
+    "Vibe load": None,  # what its documents claim
+    "Qumbed": None,  # a goal, or our own broker
+    "Dashboard": None,  # our own broker with none open
 }
 RATES: Final = {title + program for title in TITLES for program in PROGRAMS} | {
     "Dashboard open, publish, fsynced"
@@ -162,7 +158,7 @@ def _is_seen_or_told(row: dict[str, Any]) -> bool:
 
 
 def _ratio_is_plausible(row: dict[str, Any]) -> bool:
-    program = next(peer for start, peer in PEERS.items() if row["name"].startswith(start))
-    if program and not INSTALLED[program]():
-        return row["ratio"] is None and f"{program} is not installed" == row["peer"]
+    peer = next(peer for start, peer in PEERS.items() if row["name"].startswith(start))
+    if peer is not None and not peer.is_installed:
+        return row["ratio"] is None and f"{peer.program} is not installed" == row["peer"]
     return bool(0.001 < row["ratio"] < 1_000)

@@ -1,12 +1,10 @@
-"""What tests of Vibe beside other things share: frames made by hand, and a patient peer.
+"""What tests of Vibe beside other things share: frames made by hand, and whole conversations.
 
-The frames are those of `tests/integration/vibe/peer.py`, in dialect 1.1. This peer keeps the
-deliveries that come between requests and replies, for conversations that mix the two.
+Frames and peer are those of `tests/integration/vibe/peer.py`, in dialect 1.1.
 """
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -19,7 +17,6 @@ from tests.integration.vibe.peer import (
     CONNECT,
     CONNECT_ACK,
     CREATE_QUEUE,
-    DELIVER,
     PING,
     PONG,
     PUBLISH,
@@ -83,36 +80,10 @@ def parse(data: bytes) -> list[Message]:
 
 
 class Peer(vibe.Peer):
-    """One end of a connection, which takes deliveries whenever they come."""
+    """One end of a connection, with whole conversations."""
 
     def __init__(self, running: RunningBroker) -> None:
         super().__init__(running, V1_1)
-        self._kept: deque[Message] = deque()
-
-    async def reply(self, request_id: str) -> Message:
-        """Return the reply to a request; deliveries that come before it are kept."""
-        while (answer := await self.next()).kind == DELIVER:
-            self._kept.append(answer)
-        assert request_id == answer.id, answer
-        return answer
-
-    async def ask(
-        self,
-        kind: int,
-        queue: str = "",
-        payload: bytes = b"",
-        headers: Headers = (),
-        *,
-        message_id: str = "",
-    ) -> Message:
-        """Send a request and return the reply, whatever is delivered before it."""
-        message_id = message_id or self.new_id()
-        self.send(self.frame(kind, message_id, queue, payload, headers))
-        return await self.reply(message_id)
-
-    async def delivered(self) -> Message:
-        """Return the next delivery."""
-        return self._kept.popleft() if self._kept else await super().delivered()
 
     async def deliveries(self, count: int) -> list[Message]:
         return [await self.delivered() for _ in range(count)]
@@ -120,12 +91,6 @@ class Peer(vibe.Peer):
     async def fence(self) -> None:
         """Return when all that this peer has sent is handled and durable."""
         assert PONG == (await self.ask(PING)).kind
-
-    async def expect_silence(self) -> None:
-        """See that nothing is delivered, now or when the broker has done all it had to do."""
-        await super().expect_silence()
-
-        assert [] == list(self._kept)
 
     async def publish_all(
         self, queue: str, ids: Iterable[str], payload: bytes = b"1", **headers: str

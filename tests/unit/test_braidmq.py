@@ -17,6 +17,7 @@ def test_the_client_library_is_at_hand() -> None:
     assert [] == [name for name in braidmq.__all__ if not hasattr(braidmq, name)]
     assert version("braidmq") == braidmq.__version__
     assert set(braidmq.__all__) <= set(dir(braidmq))
+    assert {*braidmq.client.__all__, "BraidError", "sync"} == set(braidmq.__all__)
 
 
 def test_other_names_are_an_error() -> None:

@@ -9,8 +9,8 @@ from typing import Final
 import jsonschema_rs
 
 from braidmq.base.errors import BraidError
-from braidmq.base.schemas import BUILT_IN, SCHEMA_ID_BYTES_MAX
-from braidmq.base.strict_json import is_json, read_value
+from braidmq.base.schemas import BUILT_IN, SCHEMA_ID_BYTES_MAX, compiled, problem_with
+from braidmq.base.strict_json import is_json
 
 PLAIN: Final = 0
 """JSON text; valid, when a schema was named."""
@@ -28,9 +28,6 @@ SEALED_BYTES_MIN: Final = 40
 """Nonce and tag of an empty payload."""
 
 SENDER_KEY_BYTES: Final = 32
-
-PROBLEM_CHARS_MAX: Final = 160
-"""A path can be as long as a payload's keys are."""
 
 
 class SchemaError(BraidError):
@@ -57,12 +54,9 @@ class Schemas:
         if schema_id in self._validators:
             raise SchemaError("there is already a schema of that id")
         try:
-            validator = jsonschema_rs.validator_for(json_schema, offline=True)
-        except jsonschema_rs.ValidationError as error:
-            raise SchemaError(f"is not a JSON Schema: {error.message}") from None
+            self._validators[schema_id] = compiled(json_schema)
         except ValueError as error:
-            raise SchemaError(f"is not a JSON Schema: {error}") from None
-        self._validators[schema_id] = validator
+            raise SchemaError(str(error)) from None
 
     def ids(self) -> list[str]:
         """Return the ids of all schemas, sorted."""
@@ -74,16 +68,7 @@ class Schemas:
 
     def problem(self, schema_id: str, payload: bytes) -> str:
         """Say where *payload* breaks a known schema, never repeating a value; "" when valid."""
-        if not is_json(payload):
-            return "the payload is not JSON"
-        try:
-            self._validators[schema_id].validate(read_value(payload))
-        except jsonschema_rs.ValidationError as error:
-            return _where(error)
-        except (ValueError, RecursionError):
-            # It is deeper than the validator goes, or has a number of thousands of digits.
-            return "the payload cannot be validated"
-        return ""
+        return problem_with(payload, self._validators[schema_id])
 
     def judge(self, payload: bytes, schema_id: str, sender_key: bytes) -> int:
         """Say what a payload is, or why it is refused; no schema is an empty id.
@@ -100,15 +85,3 @@ class Schemas:
         if len(payload) >= SEALED_BYTES_MIN and len(sender_key) == SENDER_KEY_BYTES:
             return SEALED
         return SCHEMA_INVALID if schema_id else OPAQUE
-
-
-def _where(error: jsonschema_rs.ValidationError) -> str:
-    path = "$" + "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path
-    )
-    kind = error.kind
-    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Required):
-        text = f"{path}.{kind.property} is missing"
-    else:
-        text = f"{path} breaks {kind.name!r}"
-    return text if len(text) <= PROBLEM_CHARS_MAX else text[: PROBLEM_CHARS_MAX - 1] + "…"

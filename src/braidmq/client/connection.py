@@ -16,7 +16,8 @@ import logging
 import ssl
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from braidmq.client.errors import (
     AuthenticationFailed,
@@ -40,19 +41,18 @@ _CHECKS_PER_TIMEOUT: Final = 4
 log = logging.getLogger("braidmq.client")
 
 
-class Transport(Protocol):
-    """What a connection writes to; it reports its end to :meth:`Connection.connection_lost`."""
-
-    def write(self, data: bytes) -> None:
-        """Send *data*, now or when there is room."""
-
-    def close(self) -> None:
-        """Send what is written, then end it."""
-
-    def abort(self) -> None:
-        """End it at once."""
+RaiseFor = Callable[[Refusal], Exception]
+"""Returns the error to raise for a refusal."""
 
 
+class Deliveries:
+    """What gets a connection's deliveries; each strand adds how it is handed one."""
+
+    def delivered(self) -> None:
+        """Note that all deliveries of one read have been handed over."""
+
+
+@dataclass(slots=True, eq=False)
 class Post:
     """A message laid out for a strand that answers each publish by its id.
 
@@ -60,32 +60,25 @@ class Post:
     that the broker refused was not stored: *renew*, if given, lays it out afresh.
     """
 
-    __slots__ = ("_renew", "data", "id")
-
-    def __init__(
-        self, message_id: str, data: bytes, renew: "Callable[[], Post] | None" = None
-    ) -> None:
-        self.id = message_id
-        self.data = data
-        self._renew = renew
+    id: str
+    data: bytes
+    renew: "Callable[[], Post] | None" = None
 
     def renewed(self) -> "Post":
         """Return the message as it is sent again after a refusal."""
-        return self if self._renew is None else self._renew()
+        return self if self.renew is None else self.renew()
 
     def __len__(self) -> int:
         return len(self.data)
 
 
+@dataclass(slots=True, eq=False)
 class Fence:
     """A PING that is due or was sent, the callers that wait for its PONG, and the refusals."""
 
-    __slots__ = ("number", "refusals", "waiters")
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.refusals: dict[int, Refusal] = {}
-        self.waiters: list[asyncio.Future[bool]] = []
+    number: int = 0
+    refusals: dict[int, Refusal] = field(default_factory=dict)
+    waiters: list[asyncio.Future[bool]] = field(default_factory=list)
 
     def release(self, *, reached: bool) -> None:
         """Wake all waiters: the PONG came, or never will."""
@@ -97,10 +90,14 @@ class Fence:
 class Connection(asyncio.Protocol, Generic[A]):
     """The base of every strand's connection; made by :func:`dial`."""
 
+    unauthorized_code: ClassVar[int | str]
+    """The refusal that says that the broker does not accept the credentials."""
+
     def __init__(
         self,
         endpoint: Endpoint,
         options: Options,
+        receiver: Deliveries,
         on_lost: Callable[[Any], None],
         *,
         last_number: int = 0,
@@ -109,8 +106,10 @@ class Connection(asyncio.Protocol, Generic[A]):
         self._loop = asyncio.get_running_loop()
         self._endpoint = endpoint
         self._options = options
+        self._receiver = receiver
+        self._has_deliveries = False  # in the read that is being handled
         self._on_lost = on_lost
-        self._transport: Transport | None = None
+        self._transport: asyncio.WriteTransport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_scheduled = False
@@ -148,7 +147,7 @@ class Connection(asyncio.Protocol, Generic[A]):
 
     @abstractmethod
     def _read(self, data: bytes) -> None:
-        """Handle every complete frame; raise WireError when the framing is lost."""
+        """Handle every complete frame; raise WireError if the framing is lost."""
 
     @abstractmethod
     def _ping(self, number: int) -> bytes:
@@ -170,7 +169,7 @@ class Connection(asyncio.Protocol, Generic[A]):
         tcp.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
         self.begin(tcp)
 
-    def begin(self, transport: Transport) -> None:
+    def begin(self, transport: asyncio.WriteTransport) -> None:
         """Write to *transport* from now on, and watch for silence."""
         self._transport = transport
         self._heard_at = self._loop.time()
@@ -179,10 +178,14 @@ class Connection(asyncio.Protocol, Generic[A]):
     def data_received(self, data: bytes) -> None:
         """Handle every complete frame."""
         self._heard_at = self._loop.time()
+        fault: WireError | None = None
         try:
             self._read(data)
         except WireError as error:
-            self.abort(f"the broker broke the protocol: {error}")
+            fault = error
+        self._announce()  # also what came before the fault
+        if fault is not None:
+            self.abort(f"the broker broke the protocol: {fault}")
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell every waiter; the connection stays lost."""
@@ -247,6 +250,7 @@ class Connection(asyncio.Protocol, Generic[A]):
         self._flush_scheduled = False
         if self.is_lost:
             return
+        # The PING goes behind everything handed over, so that its PONG covers all of it.
         if self._fence is None and self._next_fence is not None:
             self._asking()
             self._fence, self._next_fence = self._next_fence, None
@@ -294,16 +298,18 @@ class Connection(asyncio.Protocol, Generic[A]):
         self.send(self._frame(write(number)))
         return replies
 
-    async def ask(self, write: Callable[[int], bytes]) -> A:
+    async def ask(self, write: Callable[[int], bytes], refused: RaiseFor | None = None) -> A:
         """Send the request that *write* makes of a number; return the answer.
+
+        A refusal is an answer, too, unless *refused* makes an error of it.
 
         Raises:
             ConnectionLost: The connection broke first, or the broker is alive and has not
                 answered within `answer_timeout`, so the connection was dropped.
         """
-        return await self.answer(self.request(write))
+        return await self.answer(self.request(write), refused)
 
-    async def answer(self, replies: Replies[A]) -> A:
+    async def answer(self, replies: Replies[A], refused: RaiseFor | None = None) -> A:
         """Return the one answer that *replies* waits for; raises as :meth:`ask`."""
         try:
             async with asyncio.timeout(self._options.answer_timeout):
@@ -313,6 +319,8 @@ class Connection(asyncio.Protocol, Generic[A]):
         (answer,) = replies.answers
         if answer is None:
             raise self.lost()
+        if refused is not None and (refusal := self.refusal_of(answer)) is not None:
+            raise refused(refusal)
         return answer
 
     def fence(self) -> tuple[Fence, asyncio.Future[bool]]:
@@ -365,10 +373,17 @@ class Connection(asyncio.Protocol, Generic[A]):
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _turned_away(self, refusal: Refusal, *, unauthorized: bool) -> ConnectionFailed:
+    def _turned_away(self, refusal: Refusal) -> ConnectionFailed:
         """Return the error for a handshake that the broker refused."""
-        kind = AuthenticationFailed if unauthorized else ConnectionFailed
+        is_unauthorized = refusal.code == self.unauthorized_code
+        kind = AuthenticationFailed if is_unauthorized else ConnectionFailed
         return kind(self._endpoint.address, f"{refusal.code} {refusal.text}")
+
+    def _announce(self) -> None:
+        """Say that messages were delivered: once per read, since that wakes the handlers."""
+        if self._has_deliveries:
+            self._has_deliveries = False
+            self._receiver.delivered()
 
     def _flush_soon(self) -> None:
         if not self._flush_scheduled:
@@ -413,8 +428,20 @@ class Connection(asyncio.Protocol, Generic[A]):
 
 C = TypeVar("C", bound=Connection[Any])
 
+V = TypeVar("V", bound=Deliveries)
+"""What gets a connection's deliveries, as its strand defines it."""
 
-async def dial(endpoint: Endpoint, options: Options, make: Callable[[], C]) -> C:
+OnLost = Callable[[C], None]
+"""Called with a connection that was lost."""
+
+
+async def dial(
+    make: Callable[[Endpoint, Options, V, OnLost[C]], C],
+    endpoint: Endpoint,
+    options: Options,
+    receiver: V,
+    on_lost: OnLost[C],
+) -> C:
     """Return the connection that *make* makes, over TCP and authenticated.
 
     Raises:
@@ -426,7 +453,10 @@ async def dial(endpoint: Endpoint, options: Options, make: Callable[[], C]) -> C
     async def connect() -> C:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            make, endpoint.host, endpoint.port, ssl=tls
+            lambda: make(endpoint, options, receiver, on_lost),
+            endpoint.host,
+            endpoint.port,
+            ssl=tls,
         )
         return connection
 

@@ -8,11 +8,11 @@ are not its concern: the connection itself tells their waiters.
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, TypeVar
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Final, Generic
 
-from braidmq.client.backoff import Backoff
-from braidmq.client.connection import C
+from braidmq.client.connection import C, OnLost, V
 from braidmq.client.errors import (
     AuthenticationFailed,
     ClientError,
@@ -23,10 +23,24 @@ from braidmq.client.errors import (
 from braidmq.client.options import Callback, Options
 from braidmq.client.url import Endpoint
 
+_JITTER: Final = 0.5
+
 log = logging.getLogger("braidmq.client")
 
-V = TypeVar("V")
-"""What gets a connection's deliveries, as its strand defines it."""
+
+def backoff(
+    first: float, ceiling: float, *, dice: Callable[[], float] = random.random
+) -> Iterator[float]:
+    """Yield the seconds to wait before each attempt; they double up to *ceiling*.
+
+    Each is shortened at random by up to a half, which spreads out the clients that reconnect to
+    a broker after a restart.
+    """
+    delay = first
+    while True:
+        delay = min(delay, ceiling)
+        yield delay * (1.0 - _JITTER * dice())
+        delay *= 2
 
 
 class Owner(Generic[C]):
@@ -92,14 +106,11 @@ class Health:
             log.exception("a callback raised")
 
 
-OnLost = Callable[[C], None]
-"""Called with a connection that was lost."""
-
-
 class Dialer(Generic[C, V]):
     """Makes a client's connections: one for publishing, and one for each subscription.
 
-    It is the one place that knows which address to connect to.
+    It is the one place that knows which address to connect to. *open_connection* authenticates
+    the connection, or raises ConnectionFailed.
     """
 
     def __init__(
@@ -113,13 +124,9 @@ class Dialer(Generic[C, V]):
         self.health = Health(options)
         self._open_connection = open_connection
 
-    async def dial(self, receiver: V, on_lost: OnLost[C]) -> C:
-        """Return an authenticated connection that hands its deliveries to *receiver*.
-
-        Raises:
-            ConnectionFailed: It could not be made.
-        """
-        return await self._open_connection(self.endpoint, self.options, receiver, on_lost)
+    def dial(self, receiver: V, on_lost: OnLost[C]) -> Awaitable[C]:
+        """Return an authenticated connection that hands its deliveries to *receiver*."""
+        return self._open_connection(self.endpoint, self.options, receiver, on_lost)
 
 
 class Link(Generic[C]):
@@ -194,7 +201,7 @@ class Link(Generic[C]):
         self._settled.set()
 
     async def _abandon(self, preparing: "asyncio.Future[None]", connection: C) -> None:
-        """Undo a preparation that is under way, within `close_timeout`."""
+        """Wait for a preparation and undo it, within `close_timeout`."""
         try:
             async with asyncio.timeout(self._options.close_timeout):
                 await preparing
@@ -218,11 +225,11 @@ class Link(Generic[C]):
         self._reopening = self._health.run(self._reopen())
 
     async def _reopen(self) -> None:
-        backoff = Backoff(self._options.reconnect_delay, self._options.reconnect_delay_max)
+        delays = backoff(self._options.reconnect_delay, self._options.reconnect_delay_max)
         connected = False
         try:
             while not connected:
-                await asyncio.sleep(backoff.next_delay())
+                await asyncio.sleep(next(delays))
                 connected = await self._try_again()
         except ClientError as error:
             log.error("not reconnecting: %s", error)  # noqa: TRY400 - the trace adds nothing

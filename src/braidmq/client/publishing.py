@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import count
 from typing import Any, Final, Generic, TypeVar
 
+from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.client.answers import Receipt
 from braidmq.client.connection import C, Connection, Post
 from braidmq.client.errors import (
@@ -51,24 +52,6 @@ class Flight(ABC, Generic[T]):
     @abstractmethod
     async def land(self, *, repeated: bool = False) -> list[Receipt | PublishError]:
         """Wait for the broker's answer; return the outcome of each message, in order."""
-
-
-class Grounded(Flight[T]):
-    """A chunk that was not handed over, for want of a connection."""
-
-    __slots__ = ("_reason", "chunk")
-
-    def __init__(self, chunk: Chunk[T], reason: str) -> None:
-        self.chunk = chunk
-        self._reason = reason
-
-    async def land(self, *, repeated: bool = False) -> list[Receipt | PublishError]:
-        """Return an error for each message."""
-        del repeated
-        return [
-            one if isinstance(one, PublishError) else NotSent(self._reason)
-            for one in self.chunk
-        ]
 
 
 class Posting(ABC, Generic[C, T]):
@@ -128,6 +111,23 @@ def message_ids(publisher_bytes: int) -> Callable[[], str]:
     publisher = os.urandom(publisher_bytes).hex()
     numbers = count(1)
     return lambda: f"{publisher}-{next(numbers)}"
+
+
+def utf8(what: str, text: str, bytes_max: int) -> bytes:
+    """Return *text* as UTF-8, or raise InvalidArgument with *what* it is, such as `a topic`."""
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what} is text without lone surrogates") from None
+    if len(raw) > bytes_max:
+        raise InvalidArgument(f"{what} has at most {bytes_max} bytes, not {len(raw)}")
+    return raw
+
+
+def check_topic(topic: str) -> None:
+    """Raise InvalidArgument unless *topic* is a valid topic, on strands without queue names."""
+    if not utf8("a topic", topic, TOPIC_BYTES_MAX):
+        raise InvalidArgument(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes of UTF-8")
 
 
 def payload_bytes(payload: Payload) -> bytes:

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Final, Generic, Protocol, cast
 
 from braidmq.client.answers import QueueInfo, Receipt, Stats
-from braidmq.client.backoff import Backoff
-from braidmq.client.connection import C, Post
+from braidmq.client.connection import C, Post, V
 from braidmq.client.errors import (
     ClientError,
     Closed,
@@ -23,13 +22,12 @@ from braidmq.client.errors import (
     PublishError,
     PublishRefused,
 )
-from braidmq.client.link import Dialer, Link, Owner, V
+from braidmq.client.link import Dialer, Link, Owner, backoff
 from braidmq.client.options import Payload, PublishOptions, QueueOptions, SubscribeOptions
 from braidmq.client.publishing import (
     FLIGHTS_MAX,
     Chunk,
     Flight,
-    Grounded,
     Posting,
     T,
     chunks,
@@ -69,6 +67,7 @@ class Strand(ABC, Generic[C, T]):
     """Refusals that `retry=True` sends again, since the broker only asks for patience."""
 
     def __init__(self, dialer: Dialer[C, V], receiver: V) -> None:
+        self._dialer: Dialer[C, Any] = dialer
         self._options = dialer.options
         self._link: Link[C] = Link(dialer, Owner(), receiver)
         self._subscriptions: set[Subscription] = set()
@@ -139,12 +138,13 @@ class Strand(ABC, Generic[C, T]):
         results: list[Receipt | PublishError] = []
         flights: deque[Flight[T]] = deque()
 
-        async def land() -> None:
-            flight = flights.popleft()
-            landed = await flight.land()
-            if options.retry:
-                await self._retry(posting, flight.chunk, landed)
-            results.extend(landed)
+        async def land_until(left: int) -> None:
+            while len(flights) > left:
+                flight = flights.popleft()
+                landed = await flight.land()
+                if options.retry:
+                    await self._retry(posting, flight.chunk, landed)
+                results.extend(landed)
 
         self._begin()
         try:
@@ -152,11 +152,13 @@ class Strand(ABC, Generic[C, T]):
                 try:
                     flights.append(await self._launch(posting, chunk))
                 except ClientError as error:
-                    flights.append(Grounded(chunk, str(error)))
-                if len(flights) >= FLIGHTS_MAX:
-                    await land()
-            while flights:
-                await land()
+                    await land_until(0)  # results are in the order of the payloads
+                    results += [
+                        one if isinstance(one, PublishError) else NotSent(str(error))
+                        for one in chunk
+                    ]
+                await land_until(FLIGHTS_MAX - 1)
+            await land_until(0)
         finally:
             self._finish()
         return results
@@ -254,10 +256,12 @@ class Strand(ABC, Generic[C, T]):
         self, posting: Posting[C, T], chunk: Chunk[T], results: list[Receipt | PublishError]
     ) -> None:
         """Send messages of *chunk* again until their *results* need no retry."""
-        backoff = Backoff(RETRY_DELAY_S, RETRY_DELAY_MAX_S)
+        delays = backoff(RETRY_DELAY_S, RETRY_DELAY_MAX_S)
         while again_at := [at for at, one in enumerate(results) if self._is_retried(one)]:
             if any(isinstance(results[at], PublishRefused) for at in again_at):
-                await asyncio.sleep(backoff.next_delay())
+                await asyncio.sleep(next(delays))
+            # Only what was refused is laid out afresh. Where no answer came, the id stays the
+            # same, so that a broker that has stored the message can recognise it.
             for at in again_at:
                 one = chunk[at]
                 if isinstance(one, Post) and isinstance(results[at], PublishRefused):

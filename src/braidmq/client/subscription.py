@@ -8,21 +8,22 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from types import MappingProxyType, TracebackType
-from typing import Any, ClassVar, Final, Generic, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Generic, Self, cast
 
-from braidmq.client.connection import C
+from braidmq.client.connection import C, V
 from braidmq.client.deliveries import Message
 from braidmq.client.errors import (
     ClientError,
     Closed,
     ConnectionLost,
     InvalidArgument,
+    StaleDelivery,
     SubscriptionGone,
     SubscriptionRefused,
 )
 from braidmq.client.inbox import Inbox, M
-from braidmq.client.link import Dialer, Link, Owner, V
+from braidmq.client.link import Dialer, Link, Owner
 from braidmq.client.replies import Refusal
 
 FETCH_GRACE_S: Final = 1.0
@@ -93,12 +94,7 @@ class Subscription(ABC):
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __await__(self) -> Generator[Any, Any, Self]:
@@ -125,7 +121,6 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         qos: int,
         inbox: Inbox[M],
         dialer: Dialer[C, V],
-        receiver: V,
         on_closed: Callable[[Subscription], None],
     ) -> None:
         self.topic = topic
@@ -136,10 +131,11 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         self._address = dialer.endpoint.address
         self._inbox = inbox
         self._on_closed = on_closed
-        self._link: Link[C] = Link(dialer, self, receiver)
+        # Each strand's subscription is what its connections deliver to.
+        self._link: Link[C] = Link(dialer, self, cast("V", self))
         self._connection: C | None = None
         self._opened = False
-        self._pushing = True  # messages come without being asked for
+        self._pushing = True  # the broker sends messages without being polled
         self._end: ClientError | None = None
         self._leaving = False
 
@@ -232,7 +228,11 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         await self._link.close()
         self._on_closed(self)
 
-    # --- called by the link -----------------------------------------------------------------
+    # --- called by the connection and the link ----------------------------------------------
+
+    def delivered(self) -> None:
+        """Wake one waiter for each message."""
+        self._inbox.wake()
 
     async def abandon(self, connection: C) -> None:
         """Unsubscribe: the caller was cancelled while it subscribed."""
@@ -300,3 +300,10 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         refusal = connection.refusal_of(answer)
         if refusal is not None:
             log.warning("unsubscribing was refused: %s %s", refusal.code, refusal.text)
+
+
+def report_stale(delivery_id: int | str, text: str, *, confirmed: bool) -> None:
+    """Raise StaleDelivery if the caller waits for the confirmation, else log it."""
+    if confirmed:
+        raise StaleDelivery(delivery_id, text)
+    log.warning("delivery %s cannot be acknowledged: %s", delivery_id, text)

@@ -6,7 +6,6 @@ methods here.
 """
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Final, Self
 
 from braidmq.client import capabilities
@@ -85,17 +84,13 @@ class Client:
             NotSupported: The strand lacks an option that was given.
             Closed: The client was closed, or is draining.
         """
-        options = PublishOptions(
-            qos=qos,
-            headers=headers,
-            priority=priority,
-            ttl=ttl,
-            recipient=recipient,
-            schema=schema,
-            envelope=envelope,
-            retry=retry,
-        )
-        self._check(options, _PUBLISH_DEFAULTS)
+        given = (qos, headers, priority, ttl, recipient, schema, envelope, retry)
+        options = _PUBLISH_DEFAULTS
+        # A plain publish shares one record: to build one for each message would cost more than
+        # everything else that is done here.
+        if given != _PUBLISH_DEFAULTS:
+            options = PublishOptions(*given)
+            self._check(options, _PUBLISH_DEFAULTS)
         return await self._strand.publish(topic, payload, options)
 
     async def publish_many(
@@ -241,12 +236,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _check(
@@ -278,11 +268,6 @@ class Connecting:
         self._client = await self._connect()
         return self._client
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._client is not None
         await self._client.close()

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
 
 import braidmq.client
@@ -34,10 +33,8 @@ TAKE_MAX: Final = 64
 A = TypeVar("A")
 """The asynchronous class that a facade is made from."""
 
-F = TypeVar("F", bound="Facade[Any]")
 P = ParamSpec("P")
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 class LoopThread:
@@ -144,50 +141,6 @@ def _returning(call: Callable[P, T], result: object) -> Callable[P, T]:
     return call
 
 
-def made_from(
-    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[[Callable[[F, T], U]], Callable[Concatenate[F, P], U]]:
-    """Return a decorator for a function that converts the result of *method*.
-
-    The decorated function becomes *method*, as one that blocks and returns what was converted.
-    """
-    unconverted = blocking(method)
-
-    def decorate(convert: Callable[[F, T], U]) -> Callable[Concatenate[F, P], U]:
-        @wraps(method)
-        def call(self: F, /, *arguments: P.args, **options: P.kwargs) -> U:
-            return convert(self, unconverted(self, *arguments, **options))
-
-        return _returning(call, inspect.signature(convert).return_annotation)
-
-    return decorate
-
-
-def in_loop(
-    method: Callable[Concatenate[A, P], T],
-) -> Callable[Concatenate[A, P], Coroutine[Any, Any, T]]:
-    """Return *method*, which does not wait, as one that runs in the loop's thread."""
-
-    @wraps(method)
-    async def call(self: A, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return method(self, *arguments, **options)
-
-    return call
-
-
-def implemented(
-    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[A, P], Coroutine[Any, Any, T]]:
-    """Return the abstract *method* as one that calls what the object's class makes of it."""
-
-    @wraps(method)
-    async def call(self: A, /, *arguments: P.args, **options: P.kwargs) -> T:
-        result: T = await getattr(self, method.__name__)(*arguments, **options)
-        return result
-
-    return call
-
-
 class Message(Facade[deliveries.Message]):
     """A message as it was received; the broker redelivers it until it is acknowledged."""
 
@@ -229,7 +182,7 @@ class Subscription(Facade[subscription.Subscription]):
         self._taken: deque[deliveries.Message] = deque()
 
     topic = Reading[str](subscription.Subscription, "The topic it is subscribed to.")
-    qos = Reading[int](subscription.Subscription, "The QoS that was asked for.")
+    qos = Reading[int](subscription.Subscription, "The QoS that was requested.")
     subscription_id = Reading[int](
         subscription.Subscription,
         "The broker's id of this subscription, to resume it by; 0 before it is entered.",
@@ -241,9 +194,13 @@ class Subscription(Facade[subscription.Subscription]):
         self._loop.run(self._inner.open())
         return self
 
-    @made_from(implemented(subscription.Subscription.fetch))
-    def fetch(self, messages: list[deliveries.Message]) -> list[Message]:
-        """Wrap the messages."""
+    def fetch(self, *, max: int = 100, timeout: float = 1.0) -> list[Message]:  # noqa: A002 - the name users know it by
+        """Return up to *max* messages, perhaps none.
+
+        Returns at once if messages are waiting, else waits up to *timeout* seconds for the
+        first; `timeout=0` takes what the broker has now.
+        """
+        messages = self._loop.run(self._inner.fetch(max=max, timeout=timeout))
         return [Message(self._loop, message) for message in messages]
 
     def drain(self) -> None:
@@ -270,13 +227,25 @@ class Subscription(Facade[subscription.Subscription]):
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _subscribing(
+    subscribe: Callable[Concatenate[surface.Client, P], subscription.Subscription],
+) -> Callable[Concatenate[Facade[surface.Client], P], Subscription]:
+    """Return *subscribe* for the facade; it does not wait, but belongs in the loop's thread."""
+
+    @wraps(subscribe)
+    def call(
+        self: Facade[surface.Client], /, *arguments: P.args, **options: P.kwargs
+    ) -> Subscription:
+        async def in_loop() -> subscription.Subscription:
+            return subscribe(self._inner, *arguments, **options)
+
+        return Subscription(self._loop, self._loop.run(in_loop()))
+
+    return _returning(call, Subscription)
 
 
 class Client(Facade[surface.Client]):
@@ -295,11 +264,7 @@ class Client(Facade[surface.Client]):
     stats = blocking(surface.Client.stats)
     ping = blocking(surface.Client.ping)
     drain = blocking(surface.Client.drain)
-
-    @made_from(in_loop(surface.Client.subscribe))
-    def subscribe(self, inner: subscription.Subscription) -> Subscription:
-        """Wrap the subscription."""
-        return Subscription(self._loop, inner)
+    subscribe = _subscribing(surface.Client.subscribe)
 
     def close(self) -> None:
         """Close subscriptions and connections, and end the thread; again does nothing."""
@@ -312,12 +277,7 @@ class Client(Facade[surface.Client]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

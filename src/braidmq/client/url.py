@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from braidmq.client.errors import InvalidArgument
+from braidmq.transport.binding import shown
 
 DEFAULT_PORTS: Final = {"blip": 5555, "vibe": 2925, "qumbed": 6121}
 STRANDS_WITH_USERS: Final = frozenset({"vibe"})
@@ -39,8 +40,7 @@ class Endpoint:
     @property
     def address(self) -> str:
         """Host and port, with brackets around an IPv6 address."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return shown(self.host, self.port)
 
 
 def parse(url: str, *, key: str | None = None) -> Endpoint:

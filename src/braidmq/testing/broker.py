@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from braidmq.daemon.daemon import Daemon
@@ -10,13 +11,13 @@ from braidmq.server.config.config import Config
 from braidmq.testing.clock import FakeClock
 
 
+@dataclass(eq=False)
 class RunningBroker:
     """A running broker, its clock and its data directory."""
 
-    def __init__(self, daemon: Daemon, clock: FakeClock, data_dir: Path) -> None:
-        self.daemon = daemon
-        self.clock = clock
-        self.data_dir = data_dir
+    daemon: Daemon
+    clock: FakeClock
+    data_dir: Path
 
     def address(self, listener: str = "blip") -> tuple[str, int]:
         """Return host and port of a listener."""

@@ -5,9 +5,9 @@ socket. A client is one connection; when that breaks, a new client takes over.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Ledger
 from braidmq.wire.blip import frames, messages
@@ -24,6 +24,8 @@ _PING: Final = 1 << 41
 _SUBSCRIBE: Final = 1 << 42
 _UNSUBSCRIBE: Final = 1 << 43
 _NOT_FOUND: Final = 404
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +57,55 @@ PLANS: Final = (
 """Dead letters first: they need a subscription before the first one is written."""
 
 
+@dataclass(slots=True, eq=False)
 class Scene:
     """State shared by the clients of a world: ledger, randomness, subscriptions."""
 
-    def __init__(
-        self,
-        rng: Random,
-        ledger: Ledger,
-        subscriptions: "dict[Plan, int] | None" = None,
-    ) -> None:
-        self.rng = rng
-        self.ledger = ledger
-        self.subscriptions: dict[Plan, int] = dict(subscriptions or {})
-        self.confirmations = 0
-        self.refusals = 0
+    rng: Random
+    ledger: Ledger
+    subscriptions: dict[Plan, int] = field(default_factory=dict)
+    confirmations: int = 0
+    refusals: int = 0
 
-    def roles(self) -> "list[Plan | None]":
+    def roles(self) -> list[Plan | None]:
         """Return who may act now, None for a publisher; dead letters need consumers first."""
         letters = [plan for plan in PLANS if plan.topic.startswith(DEAD_LETTER_PREFIX)]
         if all(plan in self.subscriptions for plan in letters):
             return [None, *PLANS]
         return list(letters)
+
+
+class Unconfirmed(Generic[T]):
+    """Acknowledgements that were sent, and the PINGs whose PONGs will confirm them."""
+
+    def __init__(self) -> None:
+        self._sent: list[T | None] = []  # None: not to be confirmed
+        self._covered: dict[int | str, int] = {}  # how many of them, by PING
+
+    def add(self, acknowledgement: T | None) -> None:
+        """Add one that was sent."""
+        self._sent.append(acknowledgement)
+
+    def void(self, acknowledgement: T) -> None:
+        """Do not confirm this one, if it was sent."""
+        if acknowledgement in self._sent:
+            self._sent[self._sent.index(acknowledgement)] = None
+
+    def void_all(self) -> None:
+        """Do not confirm any that was sent so far."""
+        self._sent = [None] * len(self._sent)
+
+    def fence(self, ping: int | str) -> None:
+        """Note that a PING follows all sent so far."""
+        self._covered[ping] = len(self._sent)
+
+    def reach(self, ping: int | str) -> list[T]:
+        """Return what the PONG of *ping* confirms."""
+        count = self._covered.pop(ping)
+        confirmed = [one for one in self._sent[:count] if one is not None]
+        del self._sent[:count]
+        self._covered = {key: covered - count for key, covered in self._covered.items()}
+        return confirmed
 
 
 class Client:
@@ -181,8 +211,7 @@ class Consumer(BlipClient):
         self._asked = False
         self._leaving = False
         self._held: list[int] = []
-        self._unconfirmed: list[int] = []
-        self._fences: dict[int, int] = {}
+        self._unconfirmed: Unconfirmed[int] = Unconfirmed()
         self._asked_of: dict[int, int] = {}
 
     @property
@@ -202,12 +231,8 @@ class Consumer(BlipClient):
                 self._held.append(tag)
         elif kind == frames.PONG:
             self.unanswered -= 1
-            count = self._fences.pop(correlation_id)
-            for tag in self._unconfirmed[:count]:
-                if tag:
-                    ledger.settle(self.subscription, self.name, tag)
-            del self._unconfirmed[:count]
-            self._fences = {key: value - count for key, value in self._fences.items()}
+            for tag in self._unconfirmed.reach(correlation_id):
+                ledger.settle(self.subscription, self.name, tag)
         elif kind == frames.NACK:
             self._refused(correlation_id, payload)
         elif correlation_id >= _UNSUBSCRIBE:
@@ -226,14 +251,13 @@ class Consumer(BlipClient):
             if code == _NOT_FOUND and self.subscription == self._asked_of.get(correlation_id):
                 self.scene.ledger.missing(self.subscription)
                 self._forget_subscription()
-        elif correlation_id in self._unconfirmed:
-            self._unconfirmed[self._unconfirmed.index(correlation_id)] = 0  # it was not ours
+        else:
+            self._unconfirmed.void(correlation_id)  # the delivery was not ours
 
     def _forget_subscription(self) -> None:
         self.scene.subscriptions.pop(self.plan, None)
         self._held.clear()
-        self._unconfirmed.clear()
-        self._fences = dict.fromkeys(self._fences, 0)
+        self._unconfirmed.void_all()
         self._asked = False
         self._leaving = False
 
@@ -270,7 +294,7 @@ class Consumer(BlipClient):
         """Acknowledge the oldest *count* deliveries held."""
         for tag in self._held[:count]:
             self.scene.ledger.acknowledge(self.subscription, tag)
-            self._unconfirmed.append(tag)
+            self._unconfirmed.add(tag)
             self.send(messages.encode_ack(tag, self.subscription))
         del self._held[:count]
 
@@ -282,6 +306,6 @@ class Consumer(BlipClient):
     def fence(self) -> None:
         """Send a PING: its PONG confirms the acknowledgements before it."""
         number = _PING + self.next_number()
-        self._fences[number] = len(self._unconfirmed)
+        self._unconfirmed.fence(number)
         self.unanswered += 1
         self.send(frames.encode(frames.PING, number))

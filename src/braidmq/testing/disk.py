@@ -25,10 +25,6 @@ from braidmq.base.errors import DataDirInUseError
 SECTOR_BYTES: Final = 512
 
 
-def _see_nothing(_name: str, _size: int) -> None:
-    """Watch nothing."""
-
-
 class PowerCutError(Exception):
     """The power cut requested with `FakeDisk.cut_power_at`."""
 
@@ -163,7 +159,7 @@ class FakeDisk:
         self.write_bytes_max: int = 2**63
         self.operations = 0
         self.counts: Counter[str] = Counter()
-        self.watch: Callable[[str, int], None] = _see_nothing
+        self.watch: Callable[[str, int], None] = lambda _name, _size: None
         self._faults: list[Callable[[str], None]] = []
         self._cut_at = 0
         self._locked: set[str] = set()

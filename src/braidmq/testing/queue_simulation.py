@@ -39,6 +39,10 @@ from braidmq.wire.vibe import frames, messages
 TAKE_WITHIN_S: Final = 0.49
 """Less than the shortest redelivery delay, 300 ms + 200 ms."""
 
+VIBE_OPTIONS: Final = VibeOptions(
+    max_message_bytes=1 << 20, auto_create=True, version="simulated"
+)
+
 _REPLAYED_MAX: Final = 3
 _READ_MAX: Final = 1 << 30
 MISCOUNTED: Final = "miscounted"
@@ -76,49 +80,30 @@ class QueueWorld(World):
         seed: int,
         *,
         disk: FakeDisk | None = None,
-        ledger: Ledger | None = None,
         clock: FakeClock | None = None,
-        subscriptions: dict[Plan, int] | None = None,
-        life: int = 0,
+        parent: World | None = None,
     ) -> None:
         self.miscounts: list[Violation] = []
         self._purges: list[int] = []  # ids of records whose commit confirms a purge
-        self._replays: set[str] = set()
-        self._vibe_options = VibeOptions(
-            max_message_bytes=1 << 20, auto_create=True, version="simulated"
-        )
-        super().__init__(
-            seed, disk=disk, ledger=ledger, clock=clock, subscriptions=subscriptions, life=life
-        )
+        self.replays: set[str] = set()
+        super().__init__(seed, disk=disk, clock=clock, parent=parent)
+        if isinstance(parent, QueueWorld):
+            self.scene.repeatable.extend(parent.scene.repeatable)
+            self._end_replays(parent.replays)
 
-    def new_scene(self, ledger: Ledger, subscriptions: dict[Plan, int] | None) -> QueueScene:
+    def new_scene(self, ledger: Ledger) -> QueueScene:
         """Return the shared state of the clients."""
         return QueueScene(
             self.rng,
             ledger,
-            subscriptions,
             now_s=lambda: self.clock.now_us() / 1e6,
             take_within_s=TAKE_WITHIN_S,
         )
 
-    def heir(self, disk: FakeDisk, seed: int) -> "QueueWorld":
-        """Return an independent world that continues from here on *disk*."""
-        other = QueueWorld(
-            seed,
-            disk=disk,
-            ledger=self.scene.ledger.fork(),
-            clock=FakeClock(self.clock.now_us()),
-            subscriptions=self.scene.subscriptions,
-            life=self.life,
-        )
-        other.scene.repeatable.extend(self.scene.repeatable)
-        other._end_replays(self._replays)
-        return other
-
     def boot(self) -> None:
         """Start the broker, and compare its counts with the log."""
         self._purges = []
-        self._end_replays(self._replays)
+        self._end_replays(self.replays)
         self.scene.ledger.note(kinds.RESTART)
         super().boot()
         self.count()
@@ -127,7 +112,7 @@ class QueueWorld(World):
         # Letters whose replay was not committed are still there: record that anew.
         for name in sorted(replays):
             self.scene.ledger.note(kinds.REPLAYING, name)
-        self._replays = set()
+        self.replays = set()
 
     def count(self) -> None:
         """Compare each queue's message count with the log."""
@@ -170,9 +155,9 @@ class QueueWorld(World):
                 self.scene.ledger.note(kinds.PURGED, SILENT.name)
         queues = self.engine.broker.queues.by_name
         over = {
-            name for name in self._replays if name not in queues or not queues[name].replaying
+            name for name in self.replays if name not in queues or not queues[name].replaying
         }
-        self._replays -= over
+        self.replays -= over
         for name in sorted(over):
             self.scene.ledger.note(kinds.REPLAYING, name)
 
@@ -220,7 +205,7 @@ class QueueWorld(World):
             self._purges.append(self.engine.broker.barrier())
         else:
             self.scene.ledger.note(kinds.REPLAYING, name)
-            self._replays.add(name)
+            self.replays.add(name)
             queues.replays.replay(queue, self.rng.randint(1, _REPLAYED_MAX), now_us)
         self.engine.end_turn()
 
@@ -232,9 +217,7 @@ class QueueWorld(World):
             return self.join(None)
         wire = VibeWire()
         name = self.new_name()
-        connection = VibeConnection(
-            self.engine, wire, self.limits, self._vibe_options, self._names
-        )
+        connection = VibeConnection(self.engine, wire, self.limits, VIBE_OPTIONS, self._names)
         client: VibePublisher | VibeConsumer
         if isinstance(role, QueuePlan):
             client = VibeConsumer(self.scene, name, wire.to_server.append, role)

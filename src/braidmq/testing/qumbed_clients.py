@@ -8,17 +8,16 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from random import Random
 from typing import Final
 
 from braidmq.testing import ledger as kinds
-from braidmq.testing.clients import FENCE_CHANCE, LEAVING_CHANCE, Client, Plan
-from braidmq.testing.ledger import Ledger
+from braidmq.testing.clients import FENCE_CHANCE, LEAVING_CHANCE, Client
 from braidmq.testing.vibe_clients import (
     REPEAT_CHANCE,
     REPEAT_WITHIN_S,
+    REPEATABLE_MAX,
     SILENT,
     URGENT,
     WORK,
@@ -95,24 +94,15 @@ class Sent:
     frame_id: str
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class QumbedScene(QueueScene):
     """State shared by the clients of a world with all three strands.
 
     `gateway_key` is the key with which the broker encrypts: the same after each restart.
     """
 
-    def __init__(
-        self,
-        rng: Random,
-        ledger: Ledger,
-        subscriptions: "dict[Plan, int] | None" = None,
-        *,
-        now_s: Callable[[], float],
-        take_within_s: float,
-    ) -> None:
-        super().__init__(rng, ledger, subscriptions, now_s=now_s, take_within_s=take_within_s)
-        self.gateway_key = b""
-        self.sent: deque[Sent] = deque(maxlen=20)
+    gateway_key: bytes = b""
+    sent: deque[Sent] = field(default_factory=lambda: deque(maxlen=REPEATABLE_MAX))
 
 
 class QumbedClient(Client):

@@ -15,7 +15,7 @@ simulated are the threads of `server.engine.durability` and real sockets: see te
 from collections import deque
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Final
+from typing import Final, Self
 
 from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
 from braidmq.broker.authorize import Principal
@@ -165,7 +165,7 @@ class MemoryWire:
             self.sink(kind, self._decoder.correlation_id, self._decoder.payload())
 
     def unsent_bytes(self) -> int:
-        """Return 0: memory never blocks."""
+        """Return 0: all output is taken at once."""
         return 0
 
     def pause_reading(self) -> None:
@@ -196,26 +196,30 @@ class _InOrder(set[Connection]):
 
 
 class World:
-    """A broker and its clients, all driven by one seed."""
+    """A broker and its clients, all driven by one seed; with a *parent*, it continues that."""
+
+    scene: Scene
 
     def __init__(
         self,
         seed: int,
         *,
         disk: FakeDisk | None = None,
-        ledger: Ledger | None = None,
         clock: FakeClock | None = None,
-        subscriptions: dict[Plan, int] | None = None,
-        life: int = 0,
+        parent: "World | None" = None,
     ) -> None:
         self.rng = Random(seed)
         self.disk = disk if disk is not None else FakeDisk()
         self.clock = clock if clock is not None else FakeClock()
-        self.scene = self.new_scene(ledger or Ledger(), subscriptions)
+        self.life = 0
+        self.scene = self.new_scene(Ledger() if parent is None else parent.scene.ledger.fork())
+        if parent is not None:
+            self.clock = FakeClock(parent.clock.now_us())
+            self.life = parent.life
+            self.scene.subscriptions.update(parent.scene.subscriptions)
         self.config = _config()
         self.limits = Limits(output_buffer_bytes=1 << 20, messages_per_s=0)
         self.failure: BraidError | None = None
-        self.life = life
         self._names = 0
         self.clients: list[Client] = []
         self.wires: dict[Client, tuple[MemoryWire, Connection]] = {}
@@ -223,20 +227,13 @@ class World:
         self._principal = Principal("sim", publish=["*"], subscribe=["*"], admin=True)
         self.boot()
 
-    def new_scene(self, ledger: Ledger, subscriptions: dict[Plan, int] | None) -> Scene:
+    def new_scene(self, ledger: Ledger) -> Scene:
         """Return the shared state of the clients."""
-        return Scene(self.rng, ledger, subscriptions)
+        return Scene(self.rng, ledger)
 
-    def heir(self, disk: FakeDisk, seed: int) -> "World":
+    def heir(self, disk: FakeDisk, seed: int) -> Self:
         """Return an independent world that continues from here on *disk*."""
-        return World(
-            seed,
-            disk=disk,
-            ledger=self.scene.ledger.fork(),
-            clock=FakeClock(self.clock.now_us()),
-            subscriptions=self.scene.subscriptions,
-            life=self.life,
-        )
+        return type(self)(seed, disk=disk, parent=self)
 
     # Starts and restarts.
 

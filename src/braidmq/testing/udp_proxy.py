@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 CLIENTS_MAX: Final = 64
 """Clients with a socket of their own. Beyond that the least recently active one loses it, as a
@@ -113,15 +113,13 @@ class Dice:
         return Fate()
 
 
+@dataclass(eq=False, slots=True)
 class _Held:
     """A datagram that waits to be overtaken, or for a time to pass."""
 
-    __slots__ = ("data", "overtakers", "timer")
-
-    def __init__(self, data: bytes, overtakers: int) -> None:
-        self.data = data
-        self.overtakers = overtakers
-        self.timer: asyncio.TimerHandle | None = None
+    data: bytes
+    overtakers: int
+    timer: asyncio.TimerHandle | None = None
 
     def let_one_pass(self) -> bool:
         """Count one that has overtaken it; return whether it was the last."""
@@ -130,8 +128,8 @@ class _Held:
 
     def forget_time(self) -> None:
         """Cancel the timer."""
-        if self.timer is not None:
-            self.timer.cancel()
+        assert self.timer is not None
+        self.timer.cancel()
 
 
 class Lane:
@@ -141,7 +139,7 @@ class Lane:
         self,
         dice: Dice,
         counts: Counts,
-        send: Callable[[bytes], None],
+        send: Callable[[bytes], object],
         *,
         hold_s: float = HOLD_S_MAX,
     ) -> None:
@@ -195,20 +193,24 @@ class Lane:
     def _pass_on(self, data: bytes) -> None:
         due = deque([data])
         while due:
-            self._send(due.popleft())
+            try:
+                self._send(due.popleft())
+            except OSError:
+                self._counts.dropped += 1
+            else:
+                self._counts.passed += 1
             for held in [one for one in self._held if one.let_one_pass()]:
                 del self._held[held]
                 held.forget_time()
                 due.append(held.data)
 
 
-class _Client:
+class _Client(NamedTuple):
     """A client's socket towards the server, and its two lanes."""
 
-    def __init__(self, upstream: socket.socket, to_server: Lane, to_client: Lane) -> None:
-        self.upstream = upstream
-        self.to_server = to_server
-        self.to_client = to_client
+    upstream: socket.socket
+    to_server: Lane
+    to_client: Lane
 
 
 class UdpProxy:
@@ -274,16 +276,14 @@ class UdpProxy:
         number = self._clients_seen
         self._clients_seen += 1
 
-        def to_server(data: bytes) -> None:
-            self._send(upstream, data, None, self.to_server)
-
-        def to_client(data: bytes) -> None:
-            self._send(self._front, data, address, self.to_client)
+        def lane(direction: str, counts: Counts, send: Callable[[bytes], object]) -> Lane:
+            dice = Dice(f"{self._seed} {number} {direction}", self._weather)
+            return Lane(dice, counts, send)
 
         client = _Client(
             upstream,
-            Lane(self._dice(number, "to server"), self.to_server, to_server),
-            Lane(self._dice(number, "to client"), self.to_client, to_client),
+            lane("to server", self.to_server, upstream.send),
+            lane("to client", self.to_client, lambda data: self._front.sendto(data, address)),
         )
         self._loop.add_reader(upstream.fileno(), self._read_upstream, client)
         return client
@@ -295,28 +295,12 @@ class UdpProxy:
         self._loop.remove_reader(client.upstream.fileno())
         client.upstream.close()
 
-    def _dice(self, client: int, direction: str) -> Dice:
-        return Dice(f"{self._seed} {client} {direction}", self._weather)
-
     def _read_upstream(self, client: _Client) -> None:
         try:
             for _ in range(DATAGRAMS_PER_TURN):
                 client.to_client.take(client.upstream.recv(DATAGRAM_BYTES_MAX))
         except OSError:
             return  # no more for now, or a server that is not there
-
-    def _send(
-        self, sock: socket.socket, data: bytes, address: Address | None, counts: Counts
-    ) -> None:
-        try:
-            if address is None:
-                sock.send(data)
-            else:
-                sock.sendto(data, address)
-        except OSError:
-            counts.dropped += 1
-        else:
-            counts.passed += 1
 
 
 @asynccontextmanager

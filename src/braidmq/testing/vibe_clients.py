@@ -8,13 +8,20 @@ import base64
 import json
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from random import Random
+from dataclasses import dataclass, field
 from typing import Final
 
 from braidmq.testing import ledger as kinds
-from braidmq.testing.clients import FENCE_CHANCE, KEY, LEAVING_CHANCE, Client, Plan, Scene
-from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Ledger
+from braidmq.testing.clients import (
+    FENCE_CHANCE,
+    KEY,
+    LEAVING_CHANCE,
+    Client,
+    Plan,
+    Scene,
+    Unconfirmed,
+)
+from braidmq.testing.ledger import DEAD_LETTER_PREFIX
 from braidmq.wire.vibe import frames, messages
 from braidmq.wire.vibe.queue_options import MODES
 
@@ -24,6 +31,9 @@ REPEAT_CHANCE: Final = 0.15
 DELETING_CHANCE: Final = 0.25
 REPEAT_WITHIN_S: Final = 60.0
 """Half the window in which the broker recognises a dedup id."""
+
+REPEATABLE_MAX: Final = 20
+"""Recent publishes that may be repeated."""
 
 FORGOTTEN_SHARE: Final = 0.4
 REJECTED_SHARE: Final = 0.3
@@ -119,6 +129,7 @@ REPLAYED: Final = SMALL.letters_name
 duplicated."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class QueueScene(Scene):
     """State shared by the clients of a world with queues; `now_s` is its clock.
 
@@ -126,20 +137,17 @@ class QueueScene(Scene):
     the message was due for redelivery, so no other consumer can have got it.
     """
 
-    def __init__(
-        self,
-        rng: Random,
-        ledger: Ledger,
-        subscriptions: "dict[Plan, int] | None" = None,
-        *,
-        now_s: Callable[[], float],
-        take_within_s: float,
-    ) -> None:
-        super().__init__(rng, ledger, subscriptions)
-        self.now_s = now_s
-        self.take_within_s = take_within_s
-        self.repeatable: deque[tuple[float, str, str, bytes]] = deque(maxlen=20)
-        self.declared = {event.topic for event in ledger.events if event.kind == kinds.DECLARED}
+    now_s: Callable[[], float]
+    take_within_s: float
+    repeatable: deque[tuple[float, str, str, bytes]] = field(
+        default_factory=lambda: deque(maxlen=REPEATABLE_MAX)
+    )
+    declared: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find the queues that the ledger knows already."""
+        events = self.ledger.events
+        self.declared = {event.topic for event in events if event.kind == kinds.DECLARED}
 
     def publishable(self) -> list[QueuePlan]:
         """Return the declared queues: a publish to another would create it with defaults."""
@@ -256,9 +264,8 @@ class VibeConsumer(VibeClient):
         self.acknowledged = 0
         self.left = 0  # messages in the queue, as of the last answer
         self._held: list[_Held] = []
-        self._unconfirmed: list[_Held | None] = []
+        self._unconfirmed: Unconfirmed[_Held] = Unconfirmed()
         self._given_back: set[str] = set()
-        self._fences: dict[str, int] = {}
         self._asked_at = len(scene.ledger.events)
         self._subscribed = False
         self._leaving = False
@@ -300,11 +307,8 @@ class VibeConsumer(VibeClient):
             facts = json.loads(body.payload or b"{}")
             self.left = facts.get("messageCount", 0) + facts.get("inFlight", 0)
             # Only the first answer tells what was there before this client declared the queue.
-            if (
-                body.id == "info"
-                and self.plan.mode
-                and not self.plan.is_as_declared(body.payload)
-            ):
+            is_first = body.id == "info" and self.plan.mode
+            if is_first and not self.plan.is_as_declared(body.payload):
                 self.scene.ledger.undeclared(self.plan.name, self._asked_at)
         elif kind == messages.CREATE_QUEUE:
             self.scene.declared.add(self.plan.name)
@@ -346,14 +350,9 @@ class VibeConsumer(VibeClient):
 
     def _confirmed(self, fence: str) -> None:
         self.unanswered -= 1
-        count = self._fences.pop(fence)
-        for held in self._unconfirmed[:count]:
-            if held is not None:
-                waited_s = self.scene.now_s() - held.at_s
-                if waited_s < self.scene.take_within_s:
-                    self.scene.ledger.taken(self.plan.name, self.name, held.payload)
-        del self._unconfirmed[:count]
-        self._fences = {key: value - count for key, value in self._fences.items()}
+        for held in self._unconfirmed.reach(fence):
+            if self.scene.now_s() - held.at_s < self.scene.take_within_s:
+                self.scene.ledger.taken(self.plan.name, self.name, held.payload)
 
     def _left(self, body: messages.Body) -> None:
         self.unanswered -= 1
@@ -395,7 +394,7 @@ class VibeConsumer(VibeClient):
         """Delete the queue, and declare it again after the answer."""
         self._leaving = True
         self._held.clear()
-        self._unconfirmed = [None] * len(self._unconfirmed)
+        self._unconfirmed.void_all()
         self.unanswered += 1
         self.scene.ledger.note(kinds.DELETING, self.plan.name)
         self.request(messages.DELETE_QUEUE, "delete", self.plan.name)
@@ -411,7 +410,7 @@ class VibeConsumer(VibeClient):
                 self.scene.ledger.take(self.plan.name, self.name, held.payload)
             # An answer to the previous delivery may be in flight, and would be the first.
             is_clear = held.answer is None and held.message_id not in self._given_back
-            self._unconfirmed.append(held if is_clear else None)
+            self._unconfirmed.add(held if is_clear else None)
             if held.answer is not None:
                 self._given_back.add(held.message_id)
             self.request(messages.ACK, held.message_id, self.plan.name, headers=held.answer)
@@ -425,6 +424,6 @@ class VibeConsumer(VibeClient):
     def fence(self) -> None:
         """Send a PING: its PONG confirms the acknowledgements before it."""
         number = f"fence-{self.next_number()}"
-        self._fences[number] = len(self._unconfirmed)
+        self._unconfirmed.fence(number)
         self.unanswered += 1
         self.request(messages.PING, number)

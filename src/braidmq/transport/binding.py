@@ -12,8 +12,8 @@ from braidmq.base.errors import AddressInUseError
 def bind_tcp(owner: str, host: str, port: int) -> socket.socket:
     """Return a TCP socket for *owner*, a strand or another listener, bound to the address.
 
-    SO_REUSEADDR: connections of the last run that linger in the kernel must not keep the broker
-    from starting again.
+    It has SO_REUSEADDR, so that connections of the last run that linger in the kernel do not
+    prevent a restart.
 
     Raises:
         AddressInUseError: The address cannot be bound.
@@ -24,7 +24,7 @@ def bind_tcp(owner: str, host: str, port: int) -> socket.socket:
 def bind_udp(owner: str, host: str, port: int) -> socket.socket:
     """Return a UDP socket for *owner*, bound to the address.
 
-    Without SO_REUSEADDR, with which two brokers could share a UDP port and each lose datagrams.
+    It has no SO_REUSEADDR, with which two brokers could share the port and each lose datagrams.
 
     Raises:
         AddressInUseError: The address cannot be bound.

@@ -1,4 +1,4 @@
-"""Certificates: the one a QUIC listener serves with, loaded or made once. No sockets here."""
+"""The certificate of a QUIC listener, loaded or generated once. No sockets here."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -18,14 +18,14 @@ CERTIFICATE_FILE: Final = "qumbed.cert.pem"
 KEY_FILE: Final = "qumbed.key.pem"
 NAMES: Final = ("localhost", "127.0.0.1", "::1")
 VALID_DAYS: Final = 20 * 365
-"""Peers pin the fingerprint, so nothing is gained by a certificate that ends sooner."""
+"""Peers pin the fingerprint, so nothing is gained by a shorter validity."""
 
 CLOCK_SKEW: Final = timedelta(days=1)
 """A peer's clock may be behind ours by this much."""
 
 
 class CertificateFiles(NamedTuple):
-    """A certificate and its key on the disk."""
+    """The files of a certificate and its key."""
 
     certificate: Path
     key: Path
@@ -38,10 +38,10 @@ def fingerprint(der: bytes) -> str:
 
 
 def load(section: str, certificate: Path, key: Path) -> CertificateFiles:
-    """Return the files when they belong together.
+    """Return the files if they belong together.
 
     Raises:
-        ConfigError: They cannot be read, or the key is another's; nothing of them is repeated.
+        ConfigError: They cannot be read, or do not match; the text repeats no content.
     """
     setting = f"{section}.tls_cert"
     try:
@@ -58,27 +58,25 @@ def load(section: str, certificate: Path, key: Path) -> CertificateFiles:
     return CertificateFiles(certificate, key, fingerprint(der))
 
 
-def load_or_make(
-    section: str, directory: Path, *, names: tuple[str, ...] = NAMES
-) -> CertificateFiles:
-    """Return the directory's self-signed certificate, which is made the first time.
+def load_or_make(section: str, directory: Path) -> CertificateFiles:
+    """Return the directory's self-signed certificate, which is generated the first time.
 
-    The key is written first: a key without its certificate is a making that was interrupted. A
-    certificate without its key is a loss, and is not papered over by a new identity.
+    The key is written first, so a key without a certificate means that this was interrupted. A
+    certificate without its key is a loss, and must not be hidden behind a new identity.
 
     Raises:
-        ConfigError: What is there cannot be used.
-        OSError: It could not be written.
+        ConfigError: The files there cannot be used.
+        OSError: They could not be written.
     """
     certificate, key = directory / CERTIFICATE_FILE, directory / KEY_FILE
     if not certificate.exists():
-        _make(directory, names)
+        _make(directory)
     elif key.exists():
         key.chmod(0o600)
     return load(section, certificate, key)
 
 
-def _make(directory: Path, names: tuple[str, ...]) -> None:
+def _make(directory: Path) -> None:
     private = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "BraidMQ")])
     now = datetime.now(UTC)
@@ -91,7 +89,7 @@ def _make(directory: Path, names: tuple[str, ...]) -> None:
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=VALID_DAYS))
         .add_extension(
-            x509.SubjectAlternativeName([_name(name) for name in names]), critical=False
+            x509.SubjectAlternativeName([_name(name) for name in NAMES]), critical=False
         )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(private, hashes.SHA256())

@@ -1,9 +1,9 @@
-"""QUIC's bounds: aioquic's connection with flow control that is ours, in both directions.
+"""A QUIC connection with bounds: aioquic's, with our own flow control in both directions.
 
 aioquic lets its receive windows grow with whatever arrives, and buffers whatever is written.
-Here windows grow only with what was consumed, and what is unacknowledged can be asked for.
-This is the only module that overrides or reads what is private in aioquic; each such place has
-a test that fails when a new version changes it. No socket and no loop here.
+Here windows grow only with what was consumed, and unacknowledged output can be measured. This
+is the only module that overrides or reads private parts of aioquic; each such place has a test
+that fails if a new version changes it. No socket and no event loop here.
 """
 
 import logging
@@ -29,21 +29,21 @@ from braidmq.transport.quic_reset import is_reset
 ALPN: Final = "qumbed/1"
 
 DATAGRAM_BYTES: Final = 1200
-"""What every path must carry."""
+"""Every path carries datagrams of this size (RFC 9000)."""
 
 LOOPBACK_DATAGRAM_BYTES: Final = 1452
-"""What every implementation receives; on the loopback no path is in between."""
+"""Every implementation accepts this; on the loopback no path limits it."""
 
-# Any peer could flood the log: aioquic writes a line for each broken connection.
+# aioquic logs a line for each broken connection, so that any peer could flood the log.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True)
 class QuicLimits:
-    """The bounds of a listener's or a client's connections."""
+    """Bounds of the connections of a listener or a client."""
 
     output_buffer_bytes: int = MIB
-    """Written and not acknowledged, per connection; above it nothing is writable."""
+    """Written and not acknowledged, per connection; above it, streams are not writable."""
     stream_window_bytes: int = 256 * KIB
     """Received and not consumed, per stream."""
     connection_window_bytes: int = MIB
@@ -54,13 +54,13 @@ class QuicLimits:
     """From the first datagram until a stream is greeted."""
     idle_timeout_s: float = 300.0
     retry_above: int = 64
-    """Handshakes in progress; from here on an address must be proven first (Retry)."""
+    """Handshakes in progress from which on clients must prove their address first (Retry)."""
 
 
 def configuration(
     limits: QuicLimits, *, is_client: bool, alpn: str = ALPN, datagram_bytes: int
 ) -> QuicConfiguration:
-    """Return what both ends have in common: version 1, one ALPN, our windows."""
+    """Return the settings that both ends share: version 1, one ALPN, our windows."""
     return QuicConfiguration(
         alpn_protocols=[alpn],
         idle_timeout=limits.idle_timeout_s,
@@ -73,9 +73,9 @@ def configuration(
 
 
 class BoundedConnection(QuicConnection):
-    """A QUIC connection whose windows grow with what was consumed, and with nothing else.
+    """A QUIC connection whose windows grow only with what was consumed.
 
-    No session tickets: without a handler aioquic issues none, and so there is no 0-RTT.
+    It issues no session tickets, since it has no handler for them; so there is no 0-RTT.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class BoundedConnection(QuicConnection):
         self._give_reset_tokens()
         self._stream_window = configuration.max_stream_data
         self._window = configuration.max_data
-        self._consumed: dict[int, int] = {}  # offset, by stream that is read
+        self._consumed: dict[int, int] = {}  # offset, for each stream that is read
         # Clients open bidirectional streams; no other streams exist.
         opened = 0 if configuration.is_client else streams_max
         for limit, value in (
@@ -105,11 +105,11 @@ class BoundedConnection(QuicConnection):
     # Receiving.
 
     def start_reading(self, stream_id: int) -> None:
-        """Count what comes on the stream as unread until it is consumed."""
+        """Count the stream's input as unread until it is consumed."""
         self._consumed[stream_id] = 0
 
     def consume(self, stream_id: int, size: int) -> None:
-        """Let the stream's window move by *size* bytes; told once half of it is free."""
+        """Move the stream's window by *size* bytes; the peer learns once half of it is free."""
         if stream_id not in self._consumed:
             return
         consumed = self._consumed[stream_id] = self._consumed[stream_id] + size
@@ -121,7 +121,7 @@ class BoundedConnection(QuicConnection):
             stream.max_stream_data_local = wanted
 
     def stop_reading(self, stream_id: int) -> None:
-        """Ask the peer, once, to send no more; what comes is dropped."""
+        """Ask the peer, once, to stop sending; what still arrives is dropped."""
         was_read = self._consumed.pop(stream_id, None) is not None
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -152,7 +152,7 @@ class BoundedConnection(QuicConnection):
             wanted = used + self._window - self.unread_bytes()
             if wanted - limit.value >= self._window // 4:
                 limit.value = wanted
-        # aioquic doubles a window that is half used: it is shown an unused one.
+        # aioquic would double a window that is half used, so show it an unused one.
         limit.used = 0
         try:
             super()._write_connection_limits(builder, space)
@@ -169,7 +169,7 @@ class BoundedConnection(QuicConnection):
         ):
             return
         highest = receiver.highest_offset
-        receiver.highest_offset = 0  # as above
+        receiver.highest_offset = 0  # as for the connection's window
         try:
             super()._write_stream_limits(builder, space, stream)
         finally:
@@ -178,9 +178,9 @@ class BoundedConnection(QuicConnection):
     # Sending.
 
     def send(self, stream_id: int, data: bytes, *, ends: bool = False) -> bool:
-        """Send on the stream, and its end if *ends*; return whether it takes any more.
+        """Send on the stream, and end it if *ends*; return False if it accepts nothing more.
 
-        A peer's STOP_SENDING resets the stream before its event reaches us.
+        A peer's STOP_SENDING resets the stream before we get the event.
         """
         try:
             self.send_stream_data(stream_id, data, end_stream=ends)
@@ -196,26 +196,26 @@ class BoundedConnection(QuicConnection):
         return len(stream.sender._buffer)  # noqa: SLF001 - see the top
 
     def received_bytes(self, stream_id: int) -> int:
-        """Return how much of the stream has arrived without a gap; -1 when it is forgotten."""
+        """Return how much output has arrived without a gap; -1 if the stream is forgotten."""
         stream = self._streams.get(stream_id)
         if stream is None:
             return -1
         return stream.sender._buffer_start  # noqa: SLF001 - see the top
 
     def is_sent(self, stream_id: int) -> bool:
-        """Return whether all output and its end, or its reset, is acknowledged."""
+        """Tell whether all output and its end, or its reset, is acknowledged."""
         stream = self._streams.get(stream_id)
         return stream is None or stream.sender.is_finished
 
-    def discard_output(self, stream_id: int, code: int) -> None:
+    def discard_output(self, stream_id: int) -> None:
         """Reset our half of the stream, and free what was not sent."""
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.sender.is_finished:
-            self.reset_stream(stream_id, code)
+            self.reset_stream(stream_id, 0)
             stream.sender._buffer.clear()  # noqa: SLF001 - see the top
 
     def is_forgotten(self, stream_id: int) -> bool:
-        """Return whether both halves of the stream have ended."""
+        """Tell whether both halves of the stream have ended."""
         return stream_id not in self._streams
 
     # The peer.
@@ -231,17 +231,17 @@ class BoundedConnection(QuicConnection):
                 one.stateless_reset_token = self._reset_token(one.cid)
 
     def is_reset_by(self, data: bytes) -> bool:
-        """Say whether a server tells with this datagram that it knows us no more."""
+        """Tell whether this datagram is a server's stateless reset of this connection."""
         known = [self._peer_cid, *self._peer_cid_available]
         return is_reset(data, [one.stateless_reset_token for one in known])
 
     def _initialize(self, peer_cid: bytes) -> None:
         super()._initialize(peer_cid)
-        # The switch is private, and the way behind it is whole but for the judgement.
+        # Only the switch is private: aioquic supports client certificates, but verifies none.
         self.tls._request_client_certificate = self._asks_for_certificate  # noqa: SLF001 - see the top
 
     def peer_name(self, ca_file: Path) -> str:
-        """Return the common name of a peer for whose certificate *ca_file* vouches, or ""."""
+        """Return the peer's common name if *ca_file* vouches for its certificate, else ""."""
         certificate = self.tls._peer_certificate  # noqa: SLF001 - see the top
         chain = self.tls._peer_certificate_chain  # noqa: SLF001 - see the top
         if certificate is None:
@@ -254,7 +254,7 @@ class BoundedConnection(QuicConnection):
         return str(names[0].value) if len(names) == 1 else ""
 
     def peer_fingerprint(self) -> str:
-        """Return the fingerprint of the certificate that the peer has proven to hold."""
+        """Return the fingerprint of the peer's certificate, or "" if it has shown none."""
         certificate = self.tls._peer_certificate  # noqa: SLF001 - see the top
         return (
             "" if certificate is None else fingerprint(certificate.public_bytes(Encoding.DER))

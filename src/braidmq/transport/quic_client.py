@@ -25,16 +25,16 @@ from braidmq.transport.quic_streams import Carrier, StreamWire
 from braidmq.transport.tcp import Carried
 
 KEEPALIVE_S: Final = 20.0
-"""How often a silent server is pinged: home routers forget a silent path after 30 s."""
+"""How often the server is pinged: home routers forget a silent path after 30 s."""
 
 IDLE_TIMEOUT_S: Final = 60.0
-"""A server that answers no ping for so long is gone."""
+"""A server that answers no ping for this long is considered gone."""
 
 BAD_CERTIFICATE: Final = 0x12A
-"""What a handshake ends with when no CA vouches for the server: TLS's alert 42, in QUIC."""
+"""The code of a handshake that fails because no CA vouches for the server: TLS's alert 42."""
 
 REFUSALS_MAX: Final = 3
-"""So many datagrams in a row that the other machine had no taker for: the server is gone."""
+"""Datagrams in a row that the other machine refused before the server is considered gone."""
 
 CLIENT_LIMITS: Final = QuicLimits(idle_timeout_s=IDLE_TIMEOUT_S)
 
@@ -42,7 +42,7 @@ assert KEEPALIVE_S * 2 < IDLE_TIMEOUT_S
 
 
 class HandshakeError(BraidError, ConnectionError):
-    """No connection came about."""
+    """No connection could be made."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"QUIC handshake failed: {reason} (code {code:#x})")
@@ -56,14 +56,14 @@ class UntrustedError(HandshakeError):
 
 @dataclass(frozen=True)
 class Trust:
-    """Which servers a client trusts; by default those that a known CA vouches for."""
+    """How a client verifies the server; by default a known CA must vouch for it."""
 
     ca_file: Path | None = None
     fingerprint: str = ""
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        """Allow one way of trusting at a time."""
+        """Allow only one way."""
         assert sum((self.ca_file is not None, bool(self.fingerprint), self.insecure)) <= 1
 
 
@@ -71,15 +71,22 @@ class QuicClient(Endpoint):
     """One connection to a server, from :func:`connect`."""
 
     def __init__(
-        self, sock: socket.socket, carrier_for: Callable[["QuicClient"], Carrier], trust: Trust
+        self,
+        sock: socket.socket,
+        settings: QuicConfiguration,
+        *,
+        trust: Trust,
+        limits: QuicLimits,
     ) -> None:
         super().__init__(sock)
+        self._peer: Address = sock.getpeername()
         self._trust = trust
+        self._timeout_s = limits.handshake_timeout_s
         self._shaken: asyncio.Future[None] = self.loop.create_future()
-        self._ended = asyncio.Event()
         self._keepalive: asyncio.TimerHandle | None = None
         self._refusals = 0  # of the other machine, since the last datagram from there
-        self.carrier = carrier_for(self)
+        quic = BoundedConnection(settings, streams_max=0)
+        self.carrier = Carrier(self, quic, limits, address=self._peer, make_stream=None)
 
     def open_stream(self, make: Callable[[StreamWire], Carried]) -> StreamWire:
         """Return a new stream, carried by what *make* makes of it."""
@@ -87,39 +94,23 @@ class QuicClient(Endpoint):
         wire.carried = make(wire)
         return wire
 
-    @property
-    def is_ended(self) -> bool:
-        """Whether the connection is over."""
-        return self.carrier.is_ended
-
-    @property
-    def end_code(self) -> int:
-        """The code that the connection was closed with, by either end."""
-        return self.carrier.end_code
-
-    async def close(self, code: int = 0, reason: str = "") -> None:
-        """Close the connection at once, and the socket."""
-        self.carrier.close(code, reason)
+    async def close(self) -> None:
+        """Close the connection at once, and the socket; again does nothing."""
+        self.carrier.close()
         self.close_socket()
-        self.carrier.end(code, reason)
+        self.carrier.end(0, "")
 
-    async def wait_ended(self) -> None:
-        """Wait until the connection is over."""
-        await self._ended.wait()
-
-    async def shake_hands(
-        self, address: Address, *, timeout_s: float, keepalive_s: float
-    ) -> None:
-        """Wait for the server, and check that it is the one.
+    async def shake_hands(self, keepalive_s: float) -> None:
+        """Wait for the server, and check its certificate if one is pinned.
 
         Raises:
             HandshakeError: It is not there, does not answer, or refuses.
-            UntrustedError: It is another.
+            UntrustedError: It has another certificate.
         """
-        self.carrier.quic.connect(address, time.monotonic())
+        self.carrier.quic.connect(self._peer, time.monotonic())
         self.transmit_soon(self.carrier)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 await self._shaken
         except TimeoutError:
             raise HandshakeError(0, "no answer in time") from None
@@ -128,37 +119,36 @@ class QuicClient(Endpoint):
             raise UntrustedError(0, "the certificate's fingerprint is not the pinned one")
         self._keep_alive(keepalive_s)
 
-    # What the endpoint asks.
+    # Called by the endpoint.
 
     def route(self, data: bytes, address: Address, now: float) -> None:
         """Give the carrier its datagram."""
         self._refusals = 0
         if self.carrier.is_shaken and self.carrier.quic.is_reset_by(data):
-            self.carrier.end(0, "the server knows this connection no more")
+            self.carrier.end(0, "the server no longer knows this connection")
         else:
             self.carrier.receive(data, address, now)
 
     def unreachable(self) -> None:
-        """Give up when nothing listens; a single refusal may be a passing network fault."""
+        """Give up if nothing listens; one refusal alone may be a passing network fault."""
         self._refusals += 1
         if not self.carrier.is_shaken or self._refusals >= REFUSALS_MAX:
             self.carrier.end(0, "nothing listens there")
 
     def handshake_done(self, carrier: Carrier) -> None:
-        """Let the caller of :func:`connect` go on."""
+        """Let the caller of :func:`connect` continue."""
         del carrier
         if not self._shaken.done():
             self._shaken.set_result(None)
 
     def carrier_ended(self, carrier: Carrier) -> None:
-        """Wake the callers that wait."""
+        """Wake the waiting callers."""
         if self._keepalive is not None:
             self._keepalive.cancel()
         if not self._shaken.done():
             reason = carrier.end_reason or "refused"
             self._shaken.set_exception(HandshakeError(carrier.end_code, reason))
             self._shaken.exception()  # there may be no waiter left to retrieve it
-        self._ended.set()
 
     def _keep_alive(self, every_s: float) -> None:
         self._keepalive = self.loop.call_later(every_s, self._ping, every_s)
@@ -180,12 +170,12 @@ async def connect(
     keepalive_s: float = KEEPALIVE_S,
     certificate: CertificateFiles | None = None,
 ) -> QuicClient:
-    """Return a connection whose handshake is done and whose server is trusted.
+    """Return a connection to a trusted server, after the handshake.
 
-    With *certificate* we show who we are, when the server asks.
+    *certificate* authenticates the client to a server that asks for one.
 
     Raises:
-        HandshakeError: None came about at any of the host's addresses.
+        HandshakeError: No connection could be made to any of the host's addresses.
         OSError: The host's name is unknown.
     """
     loop = asyncio.get_running_loop()
@@ -201,28 +191,15 @@ async def connect(
             sock.close()
             failure = HandshakeError(0, error.strerror or "unreachable")
             continue
-        client = _client(
-            sock,
-            settings=_settings(host, trust, alpn, limits, certificate),
-            address=sock.getpeername(),
-            trust=trust,
-            limits=limits,
-        )
+        settings = _settings(host, trust, alpn, limits, certificate)
+        client = QuicClient(sock, settings, trust=trust, limits=limits)
         try:
-            await client.shake_hands(
-                sock.getpeername(),
-                timeout_s=limits.handshake_timeout_s,
-                keepalive_s=keepalive_s,
-            )
-        except UntrustedError:
+            await client.shake_hands(keepalive_s)
+        except BaseException as error:
             await client.close()
-            raise
-        except HandshakeError as error:
-            await client.close()
-            failure = error
-        except asyncio.CancelledError:
-            await client.close()
-            raise
+            if isinstance(error, UntrustedError) or not isinstance(error, HandshakeError):
+                raise
+            failure = error  # another address may answer
         else:
             return client
     raise failure
@@ -238,24 +215,11 @@ def _settings(
     settings = configuration(limits, is_client=True, alpn=alpn, datagram_bytes=DATAGRAM_BYTES)
     settings.server_name = host
     if trust.fingerprint or trust.insecure:
-        settings.verify_mode = ssl.CERT_NONE  # a pinned one is checked after the handshake
+        settings.verify_mode = (
+            ssl.CERT_NONE
+        )  # a pinned certificate is checked after the handshake
     elif trust.ca_file is not None:
         settings.load_verify_locations(cafile=str(trust.ca_file))
     if certificate is not None:
         settings.load_cert_chain(certificate.certificate, certificate.key)
     return settings
-
-
-def _client(
-    sock: socket.socket,
-    *,
-    settings: QuicConfiguration,
-    address: Address,
-    trust: Trust,
-    limits: QuicLimits,
-) -> QuicClient:
-    def carrier(client: QuicClient) -> Carrier:
-        quic = BoundedConnection(settings, streams_max=0)
-        return Carrier(client, quic, limits, address=address, make_stream=None)
-
-    return QuicClient(sock, carrier, trust)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SOCKET_BUFFER_BYTES: Final = 4 * MIB
 DATAGRAMS_PER_TURN: Final = 64
-"""More are left in the kernel until others have had their turn."""
+"""Further ones stay in the kernel until other tasks have run."""
 
 DATAGRAM_BYTES_MAX: Final = 65_536
 
@@ -20,12 +20,12 @@ Address = tuple[Any, ...]
 
 
 class Endpoint:
-    """A UDP socket and the carriers behind it; what is new or unknown, a subclass decides."""
+    """A UDP socket and its carriers; a subclass decides about unknown datagrams."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.loop = asyncio.get_running_loop()
-        self.dropped_datagrams = 0  # the kernel had no room: to QUIC they are lost on the way
-        self.dropped_writes = 0  # on streams that the peer wants no more of
+        self.dropped_datagrams = 0  # the kernel refused them; QUIC treats them as lost
+        self.dropped_writes = 0  # to streams that the peer has stopped
         self._socket = sock
         self._heard: dict[Carrier, None] = {}
         self._dirty: dict[Carrier, None] = {}
@@ -35,41 +35,41 @@ class Endpoint:
         sock.setblocking(False)  # noqa: FBT003 - the socket's signature
         self.loop.add_reader(sock.fileno(), self._read)
 
-    # What a subclass gives.
+    # Implemented by subclasses.
 
     def route(self, data: bytes, address: Address, now: float) -> None:
         """Give a datagram to its carrier."""
         raise NotImplementedError
 
     def unreachable(self) -> None:
-        """Handle that the other end's machine refused a datagram."""
+        """Handle that the other machine refused a datagram."""
 
     def add_id(self, connection_id: bytes, carrier: "Carrier") -> None:
         """Route datagrams with this connection id to the carrier."""
 
     def drop_id(self, connection_id: bytes) -> None:
-        """Route them no more."""
+        """Stop routing them."""
 
     def handshake_done(self, carrier: "Carrier") -> None:
-        """Handle that the peer is who it says, and we are."""
+        """Handle the end of the handshake."""
 
     def carrier_ended(self, carrier: "Carrier") -> None:
         """Handle the end of a connection."""
 
-    # What carriers ask for.
+    # Called by carriers.
 
     def send(self, data: bytes, address: Address) -> None:
-        """Send a datagram, or lose it."""
+        """Send a datagram, or drop it: QUIC retransmits."""
         try:
             self._socket.sendto(data, address)
         except ConnectionRefusedError:
             self.dropped_datagrams += 1
-            self.loop.call_soon(self.unreachable)  # not now: its caller is a carrier
+            self.loop.call_soon(self.unreachable)  # later: the caller is a carrier in its turn
         except OSError:
             self.dropped_datagrams += 1
 
     def handle_soon(self, carrier: "Carrier") -> None:
-        """Have the carrier hand on what came, in this turn or the next."""
+        """Have the carrier pass on what it received, in this turn or the next."""
         self._heard[carrier] = None
         self._schedule()
 
@@ -79,13 +79,13 @@ class Endpoint:
         self._schedule()
 
     def close_socket(self) -> None:
-        """Transmit what is due, then read and send no more."""
+        """Transmit what is due, then close the socket."""
         if self._is_open:
             self._turn()
             self.drop_socket()
 
     def drop_socket(self) -> None:
-        """Read and send no more at once, as when the process is killed."""
+        """Close the socket at once, as if the process were killed."""
         self._is_open = False
         self.loop.remove_reader(self._socket.fileno())
         self._socket.close()
@@ -103,7 +103,7 @@ class Endpoint:
             self._turn()
 
     def _read(self) -> None:
-        self._is_in_turn = True
+        self._is_in_turn = True  # the turn below covers all of it: nothing has to be scheduled
         receive, now = self._socket.recvfrom, time.monotonic()
         try:
             for _ in range(DATAGRAMS_PER_TURN):
@@ -122,6 +122,8 @@ class Endpoint:
             return
         self._is_in_turn = True
         try:
+            # Each may give others something to do: a message that one connection published is
+            # delivered on the next. Input comes first, so that fewer datagrams carry more.
             while self._heard or self._dirty:
                 while self._heard:
                     self._heard.popitem()[0].handle()
@@ -130,7 +132,7 @@ class Endpoint:
         finally:
             self._is_in_turn = False
             if self._heard or self._dirty:
-                self._schedule()  # one carrier raised; the others still have their turn
+                self._schedule()  # one carrier raised; the others must still have their turn
 
 
 def prepare(sock: socket.socket) -> None:

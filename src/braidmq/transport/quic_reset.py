@@ -5,9 +5,9 @@
     | 01xxxxxx | unpredictable bytes ... | token    |
     +----------+-------------------------+----------+
 
-Without it a peer would wait for its idle timeout whenever a server is killed and comes back.
-The token of a connection id is made from the id and a secret that outlives the process, so that
-nothing of the connection has to; only the peer that got it in the handshake can recognise it.
+Without it, a peer would wait for its idle timeout whenever a server is killed and restarted.
+The token is derived from the connection id and a secret that outlives the process, so nothing
+about the connection has to. Only the peer that got it in the handshake can recognise it.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from typing import Final
 
 TOKEN_BYTES: Final = 16
 RESET_BYTES_MIN: Final = 21
-"""A shorter one could be told from an ordinary packet."""
+"""A shorter one could be distinguished from an ordinary packet."""
 
 RESET_BYTES_MAX: Final = 42
 RESETS_PER_S_MAX: Final = 256
@@ -27,7 +27,7 @@ _PURPOSE: Final = b"braidmq stateless reset"
 
 
 class Resets:
-    """Makes tokens and resets; *secret* is whatever only this server has."""
+    """Makes tokens and resets; *secret* is anything that only this server knows."""
 
     def __init__(self, secret: bytes) -> None:
         self._key = hashlib.sha256(_PURPOSE + secret).digest()
@@ -35,13 +35,14 @@ class Resets:
         self._sent = 0
 
     def token(self, connection_id: bytes) -> bytes:
-        """Return the token that belongs to a connection id."""
+        """Return the token of a connection id."""
         return hmac.digest(self._key, connection_id, hashlib.sha256)[:TOKEN_BYTES]
 
     def answer(self, size: int, connection_id: bytes, now: float) -> bytes | None:
-        """Return the reset for a datagram of *size* bytes, or None when it gets none.
+        """Return the reset for a datagram of *size* bytes, or None if it gets none.
 
-        It is shorter than what it answers: two that have forgotten each other fall silent.
+        It is shorter than the datagram, so two endpoints that have both forgotten the
+        connection cannot reset each other for ever.
         """
         length = min(size - 1, RESET_BYTES_MAX)
         if length < RESET_BYTES_MIN:
@@ -53,12 +54,12 @@ class Resets:
             return None
         self._sent += 1
         noise = bytearray(os.urandom(length - TOKEN_BYTES))
-        noise[0] = 0x40 | noise[0] & 0x3F
+        noise[0] = 0x40 | noise[0] & 0x3F  # the first bits of an ordinary short header
         return bytes(noise) + self.token(connection_id)
 
 
 def is_reset(data: bytes, tokens: list[bytes]) -> bool:
-    """Say whether a datagram ends with one of the tokens that a server has told us."""
+    """Tell whether a datagram ends with one of the *tokens* that a server has issued."""
     if len(data) < RESET_BYTES_MIN:
         return False
     end = data[-TOKEN_BYTES:]

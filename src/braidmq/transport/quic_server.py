@@ -23,7 +23,6 @@ from aioquic.quic.packet import (
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.retry import QuicRetryTokenHandler
 
-from braidmq.transport.binding import bind_udp
 from braidmq.transport.quic import (
     DATAGRAM_BYTES,
     LOOPBACK_DATAGRAM_BYTES,
@@ -38,7 +37,7 @@ from braidmq.transport.quic_streams import Carrier, MakeStream
 CONNECTION_ID_BYTES: Final = 8
 LONG_HEADER: Final = 0x80
 INITIAL_BYTES_MIN: Final = 1200
-"""A smaller first datagram could be a lever to make us send more than we got."""
+"""A smaller first datagram could make us send more than we received: amplification."""
 
 
 class QuicListener(Endpoint):
@@ -65,7 +64,7 @@ class QuicListener(Endpoint):
         self.carriers: dict[Carrier, None] = {}
         self.handshakes = 0  # in progress
         self.retries = 0  # Retry packets sent
-        self.resets = 0  # to peers of connections that are not known any more
+        self.resets = 0  # stateless resets sent, for connections that are unknown here
         self._resets = Resets(key.read_bytes())
         self._limits = limits
         self._make_stream = make_stream
@@ -87,7 +86,7 @@ class QuicListener(Endpoint):
         return len(self.carriers)
 
     def stop_accepting(self) -> None:
-        """Accept no more connections; those that are open go on."""
+        """Accept no more connections; those that are open stay."""
         self._is_accepting = False
 
     def close_connections(self) -> None:
@@ -108,7 +107,7 @@ class QuicListener(Endpoint):
         for carrier in list(self.carriers):
             carrier.end(0, "")
 
-    # What the endpoint asks.
+    # Called by the endpoint.
 
     def route(self, data: bytes, address: Address, now: float) -> None:
         """Give a datagram to its carrier, or to a new one."""
@@ -136,13 +135,13 @@ class QuicListener(Endpoint):
         self._ids[carrier].add(connection_id)
 
     def drop_id(self, connection_id: bytes) -> None:
-        """Route them no more."""
+        """Stop routing them."""
         carrier = self._by_id.pop(connection_id, None)
         if carrier is not None:
             self._ids[carrier].discard(connection_id)
 
     def handshake_done(self, carrier: Carrier) -> None:
-        """Count one handshake less."""
+        """Count it as no longer in progress."""
         del carrier
         self.handshakes -= 1
 
@@ -245,7 +244,7 @@ class QuicListener(Endpoint):
 
 
 def _refusal(header: QuicHeader) -> bytes:
-    """Return a datagram that closes a connection before anything is spent on it."""
+    """Return a datagram that closes a connection for which nothing was allocated."""
     assert header.version is not None
     crypto = CryptoPair()
     crypto.setup_initial(cid=header.destination_cid, is_client=False, version=header.version)
@@ -265,34 +264,3 @@ def _refusal(header: QuicHeader) -> bytes:
     frame.push_uint_var(0)
     datagrams, _ = builder.flush()
     return bytes(datagrams[0])
-
-
-def serve(
-    host: str,
-    port: int,
-    *,
-    certificate: Path,
-    key: Path,
-    make_stream: MakeStream,
-    limits: QuicLimits,
-    admit: Callable[[str], bool] = lambda _: True,
-    left: Callable[[str], None] = lambda _: None,
-    asks_for_certificates: bool = False,
-) -> QuicListener:
-    """Bind and serve.
-
-    Raises:
-        AddressInUseError: The address cannot be bound.
-        OSError: The certificate cannot be read.
-    """
-    bound = bind_udp("quic", host, port)
-    return QuicListener(
-        bound,
-        certificate=certificate,
-        key=key,
-        make_stream=make_stream,
-        limits=limits,
-        admit=admit,
-        left=left,
-        asks_for_certificates=asks_for_certificates,
-    )

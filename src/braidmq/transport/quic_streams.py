@@ -1,8 +1,8 @@
-"""QUIC streams: wires that carry one connection each, as TCP wires do, and what they share.
+"""QUIC streams as wires, like those of TCP, and the QUIC connection that they share.
 
-A carrier is one QUIC connection with its streams; an endpoint a UDP socket with its carriers.
-In one turn of the loop an endpoint reads many datagrams, hands on what they brought, one call
-per stream, and then every carrier with something to say transmits once.
+A carrier is one QUIC connection with its streams; an endpoint is a UDP socket with its
+carriers. In one turn of the event loop an endpoint reads many datagrams and passes on what they
+contain, with one call per stream; then each carrier with output transmits once.
 """
 
 import asyncio
@@ -22,23 +22,23 @@ MakeStream = Callable[["StreamWire"], Carried | None]
 
 
 class StreamWire:
-    """One bidirectional stream: the methods of a TCP wire, on a connection it shares."""
+    """One bidirectional stream, with the methods of a TCP wire, on a shared connection."""
 
     def __init__(self, carrier: "Carrier", stream_id: int) -> None:
         self.carrier = carrier
         self.stream_id = stream_id
         self.carried: Carried | None = None
-        self.arrived: list[bytes] = []  # in order, not handed on yet
-        self.input_ended = False  # by the peer's FIN, which comes after what arrived
+        self.arrived: list[bytes] = []  # in order, not passed on yet
+        self.input_ended = False  # by the peer's FIN, after what arrived
         self.is_finish_told = False
         self.is_paused = False
         self.is_output_ended = False  # our FIN is written
-        self.is_closing = False  # and nothing is read any more
-        self.is_stopped = False  # the peer wants no more of us, but may say more
-        self.is_over = False  # told, or about to be told, that it is lost
+        self.is_closing = False  # nothing is read any more
+        self.is_stopped = False  # by the peer, which may still send
+        self.is_over = False  # `lost` was called, or will be soon
         self.written_bytes = 0
         self._received_bytes = 0
-        self.told_below = -1  # how few unacknowledged bytes are waited for
+        self.told_below = -1  # report room at so many unacknowledged bytes; -1: do not
 
     @property
     def peer_address(self) -> str:
@@ -47,12 +47,12 @@ class StreamWire:
 
     @property
     def heard_at(self) -> float:
-        """When the connection's last datagram came, by the monotonic clock."""
+        """When the connection's last datagram arrived, by the monotonic clock."""
         return self.carrier.heard_at
 
     def write(self, data: bytes) -> None:
-        """Send *data*, now or when there is room; drop it if the peer wants no more."""
-        # What is dropped counts too: it never arrives.
+        """Send *data*, now or when there is room; drop it if the peer has stopped us."""
+        # Dropped data counts, too: it was written and will never arrive.
         self.written_bytes += len(data)
         if data and not (self.is_output_ended or self.is_over):
             self.carrier.write(self, data)
@@ -68,7 +68,7 @@ class StreamWire:
     def received_bytes(self) -> int:
         """Return how much of what was written has arrived, from the beginning without a gap.
 
-        Also of a stream that is lost: as much as was known then.
+        Of a lost stream, it is what was known at its end.
         """
         self._received_bytes = max(
             self._received_bytes, self.carrier.quic.received_bytes(self.stream_id)
@@ -76,45 +76,45 @@ class StreamWire:
         return self._received_bytes
 
     def tell_below(self, size: int) -> None:
-        """Have `set_writable(True)` called once no more than *size* bytes are unacknowledged.
+        """Have `set_writable(True)` called once at most *size* bytes are unacknowledged.
 
-        Of this stream alone, and only while the connection's output has room, too.
+        Only this stream's bytes count, but the connection's output must have room, too.
         """
         self.told_below = size
 
     def pause_reading(self) -> None:
-        """Deliver no more data for a while, and let the peer send no more than its window."""
+        """Deliver no data for a while; the peer can then send no more than its window."""
         self.is_paused = True
 
     def resume_reading(self) -> None:
-        """Deliver data again: first what has come meanwhile, soon."""
+        """Deliver data again, starting soon with what has arrived meanwhile."""
         if self.is_paused:
             self.is_paused = False
             if not self.is_over:
                 self.carrier.look_at(self)
 
     def finish_output(self) -> None:
-        """Send what is written, then the end of our half; what the peer sends is still read.
+        """Send what is written, then end our half; the peer's half is still read.
 
-        When the peer has ended its half too, the stream is over.
+        Once the peer has ended its half, too, the stream is over.
         """
         if not self.is_output_ended and not self.is_over:
             self.carrier.finish_output(self)
 
     def close(self) -> None:
-        """Send what is written, then end the stream; what the peer still sends is dropped."""
+        """Send what is written, then end the stream; further input is dropped."""
         if not self.is_closing and not self.is_over:
             self.is_closing = True
             self.carrier.close_stream(self)
 
-    def abort(self, code: int = 0) -> None:
+    def abort(self) -> None:
         """Reset the stream at once."""
         if not self.is_over:
-            self.carrier.abort_stream(self, code)
+            self.carrier.abort_stream(self)
 
-    def close_connection(self, code: int = 0, reason: str = "") -> None:
+    def close_connection(self) -> None:
         """Close the connection with all its streams at once."""
-        self.carrier.close(code, reason)
+        self.carrier.close()
 
     def drain_connection(self, code: int = 0, reason: str = "") -> None:
         """Send what is written on every stream, then close the connection."""
@@ -128,7 +128,7 @@ class StreamWire:
         return self.is_closing or self.is_over
 
     def deliver(self) -> None:
-        """Hand on what arrived, in one piece; the carrier calls it."""
+        """Pass on what arrived, in one piece; called by the carrier."""
         carried = self.carried
         if carried is None or self.is_paused or self._is_done():
             return
@@ -157,6 +157,7 @@ class Carrier:
     ) -> None:
         self.quic = quic
         self.unsent_bytes = 0
+        # A socket for IPv6 and IPv4 shows IPv4 peers as mapped addresses.
         self.peer_address = str(address[0]).removeprefix("::ffff:")
         self.heard_at = time.monotonic()
         self.is_ended = False
@@ -182,7 +183,7 @@ class Carrier:
                 limits.handshake_timeout_s, self.close, 0, "no request in time"
             )
 
-    # What a stream asks for.
+    # Called by streams.
 
     def write(self, wire: StreamWire, data: bytes) -> None:
         """Send *data* on a stream at the end of the turn."""
@@ -196,33 +197,33 @@ class Carrier:
             self._set_writable(False)  # noqa: FBT003 - as carried.set_writable
 
     def look_at(self, wire: StreamWire) -> None:
-        """Hand on, soon, what a stream holds."""
+        """Pass on, soon, what a stream holds."""
         self._pending[wire] = None
         self._endpoint.handle_soon(self)
 
     def finish_output(self, wire: StreamWire) -> None:
-        """End our half of a stream behind what was written."""
+        """End our half of a stream after what was written."""
         wire.is_output_ended = True
         if not wire.is_stopped and not self.quic.send(wire.stream_id, b"", ends=True):
             wire.is_stopped = True
         self._endpoint.transmit_soon(self)
 
     def close_stream(self, wire: StreamWire) -> None:
-        """End a stream behind what was written."""
+        """End a stream after what was written."""
         wire.finish_output()
         if wire.is_stopped:
-            self.abort_stream(wire, 0)
+            self.abort_stream(wire)
             return
         if self._make_stream is None:
-            # A STOP_SENDING would overtake our output: it waits until that is acknowledged.
+            # A STOP_SENDING would overtake our output, so it waits for the acknowledgement.
             self.quic.consume(wire.stream_id, sum(map(len, wire.arrived)))
         else:
             self.quic.stop_reading(wire.stream_id)
         wire.arrived.clear()
 
-    def abort_stream(self, wire: StreamWire, code: int) -> None:
-        """Reset a stream; it is told of its end soon."""
-        self.quic.discard_output(wire.stream_id, code)
+    def abort_stream(self, wire: StreamWire) -> None:
+        """Reset a stream; its `lost` is called soon."""
+        self.quic.discard_output(wire.stream_id)
         self.quic.stop_reading(wire.stream_id)
         self._lose(wire)
 
@@ -233,7 +234,7 @@ class Carrier:
         return self._add(stream_id)
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        """Close the connection at once; the streams are told soon."""
+        """Close the connection at once; each stream's `lost` is called soon."""
         if not self._is_closed and not self.is_ended:
             self._is_closed = True
             self.quic.close(error_code=code, reason_phrase=reason)
@@ -242,7 +243,7 @@ class Carrier:
             self._endpoint.transmit_soon(self)
 
     def drain(self, code: int = 0, reason: str = "") -> None:
-        """End every stream behind what was written, then close."""
+        """End every stream after what was written, then close."""
         self.is_draining = True
         self._drained_with = (code, reason)
         for wire in list(self.wires.values()):
@@ -255,20 +256,20 @@ class Carrier:
             self._deadline.cancel()
             self._deadline = None
 
-    # What the endpoint says.
+    # Called by the endpoint.
 
     def receive(self, data: bytes, address: Address, now: float) -> None:
-        """Take a datagram in; what it brought is handed on in :meth:`handle`."""
+        """Process a datagram; :meth:`handle` passes its content on."""
         self.heard_at = now
         try:
             self.quic.receive_datagram(data, address, now)
-        except Exception:  # noqa: BLE001 - a peer's bytes met an assert of the library: one connection pays
+        except Exception:  # noqa: BLE001 - the peer's bytes hit an assert of the library: end only this connection
             self.end(INTERNAL_ERROR, "broken datagram")
             return
         self._endpoint.handle_soon(self)
 
     def handle(self) -> None:
-        """Hand on everything that came."""
+        """Pass on everything received."""
         self._take_events()
         if self.is_ended:
             return
@@ -280,19 +281,19 @@ class Carrier:
         self._endpoint.transmit_soon(self)
 
     def transmit(self) -> None:
-        """Send what there is to send, and arm the timer."""
+        """Send what is due, and arm the timer."""
         if self.is_ended:
             return
         now = time.monotonic()
         for data, address in self.quic.datagrams_to_send(now):
             self._endpoint.send(data, address)
-        self._take_events()  # connection ids that are in those datagrams
+        self._take_events()  # connection ids issued in those datagrams
         self._settle()
         if not self.is_ended:
             self._arm(now)
 
     def end(self, code: int, reason: str) -> None:
-        """Forget the connection: it is over."""
+        """End and forget the connection."""
         if self.is_ended:
             return
         self.is_ended = True
@@ -309,7 +310,7 @@ class Carrier:
     # Inside.
 
     def _arm(self, now: float) -> None:
-        # A timer that comes too early looks again: cheaper than a new one for each datagram.
+        # A timer that fires too early is armed again: cheaper than a new one per datagram.
         wanted = self.quic.get_timer()
         if wanted is None or (self._timer is not None and self._timer_at <= wanted):
             return
@@ -366,7 +367,7 @@ class Carrier:
         return wire
 
     def _accept(self, stream_id: int) -> StreamWire:
-        assert self._make_stream is not None  # a server may open no streams to a client
+        assert self._make_stream is not None  # servers cannot open streams to a client
         wire = self._add(stream_id)
         wire.is_stopped = stream_id in self.stopped_early
         self.stopped_early.discard(stream_id)
@@ -380,17 +381,17 @@ class Carrier:
     def _reset_by_peer(self, stream_id: int) -> None:
         wire = self.wires.get(stream_id)
         if wire is not None and wire.is_closing and not wire.is_over:
-            self.quic.stop_reading(stream_id)  # the answer to our own request to stop
+            self.quic.stop_reading(stream_id)  # it answers our own STOP_SENDING
             return
         self.stopped_early.discard(stream_id)
-        self.quic.discard_output(stream_id, 0)
+        self.quic.discard_output(stream_id)
         self.quic.stop_reading(stream_id)
         if wire is not None:
             self._lose(wire)
 
     def _stopped_by_peer(self, stream_id: int) -> None:
-        # The peer wants no answers; what it said last may still be under way.
-        self.quic.discard_output(stream_id, 0)
+        # The peer wants no more output; its own last data may still be in flight.
+        self.quic.discard_output(stream_id)
         wire = self.wires.get(stream_id)
         if wire is None:
             if len(self.stopped_early) < self._limits.streams_max:
@@ -436,11 +437,11 @@ class Carrier:
         return wire.is_output_ended and self.quic.is_sent(wire.stream_id)
 
     def _settle(self) -> None:
-        """Tell streams of their end, and forget those that both sides have ended."""
+        """End streams that are done, and forget those that both sides have ended."""
         quic = self.quic
         for wire in list(self.wires.values()):
             if not wire.is_over and self._has_ended(wire):
-                self.abort_stream(wire, 0)  # resets nothing; the peer may be asked to stop
+                self.abort_stream(wire)  # resets nothing, but may ask the peer to stop
             if wire.is_over and quic.is_forgotten(wire.stream_id):
                 del self.wires[wire.stream_id]
         self._tell_lost()

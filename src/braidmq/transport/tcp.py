@@ -5,11 +5,14 @@ import socket
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
+from braidmq.transport.binding import shown
+
 KEEPALIVE_S: Final = 60
-"""Silence after which the kernel probes whether the peer is still there."""
+"""Idle time after which the kernel probes whether the peer is still there."""
 
 KEEPALIVE_PROBES: Final = 4
 KEEPALIVE_INTERVAL_S: Final = 10
+"""A peer that vanished without a word is noticed after 60 + 4 * 10 seconds."""
 
 
 class Carried(Protocol):
@@ -19,7 +22,7 @@ class Carried(Protocol):
         """Handle bytes of the peer."""
 
     def finish_input(self) -> None:
-        """Handle that the peer sends no more."""
+        """Handle the end of the peer's half of the stream."""
 
     def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - a state, not an option
         """Handle that the output buffer is full, or has room again."""
@@ -31,8 +34,7 @@ class Carried(Protocol):
 class TcpWire(asyncio.Protocol):
     """One accepted TCP connection, from accept to close.
 
-    The handshake deadline counts from the making of this object, which is the accept, so that a
-    TLS handshake is part of it.
+    The handshake timeout starts with this object, at the accept, and includes a TLS handshake.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class TcpWire(asyncio.Protocol):
         self.in_bytes: int = 0
         self.out_bytes: int = 0
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the socket up and make the connection."""
@@ -69,8 +71,7 @@ class TcpWire(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer_address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         if self.peer_address:
-            shown = f"[{peer[0]}]" if ":" in self.peer_address else self.peer_address
-            self.peer = f"{shown}:{peer[1]}"
+            self.peer = shown(self.peer_address, peer[1])
         raw = transport.get_extra_info("socket")
         if raw is not None:
             _configure(raw)
@@ -80,7 +81,7 @@ class TcpWire(asyncio.Protocol):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what the peer sent."""
+        """Pass on what the peer sent."""
         self.heard_at = self._loop.time()
         self.in_bytes += len(data)
         if self._carried is not None:
@@ -93,17 +94,17 @@ class TcpWire(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def pause_writing(self) -> None:
-        """Hand on that the output buffer is full."""
+        """Pass on that the output buffer is full."""
         if self._carried is not None:
             self._carried.set_writable(False)
 
     def resume_writing(self) -> None:
-        """Hand on that the output buffer has room."""
+        """Pass on that the output buffer has room."""
         if self._carried is not None:
             self._carried.set_writable(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Hand on the end; how it came does not matter."""
+        """Pass on the end, whatever its cause."""
         del exc
         self.greeted()
         carried = self._carried
@@ -113,7 +114,7 @@ class TcpWire(asyncio.Protocol):
             carried.lost()
         self._closed(self)
 
-    # What the connection calls.
+    # Called by the connection.
 
     def write(self, data: bytes) -> None:
         """Send *data*, now or when there is room."""

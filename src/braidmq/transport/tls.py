@@ -1,7 +1,7 @@
-"""TLS: the context that a listener serves with, and the layer between a socket and its wire.
+"""TLS: a listener's context, and the layer between a socket and its wire.
 
-asyncio's own layer ends a connection as soon as the peer ends its half, and what was still to
-be answered is lost. This one keeps our half open, so that TLS and plain TCP behave the same.
+asyncio's own layer closes a connection as soon as the peer ends its half, so that answers in
+progress are lost. This one keeps our half open, so that TLS behaves as plain TCP does.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from braidmq.base.errors import ConfigError
 
 READ_BYTES: Final = 256 * 1024
-"""The most that is decrypted in one piece."""
+"""The most that is decrypted at once."""
 
 
 def server_context(section: str, certificate: Path, key: Path) -> ssl.SSLContext:
@@ -33,8 +33,8 @@ def server_context(section: str, certificate: Path, key: Path) -> ssl.SSLContext
 class TlsLayer(asyncio.Protocol):
     """TLS on one accepted socket: records in and out below, plain bytes above.
 
-    What it carries is told of the connection when the handshake is done, and of the end in any
-    case. A handshake that takes longer than *handshake_timeout_s* ends the connection.
+    *carried* learns of the connection after the handshake, and of its end in any case. A
+    handshake that takes longer than *handshake_timeout_s* ends the connection.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class TlsLayer(asyncio.Protocol):
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_shaken = False
-        self._is_finished = False  # the peer sends no more
+        self._is_finished = False  # the peer has ended its half
         self._raw: asyncio.Transport | None = None
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(handshake_timeout_s, self._give_up)
@@ -56,7 +56,7 @@ class TlsLayer(asyncio.Protocol):
         self._raw = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Decrypt what came, and hand it on."""
+        """Decrypt it, and pass it on."""
         assert self._raw is not None
         self._incoming.write(data)
         if self._is_shaken or self._shake_hands(self._raw):
@@ -70,17 +70,17 @@ class TlsLayer(asyncio.Protocol):
         return self._is_shaken and not self._raw.is_closing()
 
     def pause_writing(self) -> None:
-        """Hand on that the output buffer is full."""
+        """Pass on that the output buffer is full."""
         if self._is_shaken:
             self._carried.pause_writing()
 
     def resume_writing(self) -> None:
-        """Hand on that the output buffer has room."""
+        """Pass on that the output buffer has room."""
         if self._is_shaken:
             self._carried.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Hand on the end."""
+        """Pass on the end."""
         self._deadline.cancel()
         self._raw = None
         self._carried.connection_lost(exc)
@@ -115,7 +115,7 @@ class TlsLayer(asyncio.Protocol):
         except ssl.SSLWantReadError:
             is_finished = False
         except ssl.SSLZeroReturnError:
-            pass  # both ends have said goodbye
+            pass  # both ends have sent close_notify
         except ssl.SSLError:
             is_broken = True
         raw.write(self._outgoing.read())
@@ -173,7 +173,7 @@ class _TlsTransport(asyncio.Transport):
     def close(self) -> None:
         if not self._raw.is_closing():
             with suppress(ssl.SSLError):
-                self._tls.unwrap()  # sends our goodbye; the peer's is not waited for
+                self._tls.unwrap()  # sends close_notify, and does not wait for the peer's
             self._raw.write(self._outgoing.read())
             self._raw.close()
 

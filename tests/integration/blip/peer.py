@@ -133,14 +133,13 @@ async def until_committed(broker: RunningBroker) -> None:
     await until(engine.is_committed)
 
 
-class Peer(asyncio.Protocol):
-    """One end of a connection; it reads all the time unless told not to."""
+class SocketPeer(asyncio.Protocol):
+    """One end of a TCP connection, whatever it speaks; it reads unless told not to."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._news = asyncio.Event()
-        self._is_closed = False
-        self._fences = 0x7000_0000_0000_0000  # correlation ids that no test uses
+        self.is_closed = False
         self._transport: asyncio.Transport | None = None
 
     # What asyncio calls.
@@ -154,7 +153,7 @@ class Peer(asyncio.Protocol):
         self._news.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_closed = True
+        self.is_closed = True
         self._news.set()
 
     # What a test does.
@@ -173,22 +172,34 @@ class Peer(asyncio.Protocol):
         """Send frames, or any bytes, in one piece."""
         self.transport.write(b"".join(frames))
 
+    async def leave(self) -> None:
+        """Go away at once, as a process that is killed."""
+        self.transport.abort()
+        await until(lambda: self.is_closed)
+
+    async def until_whole(self, head: int, size: Callable[[], int]) -> None:
+        """Wait for a whole frame; its *size* is known once its *head* bytes are there."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self._buffer) < head or len(self._buffer) < size():
+                assert not self.is_closed, f"closed after {bytes(self._buffer)!r}"
+                self._news.clear()
+                await self._news.wait()
+
+
+class Peer(SocketPeer):
+    """One end of a Blip connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fences = 0x7000_0000_0000_0000  # correlation ids that no test uses
+
     def finish(self) -> None:
         """Send no more, but go on reading."""
         self.transport.write_eof()
 
-    async def leave(self) -> None:
-        """Go away at once, as a process that is killed."""
-        self.transport.abort()
-        await until(lambda: self._is_closed)
-
     async def next(self) -> Frame:
         """Return the next frame that comes."""
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self._buffer) < 4 or len(self._buffer) < self._frame_bytes():
-                assert not self._is_closed, f"closed after {bytes(self._buffer)!r}"
-                self._news.clear()
-                await self._news.wait()
+        await self.until_whole(4, self._frame_bytes)
         size = self._frame_bytes()
         taken = parse(bytes(self._buffer[:size]))[0]
         del self._buffer[:size]
@@ -207,7 +218,7 @@ class Peer(asyncio.Protocol):
 
     async def expect_close(self) -> None:
         """See that the broker closes the connection and sends nothing more."""
-        await until(lambda: self._is_closed)
+        await until(lambda: self.is_closed)
 
         assert [] == parse(bytes(self._buffer))
 

@@ -21,7 +21,7 @@ import brotli
 from braidmq.broker.broker import Broker
 from braidmq.broker.stats import Stats
 from braidmq.testing.broker import RunningBroker
-from tests.integration.blip.peer import PATIENCE_S, until
+from tests.integration.blip.peer import SocketPeer, until
 
 CONNECT: Final = 0
 CONNECT_ACK: Final = 1
@@ -177,44 +177,15 @@ async def until_subscribers(running: RunningBroker, queue: str, count: int) -> N
     await until(lambda: len(found.consumers) == count)
 
 
-class Peer(asyncio.Protocol):
-    """One end of a connection; it reads all the time unless told not to."""
+class Peer(SocketPeer):
+    """One end of a Vibe connection; what is delivered before an answer is put aside."""
 
     def __init__(self, running: RunningBroker, dialect: str) -> None:
+        super().__init__()
         self.dialect = dialect
         self._running = running
-        self._buffer = bytearray()
-        self._news = asyncio.Event()
-        self.is_closed = False
         self._ids = 0
         self._aside: deque[Message] = deque()  # deliveries that came before an answer
-        self._transport: asyncio.Transport | None = None
-
-    # What asyncio calls.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        self._news.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_closed = True
-        self._news.set()
-
-    # What a test does.
-
-    @property
-    def transport(self) -> asyncio.Transport:
-        assert self._transport is not None
-        return self._transport
-
-    @property
-    def unread(self) -> bytes:
-        """What came and was not looked at yet."""
-        return bytes(self._buffer)
 
     def frame(
         self,
@@ -230,15 +201,6 @@ class Peer(asyncio.Protocol):
             self.dialect, body(kind, message_id, queue, payload, headers, errors=errors)
         )
 
-    def send(self, *frames: bytes) -> None:
-        """Send frames, or any bytes, in one piece."""
-        self.transport.write(b"".join(frames))
-
-    async def leave(self) -> None:
-        """Go away at once, as a process that is killed."""
-        self.transport.abort()
-        await until(lambda: self.is_closed)
-
     async def break_off(self) -> None:
         """Break the connection, so that the other end is told at once."""
         linger = struct.pack("ii", 1, 0)  # a reset instead of an orderly end
@@ -252,11 +214,7 @@ class Peer(asyncio.Protocol):
 
     async def _read(self) -> Message:
         head = 4 if self.dialect == V1_0 else 5
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self._buffer) < head or len(self._buffer) < head + self._length():
-                assert not self.is_closed, f"closed after {bytes(self._buffer)!r}"
-                self._news.clear()
-                await self._news.wait()
+        await self.until_whole(head, lambda: head + self._length())
         end = head + self._length()
         flags = RAW if self.dialect == V1_0 else self._buffer[4]
         taken = bytes(self._buffer[head:end])
@@ -283,12 +241,13 @@ class Peer(asyncio.Protocol):
         """Send a request and return its answer; deliveries before it are put aside."""
         message_id = message_id or self.new_id()
         self.send(self.frame(kind, message_id, queue, payload, headers))
-        while True:
-            answer = await self._read()
-            if answer.kind != DELIVER:
-                break
+        return await self.reply(message_id)
+
+    async def reply(self, request_id: str) -> Message:
+        """Return the reply to a request; deliveries before it are put aside."""
+        while (answer := await self._read()).kind == DELIVER:
             self._aside.append(answer)
-        assert message_id == answer.id, answer
+        assert request_id == answer.id, answer
         return answer
 
     async def expect_silence(self) -> None:

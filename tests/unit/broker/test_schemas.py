@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from braidmq.base.schemas import PROBLEM_CHARS_MAX
 from braidmq.base.strict_json import is_json
 from braidmq.broker.schemas import (
     OPAQUE,
     PLAIN,
-    PROBLEM_CHARS_MAX,
     SCHEMA_INVALID,
     SCHEMA_UNKNOWN,
     SEALED,

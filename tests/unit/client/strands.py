@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from braidmq.client.blip import connection as blip
-from braidmq.client.connection import Connection
+from braidmq.client.connection import Connection, dial
 from braidmq.client.options import Options
 from braidmq.client.qumbed import connection as qumbed
 from braidmq.client.subscription import Consumer, Subscription
@@ -39,10 +39,10 @@ async def dialled(
     """Return a connection to the peer, in its strand."""
     endpoint, options = parse(peer.url), options or Options()
     if isinstance(peer, BlipPeer):
-        return await blip.open_connection(endpoint, options, blip.Receiver(), on_lost)
+        return await dial(blip.BlipConnection, endpoint, options, blip.Receiver(), on_lost)
     if isinstance(peer, QumbedPeer):
         return await qumbed.open_connection(endpoint, options, qumbed.Receiver(), on_lost)
-    return await vibe.open_connection(endpoint, options, vibe.Receiver(), on_lost)
+    return await dial(vibe.VibeConnection, endpoint, options, vibe.Receiver(), on_lost)
 
 
 @asynccontextmanager

@@ -4,10 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from braidmq.client.blip.connection import BlipConnection, Receiver, open_connection
+from braidmq.client.blip.connection import BlipConnection, Receiver
+from braidmq.client.connection import dial
 from braidmq.client.errors import (
     AuthenticationFailed,
     ClientError,
@@ -15,7 +19,7 @@ from braidmq.client.errors import (
     ConnectionFailed,
     ConnectionLost,
 )
-from braidmq.client.link import Dialer, Health, Link, Owner
+from braidmq.client.link import Dialer, Health, Link, Owner, backoff
 from braidmq.client.options import Callback, Options
 from braidmq.client.url import parse
 from braidmq.wire.blip import frames
@@ -47,7 +51,7 @@ class Noting(Owner[BlipConnection]):
 
 
 def dialer(peer: Peer, options: Options) -> Dialer[BlipConnection, Receiver]:
-    return Dialer(parse(peer.url), options, open_connection)
+    return Dialer(parse(peer.url), options, partial(dial, BlipConnection))
 
 
 @asynccontextmanager
@@ -261,3 +265,28 @@ async def test_a_connection_that_breaks_between_preparation_and_use_is_lost() ->
         await link.ready()
 
         assert ["prepare", "down"] * 2 + ["prepare"] == unlucky.notes
+
+
+async def test_delays_double_up_to_the_ceiling() -> None:
+    """Without luck, each wait is twice the one before, and no longer than the ceiling."""
+    delays = backoff(0.1, 1.0, dice=lambda: 0.0)
+
+    assert [0.1, 0.2, 0.4, 0.8, 1.0, 1.0] == pytest.approx([next(delays) for _ in range(6)])
+
+
+@given(st.floats(0.0, 1.0, exclude_max=True), st.integers(0, 2000))
+async def test_luck_shortens_a_delay_by_at_most_a_half(luck: float, attempts: int) -> None:
+    """The dice spread clients that fell together; no number of attempts overflows."""
+    delays = backoff(0.1, 5.0, dice=lambda: luck)
+    plain = backoff(0.1, 5.0, dice=lambda: 0.0)
+    for _ in range(attempts):
+        next(delays)
+        next(plain)
+    whole = next(plain)
+
+    assert whole / 2 <= next(delays) <= whole
+
+
+async def test_two_clients_do_not_come_back_together() -> None:
+    """The default dice are real."""
+    assert 1 < len({next(backoff(0.1, 1.0)) for _ in range(10)})

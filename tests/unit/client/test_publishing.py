@@ -6,9 +6,11 @@ from braidmq.client.errors import InvalidArgument, NotSent, PublishFailed, Publi
 from braidmq.client.publishing import (
     CHUNK_BYTES,
     CHUNK_COUNT,
+    check_topic,
     chunks,
     payload_bytes,
     refused,
+    utf8,
 )
 from braidmq.client.replies import Refusal
 
@@ -63,3 +65,25 @@ def test_a_server_error_leaves_the_outcome_open() -> None:
     assert PublishRefused is type(refused(Refusal(403, "forbidden"), "t"))
     assert PublishFailed is type(refused(Refusal("SERVER_ERROR", "disk"), "t"))
     assert PublishRefused is type(refused(Refusal("AUTH_FAILED", "not allowed"), "t"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("\ud800", "a name is text without lone surrogates"),
+        ("éé", "a name has at most 3 bytes, not 4"),
+    ],
+)
+def test_text_that_cannot_be_sent_is_refused(text: str, problem: str) -> None:
+    """The error says what it is, and what is wrong with it."""
+    with pytest.raises(InvalidArgument, match=problem):
+        utf8("a name", text, 3)
+
+    assert "ét".encode() == utf8("a name", "ét", 3)
+
+
+def test_a_topic_is_not_empty() -> None:
+    """The broker would refuse it."""
+    check_topic("t")
+    with pytest.raises(InvalidArgument, match="a topic has 1 to 65535 bytes of UTF-8"):
+        check_topic("")

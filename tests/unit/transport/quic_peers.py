@@ -13,10 +13,11 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import QuicEvent
 
+from braidmq.transport.binding import bind_udp
 from braidmq.transport.certificates import CertificateFiles, load_or_make
 from braidmq.transport.quic import ALPN, QuicLimits
 from braidmq.transport.quic_client import KEEPALIVE_S, QuicClient, Trust, connect
-from braidmq.transport.quic_server import QuicListener, serve
+from braidmq.transport.quic_server import QuicListener
 from braidmq.transport.quic_streams import StreamWire
 
 LIMITS = QuicLimits(
@@ -65,9 +66,8 @@ class Listening:
         self._options = options
 
     def start(self, limits: QuicLimits = LIMITS, port: int = 0) -> None:
-        self.listener = serve(
-            "127.0.0.1",
-            port,
+        self.listener = QuicListener(
+            bind_udp("quic", "127.0.0.1", port),
             certificate=self.files.certificate,
             key=self.files.key,
             make_stream=self._make,

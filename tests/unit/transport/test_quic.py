@@ -93,8 +93,8 @@ async def test_a_unidirectional_stream_is_refused(tmp_path: Path) -> None:
         quic._remote_max_streams_uni = 1
         quic.send_stream_data(quic.get_next_available_stream_id(is_unidirectional=True), b"x")
         client.transmit_soon(client.carrier)
-        await until(lambda: client.is_ended)
-        assert QuicErrorCode.STREAM_LIMIT_ERROR == client.end_code
+        await until(lambda: client.carrier.is_ended)
+        assert QuicErrorCode.STREAM_LIMIT_ERROR == client.carrier.end_code
         assert [] == server.accepted
         await client.close()
 

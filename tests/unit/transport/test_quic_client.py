@@ -53,7 +53,7 @@ async def test_pings_keep_a_silent_connection_open(tmp_path: Path) -> None:
         carrier = next(iter(server.listener.carriers))
         before = carrier.heard_at
         await until(lambda: carrier.heard_at > before + 0.2)
-        assert not client.is_ended
+        assert not client.carrier.is_ended
         await client.close()
 
 
@@ -62,7 +62,7 @@ async def test_the_idle_timeout_ends_a_silent_connection(tmp_path: Path) -> None
     limits = replace(LIMITS, idle_timeout_s=0.3)
     async with listening(tmp_path) as server:
         client = await server.connect(limits=limits)
-        await client.wait_ended()
+        await until(lambda: client.carrier.is_ended)
         await until(lambda: not len(server.listener))
         await client.close()
 
@@ -72,9 +72,9 @@ async def test_a_server_that_was_killed_and_is_back_is_noticed_at_once(tmp_path:
     async with listening(tmp_path) as server:
         client = await server.connect(keepalive_s=0.05)
         server.start(port=server.die())
-        await client.wait_ended()
+        await until(lambda: client.carrier.is_ended)
         assert server.listener.resets
-        assert "knows this connection no more" in client.carrier.end_reason
+        assert "no longer knows this connection" in client.carrier.end_reason
         await client.close()
 
 
@@ -83,7 +83,7 @@ async def test_a_reset_with_a_guessed_token_ends_nothing(tmp_path: Path) -> None
     async with listening(tmp_path) as server:
         client = await server.connect()
         client.route(b"\x40" + 41 * b"?", server.listener.address, 0.0)
-        assert not client.is_ended
+        assert not client.carrier.is_ended
         await client.close()
 
 
@@ -92,6 +92,6 @@ async def test_a_server_that_is_gone_is_noticed_by_its_machine(tmp_path: Path) -
     async with listening(tmp_path) as server:
         client = await server.connect(keepalive_s=0.05)
         server.die()
-        await client.wait_ended()
+        await until(lambda: client.carrier.is_ended)
         assert "nothing listens there" == client.carrier.end_reason
         await client.close()

@@ -11,9 +11,10 @@ import pytest
 
 from braidmq.base.limits import KIB, MIB
 from braidmq.testing.udp_proxy import BAD_WEATHER, Counts, UdpProxy, Weather, udp_proxy
+from braidmq.transport.binding import bind_udp
 from braidmq.transport.certificates import load_or_make
 from braidmq.transport.quic_client import QuicClient, Trust, connect
-from braidmq.transport.quic_server import QuicListener, serve
+from braidmq.transport.quic_server import QuicListener
 from braidmq.transport.quic_streams import StreamWire
 from tests.unit.transport import quic_peers
 
@@ -120,9 +121,8 @@ class Served:
         self._files = load_or_make("qumbed", directory)
 
     def start(self) -> QuicListener:
-        return serve(
-            "127.0.0.1",
-            0,
+        return QuicListener(
+            bind_udp("quic", "127.0.0.1", 0),
             certificate=self._files.certificate,
             key=self._files.key,
             make_stream=self._make,

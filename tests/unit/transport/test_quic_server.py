@@ -60,7 +60,7 @@ async def test_a_stranger_that_asks_nothing_is_closed(tmp_path: Path) -> None:
     async with listening(tmp_path, replace(LIMITS, handshake_timeout_s=1.0)) as server:
         client = await server.connect()
         async with asyncio.timeout(10):
-            await client.wait_ended()
+            await until(lambda: client.carrier.is_ended)
         await client.close()
 
 

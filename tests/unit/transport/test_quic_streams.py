@@ -273,10 +273,10 @@ async def test_a_drained_connection_says_why_behind_what_was_written(tmp_path: P
         for recorder in server.accepted:
             recorder.wire.write(bytes(20_000))
         server.accepted[0].wire.drain_connection(7, "enough")
-        await until(lambda: client.is_ended)
+        await until(lambda: client.carrier.is_ended)
 
         assert [20_000] * 2 == [len(stream.received) for stream in streams]
-        assert (7, "enough") == (client.end_code, client.carrier.end_reason)
+        assert (7, "enough") == (client.carrier.end_code, client.carrier.end_reason)
         await client.close()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
-from braidmq.client.connection import Connection, Fence, dial
+from braidmq.client.connection import Connection, Deliveries, Fence
 from braidmq.client.options import Options
 from braidmq.client.replies import Refusal
 from braidmq.client.url import Endpoint
@@ -24,23 +24,18 @@ OWN_IDS_FROM: Final = 1 << 63
 UNCONFIRMED_ID: Final = 0
 """The correlation id of QoS 0 publishes, which are not confirmed."""
 
-_UNAUTHORIZED: Final = 401
-
 Answer = int | messages.Stats | Refusal
 
 log = logging.getLogger("braidmq.client")
 
 
-class Receiver:
+class Receiver(Deliveries):
     """What gets a connection's deliveries; this one, for publishing, ignores them."""
 
     def deliver(
         self, correlation_id: int, qos: int, topic: str, payload: bytes, now: float
     ) -> None:
         """Take a message that the broker sent; *now* is the loop's time at its arrival."""
-
-    def delivered(self) -> None:
-        """Note that all messages of one read have been delivered."""
 
     def take_refusal(self, correlation_id: int, refusal: Refusal) -> bool:
         """Take a NACK that answers no request; return False to leave it to the fences."""
@@ -51,6 +46,9 @@ class Receiver:
 class BlipConnection(Connection[Answer]):
     """An authenticated connection, after :meth:`handshake`."""
 
+    unauthorized_code = 401
+    _receiver: Receiver
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -58,8 +56,7 @@ class BlipConnection(Connection[Answer]):
         receiver: Receiver,
         on_lost: Callable[["BlipConnection"], None],
     ) -> None:
-        super().__init__(endpoint, options, on_lost, last_number=OWN_IDS_FROM)
-        self._receiver = receiver
+        super().__init__(endpoint, options, receiver, on_lost, last_number=OWN_IDS_FROM)
         # A dead letter can exceed the largest message: its topic's name is longer.
         self._decoder = frames.FrameDecoder(frames.LENGTH_MAX + TOPIC_BYTES_MAX)
         self._topic_raw = b""
@@ -79,10 +76,7 @@ class BlipConnection(Connection[Answer]):
         auth = self.request(lambda number: messages.encode_auth(number, key))
         self.flush()
         for replies in (hello, auth):
-            refusal = self.refusal_of(await self.answer(replies))
-            if refusal is not None:
-                unauthorized = replies is auth and refusal.code == _UNAUTHORIZED
-                raise self._turned_away(refusal, unauthorized=unauthorized)
+            await self.answer(replies, self._turned_away)
 
     @staticmethod
     def refusal_of(answer: Answer) -> Refusal | None:
@@ -94,17 +88,12 @@ class BlipConnection(Connection[Answer]):
     def _read(self, data: bytes) -> None:
         decoder = self._decoder
         decoder.receive_data(data)
-        deliveries = False
-        try:
-            while kind := decoder.advance():
-                if kind == frames.PUBLISH:
-                    deliveries = True
-                    self._deliver()
-                else:
-                    self._answer(kind)
-        finally:
-            if deliveries:
-                self._receiver.delivered()
+        while kind := decoder.advance():
+            if kind == frames.PUBLISH:
+                self._has_deliveries = True
+                self._deliver()
+            else:
+                self._answer(kind)
 
     def _ping(self, number: int) -> bytes:
         return frames.encode(frames.PING, number)
@@ -156,15 +145,3 @@ class BlipConnection(Connection[Answer]):
             fence.refusals[correlation_id] = refusal
         else:
             log.warning("refused by the broker: %s %s", refusal.code, refusal.text)
-
-
-async def open_connection(
-    endpoint: Endpoint,
-    options: Options,
-    receiver: Receiver,
-    on_lost: Callable[[BlipConnection], None],
-) -> BlipConnection:
-    """Return an authenticated connection; raises as :func:`~braidmq.client.connection.dial`."""
-    return await dial(
-        endpoint, options, lambda: BlipConnection(endpoint, options, receiver, on_lost)
-    )

@@ -3,13 +3,19 @@
 import asyncio
 from typing import Final
 
-from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.client.answers import Receipt
 from braidmq.client.blip.connection import BlipConnection
 from braidmq.client.connection import Fence
 from braidmq.client.errors import InvalidArgument, OutcomeUnknown, PublishError
 from braidmq.client.options import Payload
-from braidmq.client.publishing import Chunk, Flight, Posting, payload_bytes, refused
+from braidmq.client.publishing import (
+    Chunk,
+    Flight,
+    Posting,
+    check_topic,
+    payload_bytes,
+    refused,
+)
 from braidmq.wire.blip import frames, messages
 
 _LENGTH_WITHOUT_BODY: Final = frames.LENGTH_MIN + 1  # and the qos
@@ -46,16 +52,6 @@ class BlipPosting(Posting[BlipConnection, bytes]):
     def receipt(self, *, repeated: bool = False) -> Receipt:
         """Return the receipt of a message that was published."""
         return Receipt(self.topic, self.qos, durable=self.qos > 0, repeated=repeated)
-
-
-def check_topic(topic: str) -> None:
-    """Raise InvalidArgument unless *topic* is one."""
-    try:
-        size = len(topic.encode())
-    except UnicodeEncodeError:
-        raise InvalidArgument("a topic is text without lone surrogates") from None
-    if not 1 <= size <= TOPIC_BYTES_MAX:
-        raise InvalidArgument(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes of UTF-8, not {size}")
 
 
 class BlipFlight(Flight[bytes]):

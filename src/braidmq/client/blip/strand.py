@@ -4,15 +4,18 @@ Each subscription has a connection of its own, because a delivery does not say w
 subscription it is for.
 """
 
+from functools import partial
 from typing import Final
 
 from braidmq.client.answers import Stats
-from braidmq.client.blip.connection import Answer, BlipConnection, Receiver, open_connection
-from braidmq.client.blip.publishing import BlipPosting, check_topic
+from braidmq.client.blip.connection import BlipConnection, Receiver
+from braidmq.client.blip.publishing import BlipPosting
 from braidmq.client.blip.subscription import BlipSubscription, Traits
+from braidmq.client.connection import dial
 from braidmq.client.errors import ClientError, InvalidArgument, NotSupported
 from braidmq.client.link import Dialer
 from braidmq.client.options import Options, PublishOptions, SubscribeOptions
+from braidmq.client.publishing import check_topic
 from braidmq.client.strand import Strand
 from braidmq.client.url import Endpoint
 from braidmq.wire.blip import frames, messages
@@ -34,10 +37,9 @@ class BlipStrand(Strand[BlipConnection, bytes]):
         if not 1 <= len(endpoint.key.encode(errors="replace")) <= KEY_BYTES_MAX:
             form = f"blip://KEY@{endpoint.address}"
             raise InvalidArgument(f"no usable API key: connect to {form} or pass key=")
-        self._dialer = Dialer(endpoint, options, open_connection)
         self._traits = Traits()
         self._latest: BlipPosting | None = None
-        super().__init__(self._dialer, Receiver())
+        super().__init__(Dialer(endpoint, options, partial(dial, BlipConnection)), Receiver())
 
     def _posting(self, topic: str, options: PublishOptions) -> BlipPosting:
         # Most programs publish to one topic again and again: lay its name out only once.
@@ -65,12 +67,10 @@ class BlipStrand(Strand[BlipConnection, bytes]):
             # STATS is an extension, like CREDIT: such a broker would hang up.
             raise NotSupported(self.name, "stats at this broker")
         connection = await self._link.ready()
-        answer: Answer = await connection.ask(
-            lambda number: frames.encode(frames.STATS, number)
+        answer = await connection.ask(
+            lambda number: frames.encode(frames.STATS, number),
+            lambda refusal: ClientError(f"stats refused: {refusal.code} {refusal.text}"),
         )
-        refusal = connection.refusal_of(answer)
-        if refusal is not None:
-            raise ClientError(f"stats refused: {refusal.code} {refusal.text}")
         assert isinstance(answer, messages.Stats)
         return Stats(
             answer.topics,

@@ -14,16 +14,19 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from braidmq.client.backoff import Backoff
 from braidmq.client.blip.connection import OWN_IDS_FROM, BlipConnection, Receiver
-from braidmq.client.credit import CreditWindow
 from braidmq.client.deliveries import Message
-from braidmq.client.errors import Closed, ConnectionLost, StaleDelivery, SubscriptionGone
-from braidmq.client.inbox import Inbox
-from braidmq.client.link import Dialer
+from braidmq.client.errors import Closed, ConnectionLost, SubscriptionGone
+from braidmq.client.inbox import CreditWindow, Inbox
+from braidmq.client.link import Dialer, backoff
 from braidmq.client.options import SubscribeOptions
 from braidmq.client.replies import Refusal
-from braidmq.client.subscription import FETCH_GRACE_S, Consumer, Subscription
+from braidmq.client.subscription import (
+    FETCH_GRACE_S,
+    Consumer,
+    Subscription,
+    report_stale,
+)
 from braidmq.wire.blip import messages
 
 CREDIT_STRIKES_MAX: Final = 2
@@ -114,7 +117,6 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
             qos=options.qos,
             inbox=Inbox(),
             dialer=dialer,
-            receiver=self,
             on_closed=on_closed,
         )
         self.subscription_id = options.subscription_id or 0
@@ -147,7 +149,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                 return
             connection = await self._link.ready()
         if message.subscription_id != self.subscription_id:
-            _report_stale(delivery_id, "its subscription was replaced", confirmed=confirmed)
+            report_stale(delivery_id, "its subscription was replaced", confirmed=confirmed)
             return
         connection.send(messages.encode_ack(delivery_id, self.subscription_id))
         if confirmed:
@@ -166,8 +168,8 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
             self._inbox.put(BlipMessage(self, delivery_id, topic, payload, now))
 
     def delivered(self) -> None:
-        """Wake one waiter for each message."""
-        self._inbox.wake()
+        """Wake one waiter for each message, and give credit for more."""
+        super().delivered()
         if self._pushing:
             self._give()
 
@@ -176,7 +178,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         if correlation_id in self._confirming:
             self._confirming[correlation_id] = refusal
         elif correlation_id < OWN_IDS_FROM:
-            _report_stale(correlation_id, refusal.text, confirmed=False)
+            report_stale(correlation_id, refusal.text, confirmed=False)
         elif correlation_id == self._probe_id:
             self._probe_refusal = refusal
         elif refusal.code == _NOT_FOUND and self._connection is not None:
@@ -227,7 +229,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
     async def _gather(self, count: int, deadline: float) -> None:
         """Ask for *count* messages, and wait for the first until *deadline*."""
         clock = asyncio.get_running_loop().time
-        backoff = Backoff(POLL_DELAY_S, POLL_DELAY_MAX_S)
+        delays = backoff(POLL_DELAY_S, POLL_DELAY_MAX_S)
         while True:
             self._check_open()
             await self._collect(count, deadline)
@@ -239,7 +241,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                     self._give(1)  # so that the first message is pushed
                 await self._inbox.arrival(left)
             else:
-                await self._inbox.arrival(min(left, backoff.next_delay()))
+                await self._inbox.arrival(min(left, next(delays)))
 
     async def _wait(self) -> None:
         """Wait until a message is here; ask for it in the way that the broker knows."""
@@ -247,7 +249,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         if not self._pushing:
             self._pushing = True
             self._give()
-        backoff = Backoff(POLL_DELAY_S, POLL_DELAY_MAX_S)
+        delays = backoff(POLL_DELAY_S, POLL_DELAY_MAX_S)
         while not self._inbox:
             if self._traits.credit or self._connection is None:
                 await self._inbox.arrival(None)
@@ -256,7 +258,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                     if not self._inbox:
                         await self._ask(self._connection, self._window.size)
                 if not self._inbox:
-                    await self._inbox.arrival(backoff.next_delay())
+                    await self._inbox.arrival(next(delays))
             self._check_open()
 
     def _next(self) -> BlipMessage:
@@ -301,11 +303,9 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
 
     async def _create(self, connection: BlipConnection) -> None:
         answer = await connection.ask(
-            lambda number: messages.encode_subscribe(number, self.topic, self.qos)
+            lambda number: messages.encode_subscribe(number, self.topic, self.qos),
+            self._refused,
         )
-        refusal = connection.refusal_of(answer)
-        if refusal is not None:
-            raise self._refused(refusal)
         assert isinstance(answer, int)
         self.subscription_id = answer
 
@@ -344,7 +344,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         finally:
             refusal = self._confirming.pop(delivery_id)
         if refusal is not None:
-            _report_stale(delivery_id, refusal.text, confirmed=True)
+            report_stale(delivery_id, refusal.text, confirmed=True)
         elif not reached:
             raise connection.lost()
 
@@ -363,10 +363,3 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                 "subscription %d stays until its lease ends: there is no connection",
                 self.subscription_id,
             )
-
-
-def _report_stale(delivery_id: int, text: str, *, confirmed: bool) -> None:
-    """Raise if the caller waits for the confirmation, else log."""
-    if confirmed:
-        raise StaleDelivery(delivery_id, text)
-    log.warning("delivery %d cannot be acknowledged: %s", delivery_id, text)

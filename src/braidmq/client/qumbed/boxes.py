@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from braidmq.client.errors import KeyRefused, NotOpened, SenderRefused
+from braidmq.client.options import PublicKey
 from braidmq.wal.disk import Disk, read_all
 from braidmq.wire.qumbed.boxes import (
     KEY_BYTES,
@@ -165,16 +166,17 @@ def check_public_key(key: bytes) -> None:
         raise KeyRefused("the public key is not in canonical form")
 
 
-def parse_public_key(text: str) -> bytes:
-    """Return the public key that *text* holds as hexadecimal digits.
+def parse_public_key(key: PublicKey) -> bytes:
+    """Return the bytes of a public key, which may be in hexadecimal digits.
 
     Raises:
         KeyRefused: It is not a usable public key.
     """
-    try:
-        key = parse_key(text)
-    except UnusableKeyError as error:
-        raise KeyRefused(f"a public key {error}") from None
+    if isinstance(key, str):
+        try:
+            key = parse_key(key)
+        except UnusableKeyError as error:
+            raise KeyRefused(f"a public key {error}") from None
     check_public_key(key)
     return key
 

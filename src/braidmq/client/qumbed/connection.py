@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from braidmq.base.errors import ConfigError
-from braidmq.client.connection import Connection, greeted
+from braidmq.client.connection import Connection, Deliveries, greeted
 from braidmq.client.errors import ConnectionFailed, InvalidArgument
 from braidmq.client.options import Options
 from braidmq.client.replies import Refusal, Replies, Requests
@@ -50,14 +50,11 @@ Answer = Ack | Error | Discovery
 log = logging.getLogger("braidmq.client")
 
 
-class Receiver:
+class Receiver(Deliveries):
     """What gets a connection's messages; this one, for publishing, ignores them."""
 
     def deliver(self, connection: "QumbedConnection", frame: Message) -> None:
         """Take a message that the broker sent."""
-
-    def delivered(self) -> None:
-        """Note that all messages of one read have been delivered."""
 
 
 class _Question(NamedTuple):
@@ -91,14 +88,14 @@ class _Questions(Requests[Answer]):
                 question.replies.lose()
 
 
-class _Stream:
-    """Joins a QUIC stream and a connection: each is what the other one calls."""
+class _Stream(asyncio.WriteTransport):
+    """Joins a QUIC stream and a connection: each calls the other through it."""
 
     def __init__(self, client: QuicClient, connection: "QumbedConnection") -> None:
+        super().__init__()
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._connection = connection
-        self._is_finished = False
         self.wire: StreamWire = client.open_stream(lambda _: self)
 
     # Called by the stream.
@@ -108,7 +105,7 @@ class _Stream:
         self._connection.data_received(data)
 
     def finish_input(self) -> None:
-        """End the connection: a broker that sends no more will answer nothing."""
+        """End the connection: a broker that has ended its half will answer nothing."""
         self.wire.close_connection()
 
     def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - a state, not an option
@@ -126,9 +123,9 @@ class _Stream:
 
     # Called by the connection.
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send *data*, now or when there is room."""
-        self.wire.write(data)
+        self.wire.write(bytes(data))
 
     def close(self) -> None:
         """Send what is written, then end the stream."""
@@ -140,16 +137,17 @@ class _Stream:
         self._loop.call_soon(self.finish)
 
     def finish(self) -> None:
-        """Tell the broker that the connection ends, if it was not told; close the socket."""
-        if not self._is_finished:
-            self._is_finished = True
-            self._client.carrier.close()
-            self._client.close_socket()
-            self._client.carrier.end(0, "")
+        """End the QUIC connection and close its socket; again does nothing."""
+        self._client.carrier.close()
+        self._client.close_socket()
+        self._client.carrier.end(0, "")
 
 
 class QumbedConnection(Connection[Answer]):
     """An authenticated connection, after :meth:`handshake`."""
+
+    unauthorized_code = UNAUTHORIZED
+    _receiver: Receiver
 
     def __init__(
         self,
@@ -160,8 +158,7 @@ class QumbedConnection(Connection[Answer]):
         on_lost: Callable[["QumbedConnection"], None],
     ) -> None:
         self._questions = _Questions()
-        super().__init__(endpoint, options, on_lost, requests=self._questions)
-        self._receiver = receiver
+        super().__init__(endpoint, options, receiver, on_lost, requests=self._questions)
         self._decoder = frames.FrameDecoder()
         self._stream = _Stream(client, self)
         self.gateway_key = b""
@@ -176,10 +173,7 @@ class QumbedConnection(Connection[Answer]):
             )
         )
         self.flush()
-        answer = await self.answer(replies)
-        refusal = self.refusal_of(answer)
-        if refusal is not None:
-            raise self._turned_away(refusal, unauthorized=refusal.code == UNAUTHORIZED)
+        answer = await self.answer(replies, self._turned_away)
         if not isinstance(answer, Discovery):
             raise ConnectionFailed(self._endpoint.address, "it did not answer as a broker does")
         self.gateway_key = answer.public_key
@@ -214,9 +208,10 @@ class QumbedConnection(Connection[Answer]):
     def connection_lost(self, error: Exception | None) -> None:
         """Tell every waiter, after handling what was received before the end."""
         self.is_paused = False
-        if not self._reason:  # otherwise the client gave up, and wants no more
+        if not self._reason:  # otherwise the client gave up, and reads nothing more
             with suppress(WireError):
                 self._read(b"")
+            self._announce()
         super().connection_lost(error)
 
     async def close(self) -> None:
@@ -233,20 +228,15 @@ class QumbedConnection(Connection[Answer]):
     def _read(self, data: bytes) -> None:
         decoder = self._decoder
         decoder.receive_data(data)
-        deliveries = False
-        try:
-            while not self.is_paused and (payload := decoder.next_payload()) is not None:
-                frame = messages.read_frame(payload)
-                if isinstance(frame, Message):
-                    deliveries = True
-                    self._receiver.deliver(self, frame)
-                elif isinstance(frame, Ack | Error | Discovery):
-                    self._answer(frame)
-                else:
-                    raise MalformedPayloadError("a broker does not send frames of this type")
-        finally:
-            if deliveries:
-                self._receiver.delivered()
+        while not self.is_paused and (payload := decoder.next_payload()) is not None:
+            frame = messages.read_frame(payload)
+            if isinstance(frame, Message):
+                self._has_deliveries = True
+                self._receiver.deliver(self, frame)
+            elif isinstance(frame, Ack | Error | Discovery):
+                self._answer(frame)
+            else:
+                raise MalformedPayloadError("a broker does not send frames of this type")
 
     def _answer(self, answer: Answer) -> None:
         question = self._questions.line[0] if self._questions.line else None
@@ -274,8 +264,8 @@ class QumbedConnection(Connection[Answer]):
     def _silent_s(self, now: float) -> float:
         silent_s = super()._silent_s(now)
         if self._questions.line and self._questions.line[0].is_publish:
-            # A broker may make a publisher wait for room in a full queue for any length of
-            # time. It is not dead meanwhile: it answers QUIC's pings.
+            # A broker may let a publisher wait for room in a full queue for any length of
+            # time. QUIC's own pings tell whether it is still alive.
             return min(silent_s, time.monotonic() - self._stream.wire.heard_at)
         return silent_s
 

@@ -22,13 +22,13 @@ from typing import Final
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.client.errors import (
-    InvalidArgument,
     MessageRefused,
     Replayed,
     Retargeted,
     SenderRefused,
 )
 from braidmq.client.options import Trusting
+from braidmq.client.publishing import utf8
 from braidmq.client.qumbed.boxes import KeyPair
 from braidmq.wire.qumbed.envelopes import (
     Envelope,
@@ -112,8 +112,8 @@ class Sealer:
             sender=self._keys.public_key,
             sequence=self._sequence,
             timestamp_ms=now_ms,
-            topic=_as_bytes("topic", topic),
-            schema_id=_as_bytes("schema_id", schema_id),
+            topic=utf8("topic", topic, U16_MAX),
+            schema_id=utf8("schema_id", schema_id, U16_MAX),
             payload=payload,
         )
         sealed = self._keys.seal(write_envelope(envelope), recipient)
@@ -182,13 +182,3 @@ def _check_target(envelope: Envelope, sender: bytes, topic: str, schema_id: str)
         raise Retargeted("the message was sealed for another topic")
     if envelope.schema_id != schema_id.encode("utf-8", "surrogatepass"):
         raise Retargeted("the message was sealed with another schema")
-
-
-def _as_bytes(name: str, text: str) -> bytes:
-    try:
-        data = text.encode()
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} contains lone surrogates") from None
-    if len(data) > U16_MAX:
-        raise InvalidArgument(f"{name} has {len(data)} bytes, at most {U16_MAX}")
-    return data

@@ -2,16 +2,24 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from braidmq.base.limits import TOPIC_BYTES_MAX
+from braidmq.base.schemas import SCHEMA_ID_BYTES_MAX
 from braidmq.client.answers import Receipt
 from braidmq.client.connection import Post
 from braidmq.client.errors import InvalidArgument, OutcomeUnknown, PublishError
 from braidmq.client.options import Payload
-from braidmq.client.publishing import AnsweredFlight, Chunk, Posting, payload_bytes, refused
+from braidmq.client.publishing import (
+    AnsweredFlight,
+    Chunk,
+    Posting,
+    check_topic,
+    payload_bytes,
+    refused,
+    utf8,
+)
 from braidmq.client.qumbed.connection import Answer, QumbedConnection
-from braidmq.client.qumbed.schemas import Schemas, check_schema_id
+from braidmq.client.qumbed.schemas import Schemas
 from braidmq.wire.qumbed import frames, messages
 from braidmq.wire.qumbed.boxes import KEY_BYTES, OVERHEAD_BYTES, key_id
 from braidmq.wire.qumbed.messages import Ack
@@ -33,23 +41,13 @@ _PUBLISH_FIXED_BYTES: Final = len(
 )
 
 
-class Sealing:
+class Sealing(NamedTuple):
     """The recipient and the sender of sealed messages, and how to seal them."""
 
-    __slots__ = ("is_numbered", "recipient", "seal", "sender")
-
-    def __init__(
-        self,
-        recipient: bytes,
-        sender: bytes,
-        seal: Callable[[bytes], bytes],
-        *,
-        is_numbered: bool = False,
-    ) -> None:
-        self.recipient = recipient
-        self.sender = sender
-        self.seal = seal
-        self.is_numbered = is_numbered  # in envelopes
+    recipient: bytes
+    sender: bytes
+    seal: Callable[[bytes], bytes]
+    is_numbered: bool = False  # in envelopes
 
 
 class QumbedPosting(Posting[QumbedConnection, Post]):
@@ -72,7 +70,7 @@ class QumbedPosting(Posting[QumbedConnection, Post]):
         sealing: Sealing | None,
     ) -> None:
         check_topic(topic)
-        check_schema_id(schema)
+        utf8("a schema id", schema, SCHEMA_ID_BYTES_MAX)
         self.topic = topic
         self._next_id = next_id
         self._schema = schema
@@ -132,14 +130,3 @@ class QumbedPosting(Posting[QumbedConnection, Post]):
         if size > frames.FRAME_MAX:
             told = f"{size} bytes as JSON, at most {frames.FRAME_MAX}"
             raise InvalidArgument(f"the message does not fit into a frame: {told}")
-
-
-def check_topic(topic: str) -> None:
-    """Raise InvalidArgument unless *topic* can be one."""
-    try:
-        size = len(topic.encode())
-    except UnicodeEncodeError:
-        size = 0
-    if not 1 <= size <= TOPIC_BYTES_MAX:
-        form = f"1 to {TOPIC_BYTES_MAX} bytes of UTF-8"
-        raise InvalidArgument(f"a topic has {form}")

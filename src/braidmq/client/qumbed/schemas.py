@@ -6,17 +6,13 @@ is left to the broker.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 import jsonschema_rs
 
-from braidmq.base.schemas import BUILT_IN, SCHEMA_ID_BYTES_MAX
-from braidmq.base.strict_json import read_value
+from braidmq.base.schemas import BUILT_IN, SCHEMA_ID_BYTES_MAX, compiled, problem_with
 from braidmq.client.errors import InvalidArgument
 from braidmq.client.options import Schema
-
-PROBLEM_CHARS_MAX: Final = 160
-"""Problems are cut to this length: a path can be as long as the keys of a payload."""
+from braidmq.client.publishing import utf8
 
 
 class Schemas:
@@ -30,18 +26,13 @@ class Schemas:
     def __init__(self, given: Mapping[str, Schema] | None = None) -> None:
         self._validators: dict[str, jsonschema_rs.Validator] = {}
         for schema_id, schema in (*BUILT_IN.items(), *(given or {}).items()):
-            check_schema_id(schema_id)
+            utf8("a schema id", schema_id, SCHEMA_ID_BYTES_MAX)
             if not schema_id or schema_id in self._validators:
                 raise InvalidArgument(f"schema id {schema_id!r} is empty or already in use")
             try:
-                validator = jsonschema_rs.validator_for(dict(schema), offline=True)
-            except jsonschema_rs.ValidationError as error:
-                problem = f"is not a JSON Schema: {error.message}"
-                raise InvalidArgument(f"schema {schema_id!r} {problem}") from None
+                self._validators[schema_id] = compiled(dict(schema))
             except ValueError as error:
-                problem = f"is not a JSON Schema: {error}"
-                raise InvalidArgument(f"schema {schema_id!r} {problem}") from None
-            self._validators[schema_id] = validator
+                raise InvalidArgument(f"schema {schema_id!r} {error}") from None
 
     def problem(self, schema_id: str, payload: bytes) -> str:
         """Return where *payload* violates a schema, without repeating any value.
@@ -49,39 +40,4 @@ class Schemas:
         Returns "" if it does not, or if the schema is not known here.
         """
         validator = self._validators.get(schema_id)
-        if validator is None:
-            return ""
-        try:
-            value = read_value(payload)
-        except (ValueError, RecursionError):
-            return "the payload is not JSON"
-        try:
-            validator.validate(value)
-        except jsonschema_rs.ValidationError as error:
-            return _where(error)
-        except (ValueError, RecursionError):
-            # It is nested too deeply for the validator, or has a number of thousands of digits.
-            return "the payload cannot be validated"
-        return ""
-
-
-def check_schema_id(schema_id: str) -> None:
-    """Raise InvalidArgument unless *schema_id* is a valid id, or empty for none."""
-    try:
-        size = len(schema_id.encode())
-    except UnicodeEncodeError:
-        raise InvalidArgument("a schema id is text without lone surrogates") from None
-    if size > SCHEMA_ID_BYTES_MAX:
-        raise InvalidArgument(f"a schema id has at most {SCHEMA_ID_BYTES_MAX} bytes")
-
-
-def _where(error: jsonschema_rs.ValidationError) -> str:
-    path = "$" + "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path
-    )
-    kind = error.kind
-    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Required):
-        text = f"{path}.{kind.property} is missing"
-    else:
-        text = f"{path} breaks {kind.name!r}"
-    return text if len(text) <= PROBLEM_CHARS_MAX else text[: PROBLEM_CHARS_MAX - 1] + "…"
+        return "" if validator is None else problem_with(payload, validator)

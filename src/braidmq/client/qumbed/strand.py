@@ -8,18 +8,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from braidmq.base.schemas import SCHEMA_ID_BYTES_MAX
 from braidmq.client.connection import Post
 from braidmq.client.errors import InvalidArgument
 from braidmq.client.link import Dialer
 from braidmq.client.options import (
     Options,
-    PublicKey,
     PublishOptions,
     SubscribeOptions,
     Trusting,
 )
-from braidmq.client.publishing import message_ids
-from braidmq.client.qumbed.boxes import KeyPair, check_public_key, parse_public_key
+from braidmq.client.publishing import check_topic, message_ids, utf8
+from braidmq.client.qumbed.boxes import KeyPair, parse_public_key
 from braidmq.client.qumbed.connection import (
     QumbedConnection,
     Receiver,
@@ -32,9 +32,8 @@ from braidmq.client.qumbed.publishing import (
     MESSAGE_ID_BYTES_MAX,
     QumbedPosting,
     Sealing,
-    check_topic,
 )
-from braidmq.client.qumbed.schemas import Schemas, check_schema_id
+from braidmq.client.qumbed.schemas import Schemas
 from braidmq.client.qumbed.subscription import QumbedSubscription
 from braidmq.client.qumbed.trust import TrustList
 from braidmq.client.strand import Strand
@@ -64,7 +63,7 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
     busy_codes = frozenset({RATE_LIMIT})
 
     def __init__(self, endpoint: Endpoint, options: Options) -> None:
-        _check_api_key(endpoint.key)
+        utf8("an API key", endpoint.key, API_KEY_BYTES_MAX)
         trust_of(endpoint, options)
         identity_of(options)
         self._keys = _key_pair(options)
@@ -75,8 +74,7 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
         # the same topic, so that subscribing again does not let a replay through.
         self._openers: dict[tuple[str, bool], list[Opener]] = {}
         self._next_id = message_ids(_PUBLISHER_ID_BYTES)
-        self._dialer = Dialer(endpoint, options, open_connection)
-        super().__init__(self._dialer, Receiver())
+        super().__init__(Dialer(endpoint, options, open_connection), Receiver())
 
     @property
     def public_key(self) -> bytes:
@@ -102,7 +100,7 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
             if options.envelope:
                 raise InvalidArgument("an envelope is sealed, so it needs a recipient")
             return None
-        key = _public_key(options.recipient)
+        key = parse_public_key(options.recipient)
         if key == self._keys.public_key:
             raise InvalidArgument("a message cannot be sealed for its own sender")
 
@@ -117,7 +115,7 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
 
     def _subscription(self, topic: str, options: SubscribeOptions) -> QumbedSubscription:
         check_topic(topic)
-        check_schema_id(options.schema)
+        utf8("a schema id", options.schema, SCHEMA_ID_BYTES_MAX)
         spare = self._openers.setdefault((topic, options.envelope), [])
         opener = (
             spare.pop()
@@ -141,24 +139,8 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
         )
 
 
-def _check_api_key(key: str) -> None:
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError:
-        raise InvalidArgument("an API key is text without lone surrogates") from None
-    if size > API_KEY_BYTES_MAX:
-        raise InvalidArgument(f"an API key has at most {API_KEY_BYTES_MAX} bytes")
-
-
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _public_key(key: PublicKey) -> bytes:
-    if isinstance(key, str):
-        return parse_public_key(key)
-    check_public_key(key)
-    return key
 
 
 def _key_pair(options: Options) -> KeyPair:
@@ -179,7 +161,7 @@ def _trust(options: Options) -> Trusting | None:
     if trust is None:
         return None
     if isinstance(trust, bytes | str):
-        return TrustList([_public_key(trust)])
+        return TrustList([parse_public_key(trust)])
     if isinstance(trust, Iterable):
-        return TrustList([_public_key(key) for key in trust])
+        return TrustList([parse_public_key(key) for key in trust])
     return trust

@@ -118,7 +118,6 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Receiver):
             qos=1,
             inbox=Inbox(once=False),  # brokers of the specification send messages without ids
             dialer=dialer,
-            receiver=self,
             on_closed=on_closed,
         )
         self._public_key = public_key
@@ -169,21 +168,15 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Receiver):
         if len(self._inbox) >= self._prefetch and self._end is None:
             connection.pause_reading()
 
-    def delivered(self) -> None:
-        """Wake one waiter for each message."""
-        self._inbox.wake()
-
     async def prepare(self, connection: QumbedConnection) -> None:
         """Subscribe on a new connection."""
         if self._end is None:
-            answer = await connection.ask(
+            await connection.ask(
                 lambda number: messages.subscribe(
                     self.topic, self._schema, self._public_key, frame_id=str(number)
-                )
+                ),
+                self._refused,
             )
-            refusal = connection.refusal_of(answer)
-            if refusal is not None:
-                raise self._refused(refusal)
         self._connection = connection
 
     def went_down(self) -> None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from braidmq.client.connection import Connection, dial
+from braidmq.client.connection import Connection, Deliveries
 from braidmq.client.options import Options
 from braidmq.client.replies import Refusal
 from braidmq.client.url import Endpoint
@@ -49,18 +49,18 @@ _REPLIES: Final = frozenset(
 log = logging.getLogger("braidmq.client")
 
 
-class Receiver:
+class Receiver(Deliveries):
     """What gets a connection's deliveries; this one, for publishing, ignores them."""
 
     def deliver(self, connection: "VibeConnection", body: Body, now: float) -> None:
         """Take a message that the broker sent; *now* is the loop's time at its arrival."""
 
-    def delivered(self) -> None:
-        """Note that all messages of one read have been delivered."""
-
 
 class VibeConnection(Connection[Body]):
     """An authenticated connection, after :meth:`handshake`."""
+
+    unauthorized_code = AUTH_FAILED
+    _receiver: Receiver
 
     def __init__(
         self,
@@ -69,8 +69,7 @@ class VibeConnection(Connection[Body]):
         receiver: Receiver,
         on_lost: Callable[["VibeConnection"], None],
     ) -> None:
-        super().__init__(endpoint, options, on_lost)
-        self._receiver = receiver
+        super().__init__(endpoint, options, receiver, on_lost)
         self._decoder = frames.FrameDecoder(BODY_BYTES_MAX)
         self._decoder.dialect = frames.DIALECT_1_1
         self._compression = frames.RAW
@@ -89,10 +88,7 @@ class VibeConnection(Connection[Body]):
             headers["supported-compression"] = OFFERED_COMPRESSION
         replies = self.request(asking(messages.CONNECT, headers=headers))
         self.flush()
-        answer = await self.answer(replies)
-        refusal = self.refusal_of(answer)
-        if refusal is not None:
-            raise self._turned_away(refusal, unauthorized=refusal.code == AUTH_FAILED)
+        answer = await self.answer(replies, self._turned_away)
         if self._options.compression:
             agreed = answer.headers.get("negotiated-compression", "").lower()
             self._compression = _COMPRESSIONS.get(agreed, frames.RAW)
@@ -122,20 +118,15 @@ class VibeConnection(Connection[Body]):
     def _read(self, data: bytes) -> None:
         decoder = self._decoder
         decoder.receive_data(data)
-        deliveries = False
-        try:
-            while (raw := decoder.next_body()) is not None:
-                body = messages.read_body(raw)
-                if body.version != messages.VERSION:
-                    raise MalformedPayloadError(body.fault)
-                if body.type == messages.DELIVER:
-                    deliveries = True
-                    self._receiver.deliver(self, body, self._heard_at)
-                else:
-                    self._answer(body)
-        finally:
-            if deliveries:
-                self._receiver.delivered()
+        while (raw := decoder.next_body()) is not None:
+            body = messages.read_body(raw)
+            if body.version != messages.VERSION:
+                raise MalformedPayloadError(body.fault)
+            if body.type == messages.DELIVER:
+                self._has_deliveries = True
+                self._receiver.deliver(self, body, self._heard_at)
+            else:
+                self._answer(body)
 
     def _answer(self, body: Body) -> None:
         # Requests and fences have numbers as ids, messages have not. The length is checked
@@ -158,8 +149,8 @@ class VibeConnection(Connection[Body]):
         return self._frame(_body(messages.PING, str(number)))
 
     def _probe_after_s(self) -> float | None:
-        # A broker may make a publisher wait for room in a full queue for any length of time. It
-        # is not dead meanwhile: it answers a PING.
+        # A broker may let a publisher wait for room in a full queue for any length of time. A
+        # PING tells whether it is still alive.
         if not self._greeted:
             return None
         if not self._requests:
@@ -185,15 +176,3 @@ def credentials(endpoint: Endpoint) -> dict[str, str]:
     if endpoint.user:
         return {"authUsername": endpoint.user, "authPassword": endpoint.key}
     return {"authToken": endpoint.key}
-
-
-async def open_connection(
-    endpoint: Endpoint,
-    options: Options,
-    receiver: Receiver,
-    on_lost: Callable[[VibeConnection], None],
-) -> VibeConnection:
-    """Return an authenticated connection; raises as :func:`~braidmq.client.connection.dial`."""
-    return await dial(
-        endpoint, options, lambda: VibeConnection(endpoint, options, receiver, on_lost)
-    )

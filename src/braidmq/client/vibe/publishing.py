@@ -7,7 +7,14 @@ from braidmq.client.answers import Receipt
 from braidmq.client.connection import Post
 from braidmq.client.errors import InvalidArgument, OutcomeUnknown, PublishError
 from braidmq.client.options import Payload, Priority
-from braidmq.client.publishing import AnsweredFlight, Chunk, Posting, payload_bytes, refused
+from braidmq.client.publishing import (
+    AnsweredFlight,
+    Chunk,
+    Posting,
+    payload_bytes,
+    refused,
+    utf8,
+)
 from braidmq.client.vibe.connection import VibeConnection
 from braidmq.wire.vibe import frames, messages
 from braidmq.wire.vibe.messages import Body, is_json
@@ -99,10 +106,4 @@ def _check_headers(headers: Mapping[Any, Any]) -> None:
         if not key:
             raise InvalidArgument("a header name must not be empty")
         for text in (key, value):
-            try:
-                size = len(text.encode())
-            except UnicodeEncodeError:
-                raise InvalidArgument("headers are text without lone surrogates") from None
-            if size > messages.TEXT_BYTES_MAX:
-                limit = messages.TEXT_BYTES_MAX
-                raise InvalidArgument(f"a header has at most {limit} bytes, not {size}")
+            utf8("a header", text, messages.TEXT_BYTES_MAX)

@@ -54,10 +54,10 @@ class VibeQueues:
 
     async def _ask(self, kind: int, name: str, headers: dict[str, str] | None = None) -> bytes:
         connection = await self._link.ready()
-        answer = await connection.ask(asking(kind, name, headers))
-        refusal = connection.refusal_of(answer)
-        if refusal is not None:
-            raise QueueRefused(name, str(refusal.code), refusal.text)
+        answer = await connection.ask(
+            asking(kind, name, headers),
+            lambda refusal: QueueRefused(name, str(refusal.code), refusal.text),
+        )
         return answer.payload
 
 

@@ -4,9 +4,10 @@ One connection publishes and manages queues. Each subscription has a connection 
 that a queue can be subscribed to more than once, and a slow handler delays no other.
 """
 
+from functools import partial
 from typing import Final
 
-from braidmq.client.connection import Post
+from braidmq.client.connection import Post, dial
 from braidmq.client.errors import InvalidArgument
 from braidmq.client.link import Dialer
 from braidmq.client.options import Options, PublishOptions, SubscribeOptions
@@ -18,7 +19,6 @@ from braidmq.client.vibe.connection import (
     Receiver,
     VibeConnection,
     credentials,
-    open_connection,
 )
 from braidmq.client.vibe.publishing import VibePosting, check_queue
 from braidmq.client.vibe.queues import VibeQueues
@@ -48,9 +48,8 @@ class VibeStrand(Strand[VibeConnection, Post]):
         if not _are_usable(*credentials(endpoint).values()):
             forms = f"vibe://TOKEN@{endpoint.address} or vibe://USER:PASSWORD@…"
             raise InvalidArgument(f"no usable credentials: connect to {forms}, or pass key=")
-        self._dialer = Dialer(endpoint, options, open_connection)
         self._next_id = message_ids(_PUBLISHER_ID_BYTES)
-        super().__init__(self._dialer, Receiver())
+        super().__init__(Dialer(endpoint, options, partial(dial, VibeConnection)), Receiver())
         self.queues = VibeQueues(self._link)
 
     def _posting(self, topic: str, options: PublishOptions) -> VibePosting:

@@ -15,13 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from braidmq.client.credit import CreditWindow
 from braidmq.client.deliveries import Message
-from braidmq.client.errors import Closed, InvalidArgument, StaleDelivery
-from braidmq.client.inbox import Inbox
+from braidmq.client.errors import Closed, InvalidArgument
+from braidmq.client.inbox import CreditWindow, Inbox
 from braidmq.client.link import Dialer
 from braidmq.client.replies import Replies
-from braidmq.client.subscription import Consumer, Subscription
+from braidmq.client.subscription import Consumer, Subscription, report_stale
 from braidmq.client.vibe.connection import Receiver, VibeConnection, asking
 from braidmq.wire.vibe import messages
 from braidmq.wire.vibe.session import (
@@ -129,7 +128,6 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
             qos=1,
             inbox=Inbox(once=False),  # publishers choose the ids: two may be the same
             dialer=dialer,
-            receiver=self,
             on_closed=on_closed,
         )
         self._window = CreditWindow(prefetch, begin=WINDOW_BEGIN)
@@ -144,11 +142,12 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
         """Send an acknowledgement, or with *headers* what else to do with the message."""
         if self._leaving:
             raise Closed("the subscription was closed")
+        assert isinstance(message.id, str)
         connection = message.connection
         if connection.is_lost:
-            self._stale(message, confirmed=confirmed)
+            text = "its connection broke, so it is redelivered"
+            report_stale(message.id, text, confirmed=confirmed)
             return
-        assert isinstance(message.id, str)
         connection.tell(messages.ACK, message.id, message.topic, headers)
         if connection is self._connection and self._held:
             self._held -= 1
@@ -162,19 +161,12 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
         if self._end is None:
             self._inbox.put(VibeMessage(self, connection, body, now))
 
-    def delivered(self) -> None:
-        """Wake one waiter for each message."""
-        self._inbox.wake()
-
     async def prepare(self, connection: VibeConnection) -> None:
         """Subscribe on a new connection."""
         self._inbox.clear()
         self._held = 0
         self._asked_for = self._window.size
-        answer = await connection.ask(self._subscribe())
-        refusal = connection.refusal_of(answer)
-        if refusal is not None:
-            raise self._refused(refusal)
+        await connection.ask(self._subscribe(), self._refused)
         self._connection = connection
         self._tell()
 
@@ -215,14 +207,6 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
         refusal = None if answer is None else VibeConnection.refusal_of(answer)
         if refusal is not None:
             log.warning("prefetch was refused: %s %s", refusal.code, refusal.text)
-
-    @staticmethod
-    def _stale(message: VibeMessage, *, confirmed: bool) -> None:
-        assert isinstance(message.id, str)
-        text = "its connection broke, so it is redelivered"
-        if confirmed:
-            raise StaleDelivery(message.id, text)
-        log.warning("delivery %s cannot be acknowledged: %s", message.id, text)
 
     async def _leave(self, connection: VibeConnection) -> None:
         await self._unsubscribe(connection, asking(messages.UNSUBSCRIBE, self.topic))

@@ -11,9 +11,9 @@ from braidmq.client.blip.connection import (
     OWN_IDS_FROM,
     BlipConnection,
     Receiver,
-    open_connection,
 )
 from braidmq.client.blip.publishing import BlipPosting
+from braidmq.client.connection import dial
 from braidmq.client.errors import AuthenticationFailed, ConnectionFailed, ConnectionLost
 from braidmq.client.options import Options
 from braidmq.client.replies import Refusal
@@ -50,8 +50,8 @@ async def connected(
     receiver: Receiver | None = None,
     on_lost: Callable[[BlipConnection], None] = lambda connection: None,
 ) -> AsyncIterator[BlipConnection]:
-    connection = await open_connection(
-        parse(peer.url), options or Options(), receiver or Receiver(), on_lost
+    connection = await dial(
+        BlipConnection, parse(peer.url), options or Options(), receiver or Receiver(), on_lost
     )
     try:
         yield connection
@@ -68,7 +68,7 @@ async def test_greeting_and_key_go_out_in_one_segment() -> None:
     async with Peer() as peer:
         peer.hold(frames.HELLO)
         opening = asyncio.create_task(
-            open_connection(parse(peer.url), Options(), Receiver(), lambda _: None)
+            dial(BlipConnection, parse(peer.url), Options(), Receiver(), lambda _: None)
         )
         await peer.until(lambda: peer.lines and len(peer.lines[0].seen) == 2)
 

@@ -13,9 +13,10 @@ from typing import NoReturn
 
 from braidmq.base.strict_json import is_json
 from braidmq.client.qumbed.boxes import KeyPair
+from braidmq.transport.binding import bind_udp
 from braidmq.transport.certificates import CertificateFiles, load_or_make
 from braidmq.transport.quic import QuicLimits
-from braidmq.transport.quic_server import QuicListener, serve
+from braidmq.transport.quic_server import QuicListener
 from braidmq.transport.quic_streams import StreamWire
 from braidmq.wire.qumbed import messages
 from braidmq.wire.qumbed.messages import Discovery, Frame, Publish, Subscribe, Unsubscribe
@@ -123,9 +124,8 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
     async def start(self) -> None:
         """Listen, on the same port as before if there was one."""
         files = certificate()
-        self.listener = serve(
-            "127.0.0.1",
-            self.port,
+        self.listener = QuicListener(
+            bind_udp("quic", "127.0.0.1", self.port),
             certificate=files.certificate,
             key=files.key,
             make_stream=self._accept,

@@ -252,10 +252,10 @@ def test_windows_are_bounded_and_none_is_forgotten(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("topic", "schema_id", "problem"),
     [
-        (65_536 * "t", "", "topic has 65536 bytes, at most 65535"),
-        ("t", 65_536 * "s", "schema_id has 65536 bytes, at most 65535"),
-        ("\udcff", "", "topic contains lone surrogates"),
-        ("t", "\udcff", "schema_id contains lone surrogates"),
+        (65_536 * "t", "", "topic has at most 65535 bytes, not 65536"),
+        ("t", 65_536 * "s", "schema_id has at most 65535 bytes, not 65536"),
+        ("\udcff", "", "topic is text without lone surrogates"),
+        ("t", "\udcff", "schema_id is text without lone surrogates"),
     ],
 )
 def test_what_does_not_fit_an_envelope_is_refused(

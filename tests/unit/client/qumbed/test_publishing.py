@@ -10,7 +10,6 @@ from braidmq.client.errors import InvalidArgument, OutcomeUnknown
 from braidmq.client.qumbed.publishing import (
     QumbedPosting,
     Sealing,
-    check_topic,
 )
 from braidmq.client.qumbed.schemas import Schemas
 from braidmq.wire.qumbed import frames, messages
@@ -135,11 +134,17 @@ def test_anything_that_is_bytes_is_published(payload: bytearray | memoryview) ->
     assert b"1" == read(posting().lay_out(payload)).payload
 
 
+def test_an_empty_schema_id_is_none() -> None:
+    """And the longest one fits."""
+    posting(schema="")
+    posting(schema="x" * 65_535)
+
+
 @pytest.mark.parametrize("topic", ["", "x" * 65_536, "é" * 32_768, "\ud800"])
 def test_what_is_no_topic_is_refused(topic: str) -> None:
     """1 to 65,535 bytes of UTF-8, as on every strand."""
-    with pytest.raises(InvalidArgument, match="1 to 65535 bytes"):
-        check_topic(topic)
+    with pytest.raises(InvalidArgument, match="a topic"):
+        posting(topic)
 
 
 def test_a_receipt_says_what_the_ack_said() -> None:

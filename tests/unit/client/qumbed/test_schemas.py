@@ -8,7 +8,7 @@ from braidmq.base.schemas import BUILT_IN
 from braidmq.broker import schemas as broker
 from braidmq.client.errors import InvalidArgument
 from braidmq.client.options import Schema
-from braidmq.client.qumbed.schemas import Schemas, check_schema_id
+from braidmq.client.qumbed.schemas import Schemas
 
 READING = b'{"celsius": 21.5, "timestamp_ms": 1, "sensor_id": "a"}'
 
@@ -96,12 +96,6 @@ def test_what_is_no_schema_is_refused(schema_id: str, schema: Schema, text: str)
     """A mistake of the program shows where it is made; nothing is fetched from anywhere."""
     with pytest.raises(InvalidArgument, match=text):
         Schemas({schema_id: schema})
-
-
-def test_no_schema_has_an_empty_id() -> None:
-    """It means that there is none."""
-    check_schema_id("")
-    check_schema_id("x" * 65_535)
 
 
 def test_a_long_path_is_cut() -> None:

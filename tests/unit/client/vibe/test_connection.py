@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from braidmq.client.connection import Post
+from braidmq.client.connection import Post, dial
 from braidmq.client.errors import AuthenticationFailed, ConnectionFailed, ConnectionLost
 from braidmq.client.options import Options
 from braidmq.client.url import parse
@@ -16,7 +16,6 @@ from braidmq.client.vibe.connection import (
     Receiver,
     VibeConnection,
     asking,
-    open_connection,
 )
 from braidmq.wire.vibe import frames, messages
 from braidmq.wire.vibe.messages import Body
@@ -56,8 +55,12 @@ async def connected(
     receiver: Receiver | None = None,
     url: str | None = None,
 ) -> AsyncIterator[VibeConnection]:
-    connection = await open_connection(
-        parse(url or peer.url), options or Options(), receiver or Receiver(), lambda _: None
+    connection = await dial(
+        VibeConnection,
+        parse(url or peer.url),
+        options or Options(),
+        receiver or Receiver(),
+        lambda _: None,
     )
     try:
         yield connection

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import braidmq
-from braidmq.client import credit
+from braidmq.client import inbox
 from braidmq.client import subscription as module
 from braidmq.client.vibe.subscription import VibeSubscription, unpacked
 from braidmq.wire.vibe import messages
@@ -258,8 +258,8 @@ async def test_the_prefetch_grows_with_a_fast_handler() -> None:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message has waited long."""
-    monkeypatch.setattr(credit, "WAITED_SOON_S", -2.0)
-    monkeypatch.setattr(credit, "WAITED_LONG_S", -1.0)
+    monkeypatch.setattr(inbox, "WAITED_SOON_S", -2.0)
+    monkeypatch.setattr(inbox, "WAITED_LONG_S", -1.0)
 
 
 @pytest.mark.usefixtures("slow")
