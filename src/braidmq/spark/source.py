@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 from braidmq.spark.options import for_batch, for_stream, for_write, parse
 from braidmq.spark.projections import column_names, spark_schema
 from braidmq.spark.reading.batch import BatchReader, FilteringBatchReader
-from braidmq.spark.reading.stream import StreamReader
+from braidmq.spark.reading.readers import StreamReader
 from braidmq.spark.runtime.workers import settle
 from braidmq.spark.values import OptionError
 from braidmq.spark.writing.writers import BatchWriter, StreamWriter

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from braidmq import columnar
 from braidmq.base.errors import ConfigError
-from braidmq.spark.pipelines.replay.places import Chunk
+from braidmq.spark.pipelines.replay.chunks import Chunk
 from braidmq.spark.pipelines.replay.replay import Replay, Wish, replay
 from braidmq.spark.pipelines.runs.runs import Plan, Run
 from tests.integration.spark.replays import replayed, without_death

@@ -7,7 +7,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from braidmq.base.errors import ConfigError
 from braidmq.spark.reading.batch import BatchReader, FilteringBatchReader
-from braidmq.spark.reading.stream import StreamReader
+from braidmq.spark.reading.readers import StreamReader
 from braidmq.spark.source import BraidSource, FilteringBraidSource
 from braidmq.spark.values import OptionError
 from braidmq.spark.writing.writers import BatchWriter, StreamWriter

@@ -113,7 +113,7 @@ class Times:
         Raises:
             ConfigError: One of them is not a time.
         """
-        from braidmq.spark.pipelines.moments import moment_ms
+        from braidmq.spark.pipelines.times import moment_ms
 
         said = {
             "startingTimestamp": ("--from", self.since),

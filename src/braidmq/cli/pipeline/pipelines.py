@@ -142,10 +142,10 @@ def rollup(
     """Aggregate readings by sensor and minute, to a table and the topic rollup.SCHEMA."""
     source = log.source_beside_sink(group) | unsealing.source()
     plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
-    from braidmq.spark.pipelines.moments import length_ms
     from braidmq.spark.pipelines.rollup.rollup import Wish
     from braidmq.spark.pipelines.rollup.rollup import rollup as run
     from braidmq.spark.pipelines.rollup.windows import Rules
+    from braidmq.spark.pipelines.times import length_ms
 
     rules = Rules(length_ms("--watermark", watermark), length_ms("--ahead", ahead))
     sink = log.sink() if topic else None

@@ -1,7 +1,7 @@
 """`replay`: publish rows of a table, or of a time range in the log, again, exactly once.
 
     <checkpoint>/replay.json    what is replayed
-    <checkpoint>/chunk.json     how far it is: see `places`
+    <checkpoint>/chunk.json     how far it is: see `chunks`
     <out>/_spark.log            Spark's log; `out` also holds the default checkpoint
 
 Rows are sent in chunks, each of them a batch of the sink, no faster than the rate. A replay
@@ -22,6 +22,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.spark import values
 from braidmq.spark.options import for_write
 from braidmq.spark.pipelines.keys import batch_key
+from braidmq.spark.pipelines.replay.chunks import Chunk, Place, Subject
 from braidmq.spark.pipelines.replay.inputs import (
     Input,
     LogInput,
@@ -29,7 +30,6 @@ from braidmq.spark.pipelines.replay.inputs import (
     check_table,
     table_files,
 )
-from braidmq.spark.pipelines.replay.places import Chunk, Place, Subject
 from braidmq.spark.pipelines.replay.rows import outgoing
 from braidmq.spark.pipelines.runs.contacts import meet
 from braidmq.spark.pipelines.runs.guards import held, plain_errors

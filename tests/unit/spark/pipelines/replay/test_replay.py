@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import ConfigError
-from braidmq.spark.pipelines.replay.places import Chunk, Place
+from braidmq.spark.pipelines.replay.chunks import Chunk, Place
 from braidmq.spark.pipelines.replay.replay import CHUNK_ROWS_MAX, Replay, Wish, _said, replay
 from braidmq.spark.pipelines.runs.runs import Plan, Run
 from tests.unit.columnar.logs import log_of, message, write

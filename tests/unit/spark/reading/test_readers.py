@@ -13,9 +13,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from braidmq.columnar.flight.failures import UnavailableError
-from braidmq.spark.reading import scans, stream
+from braidmq.spark.reading import readers, scans
 from braidmq.spark.reading.offsets import LostOffsetsError, Offset
-from braidmq.spark.reading.stream import QUIET_IDS_MAX, StreamReader
+from braidmq.spark.reading.readers import QUIET_IDS_MAX, StreamReader
 from braidmq.testing import FakeClock
 from tests.unit.columnar.logs import (
     NOTE,
@@ -355,7 +355,7 @@ def test_a_stream_waits_for_a_broker_that_is_being_restarted(
             found.append(failure.type)
 
     waiting, asking = Waiting(), Thread(target=ask)
-    monkeypatch.setattr(stream if on_driver else scans, "patiently", waiting)
+    monkeypatch.setattr(readers if on_driver else scans, "patiently", waiting)
     asking.start()
     began = waiting.begun.wait(PATIENCE_S)
     with running(tmp_path, broker.port, clock):

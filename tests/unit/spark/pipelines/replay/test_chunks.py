@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.replay.chunks import CHUNK, SUBJECT, Chunk, Place, Subject
 from braidmq.spark.pipelines.replay.inputs import TableFile
-from braidmq.spark.pipelines.replay.places import CHUNK, SUBJECT, Chunk, Place, Subject
 
 SUBJECT_A = Subject(name="a", source="path=data", to_topic=None, first=1, end=100)
 

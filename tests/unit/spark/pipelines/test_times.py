@@ -3,7 +3,7 @@
 import pytest
 
 from braidmq.base.errors import ConfigError
-from braidmq.spark.pipelines.moments import length_ms, moment_ms
+from braidmq.spark.pipelines.times import length_ms, moment_ms
 
 LENGTHS = {"500ms": 500, "30s": 30_000, " 10m ": 600_000, "2h": 7_200_000, "1d": 86_400_000}
 MOMENTS = {
