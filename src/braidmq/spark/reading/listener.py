@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from braidmq.base.errors import BraidError
 from braidmq.spark.options import for_stream
 from braidmq.spark.reading.cursors import Cursor
-from braidmq.spark.reading.offsets import as_id
+from braidmq.spark.reading.offsets import StreamOffset
 
 _RELATION: Final = "StreamingRelationV2"
 
@@ -63,7 +63,8 @@ class CursorListener(StreamingQueryListener):
             return
         for cursor, source in zip(cursors, progress.sources, strict=True):
             if cursor is not None and source.endOffset:
-                cursor.report(as_id(msgspec.json.decode(source.endOffset)))
+                end = StreamOffset.from_json(msgspec.json.decode(source.endOffset))
+                cursor.report(end.id)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Forget the query."""

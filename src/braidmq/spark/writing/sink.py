@@ -22,9 +22,8 @@ from braidmq.base.errors import BraidError
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.failures import UnavailableError
 from braidmq.columnar.flight.requests import SinkKey
-from braidmq.spark.brokers import endpoint_of
+from braidmq.spark.brokers import endpoint_of, patiently
 from braidmq.spark.options import WriteOptions
-from braidmq.spark.runtime.patience import patiently
 from braidmq.spark.writing.columns import sink_columns
 
 COMMIT_S_MAX: Final = 120.0

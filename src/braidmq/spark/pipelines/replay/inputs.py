@@ -65,8 +65,7 @@ class LogInput:
 
     def __init__(self, source: Mapping[str, str]) -> None:
         options = for_batch({**source, "includeHeaders": "true"})
-        topics = None if options.topics is None else frozenset(options.topics)
-        self._scan = Scan(options, [], topics, options.pattern)
+        self._scan = Scan.of(options, [])
         self._source = {
             name: value
             for name, value in source.items()

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from braidmq.columnar.flight.failures import UnauthenticatedError, UnavailableError
-from braidmq.spark.brokers import endpoint_of
+from braidmq.spark.brokers import endpoint_of, patiently
 from braidmq.spark.pipelines.runs.failures import QueryFailedError
-from braidmq.spark.runtime.patience import patiently
 
 ANSWER_S_MAX: Final = 5.0
 """Long enough for a broker that was started at the same moment."""

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Mapping
 
+from braidmq.spark.brokers import patiently
 from braidmq.spark.options import for_stream, wants
 from braidmq.spark.pipelines.runs.queries import Batch
-from braidmq.spark.reading.offsets import as_place
+from braidmq.spark.reading.offsets import StreamOffset
 from braidmq.spark.reading.scans import Scan
-from braidmq.spark.runtime.patience import patiently
 
 
 def messages_of(source: Mapping[str, str], batch: Batch) -> int | None:
@@ -19,18 +19,18 @@ def messages_of(source: Mapping[str, str], batch: Batch) -> int | None:
         LostOffsetsError: An offset of the batch is lost, and failOnDataLoss is set.
         LogError: The checkpoint belongs to another format.
     """
-    end = as_place(json.loads(batch.place))
+    end = StreamOffset.from_json(json.loads(batch.place))
     if not batch.before and end.begin is None:
         return None
-    begin, limits = end.behind(as_place(json.loads(batch.before or batch.place)))
+    begin, limits = end.batch_from(
+        StreamOffset.from_json(json.loads(batch.before or batch.place))
+    )
     options = for_stream(source)
-    topics = None if options.topics is None else frozenset(options.topics)
-    scan = Scan(options, [], topics, options.pattern)
-    count = _messages(scan, begin, end.offset)
+    count = _messages(Scan.of(options, []), begin, end.id)
     for topic, floor in limits.floors.items():
         if wants(options, topic):
             early = Scan(options, [], frozenset({topic}))
-            count -= _messages(early, begin, min(floor, end.offset))
+            count -= _messages(early, begin, min(floor, end.id))
     return count
 
 
