@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from braidmq.spark.pipelines.report.report import report
 from braidmq.spark.pipelines.runs.runs import Plan
-from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.times import Trigger
 from braidmq.spark.pipelines.typed import Wish
 from tests.unit.columnar.logs import (
     Row,

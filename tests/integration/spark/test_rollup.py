@@ -13,7 +13,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.columnar import TypedSchema
-from braidmq.spark.pipelines.readings import reading_of
 from braidmq.spark.pipelines.rollup.rollup import STATES, Wish, rollup
 from braidmq.spark.pipelines.rollup.windows import (
     DAY_MS,
@@ -23,6 +22,7 @@ from braidmq.spark.pipelines.rollup.windows import (
     as_table,
     judged,
     merged,
+    reading_of,
     windows_of,
 )
 from braidmq.spark.pipelines.rollup.writer import Goal, Rollup

@@ -237,8 +237,8 @@ def plan_of(
     """
     need_spark()
     from braidmq.spark.pipelines.runs.runs import Plan
-    from braidmq.spark.pipelines.runs.triggers import parse_trigger
     from braidmq.spark.pipelines.tables.tables import check_format
+    from braidmq.spark.pipelines.times import parse_trigger
     from braidmq.spark.sessions import MASTER
 
     check_format(tables.format_)

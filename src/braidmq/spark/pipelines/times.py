@@ -1,16 +1,40 @@
-"""Parse durations (`10m`) and moments (`2026-11-16T12:00:00Z`) as users write them."""
+"""Parse durations (`10m`), times (`2026-11-16T12:00:00Z`) and triggers as users write them."""
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from braidmq.base.errors import ConfigError
 
+AVAILABLE_NOW: Final = "available-now"
+_EVERY: Final = re.compile(r"(\d{1,6})(ms|s|m|h)")
 _LENGTH: Final = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
+
+
+class Trigger(NamedTuple):
+    """When micro-batches run: at an interval; without one until everything is read."""
+
+    every_ms: int | None = None
+
+
+def parse_trigger(text: str) -> Trigger:
+    """Return the trigger of an option: `available-now`, or `10s`, `500ms`, `5m`, `1h`.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if text == AVAILABLE_NOW:
+        return Trigger()
+    found = _EVERY.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise ConfigError(
+            "--trigger", f"{text!r} is neither {AVAILABLE_NOW} nor an interval such as 10s"
+        )
+    return Trigger(int(found[1]) * _UNITS_MS[found[2]])
 
 
 def length_ms(option: str, text: str) -> int:
@@ -26,9 +50,9 @@ def length_ms(option: str, text: str) -> int:
 
 
 def moment_ms(option: str, text: str) -> int:
-    """Return a moment in milliseconds since 1970: a number of them, or ISO 8601.
+    """Return a time in milliseconds since 1970: a number of them, or ISO 8601.
 
-    Without a zone it is UTC.
+    Without a time zone it is UTC.
 
     Raises:
         ConfigError: It is neither.
@@ -39,7 +63,7 @@ def moment_ms(option: str, text: str) -> int:
     try:
         moment = datetime.fromisoformat(word)
     except ValueError:
-        problem = f"{text!r} is not a moment; write it as 2026-11-16T12:00:00Z"
+        problem = f"{text!r} is not a time; write it as 2026-11-16T12:00:00Z"
         raise ConfigError(option, problem) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -9,7 +9,8 @@ of the log is in one of the two: the rows are compared with the count in the log
 batch whose rows do not add up is not written at all.
 """
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,14 @@ from braidmq.base.errors import ConfigError
 from braidmq.columnar import TypedSchema
 from braidmq.columnar.decoding.columns import TYPES
 from braidmq.columnar.decoding.decode import ERROR_COLUMN
+from braidmq.spark.brokers import patiently
+from braidmq.spark.options import for_stream, wants
 from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
-from braidmq.spark.pipelines.runs.ranges import messages_of
 from braidmq.spark.pipelines.runs.runs import Batch, Plan, Run, Stream, Tell
-from braidmq.spark.pipelines.tables.names import plain_name
+from braidmq.spark.pipelines.tables.layouts import plain_name
 from braidmq.spark.pipelines.tables.tables import Table
+from braidmq.spark.reading.offsets import StreamOffset
+from braidmq.spark.reading.scans import Scan
 
 NAME: Final = "typed"
 QUARANTINE: Final = "quarantine"
@@ -169,3 +173,32 @@ def _stream(run: Run, wish: Wish, schema_id: str, table: Table) -> Stream:
         return written.rows
 
     return Stream(frame, write, name)
+
+
+def messages_of(source: Mapping[str, str], batch: Batch) -> int | None:
+    """Return how many messages the index of the log has for a batch, independently of the read.
+
+    None: it is the first batch, and its checkpoint does not record where it began.
+
+    Raises:
+        LostOffsetsError: An offset of the batch is lost, and failOnDataLoss is set.
+        LogError: The checkpoint belongs to another format.
+    """
+    end = StreamOffset.from_json(json.loads(batch.place))
+    if not batch.before and end.begin is None:
+        return None
+    start = StreamOffset.from_json(json.loads(batch.before or batch.place))
+    begin, limits = end.batch_from(start)
+    options = for_stream(source)
+    count = _messages(Scan.of(options, []), begin, end.id)
+    for topic, floor in limits.floors.items():
+        if wants(options, topic):
+            early = Scan(options, [], frozenset({topic}))
+            count -= _messages(early, begin, min(floor, end.id))
+    return count
+
+
+def _messages(scan: Scan, start: int, end: int) -> int:
+    if start >= end:
+        return 0
+    return sum(part.messages for part in patiently(lambda: scan.cut(start, end)))

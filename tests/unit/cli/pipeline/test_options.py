@@ -15,7 +15,7 @@ from braidmq.cli.pipeline.options import (
     Unsealing,
     plan_of,
 )
-from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.times import Trigger
 
 DATA = Path("data")
 ENDPOINT = "grpc://a:1"

@@ -9,7 +9,7 @@ from braidmq.cli.main import main
 from braidmq.spark.pipelines import archive, typed
 from braidmq.spark.pipelines.rollup import rollup
 from braidmq.spark.pipelines.runs.runs import Plan
-from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.times import Trigger
 from braidmq.spark.pipelines.typed import Wish
 
 HEX = "ab" * 32

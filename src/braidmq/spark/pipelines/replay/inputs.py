@@ -3,6 +3,16 @@
 A position is an id of the log, or the number of a row when the files of the table are read one
 after another. The same positions always give the same rows: a table whose files have changed
 since the replay began is refused.
+
+Rows become messages again:
+
+    row of                     goes to
+    any topic                  its own topic
+    a topic of dead letters    the topic or queue that dead-lettered it
+    either, with a target      the target
+
+The headers about its dead-lettering are dropped: the sink does not accept headers that only the
+broker may set.
 """
 
 from bisect import bisect_right
@@ -13,16 +23,20 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.base.limits import MIB
+from braidmq.broker.dead_letters import PREFIX, QUEUE_HEADER
 from braidmq.spark.options import for_batch
-from braidmq.spark.pipelines.replay.rows import COLUMNS
 from braidmq.spark.pipelines.tables.tables import DELTA
 from braidmq.spark.reading.offsets import batch_range
 from braidmq.spark.reading.scans import Scan
 from braidmq.spark.source import FORMAT
+
+COLUMNS: Final = ("value", "topic", "key", "headers", "priority")
+"""The columns that are replayed; all but the first may be missing."""
 
 CHUNK_BYTES: Final = 64 * MIB
 """The most payload in one chunk, unless a single row is larger."""
@@ -259,3 +273,26 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except FileNotFoundError:
         return None
+
+
+def header(name: str) -> Column:
+    """Return the value of a row's header as text; null if it has none of that name."""
+    named = F.filter("headers", lambda one: one["key"] == name)
+    return F.try_element_at(named, F.lit(1))["value"].cast("string")
+
+
+def outgoing(rows: DataFrame, to_topic: str | None = None) -> DataFrame:
+    """Return rows as the sink takes them; rows without a topic need *to_topic*."""
+    names = [name for name in COLUMNS if name in rows.columns]
+    target = _target(names, to_topic).alias("topic")
+    return rows.select(target, *(name for name in names if name != "topic"))
+
+
+def _target(names: Sequence[str], to_topic: str | None) -> Column:
+    if to_topic is not None:
+        return F.lit(to_topic)
+    own = F.col("topic")
+    if "headers" not in names:
+        return own
+    died_in = F.when(own.startswith(PREFIX), header(QUEUE_HEADER))
+    return F.coalesce(died_in, own)

@@ -21,22 +21,21 @@ from pyspark.sql import DataFrame, SparkSession
 from braidmq.base.errors import ConfigError
 from braidmq.spark import values
 from braidmq.spark.options import for_write
-from braidmq.spark.pipelines.keys import batch_key
 from braidmq.spark.pipelines.replay.chunks import Chunk, Place, Subject
 from braidmq.spark.pipelines.replay.inputs import (
     Input,
     LogInput,
     TableInput,
     check_table,
+    outgoing,
     table_files,
 )
-from braidmq.spark.pipelines.replay.rows import outgoing
-from braidmq.spark.pipelines.runs.contacts import meet
-from braidmq.spark.pipelines.runs.guards import held, plain_errors
+from braidmq.spark.pipelines.runs.guards import check_broker, held, plain_errors
 from braidmq.spark.pipelines.runs.progress import batch_line
 from braidmq.spark.pipelines.runs.runs import GOES_ON, Plan, Run, Tell
 from braidmq.spark.pipelines.tables.tables import check_format
 from braidmq.spark.source import FORMAT
+from braidmq.spark.writing.writers import batch_key
 
 NAME: Final = "replay"
 CHUNK_ROWS_MAX: Final = 100_000
@@ -83,7 +82,7 @@ def replay(plan: Plan, wish: Wish, tell: Tell) -> None:
         )
     run = Run(NAME, plan, tell)
     with held(run.checkpoint(), "--checkpoint"), run.ending(), plain_errors(NAME):
-        run.meet()
+        run.check_broker()
         Replay(run, wish).go()
 
 
@@ -141,7 +140,7 @@ class Replay:
         if chunk is None or chunk.done:
             chunk = self._behind(chunk)
         if chunk is not None and not self._run.stopping.is_set():
-            meet(NAME, self._wish.sink, needed=True)
+            check_broker(NAME, self._wish.sink, needed=True)
         while chunk is not None and not self._run.stopping.is_set():
             spark = self._run.spark  # before the chunk is recorded: Spark may not start
             begun_s = monotonic()

@@ -69,7 +69,7 @@ def report(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
         schema_of(wish.schema)
     if plan.checkpoint is not None:
         tell(f"{NAME}: --checkpoint is not used: a report is computed from scratch")
-    run.meet()
+    run.check_broker()
     address = _scanned(options)[0]  # before Spark starts, which takes seconds
     typed = {wish.schema: wish.topics for wish in wanted}
     with held(plan.out, "--out"), run.ending(STAYS), plain_errors(NAME):

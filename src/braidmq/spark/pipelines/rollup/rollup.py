@@ -14,8 +14,7 @@ from typing import Final
 
 from braidmq.base.errors import ConfigError
 from braidmq.spark.options import for_write, parse, wants
-from braidmq.spark.pipelines.readings import reading_of
-from braidmq.spark.pipelines.rollup.windows import MINUTE_MS, Rules
+from braidmq.spark.pipelines.rollup.windows import MINUTE_MS, Rules, reading_of
 from braidmq.spark.pipelines.rollup.writer import Goal, Rollup
 from braidmq.spark.pipelines.runs.guards import held, plain_errors
 from braidmq.spark.pipelines.runs.runs import Plan, Run, Stream, Tell

@@ -21,10 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's use
 from braidmq.base.counts import counted
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
-from braidmq.spark.pipelines.keys import batch_key
-from braidmq.spark.pipelines.readings import Reading
 from braidmq.spark.pipelines.rollup.states import State, StateError, States, Windows
 from braidmq.spark.pipelines.rollup.windows import (
+    Reading,
     Rules,
     as_messages,
     as_table,
@@ -39,10 +38,11 @@ from braidmq.spark.pipelines.rollup.windows import (
     with_late,
 )
 from braidmq.spark.pipelines.runs.runs import Batch, Tell
-from braidmq.spark.pipelines.tables.names import plain_name
+from braidmq.spark.pipelines.tables.layouts import plain_name
 from braidmq.spark.pipelines.tables.tables import PARQUET, Table
 from braidmq.spark.pipelines.typed import OF_MESSAGES, QUARANTINE
 from braidmq.spark.source import FORMAT
+from braidmq.spark.writing.writers import batch_key
 
 TOPIC_PREFIX: Final = "rollup."
 CLOSING: Final = "closing"

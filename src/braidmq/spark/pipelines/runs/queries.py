@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from braidmq.spark.pipelines.runs.checkpoints import Checkpoint
 from braidmq.spark.pipelines.runs.failures import QueryFailedError, is_final, is_java_gone, told
 from braidmq.spark.pipelines.runs.progress import line, nothing_new
-from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.times import Trigger
 
 RESTARTS_MAX: Final = 5
 """Restarts of one query in a row, without a finished micro-batch in between."""

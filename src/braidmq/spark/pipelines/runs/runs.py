@@ -28,8 +28,6 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from braidmq.base.errors import ConfigError, DataDirInUseError
-from braidmq.spark.pipelines.runs.contacts import meet
 from braidmq.spark.pipelines.runs.failures import (
     JavaGoneError,
     QueryFailedError,
@@ -37,18 +35,17 @@ from braidmq.spark.pipelines.runs.failures import (
     is_of_spark,
     told,
 )
+from braidmq.spark.pipelines.runs.guards import QUERY_LOCK, check_broker, held
 from braidmq.spark.pipelines.runs.queries import LOOK_S, Batch, Query, Stream, Tell
-from braidmq.spark.pipelines.runs.triggers import Trigger
 from braidmq.spark.pipelines.tables.tables import PARQUET
+from braidmq.spark.pipelines.times import Trigger
 from braidmq.spark.sessions import MASTER, session
 from braidmq.spark.source import FORMAT
-from braidmq.wal.disk import Disk
 
 __all__ = ["Batch", "Plan", "Run", "Stream", "Tell"]
 
 CHECKPOINT: Final = "_checkpoint"
 LOG: Final = "_spark.log"
-LOCK: Final = "_lock"
 """Names in the output directory; readers of tables skip names that start with `_`."""
 
 SIGNAL_S_MAX: Final = 0.5
@@ -85,7 +82,7 @@ class Run:
         self.tell = tell
         self.stopping = Event()
         self._failed = False
-        self._has_met = False
+        self._checked = False
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -95,7 +92,7 @@ class Run:
             ConfigError: There is no Java.
             QueryFailedError: Spark does not start, or the broker does not answer.
         """
-        self.meet()
+        self.check_broker()
         self.plan.out.mkdir(parents=True, exist_ok=True)
         log = self.plan.out / LOG
         config = {**CONFIG, **self.plan.config}
@@ -110,16 +107,16 @@ class Run:
         _let_java_go_quietly(found.sparkContext._accumulatorServer)  # noqa: SLF001 - as Spark made it
         return found
 
-    def meet(self) -> None:
+    def check_broker(self) -> None:
         """Check once that the broker answers, if it is read from or has to create a cursor.
 
         Raises:
             QueryFailedError: It does not answer.
         """
-        if not self._has_met:
+        if not self._checked:
             begins = "groupId" in self.plan.source and not self.checkpoint().exists()
-            meet(self.name, self.plan.source, needed=begins)
-        self._has_met = True
+            check_broker(self.name, self.plan.source, needed=begins)
+        self._checked = True
 
     def messages(self, **options: str) -> DataFrame:
         """Return the log as a stream, with the options of the plan and *options*."""
@@ -143,7 +140,7 @@ class Run:
             QueryFailedError: A query has failed for good.
             JavaGoneError: The JVM has died.
         """
-        with self.ending(), _held(self.plan.out):
+        with self.ending(), held(self.plan.out, "--out", QUERY_LOCK):
             assert self.spark is not None  # starts Spark now, before anything is written
             self._watch([self._query(stream) for stream in streams])
             if behind is not None and not self.stopping.is_set():
@@ -201,21 +198,6 @@ class Run:
         for query in queries:
             with suppress(Exception):  # the first failure is the one that is reported
                 query.stop()
-
-
-@contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """Lock *out* against other runs; the kernel releases the lock when the process ends."""
-    out.mkdir(parents=True, exist_ok=True)
-    disk = Disk(out)
-    try:
-        disk.lock(LOCK)
-    except DataDirInUseError:
-        raise ConfigError("--out", f"{out} is being written by another run") from None
-    try:
-        yield
-    finally:
-        disk.unlock(LOCK)
 
 
 @contextmanager

@@ -4,12 +4,21 @@
 
 A branch is a table of its own below the root, with columns of its own; one column of the rows
 names the branch. Without branches there is one table, at the root.
+
+A value that cannot be a directory name is escaped and bounded, and stays distinct:
+
+    sensors/temp   ->   sensors%2Ftemp~9f2c41d07a35be18     readable, then a hash of the whole
+
+Readers that take `key=value` for a column undo the escapes, so a long value is never cut in the
+middle of an escaped character.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,10 +26,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from braidmq.spark.pipelines.tables.names import hashed_name
-
 NULL_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
 """How Hive-style readers spell null in a directory name."""
+
+READABLE_CHARS_MAX: Final = 120
+HASH_CHARS: Final = 16
+NAME_CHARS_MAX: Final = READABLE_CHARS_MAX + 1 + HASH_CHARS
+FILE_NAME_BYTES_MAX: Final = 255
+"""The limit of common file systems; ours leave room for `topic_dir=` or `batch-…`."""
+
+assert NAME_CHARS_MAX <= FILE_NAME_BYTES_MAX - 64
+
+MARK: Final = "~"
+"""Separates name and hash. Names escape it, so no plain name equals a hashed one."""
+
+RESERVED: Final = frozenset({"quarantine"})
+"""Names of directories beside the tables of schemas."""
+
+_SAFE: Final = re.compile(r"[A-Za-z0-9._-]")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -144,3 +168,31 @@ def _groups(keys: pa.Table) -> NDArray[np.int64]:
         # Renumbered at each level, so the products stay small however many levels there are.
         _, found = np.unique(found * (int(own.max()) + 1) + own, return_inverse=True)
     return found
+
+
+def hashed_name(text: str) -> str:
+    """Return a directory name for *text* that no other text has."""
+    data = text.encode("utf-8", "surrogatepass")
+    return f"{_readable(text)}{MARK}{sha256(data).hexdigest()[:HASH_CHARS]}"
+
+
+def plain_name(text: str) -> str:
+    """Return *text* itself if it can be a directory name, else a hashed one."""
+    fits = len(text) <= READABLE_CHARS_MAX and text not in RESERVED
+    return text if fits and _PLAIN.fullmatch(text) else hashed_name(text)
+
+
+def _readable(text: str) -> str:
+    found = ""
+    for character in text[:READABLE_CHARS_MAX]:
+        escaped = _escaped(character)
+        if len(found) + len(escaped) > READABLE_CHARS_MAX:
+            break
+        found += escaped
+    return found
+
+
+def _escaped(character: str) -> str:
+    if _SAFE.match(character):
+        return character
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "replace"))

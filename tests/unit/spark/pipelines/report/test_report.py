@@ -8,7 +8,7 @@ import pytest
 from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines.report.report import due, report
 from braidmq.spark.pipelines.runs.runs import Plan, Run
-from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.times import Trigger
 from braidmq.spark.pipelines.typed import Wish
 from tests.unit.columnar.logs import message, write_log
 

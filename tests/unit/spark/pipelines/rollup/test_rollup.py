@@ -8,7 +8,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines.rollup.rollup import Wish, rollup
 from braidmq.spark.pipelines.runs.guards import held
 from braidmq.spark.pipelines.runs.runs import Plan
-from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.times import Trigger
 
 SINK = {"endpoint": "grpc://127.0.0.1:1", "apiKey": "k"}
 REFUSED = {

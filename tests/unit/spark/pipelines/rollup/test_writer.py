@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from braidmq.columnar import TypedSchema
-from braidmq.spark.pipelines.readings import reading_of
 from braidmq.spark.pipelines.rollup.states import Count, State, Windows
-from braidmq.spark.pipelines.rollup.windows import Rules
+from braidmq.spark.pipelines.rollup.windows import Rules, reading_of
 from braidmq.spark.pipelines.rollup.writer import Goal, LostReadingsError, _counted
 
 

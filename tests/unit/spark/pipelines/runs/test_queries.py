@@ -21,7 +21,7 @@ from braidmq.spark.pipelines.runs.queries import (
     StoppingError,
     Stream,
 )
-from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.times import Trigger
 from tests.unit.spark.pipelines.runs.test_progress import SOURCE, progress
 
 
