@@ -92,11 +92,11 @@ def typed(
         raise ConfigError("--typed", problem)
     source = log.source(group) | unsealing.source()
     plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
-    from braidmq.spark.pipelines.typed import Wish, wishes
+    from braidmq.spark.pipelines.typed import TypedTopics, parse_typed
     from braidmq.spark.pipelines.typed import typed as run
 
     with telling(tables.out) as tell:
-        run(plan, wishes(pairs) if pairs else [Wish(str(schema_id))], tell)
+        run(plan, parse_typed(pairs) if pairs else [TypedTopics(str(schema_id))], tell)
 
 
 @app.command("rollup")
@@ -142,7 +142,7 @@ def rollup(
     """Aggregate readings by sensor and minute, to a table and the topic rollup.SCHEMA."""
     source = log.source_beside_sink(group) | unsealing.source()
     plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
-    from braidmq.spark.pipelines.rollup.rollup import Wish
+    from braidmq.spark.pipelines.rollup.rollup import RollupOptions
     from braidmq.spark.pipelines.rollup.rollup import rollup as run
     from braidmq.spark.pipelines.rollup.windows import Rules
     from braidmq.spark.pipelines.times import length_ms
@@ -150,7 +150,7 @@ def rollup(
     rules = Rules(length_ms("--watermark", watermark), length_ms("--ahead", ahead))
     sink = log.sink() if topic else None
     with telling(tables.out) as tell:
-        run(plan, Wish(schema_id, value, rules, close=close, sink=sink), tell)
+        run(plan, RollupOptions(schema_id, value, rules, close=close, sink=sink), tell)
 
 
 @app.command("replay")
@@ -206,12 +206,12 @@ def replay(
         raise ConfigError("--out", "is required, or --checkpoint")
     source |= times.source()
     plan = plan_of(source, tables=Tables(out=own), course=course, spark=spark)
-    from braidmq.spark.pipelines.replay.replay import Wish
+    from braidmq.spark.pipelines.replay.replay import ReplayOptions
     from braidmq.spark.pipelines.replay.replay import replay as run
 
-    place = None if table is None else table.absolute()
+    rows = None if table is None else table.absolute()
     with telling() as tell:
-        run(plan, Wish(name, log.sink(), place, to_topic, rate, format_), tell)
+        run(plan, ReplayOptions(name, log.sink(), rows, to_topic, rate, format_), tell)
 
 
 @app.command("report")
@@ -231,7 +231,7 @@ def report(
     plan = plan_of(source, tables=tables, course=course, spark=spark)
     from braidmq.spark.pipelines.report.report import PAGE
     from braidmq.spark.pipelines.report.report import report as run
-    from braidmq.spark.pipelines.typed import wishes
+    from braidmq.spark.pipelines.typed import parse_typed
 
     with telling(tables.out / PAGE) as tell:
-        run(plan, wishes(pairs or ()), tell)
+        run(plan, parse_typed(pairs or ()), tell)

@@ -41,7 +41,7 @@ def archive(plan: Plan, tell: Tell) -> None:
     table = Table(plan.out, plan.format, KEYS)
 
     def write(frame: DataFrame, batch: Batch) -> int | None:
-        written = table.write(frame, batch.query_id, batch.batch_id, place=batch.place)
+        written = table.write(frame, batch)
         if plan.compact and batch.batch_id % COMPACT_BATCHES == COMPACT_BATCHES - 1:
             table.compact()
         return written.rows

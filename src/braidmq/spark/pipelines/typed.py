@@ -49,18 +49,15 @@ _TAKEN: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A schema: a built-in one or a .json file, and the topics that have it.
-
-    Without topics, those of the plan.
-    """
+class TypedTopics:
+    """A schema, built-in or a .json file, and its topics; without any, those of the plan."""
 
     schema: str
     topics: tuple[str, ...] = ()
 
 
-def wishes(pairs: Iterable[str]) -> list[Wish]:
-    """Return the wishes in texts of the form TOPIC=SCHEMA, one for each schema.
+def parse_typed(pairs: Iterable[str]) -> list[TypedTopics]:
+    """Return the schemas and their topics from texts of the form TOPIC=SCHEMA.
 
     Raises:
         ConfigError: A text has another form, or a topic has two schemas.
@@ -75,7 +72,9 @@ def wishes(pairs: Iterable[str]) -> list[Wish]:
             problem = f"the topic {topic!r} cannot be both {named[topic]!r} and {schema!r}"
             raise ConfigError("--typed", problem)
         found.setdefault(schema, []).append(topic)
-    return [Wish(schema, tuple(dict.fromkeys(topics))) for schema, topics in found.items()]
+    return [
+        TypedTopics(schema, tuple(dict.fromkeys(topics))) for schema, topics in found.items()
+    ]
 
 
 def schema_of(text: str) -> TypedSchema:
@@ -126,7 +125,7 @@ def table_of(out: Path, format_: str, schema: TypedSchema, lock: "Lock | None" =
     return Table(out, format_, (DAY,), branch_column=TABLE, branches=branches, lock=lock)
 
 
-def typed(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
+def typed(plan: Plan, wanted: Sequence[TypedTopics], tell: Tell) -> None:
     """Run the pipeline, with a query for each schema.
 
     Raises:
@@ -134,14 +133,14 @@ def typed(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
     """
     run = Run(NAME, plan, tell)
     lock = Lock()
-    schemas = [schema_of(wish.schema) for wish in wanted]
+    schemas = [schema_of(given.schema) for given in wanted]
     names = [plain_name(schema.id) for schema in schemas]
     if len(set(names)) < len(names):
         raise ConfigError("--typed", "two schemas have the same id")
     tables = [table_of(plan.out, plan.format, schema, lock) for schema in schemas]
     streams = [
-        _stream(run, wish, schema.id, table)
-        for wish, schema, table in zip(wanted, schemas, tables, strict=True)
+        _stream(run, given, schema.id, table)
+        for given, schema, table in zip(wanted, schemas, tables, strict=True)
     ]
 
     def compact() -> None:
@@ -151,11 +150,11 @@ def typed(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
     run.go(*streams, behind=compact if plan.compact else None)
 
 
-def _stream(run: Run, wish: Wish, schema_id: str, table: Table) -> Stream:
+def _stream(run: Run, given: TypedTopics, schema_id: str, table: Table) -> Stream:
     name = plain_name(schema_id)
-    options = {"schemaId": wish.schema}
-    if wish.topics:
-        options["subscribe"] = ",".join(wish.topics)
+    options = {"schemaId": given.schema}
+    if given.topics:
+        options["subscribe"] = ",".join(given.topics)
     if group := run.plan.source.get("groupId"):
         # Each query needs a cursor of its own: a shared one would follow the fastest query, and
         # retention would delete what the others have not read.
@@ -166,8 +165,7 @@ def _stream(run: Run, wish: Wish, schema_id: str, table: Table) -> Stream:
 
     def write(rows: DataFrame, batch: Batch) -> int | None:
         count = partial(messages_of, run.source(**options), batch)
-        key = batch.query_id, batch.batch_id, name, batch.place
-        written = table.write(rows, *key, count=count)
+        written = table.write(rows, batch, name, count=count)
         if run.plan.compact and batch.batch_id % COMPACT_BATCHES == COMPACT_BATCHES - 1:
             table.compact()
         return written.rows
@@ -184,10 +182,10 @@ def messages_of(source: Mapping[str, str], batch: Batch) -> int | None:
         LostOffsetsError: An offset of the batch is lost, and failOnDataLoss is set.
         LogError: The checkpoint belongs to another format.
     """
-    end = StreamOffset.from_json(json.loads(batch.place))
-    if not batch.before and end.begin is None:
+    end = StreamOffset.from_json(json.loads(batch.end))
+    if not batch.start and end.begin is None:
         return None
-    start = StreamOffset.from_json(json.loads(batch.before or batch.place))
+    start = StreamOffset.from_json(json.loads(batch.start or batch.end))
     begin, limits = end.batch_from(start)
     options = for_stream(source)
     count = _messages(Scan.of(options, []), begin, end.id)

@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 
 from braidmq.base.errors import ConfigError
-from braidmq.spark.pipelines.runs.queries import Batch
 from braidmq.spark.pipelines.runs.runs import Plan, Run, Stream
-from braidmq.spark.pipelines.typed import Wish, messages_of, schema_of, table_of, typed, wishes
+from braidmq.spark.pipelines.tables.batches import Batch
+from braidmq.spark.pipelines.typed import (
+    TypedTopics,
+    messages_of,
+    parse_typed,
+    schema_of,
+    table_of,
+    typed,
+)
 from braidmq.spark.reading.offsets import LostOffsetsError
 from braidmq.wal import Wal
 from tests.unit.columnar.logs import NOTE, log_of, message, plain_rows, retain_from
@@ -20,24 +27,27 @@ from tests.unit.columnar.logs import NOTE, log_of, message, plain_rows, retain_f
 TEMPERATURE = "sensor.Temperature"
 
 
-def test_topics_of_one_schema_are_one_wish() -> None:
+def test_topics_of_one_schema_are_together() -> None:
     """In the order that they were given; a topic may have an = in it, and come twice."""
     texts = [f"a={TEMPERATURE}", "b=x.json", f"c=d={TEMPERATURE}", f"a={TEMPERATURE}"]
 
-    assert [Wish(TEMPERATURE, ("a", "c=d")), Wish("x.json", ("b",))] == wishes(texts)
+    assert [
+        TypedTopics(TEMPERATURE, ("a", "c=d")),
+        TypedTopics("x.json", ("b",)),
+    ] == parse_typed(texts)
 
 
 @pytest.mark.parametrize("text", ["", "a", "=a", "a=", "a,b=c"])
 def test_a_text_that_is_no_pair_is_refused(text: str) -> None:
     """A comma would be two topics to the source."""
     with pytest.raises(ConfigError, match=r"--typed: .* is not TOPIC=SCHEMA"):
-        wishes([text])
+        parse_typed([text])
 
 
 def test_a_topic_has_one_schema() -> None:
     """Else each of its messages would be in two tables, and a misfit in one of them."""
     with pytest.raises(ConfigError, match="the topic 'a' cannot be both 'x' and 'y'"):
-        wishes(["a=x", "a=y"])
+        parse_typed(["a=x", "a=y"])
 
 
 def schema_file(path: Path, *fields: str, **more: object) -> str:
@@ -99,7 +109,7 @@ def test_each_query_of_a_group_has_a_cursor(
 
     monkeypatch.setattr(Run, "go", go)
     monkeypatch.setattr(Run, "messages", messages)
-    wanted = [Wish(TEMPERATURE, ("a",)), Wish("sensor.Humidity", ("b",))]
+    wanted = [TypedTopics(TEMPERATURE, ("a",)), TypedTopics("sensor.Humidity", ("b",))]
     typed(Plan({"groupId": "g"}, tmp_path), wanted, print)
     typed(Plan({}, tmp_path), wanted, print)
 
@@ -112,7 +122,9 @@ def test_two_schemas_of_one_id_are_refused(tmp_path: Path) -> None:
     one = schema_file(tmp_path / "one.json", "a", **{"$id": TEMPERATURE})
 
     with pytest.raises(ConfigError, match="two schemas have the same id"):
-        typed(Plan({}, tmp_path), [Wish(one), Wish(TEMPERATURE)], lambda _line: None)
+        typed(
+            Plan({}, tmp_path), [TypedTopics(one), TypedTopics(TEMPERATURE)], lambda _line: None
+        )
 
 
 TOPICS = ("a", "b", "a", "c")

@@ -45,8 +45,8 @@ the time starting a job for each."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the user asks for besides the plan: which rows, where to, and how fast."""
+class ReplayOptions:
+    """The parameters of a replay besides the plan: which rows, where to, and how fast."""
 
     name: str
     sink: Mapping[str, str]  # options of the format
@@ -63,7 +63,7 @@ class Wish:
         return max(1, min(int(self.rate * CHUNK_S), CHUNK_ROWS_MAX))
 
 
-def replay(plan: Plan, wish: Wish, tell: Tell) -> None:
+def replay(plan: Plan, options: ReplayOptions, tell: Tell) -> None:
     """Run the pipeline; it uses the plan's `out` only for the checkpoint and Spark's log.
 
     Raises:
@@ -72,36 +72,36 @@ def replay(plan: Plan, wish: Wish, tell: Tell) -> None:
     if plan.trigger.every_ms is not None:
         problem = "the end of a replay is fixed when it begins: use available-now"
         raise ConfigError("--trigger", f"{problem}, and another --name for later messages")
-    _check_format(wish, tell)
-    values.name("--name", wish.name)
-    topic = {} if wish.to_topic is None else {"topic": wish.to_topic}
-    for_write({**wish.sink, **topic})
-    if wish.rate is not None and wish.rate <= 0:
+    _check_format(options, tell)
+    values.name("--name", options.name)
+    topic = {} if options.to_topic is None else {"topic": options.to_topic}
+    for_write({**options.sink, **topic})
+    if options.rate is not None and options.rate <= 0:
         raise ConfigError(
-            "--rate", f"{wish.rate:g} must be greater than 0; leave it out for no limit"
+            "--rate", f"{options.rate:g} must be greater than 0; leave it out for no limit"
         )
     run = Run(NAME, plan, tell)
     with held(run.checkpoint(), "--checkpoint"), run.ending(), plain_errors(NAME):
         run.check_broker()
-        Replay(run, wish).go()
+        Replay(run, options).go()
 
 
-def _check_format(wish: Wish, tell: Tell) -> None:
-    if wish.format is None:
+def _check_format(options: ReplayOptions, tell: Tell) -> None:
+    if options.format is None:
         return
-    check_format(wish.format)
-    if wish.table is None:
-        tell(f"{NAME}: --format {wish.format} changes nothing: rows come from the log")
+    check_format(options.format)
+    if options.table is None:
+        tell(f"{NAME}: --format {options.format} changes nothing: rows come from the log")
     else:
-        check_table(wish.table, wish.format)
+        check_table(options.table, options.format)
 
 
 class Replay:
     """One run of a replay."""
 
-    def __init__(self, run: Run, wish: Wish) -> None:
+    def __init__(self, run: Run, options: ReplayOptions) -> None:
         self._run = run
-        self._wish = wish
+        self._options = options
         self._place = Place(run.checkpoint())
         self._input, fresh = self._opened(self._place.begun())
         self._subject = self._place.subject(fresh)
@@ -111,13 +111,13 @@ class Replay:
 
         A replay that has begun keeps the files of its table, or its range of the log.
         """
-        wish, source = self._wish, dict(self._run.plan.source)
+        options, source = self._options, dict(self._run.plan.source)
         found: Input
         files = None
-        if wish.table is not None:
-            files = table_files(wish.table) if begun is None else begun.files or []
-            found = TableInput(wish.table, files, needs_topic=wish.to_topic is None)
-            said = f"table {wish.table}"
+        if options.table is not None:
+            files = table_files(options.table) if begun is None else begun.files or []
+            found = TableInput(options.table, files, needs_topic=options.to_topic is None)
+            said = f"table {options.table}"
         else:
             said = _said(source)
             if begun is not None:
@@ -125,9 +125,9 @@ class Replay:
                 source = {k: v for k, v in source.items() if not k.endswith("Timestamp")}
             found = LogInput(source)
         subject = Subject(
-            name=wish.name,
+            name=options.name,
             source=said,
-            to_topic=wish.to_topic,
+            to_topic=options.to_topic,
             first=found.first,
             end=found.end,
             files=files,
@@ -140,7 +140,7 @@ class Replay:
         if chunk is None or chunk.done:
             chunk = self._behind(chunk)
         if chunk is not None and not self._run.stopping.is_set():
-            check_broker(NAME, self._wish.sink, needed=True)
+            check_broker(NAME, self._options.sink, needed=True)
         while chunk is not None and not self._run.stopping.is_set():
             spark = self._run.spark  # before the chunk is recorded: Spark may not start
             begun_s = monotonic()
@@ -151,8 +151,8 @@ class Replay:
             self._place.keep(msgspec.structs.replace(chunk, done=True))
             self._tell(chunk, rows, monotonic() - begun_s)
             chunk = self._behind(chunk)
-            if chunk is not None and self._wish.rate is not None:
-                due_s = begun_s + rows / self._wish.rate
+            if chunk is not None and self._options.rate is not None:
+                due_s = begun_s + rows / self._options.rate
                 self._run.stopping.wait(max(0.0, due_s - monotonic()))
         if chunk is None:
             self._run.tell(f"{NAME}: {self._subject.name!r} is done; nothing is left of it")
@@ -166,15 +166,15 @@ class Replay:
             first, number = chunk.behind, chunk.number + 1
         if first >= self._subject.end:
             return None
-        behind = self._input.behind(first, self._wish.chunk_rows)
+        behind = self._input.behind(first, self._options.chunk_rows)
         return Chunk(number, first, min(behind, self._subject.end))
 
     def _send(self, spark: SparkSession, chunk: Chunk) -> None:
         rows: DataFrame = self._input.frame(spark, chunk.first, chunk.behind)
-        frame = outgoing(rows, self._wish.to_topic)
+        frame = outgoing(rows, self._options.to_topic)
         with batch_key(spark, self._subject.query, chunk.number):
             writer = frame.write.format(FORMAT).mode("append")
-            writer.options(**self._wish.sink, sinkId=NAME).save()
+            writer.options(**self._options.sink, sinkId=NAME).save()
 
     def _tell(self, chunk: Chunk, rows: int, seconds: float) -> None:
         left = self._subject.end - chunk.behind

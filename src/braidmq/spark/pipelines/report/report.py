@@ -30,7 +30,7 @@ from braidmq.spark.pipelines.runs.guards import cancelling, held, plain_errors
 from braidmq.spark.pipelines.runs.queries import StoppingError
 from braidmq.spark.pipelines.runs.runs import Plan, Run, Tell
 from braidmq.spark.pipelines.tables.tables import DELTA
-from braidmq.spark.pipelines.typed import Wish, schema_of
+from braidmq.spark.pipelines.typed import TypedTopics, schema_of
 from braidmq.spark.reading.offsets import batch_range
 from braidmq.spark.reading.scans import Scan
 from braidmq.spark.source import FORMAT
@@ -57,7 +57,7 @@ _TYPED: Final = pa.schema(
 )
 
 
-def report(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
+def report(plan: Plan, wanted: Sequence[TypedTopics], tell: Tell) -> None:
     """Run the pipeline; *wanted* are typed topics besides those whose messages name a schema.
 
     Raises:
@@ -65,13 +65,13 @@ def report(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
     """
     run = Run(NAME, plan, tell)
     options = for_batch(plan.source)
-    for wish in wanted:
-        schema_of(wish.schema)
+    for given in wanted:
+        schema_of(given.schema)
     if plan.checkpoint is not None:
         tell(f"{NAME}: --checkpoint is not used: a report is computed from scratch")
     run.check_broker()
     address = _scanned(options)[0]  # before Spark starts, which takes seconds
-    typed = {wish.schema: wish.topics for wish in wanted}
+    typed = {given.schema: given.topics for given in wanted}
     with held(plan.out, "--out"), run.ending(STAYS), plain_errors(NAME):
         before: dict[str, str] = {}
         for _ in due(run):

@@ -48,14 +48,20 @@ class StateError(BraidError):
         self.batch_id = batch_id
 
 
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class State(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    rename={"end": "place"},
+):
     """A batch: its query, what became of its rows, and its windows at its end."""
 
     schema_id: str
     value: str
     """The field that holds the measurement."""
     query_id: str
-    place: str
+    end: str
     """Where the batch ends in the log."""
     watermark_ms: int | None = None
     rows: int = 0

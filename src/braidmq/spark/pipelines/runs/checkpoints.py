@@ -25,7 +25,7 @@ class Checkpoint:
         self.path = path
         self._disk = Disk(path)
 
-    def place(self, batch_id: int) -> str:
+    def end(self, batch_id: int) -> str:
         """Return where a batch ends, as its sources wrote it, once that is durable.
 
         Raises:
@@ -37,17 +37,17 @@ class Checkpoint:
             file.close()
         self._disk.sync_dir(OFFSETS)
         self._disk.sync_dir("")
-        return self._place(batch_id)
+        return self._end(batch_id)
 
-    def place_before(self, batch_id: int) -> str:
-        """Return where the previous batch ends; empty if there is none.
+    def start(self, batch_id: int) -> str:
+        """Return where the batch before it ends; empty if there is none.
 
         Raises:
             OSError: Spark has deleted it, or the disk fails.
         """
-        return self._place(batch_id - 1) if batch_id else ""
+        return self._end(batch_id - 1) if batch_id else ""
 
-    def _place(self, batch_id: int) -> str:
+    def _end(self, batch_id: int) -> str:
         lines = (self.path / OFFSETS / str(batch_id)).read_text("utf-8").splitlines()
         return " ".join(lines[_LINES_BEFORE_OFFSETS:])
 

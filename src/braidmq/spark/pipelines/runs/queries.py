@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -17,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from braidmq.spark.pipelines.runs.checkpoints import Checkpoint
 from braidmq.spark.pipelines.runs.failures import QueryFailedError, is_final, is_java_gone, told
 from braidmq.spark.pipelines.runs.progress import line, nothing_new
+from braidmq.spark.pipelines.tables.batches import Batch
 from braidmq.spark.pipelines.times import Trigger
 
 RESTARTS_MAX: Final = 5
@@ -40,15 +41,6 @@ Tell = Callable[[str], None]
 
 class StoppingError(Exception):
     """A batch was not started because the run is stopping; the next run repeats it."""
-
-
-class Batch(NamedTuple):
-    """A micro-batch of a query: where it ends, and where the previous one ended."""
-
-    query_id: str
-    batch_id: int
-    place: str
-    before: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,9 +144,8 @@ class Query:
     def _batch(self, batch_id: int) -> Batch:
         if self._stopping.is_set():
             raise StoppingError
-        place = self._checkpoint.place(batch_id)
-        before = self._checkpoint.place_before(batch_id)
-        return Batch(self._checkpoint.query_id(), batch_id, place, before)
+        end, start = self._checkpoint.end(batch_id), self._checkpoint.start(batch_id)
+        return Batch(self._checkpoint.query_id(), batch_id, end, start)
 
     def _tell_progress(self) -> None:
         assert self._query is not None

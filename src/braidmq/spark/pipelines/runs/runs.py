@@ -36,7 +36,8 @@ from braidmq.spark.pipelines.runs.failures import (
     told,
 )
 from braidmq.spark.pipelines.runs.guards import QUERY_LOCK, check_broker, held
-from braidmq.spark.pipelines.runs.queries import LOOK_S, Batch, Query, Stream, Tell
+from braidmq.spark.pipelines.runs.queries import LOOK_S, Query, Stream, Tell
+from braidmq.spark.pipelines.tables.batches import Batch
 from braidmq.spark.pipelines.tables.tables import PARQUET
 from braidmq.spark.pipelines.times import Trigger
 from braidmq.spark.sessions import MASTER, session

@@ -13,7 +13,7 @@ its rows differently by then. A file keeps its name and rows until a compaction 
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -49,6 +49,15 @@ class ForeignBatchError(BraidError):
         self.batch_id = batch_id
 
 
+class Batch(NamedTuple):
+    """A micro-batch of a query: where it ends and starts, as its checkpoint says it."""
+
+    query_id: str
+    batch_id: int
+    end: str = ""
+    start: str = ""
+
+
 class Move(msgspec.Struct, frozen=True):
     """A staged file and its name in the table."""
 
@@ -57,12 +66,12 @@ class Move(msgspec.Struct, frozen=True):
     rows: int
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, rename={"end": "place"}):
     """The decision what a batch consists of."""
 
     query_id: str
     batch_id: int
-    place: str
+    end: str
     stage: str
     moves: tuple[Move, ...]
 
@@ -82,7 +91,7 @@ class Batches:
         self._records = f"{RECORDS}/{name or DEFAULT_NAME}"
         self._staging = f"{STAGING}/{name or DEFAULT_NAME}"
 
-    def decided(self, query_id: str, batch_id: int, place: str) -> Record | None:
+    def decided(self, batch: Batch) -> Record | None:
         """Return the record of a batch; None if it is new.
 
         Raises:
@@ -90,20 +99,23 @@ class Batches:
         """
         known = self._known()
         newest = max(known, default=-1)
-        if newest >= 0 and (other := self._read(newest, known)).query_id != query_id:
-            raise ForeignBatchError(self.root, newest, f"belongs to the query {other.query_id}")
-        if newest > batch_id:
-            problem = f"is repeated, but batch {newest} is already written"
-            raise ForeignBatchError(self.root, batch_id, problem)
-        if newest < batch_id:
+        if newest < 0:
             return None
-        record = self._read(batch_id, known)
-        if record.place != place:
-            problem = f"is written up to {record.place!r}, but should end at {place!r}"
-            raise ForeignBatchError(self.root, batch_id, problem)
+        record = self._read(newest, known)
+        if record.query_id != batch.query_id:
+            problem = f"belongs to the query {record.query_id}"
+            raise ForeignBatchError(self.root, newest, problem)
+        if newest < batch.batch_id:
+            return None
+        if newest > batch.batch_id:
+            problem = f"is repeated, but batch {newest} is already written"
+            raise ForeignBatchError(self.root, batch.batch_id, problem)
+        if record.end != batch.end:
+            problem = f"is written up to {record.end!r}, but should end at {batch.end!r}"
+            raise ForeignBatchError(self.root, newest, problem)
         return record
 
-    def claim(self, query_id: str, batch_id: int) -> None:
+    def claim(self, batch: Batch) -> None:
         """Record which query owns the table, for a format that keeps its own batch records.
 
         Raises:
@@ -112,12 +124,11 @@ class Batches:
         path = f"{self._records}/{QUERY}"
         if not self._disk.exists(path):
             (self.root / self._records).mkdir(parents=True, exist_ok=True)
-            replace_file(self._disk, path, query_id.encode())
+            replace_file(self._disk, path, batch.query_id.encode())
         owner = (self.root / path).read_text()
-        if owner != query_id:
-            raise ForeignBatchError(
-                self.root, batch_id, f"would follow batches of the query {owner}"
-            )
+        if owner != batch.query_id:
+            problem = f"would follow batches of the query {owner}"
+            raise ForeignBatchError(self.root, batch.batch_id, problem)
 
     def new_stage(self) -> Path:
         """Return an empty directory for staged files; delete those of earlier attempts."""
@@ -129,27 +140,21 @@ class Batches:
         stage.mkdir(parents=True)
         return stage
 
-    def decide(
-        self,
-        query_id: str,
-        batch_id: int,
-        place: str,
-        stage: Path,
-        files: Sequence[StagedFile],
-    ) -> Record:
+    def decide(self, batch: Batch, stage: Path, files: Sequence[StagedFile]) -> Record:
         """Make the decision durable that *files*, which are in *stage*, are the batch."""
         moves = tuple(
             Move(file.staged, f"{file.directory}/{name}".lstrip("/"), file.rows)
-            for file, name in zip(files, self.names(batch_id, files), strict=True)
+            for file, name in zip(files, self.names(batch.batch_id, files), strict=True)
         )
-        record = Record(query_id, batch_id, place, stage.name, moves)
+        record = Record(batch.query_id, batch.batch_id, batch.end, stage.name, moves)
         (self.root / self._records).mkdir(parents=True, exist_ok=True)
         # A record must never be durable without the files it names: sync every directory on the
         # way to both before the record is written.
         stages = (f"{self._staging}/{stage.name}", self._staging, STAGING)
         for directory in (*stages, RECORDS, STATE, ""):
             self._disk.sync_dir(directory)
-        replace_file(self._disk, self._path(batch_id, INTENT), msgspec.json.encode(record))
+        path = self._path(batch.batch_id, INTENT)
+        replace_file(self._disk, path, msgspec.json.encode(record))
         return record
 
     def names(self, batch_id: int, files: Sequence[StagedFile]) -> Iterator[str]:

@@ -19,21 +19,21 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     return Checkpoint(tmp_path)
 
 
-def test_a_place_is_what_the_sources_say(checkpoint: Checkpoint) -> None:
+def test_the_end_is_what_the_sources_say(checkpoint: Checkpoint) -> None:
     """Not what Spark notes besides, as the time of day."""
-    assert '{"offset": 101} {"offset": 7}' == checkpoint.place(0)
+    assert '{"offset": 101} {"offset": 7}' == checkpoint.end(0)
 
 
 def test_a_batch_begins_where_the_one_before_ends(checkpoint: Checkpoint) -> None:
     """The first one has none."""
-    assert "" == checkpoint.place_before(0)
-    assert checkpoint.place(0) == checkpoint.place_before(1)
+    assert "" == checkpoint.start(0)
+    assert checkpoint.end(0) == checkpoint.start(1)
 
 
-def test_a_batch_that_was_not_planned_has_no_place(checkpoint: Checkpoint) -> None:
+def test_a_batch_that_was_not_planned_has_no_end(checkpoint: Checkpoint) -> None:
     """It cannot be written, then."""
     with pytest.raises(FileNotFoundError):
-        checkpoint.place(1)
+        checkpoint.end(1)
 
 
 def test_a_query_is_known_by_its_checkpoint(checkpoint: Checkpoint) -> None:

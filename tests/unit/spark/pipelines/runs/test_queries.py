@@ -16,11 +16,11 @@ from braidmq.spark.pipelines.runs.failures import QueryFailedError
 from braidmq.spark.pipelines.runs.queries import (
     RESTART_S_MAX,
     RESTARTS_MAX,
-    Batch,
     Query,
     StoppingError,
     Stream,
 )
+from braidmq.spark.pipelines.tables.batches import Batch
 from braidmq.spark.pipelines.times import Trigger
 from tests.unit.spark.pipelines.runs.test_progress import SOURCE, progress
 
