@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 from braidmq.base.limits import MIB
 from braidmq.spark import values
@@ -20,45 +20,45 @@ PARTITION_BYTES: Final = 64 * MIB
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
+Parser = Callable[[str, str], Any]
+Table = Mapping[str, tuple[str, str, Parser]]
+"""Lower-case option name to: its spelling, the field that it fills, and its parser."""
+
+
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of a read, parsed; the comments give their names in Spark."""
+    """The options of a read, parsed; each field names its option and the parser of its text."""
 
-    path: Path | None = None  # path
-    endpoint: str | None = None  # endpoint
-    api_key: str | None = field(default=None, repr=False)  # apiKey
-    topics: tuple[str, ...] | None = None  # subscribe
-    pattern: str | None = None  # subscribePattern
-    start: Position | None = None  # startingOffsets
-    end: Position | None = None  # endingOffsets
-    start_us: int | None = None  # startingTimestamp; an option is in milliseconds
-    end_us: int | None = None  # endingTimestamp
-    trigger_messages: int | None = None  # maxOffsetsPerTrigger
-    trigger_bytes: int | None = None  # maxBytesPerTrigger
-    partitions_min: int | None = None  # minPartitions
-    partition_bytes: int = PARTITION_BYTES  # targetPartitionBytes
-    fail_on_data_loss: bool = True  # failOnDataLoss
-    headers: bool = False  # includeHeaders
-    group_id: str | None = None  # groupId
-    schema_id: str | None = None  # schemaId
-    key_file: Path | None = None  # privateKeyFile
-    trusted: tuple[bytes, ...] | None = None  # trustedKeys
+    path: Annotated[Path | None, "path", values.directory] = None
+    endpoint: Annotated[str | None, "endpoint", values.address] = None
+    api_key: Annotated[str | None, "apiKey", values.api_key] = field(default=None, repr=False)
+    topics: Annotated[tuple[str, ...] | None, "subscribe", values.topics] = None
+    pattern: Annotated[str | None, "subscribePattern", values.pattern] = None
+    start: Annotated[Position | None, "startingOffsets", values.position] = None
+    end: Annotated[Position | None, "endingOffsets", values.position] = None
+    start_us: Annotated[int | None, "startingTimestamp", values.milliseconds] = None
+    end_us: Annotated[int | None, "endingTimestamp", values.milliseconds] = None
+    trigger_messages: Annotated[int | None, "maxOffsetsPerTrigger", values.count] = None
+    trigger_bytes: Annotated[int | None, "maxBytesPerTrigger", values.count] = None
+    partitions_min: Annotated[int | None, "minPartitions", values.count] = None
+    partition_bytes: Annotated[int, "targetPartitionBytes", values.count] = PARTITION_BYTES
+    fail_on_data_loss: Annotated[bool, "failOnDataLoss", values.flag] = True
+    headers: Annotated[bool, "includeHeaders", values.flag] = False
+    group_id: Annotated[str | None, "groupId", values.name] = None
+    schema_id: Annotated[str | None, "schemaId", values.schema_id] = None
+    key_file: Annotated[Path | None, "privateKeyFile", values.key_file] = None
+    trusted: Annotated[tuple[bytes, ...] | None, "trustedKeys", values.public_keys] = None
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of a write, parsed; the comments give their names in Spark."""
+    """The options of a write, parsed; as ReadOptions."""
 
-    path: Path | None = None  # path
-    endpoint: str | None = None  # endpoint
-    api_key: str | None = field(default=None, repr=False)  # apiKey
-    topic: str | None = None  # topic
-    sink_id: str | None = None  # sinkId
-
-
-Parser = Callable[[str, str], Any]
-Table = Mapping[str, tuple[str, str, Parser]]
-"""Lower-case option name to: its spelling, the field that it fills, and its parser."""
+    path: Annotated[Path | None, "path", values.directory] = None
+    endpoint: Annotated[str | None, "endpoint", values.address] = None
+    api_key: Annotated[str | None, "apiKey", values.api_key] = field(default=None, repr=False)
+    topic: Annotated[str | None, "topic", values.topic] = None
+    sink_id: Annotated[str | None, "sinkId", values.name] = None
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
@@ -251,38 +251,16 @@ def wants(options: ReadOptions, topic: str) -> bool:
     return options.pattern is None or re.fullmatch(options.pattern, topic) is not None
 
 
-def _table(*rows: tuple[str, str, Parser]) -> Table:
-    return {option.lower(): (option, target, parser) for option, target, parser in rows}
+def _table(options: type[ReadOptions | WriteOptions]) -> Table:
+    found = {}
+    for name, hint in get_type_hints(options, include_extras=True).items():
+        option, parser = hint.__metadata__
+        found[option.lower()] = option, name, parser
+    return found
 
 
-_READ: Final = _table(
-    ("path", "path", values.directory),
-    ("endpoint", "endpoint", values.address),
-    ("apiKey", "api_key", values.api_key),
-    ("subscribe", "topics", values.topics),
-    ("subscribePattern", "pattern", values.pattern),
-    ("startingOffsets", "start", values.position),
-    ("endingOffsets", "end", values.position),
-    ("startingTimestamp", "start_us", values.milliseconds),
-    ("endingTimestamp", "end_us", values.milliseconds),
-    ("maxOffsetsPerTrigger", "trigger_messages", values.count),
-    ("maxBytesPerTrigger", "trigger_bytes", values.count),
-    ("minPartitions", "partitions_min", values.count),
-    ("targetPartitionBytes", "partition_bytes", values.count),
-    ("failOnDataLoss", "fail_on_data_loss", values.flag),
-    ("includeHeaders", "headers", values.flag),
-    ("groupId", "group_id", values.name),
-    ("schemaId", "schema_id", values.schema_id),
-    ("privateKeyFile", "key_file", values.key_file),
-    ("trustedKeys", "trusted", values.public_keys),
-)
-_WRITE: Final = _table(
-    ("path", "path", values.directory),
-    ("endpoint", "endpoint", values.address),
-    ("apiKey", "api_key", values.api_key),
-    ("topic", "topic", values.topic),
-    ("sinkId", "sink_id", values.name),
-)
+_READ: Final = _table(ReadOptions)
+_WRITE: Final = _table(WriteOptions)
 _SERVERS: Final = "use endpoint, the broker's Flight address, or path, its data directory"
 _READ_HINTS: Final = {
     "assign": "name topics with subscribe: a topic has one partition",

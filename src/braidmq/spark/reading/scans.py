@@ -73,7 +73,8 @@ class Scan:
     """A read of the columns *names*, of the topics of the options or fewer.
 
     With *pattern_only_helps*, the pattern only makes the read smaller: rows of other topics may
-    come too, and Spark filters them.
+    come too, and Spark filters them. Every method that reads the log raises LostOffsetsError if
+    offsets are lost and failOnDataLoss is set, and DamagedLogError if the log is damaged.
     """
 
     options: ReadOptions
@@ -117,13 +118,9 @@ class Scan:
         return {name: value for name, value in vars(self).items() if name != "log"}
 
     def cut(self, start: int, end: int) -> list[Part]:
-        """Return the parts of a range that have a wanted message, in the size of the options.
+        """Cut a range into parts of the size that the options ask for; on the driver.
 
-        Runs on the driver.
-
-        Raises:
-            LostOffsetsError: An offset of the range is lost, and failOnDataLoss is set.
-            DamagedLogError: The log is damaged.
+        Parts without a wanted message are left out.
         """
         parts = self._cut(start, end, self.options.partition_bytes, None)
         least = self.options.partitions_min
@@ -144,14 +141,7 @@ class Scan:
         return [part for part in found if part.messages]
 
     def has_messages(self, start: int, end: int) -> bool:
-        """Tell whether a range has any message, wanted or not.
-
-        Runs on the driver.
-
-        Raises:
-            LostOffsetsError: An offset of the range is lost, and failOnDataLoss is set.
-            DamagedLogError: The log is damaged.
-        """
+        """Tell whether a range has any message, wanted or not; on the driver."""
         try:
             whole = self.log.cut(
                 start, end, parts=1, fail_on_data_loss=self.options.fail_on_data_loss
@@ -161,14 +151,7 @@ class Scan:
         return any(part.messages for part in whole)
 
     def advance(self, start: int, *, messages: int = NO_LIMIT, size: int = NO_LIMIT) -> int:
-        """Return the offset after that many wanted messages or bytes of payload.
-
-        Runs on the driver.
-
-        Raises:
-            LostOffsetsError: An offset in between is lost, and failOnDataLoss is set.
-            DamagedLogError: The log is damaged.
-        """
+        """Return the offset after that many wanted messages or payload bytes; on the driver."""
         return self._asked(
             partial(self.log.advance, start, messages=messages, payload_bytes=size)
         )
@@ -176,13 +159,9 @@ class Scan:
     def read(
         self, start: int, end: int, limits: Limits = NO_LIMITS
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part, in order, except those that *limits* exclude.
-
-        Runs on executors.
+        """Yield the rows of a part, in order, except those that *limits* exclude; on executors.
 
         Raises:
-            LostOffsetsError: An offset of the part is lost, and failOnDataLoss is set.
-            DamagedLogError: The log is damaged.
             ConfigError: The key or the schema cannot be used.
             EndpointError: The endpoint refuses the read, or cannot be reached.
         """

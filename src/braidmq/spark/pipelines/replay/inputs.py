@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -54,22 +54,6 @@ class ChangedTableError(BraidError):
         self.table = table
 
 
-class Input(Protocol):
-    """Rows, addressed by position."""
-
-    first: int
-    end: int
-
-    def behind(self, first: int, rows: int) -> int:
-        """Return the position after at most *rows* rows; fewer if they are large."""
-
-    def count(self, first: int, behind: int) -> int:
-        """Return how many rows there are from *first* to before *behind*."""
-
-    def frame(self, spark: SparkSession, first: int, behind: int) -> DataFrame:
-        """Return the rows from *first* to before *behind*, in order."""
-
-
 class LogInput:
     """Messages of the log; *source* are the options of a batch read, with or without a range.
 
@@ -88,18 +72,18 @@ class LogInput:
         self.first, self.end = batch_range(self._scan.log, options)
         self.end = max(self.first, self.end)
 
-    def behind(self, first: int, rows: int) -> int:
+    def after(self, first: int, rows: int) -> int:
         """Return the position after at most *rows* rows; fewer if they are large."""
         return min(self._scan.advance(first, messages=rows, size=CHUNK_BYTES), self.end)
 
-    def count(self, first: int, behind: int) -> int:
-        """Return how many rows there are from *first* to before *behind*."""
-        return sum(part.messages for part in self._scan.cut(first, behind))
+    def count(self, first: int, end: int) -> int:
+        """Return how many rows there are from *first* to before *end*."""
+        return sum(part.messages for part in self._scan.cut(first, end))
 
-    def frame(self, spark: SparkSession, first: int, behind: int) -> DataFrame:
-        """Return the rows from *first* to before *behind*, in order."""
+    def frame(self, spark: SparkSession, first: int, end: int) -> DataFrame:
+        """Return the rows from *first* to before *end*, in order."""
         reader = spark.read.format(FORMAT).options(**self._source, includeHeaders="true")
-        return reader.options(startingOffsets=first, endingOffsets=behind).load()
+        return reader.options(startingOffsets=first, endingOffsets=end).load()
 
 
 class TableFile(NamedTuple):
@@ -124,11 +108,11 @@ class TableInput:
         self._needed = ("value", "topic") if needs_topic else ("value",)
         self._ends = list(accumulate(file.rows for file in files))
 
-    def behind(self, first: int, rows: int) -> int:
+    def after(self, first: int, rows: int) -> int:
         """Return the position after at most *rows* rows; fewer if they are large."""
         room = CHUNK_BYTES
         at = first
-        for file, _, count in self._pieces(first, min(first + rows, self.end)):
+        for file, _, count in self._spans(first, min(first + rows, self.end)):
             fitting = min(count, room * file.rows // max(file.row_bytes, 1))
             at += fitting
             room -= fitting * file.row_bytes // file.rows
@@ -136,26 +120,26 @@ class TableInput:
                 break
         return max(at, min(first + 1, self.end))
 
-    def count(self, first: int, behind: int) -> int:
-        """Return how many rows there are from *first* to before *behind*."""
-        return behind - first
+    def count(self, first: int, end: int) -> int:
+        """Return how many rows there are from *first* to before *end*."""
+        return end - first
 
-    def frame(self, spark: SparkSession, first: int, behind: int) -> DataFrame:
-        """Return the rows from *first* to before *behind*, in order."""
+    def frame(self, spark: SparkSession, first: int, end: int) -> DataFrame:
+        """Return the rows from *first* to before *end*, in order."""
         found = [
-            self._read(file, start, count) for file, start, count in self._pieces(first, behind)
+            self._read(file, start, count) for file, start, count in self._spans(first, end)
         ]
         return spark.createDataFrame(pa.concat_tables(found, promote_options="default"))
 
-    def _pieces(self, first: int, behind: int) -> Iterator[tuple[TableFile, int, int]]:
+    def _spans(self, first: int, end: int) -> Iterator[tuple[TableFile, int, int]]:
         """Yield the files that cover a range of positions: file, first row, number of rows."""
         number = bisect_right(self._ends, first)
-        while first < behind:
-            file, end = self._files[number], self._ends[number]
-            count = min(end, behind) - first
+        while first < end:
+            file, file_end = self._files[number], self._ends[number]
+            count = min(file_end, end) - first
             if count:
-                yield file, first - (end - file.rows), count
-            first, number = max(first, min(end, behind)), number + 1
+                yield file, first - (file_end - file.rows), count
+            first, number = first + count, number + 1
 
     def _read(self, file: TableFile, start: int, count: int) -> pa.Table:
         path = self._table / file.path
@@ -166,6 +150,9 @@ class TableInput:
             groups, skipped = _groups(opened.metadata, start, count)
             found = opened.read_row_groups(groups, columns=names)
         return _plain(found.slice(start - skipped, count))
+
+
+Input = LogInput | TableInput
 
 
 def _groups(metadata: Any, start: int, count: int) -> tuple[list[int], int]:  # noqa: ANN401 - pyarrow has no types

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from braidmq.base.errors import ConfigError
 from braidmq.spark import values
 from braidmq.spark.options import for_write
-from braidmq.spark.pipelines.replay.chunks import Chunk, Place, Subject
+from braidmq.spark.pipelines.replay.chunks import Chunk, ReplayCheckpoint, Subject
 from braidmq.spark.pipelines.replay.inputs import (
     Input,
     LogInput,
@@ -102,9 +102,9 @@ class Replay:
     def __init__(self, run: Run, options: ReplayOptions) -> None:
         self._run = run
         self._options = options
-        self._place = Place(run.checkpoint())
-        self._input, fresh = self._opened(self._place.begun())
-        self._subject = self._place.subject(fresh)
+        self._checkpoint = ReplayCheckpoint(run.checkpoint())
+        self._input, fresh = self._opened(self._checkpoint.begun())
+        self._subject = self._checkpoint.subject(fresh)
 
     def _opened(self, begun: Subject | None) -> tuple[Input, Subject]:
         """Return the rows, and the subject of a replay that starts now.
@@ -136,21 +136,21 @@ class Replay:
 
     def go(self) -> None:
         """Send chunks until there are none left, or until a signal."""
-        chunk = self._place.last()
+        chunk = self._checkpoint.last()
         if chunk is None or chunk.done:
-            chunk = self._behind(chunk)
+            chunk = self._next(chunk)
         if chunk is not None and not self._run.stopping.is_set():
             check_broker(NAME, self._options.sink, needed=True)
         while chunk is not None and not self._run.stopping.is_set():
             spark = self._run.spark  # before the chunk is recorded: Spark may not start
             begun_s = monotonic()
-            self._place.keep(chunk)
-            rows = self._input.count(chunk.first, chunk.behind)
+            self._checkpoint.keep(chunk)
+            rows = self._input.count(chunk.first, chunk.end)
             if rows:
                 self._send(spark, chunk)
-            self._place.keep(msgspec.structs.replace(chunk, done=True))
+            self._checkpoint.keep(msgspec.structs.replace(chunk, done=True))
             self._tell(chunk, rows, monotonic() - begun_s)
-            chunk = self._behind(chunk)
+            chunk = self._next(chunk)
             if chunk is not None and self._options.rate is not None:
                 due_s = begun_s + rows / self._options.rate
                 self._run.stopping.wait(max(0.0, due_s - monotonic()))
@@ -159,25 +159,25 @@ class Replay:
         else:
             self._run.tell(f"{NAME}: stopped; {GOES_ON}")
 
-    def _behind(self, chunk: Chunk | None) -> Chunk | None:
+    def _next(self, chunk: Chunk | None) -> Chunk | None:
         """Return the chunk after *chunk*, or the first one; None at the end."""
         first, number = (self._subject.first, 1)
         if chunk is not None:
-            first, number = chunk.behind, chunk.number + 1
+            first, number = chunk.end, chunk.number + 1
         if first >= self._subject.end:
             return None
-        behind = self._input.behind(first, self._options.chunk_rows)
-        return Chunk(number, first, min(behind, self._subject.end))
+        end = self._input.after(first, self._options.chunk_rows)
+        return Chunk(number, first, min(end, self._subject.end))
 
     def _send(self, spark: SparkSession, chunk: Chunk) -> None:
-        rows: DataFrame = self._input.frame(spark, chunk.first, chunk.behind)
+        rows: DataFrame = self._input.frame(spark, chunk.first, chunk.end)
         frame = outgoing(rows, self._options.to_topic)
         with batch_key(spark, self._subject.query, chunk.number):
             writer = frame.write.format(FORMAT).mode("append")
             writer.options(**self._options.sink, sinkId=NAME).save()
 
     def _tell(self, chunk: Chunk, rows: int, seconds: float) -> None:
-        left = self._subject.end - chunk.behind
+        left = self._subject.end - chunk.end
         self._run.tell(batch_line(NAME, chunk.number, rows=rows, seconds=seconds, lag=left))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import ConfigError
-from braidmq.spark.pipelines.replay.chunks import Chunk, Place
+from braidmq.spark.pipelines.replay.chunks import Chunk, ReplayCheckpoint
 from braidmq.spark.pipelines.replay.replay import (
     CHUNK_ROWS_MAX,
     Replay,
@@ -39,7 +39,7 @@ def test_options_that_cannot_be_are_refused_at_once(case: str, tmp_path: Path) -
     with pytest.raises(ConfigError, match=problem):
         replay(Plan({"path": str(tmp_path)}, tmp_path / "out"), options, print)
 
-    assert Place(tmp_path / "out/_checkpoint").begun() is None
+    assert ReplayCheckpoint(tmp_path / "out/_checkpoint").begun() is None
 
 
 def test_a_chunk_has_the_rows_of_a_moment_at_its_rate() -> None:
@@ -58,13 +58,13 @@ def test_what_comes_later_is_not_replayed(tmp_path: Path) -> None:
         Replay(run, ReplayOptions("a", SINK))
         write(wal, [message("t", b"y", n) for n in range(5, 9)])
         again = Replay(run, ReplayOptions("a", SINK, rate=0.5))
-        begun = Place(tmp_path / "out/_checkpoint").begun()
+        begun = ReplayCheckpoint(tmp_path / "out/_checkpoint").begun()
 
     assert begun is not None
     assert (1, 6) == (begun.first, begun.end)
-    assert Chunk(1, 1, 2) == again._behind(None)  # noqa: SLF001 - no row has to be sent for it
-    assert Chunk(3, 5, 6) == again._behind(Chunk(2, 2, 5))  # noqa: SLF001 - as above
-    assert again._behind(Chunk(3, 5, 6)) is None  # noqa: SLF001 - as above
+    assert Chunk(1, 1, 2) == again._next(None)  # noqa: SLF001 - no row has to be sent for it
+    assert Chunk(3, 5, 6) == again._next(Chunk(2, 2, 5))  # noqa: SLF001 - as above
+    assert again._next(Chunk(3, 5, 6)) is None  # noqa: SLF001 - as above
 
 
 def test_a_run_that_is_to_stop_begins_no_chunk(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_run_that_is_to_stop_begins_no_chunk(tmp_path: Path) -> None:
         Replay(run, ReplayOptions("a", SINK)).go()
 
     assert ["replay: stopped; the next run goes on from here"] == said
-    assert Place(tmp_path / "out/_checkpoint").last() is None
+    assert ReplayCheckpoint(tmp_path / "out/_checkpoint").last() is None
 
 
 def test_the_key_is_not_written_down_nor_what_is_done_about_losses() -> None:
