@@ -21,7 +21,7 @@ SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
 Parser = Callable[[str, str], Any]
-Table = Mapping[str, tuple[str, str, Parser]]
+OptionTable = Mapping[str, tuple[str, str, Parser]]
 """Lower-case option name to: its spelling, the field that it fills, and its parser."""
 
 
@@ -69,7 +69,7 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
     """
     texts = _texts(given)
     options = ReadOptions(**_parsed(texts, _READ, _READ_HINTS))
-    _check_place(texts, options.path, options.endpoint)
+    _check_address(texts, options.path, options.endpoint)
     if options.endpoint is not None or options.group_id is not None:
         _check_key(options.api_key)
     elif options.api_key is not None:
@@ -153,7 +153,7 @@ def for_write(given: Mapping[str, str]) -> WriteOptions:
     """
     texts = _texts(given)
     options = WriteOptions(**_parsed(texts, _WRITE, _WRITE_HINTS))
-    _check_place(texts, options.path, options.endpoint)
+    _check_address(texts, options.path, options.endpoint)
     _check_key(options.api_key)
     return options
 
@@ -162,7 +162,9 @@ def _texts(given: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): str(value) for name, value in given.items()}
 
 
-def _parsed(texts: dict[str, str], table: Table, hints: Mapping[str, str]) -> dict[str, Any]:
+def _parsed(
+    texts: dict[str, str], table: OptionTable, hints: Mapping[str, str]
+) -> dict[str, Any]:
     found = {}
     for name, text in texts.items():
         if name in SPARKS_OWN:
@@ -176,14 +178,14 @@ def _parsed(texts: dict[str, str], table: Table, hints: Mapping[str, str]) -> di
     return found
 
 
-def _hint(name: str, table: Table) -> str:
+def _hint(name: str, table: OptionTable) -> str:
     near = difflib.get_close_matches(name, table, 1)
     if near:
         return f"did you mean {table[near[0]][0]}?"
     return "there are: " + ", ".join(option for option, _, _ in table.values())
 
 
-def _check_place(texts: dict[str, str], path: Path | None, endpoint: str | None) -> None:
+def _check_address(texts: dict[str, str], path: Path | None, endpoint: str | None) -> None:
     if path is not None and endpoint is not None:
         problem = "cannot be given together with path"
         raise OptionError("endpoint", texts["endpoint"], problem, "leave one of them out")
@@ -251,7 +253,7 @@ def wants(options: ReadOptions, topic: str) -> bool:
     return options.pattern is None or re.fullmatch(options.pattern, topic) is not None
 
 
-def _table(options: type[ReadOptions | WriteOptions]) -> Table:
+def _table(options: type[ReadOptions | WriteOptions]) -> OptionTable:
     found = {}
     for name, hint in get_type_hints(options, include_extras=True).items():
         option, parser = hint.__metadata__

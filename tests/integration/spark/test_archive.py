@@ -20,7 +20,7 @@ from braidmq.base.errors import BraidError
 from braidmq.spark.pipelines.archive import archive, with_day
 from braidmq.spark.pipelines.runs.runs import Plan
 from braidmq.spark.pipelines.tables import compaction
-from braidmq.spark.pipelines.tables.packing import PACKED, packed, unpacked
+from braidmq.spark.pipelines.tables.staging import PACKED, packed, unpacked
 from braidmq.spark.pipelines.times import Trigger
 from braidmq.wal import Wal
 from tests.integration.spark.outputs import (

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from braidmq.spark.pipelines.runs.runs import Batch, Plan, Run, Stream, Tell
 from braidmq.spark.pipelines.tables.layouts import Key
-from braidmq.spark.pipelines.tables.packing import packed
+from braidmq.spark.pipelines.tables.staging import packed
 from braidmq.spark.pipelines.tables.tables import Table
 
 NAME: Final = "archive"

@@ -81,7 +81,7 @@ class Key:
         return hashed_name(str(value))
 
 
-class Piece(NamedTuple):
+class TablePartition(NamedTuple):
     """Rows of one directory; `values` are the columns that only the directory name holds."""
 
     branch: str
@@ -117,7 +117,7 @@ class Layout:
         """The columns that only directory names hold."""
         return [key.column for key in self.keys if not key.kept]
 
-    def pieces(self, table: pa.Table) -> Iterator[Piece]:
+    def partitions(self, table: pa.Table) -> Iterator[TablePartition]:
         """Yield the rows of each directory, in their original order."""
         if not len(table):
             return
@@ -126,17 +126,17 @@ class Layout:
         groups = _groups(table.select(columns))
         sizes = np.bincount(groups).tolist()
         if len(sizes) == 1:
-            yield self._piece(table)
+            yield self._partition(table)
             return
         order = np.argsort(groups, kind="stable")
         ordered = table.combine_chunks().take(pa.array(order))
         start = 0
         for size in sizes:
-            yield self._piece(ordered.slice(start, size))
+            yield self._partition(ordered.slice(start, size))
             start += size
 
-    def _piece(self, rows: pa.Table) -> Piece:
-        """Return *rows*, which all belong to one directory, as its piece."""
+    def _partition(self, rows: pa.Table) -> TablePartition:
+        """Return *rows*, which all belong to one directory."""
         branch = ""
         names = []
         if self.branch_column:
@@ -148,7 +148,7 @@ class Layout:
             names.append(f"{key.name}={NULL_NAME if spelled is None else spelled}")
             if not key.kept:
                 values[key.name] = spelled
-        return Piece(branch, "/".join(names), values, self._chosen(branch, rows))
+        return TablePartition(branch, "/".join(names), values, self._chosen(branch, rows))
 
     def _chosen(self, branch: str, rows: pa.Table) -> pa.Table:
         if not self.branch_column:

@@ -47,32 +47,32 @@ def test_each_row_is_in_its_directory_once_in_order(
     for n, (day, topic) in enumerate(found):
         shown = NULL_NAME if day is None else day.isoformat()
         expected[f"date={shown}/topic_dir={hashed_name(topic)}"].append((n, topic))
-    pieces = list(Layout(KEYS).pieces(table(found, chunks)))
+    partitions = list(Layout(KEYS).partitions(table(found, chunks)))
 
-    assert len(pieces) == len(expected)
-    for piece in pieces:
-        rows = zip(*piece.rows.to_pydict().values(), strict=True)
-        assert ["n", "topic"] == piece.rows.column_names
-        assert expected[piece.directory] == list(rows)
-        assert ["date"] == list(piece.values)
+    assert len(partitions) == len(expected)
+    for partition in partitions:
+        rows = zip(*partition.rows.to_pydict().values(), strict=True)
+        assert ["n", "topic"] == partition.rows.column_names
+        assert expected[partition.directory] == list(rows)
+        assert ["date"] == list(partition.values)
 
 
 def test_values_are_those_of_columns_that_only_the_directory_has() -> None:
     """As a reader of its name gets them back."""
-    (piece,) = Layout(KEYS).pieces(table([(date(2026, 1, 1), "a")]))
+    (partition,) = Layout(KEYS).partitions(table([(date(2026, 1, 1), "a")]))
 
-    assert {"date": "2026-01-01"} == piece.values
+    assert {"date": "2026-01-01"} == partition.values
     assert "1" == Key("n").spelled(1)
 
 
 def test_a_table_without_keys_is_one_directory() -> None:
     """The root itself, with every column."""
-    (piece,) = Layout().pieces(table([(None, "a"), (None, "b")]))
+    (partition,) = Layout().partitions(table([(None, "a"), (None, "b")]))
 
     assert ("", {}, ["n", "date", "topic"]) == (
-        piece.directory,
-        piece.values,
-        piece.rows.column_names,
+        partition.directory,
+        partition.values,
+        partition.rows.column_names,
     )
 
 
@@ -80,11 +80,11 @@ def test_a_branch_has_its_own_columns_under_its_own_names() -> None:
     """Rows say to which branch they belong; that column goes nowhere."""
     layout = Layout((Key("date"),), "topic", {"a": {"number": "n"}, "b/c": {}})
     found = [(date(2026, 1, 1), "a"), (date(2026, 1, 1), "b/c"), (date(2026, 1, 1), "a")]
-    pieces = {piece.branch: piece for piece in layout.pieces(table(found))}
+    partitions = {partition.branch: partition for partition in layout.partitions(table(found))}
 
-    assert "a/date=2026-01-01" == pieces["a"].directory
-    assert [{"number": 0}, {"number": 2}] == pieces["a"].rows.to_pylist()
-    assert [] == pieces["b/c"].rows.column_names
+    assert "a/date=2026-01-01" == partitions["a"].directory
+    assert [{"number": 0}, {"number": 2}] == partitions["a"].rows.to_pylist()
+    assert [] == partitions["b/c"].rows.column_names
 
 
 def test_a_row_of_no_branch_is_not_passed_over() -> None:
@@ -92,7 +92,7 @@ def test_a_row_of_no_branch_is_not_passed_over() -> None:
     layout = Layout((), "topic", {"a": {}})
 
     with pytest.raises(KeyError):
-        list(layout.pieces(table([(None, "b")])))
+        list(layout.partitions(table([(None, "b")])))
 
 
 def test_a_layout_travels_as_text() -> None:
