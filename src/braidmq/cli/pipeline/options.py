@@ -159,8 +159,8 @@ class Tables:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """When a pipeline reads, and where it keeps its checkpoint."""
+class Running:
+    """When a pipeline reads, where it keeps its checkpoint, and where Spark runs."""
 
     checkpoint: Annotated[
         Path | None,
@@ -172,6 +172,13 @@ class Course:
             metavar="WHEN", help="available-now, or an interval such as 10s (not for replay)."
         ),
     ] = "available-now"
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="Spark master; default: this machine.")
+    ] = None
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated."),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +202,7 @@ class Streaming:
         ),
     ] = None
     compact: Annotated[
-        bool, typer.Option("--compact", help="Merge small files afterwards.")
+        bool, typer.Option("--compact", help="Merge small files into larger ones.")
     ] = False
 
     def source(self) -> dict[str, str]:
@@ -205,67 +212,37 @@ class Streaming:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnSpark:
-    """Where and how Spark runs."""
-
-    master: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark master; default: this machine.")
-    ] = None
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated."),
-    ] = None
-
-
-ONCE = Streaming()
-"""For pipelines that read a range once."""
-
-
 def plan_of(
-    source: dict[str, str],
-    *,
-    tables: Tables,
-    course: Course,
-    spark: OnSpark,
-    streaming: Streaming = ONCE,
+    source: dict[str, str], tables: Tables, running: Running, streaming: Streaming | None = None
 ) -> "Plan":
-    """Return the plan of a pipeline.
+    """Return the plan of a pipeline; without *streaming* it reads a range once.
 
     Raises:
         ConfigError: A value is invalid, or Spark is not installed.
-    """
-    need_spark()
-    from braidmq.spark.pipelines.runs.runs import Plan
-    from braidmq.spark.pipelines.tables.tables import check_format
-    from braidmq.spark.pipelines.times import parse_trigger
-    from braidmq.spark.sessions import MASTER
-
-    check_format(tables.format_)
-    checkpoint = course.checkpoint
-    return Plan(
-        source=source | streaming.source(),
-        out=tables.out.absolute(),
-        checkpoint=None if checkpoint is None else checkpoint.absolute(),
-        trigger=parse_trigger(course.trigger),
-        format=tables.format_,
-        master=spark.master or MASTER,
-        config=dict(map(_setting, spark.conf or ())),
-        compact=streaming.compact,
-    )
-
-
-def need_spark() -> None:
-    """Check that Spark is installed.
-
-    Raises:
-        ConfigError: It is not, with the command that installs it.
     """
     from importlib.util import find_spec
 
     for name in ("pyspark", "pyarrow"):
         if find_spec(name) is None:
             raise ConfigError(name, "is not installed: pip install braidmq[spark]")
+    from braidmq.spark.pipelines.runs.runs import Plan
+    from braidmq.spark.pipelines.tables.tables import check_format
+    from braidmq.spark.pipelines.times import parse_trigger
+    from braidmq.spark.sessions import MASTER
+
+    check_format(tables.format_)
+    checkpoint = running.checkpoint
+    streaming = streaming or Streaming()
+    return Plan(
+        source=source | streaming.source(),
+        out=tables.out.absolute(),
+        checkpoint=None if checkpoint is None else checkpoint.absolute(),
+        trigger=parse_trigger(running.trigger),
+        format=tables.format_,
+        master=running.master or MASTER,
+        config=dict(map(_setting, running.conf or ())),
+        compact=streaming.compact,
+    )
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""`braidmq pipeline`: the log as tables, through Apache Spark.
+"""`braidmq pipeline`: turn the log into tables with Apache Spark.
 
 Progress goes to stderr, one line per micro-batch. SIGTERM and Ctrl-C end a pipeline after the
 batch that it is writing; the next run continues from there.
@@ -13,9 +13,8 @@ from braidmq.base.errors import ConfigError
 from braidmq.cli.option_groups import grouped
 from braidmq.cli.pipeline.ends import stoppable
 from braidmq.cli.pipeline.options import (
-    Course,
     FromLog,
-    OnSpark,
+    Running,
     Streaming,
     Tables,
     Times,
@@ -24,7 +23,7 @@ from braidmq.cli.pipeline.options import (
 )
 from braidmq.cli.progress import telling
 
-app = typer.Typer(help="The log as tables, through Apache Spark.", no_args_is_help=True)
+app = typer.Typer(help="Turn the log into tables with Apache Spark.", no_args_is_help=True)
 
 TypedPairs = Annotated[
     list[str] | None,
@@ -51,13 +50,10 @@ def archive(
     log: FromLog,
     group: Group = None,
     streaming: Streaming,
-    course: Course,
-    spark: OnSpark,
+    running: Running,
 ) -> None:
     """Write all messages to files, partitioned by day and topic."""
-    plan = plan_of(
-        log.source(group), tables=tables, course=course, spark=spark, streaming=streaming
-    )
+    plan = plan_of(log.source(group), tables, running, streaming)
     from braidmq.spark.pipelines.archive import archive as run
 
     with telling(tables.out) as tell:
@@ -82,8 +78,7 @@ def typed(
     log: FromLog,
     group: Group = None,
     streaming: Streaming,
-    course: Course,
-    spark: OnSpark,
+    running: Running,
 ) -> None:
     """Write messages to tables with the columns of their schema; quarantine the rest."""
     chosen = log.subscribe or log.subscribe_pattern
@@ -91,7 +86,7 @@ def typed(
         problem = "give either --typed, or --schema-id with --subscribe"
         raise ConfigError("--typed", problem)
     source = log.source(group) | unsealing.source()
-    plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
+    plan = plan_of(source, tables, running, streaming)
     from braidmq.spark.pipelines.typed import TypedTopics, parse_typed
     from braidmq.spark.pipelines.typed import typed as run
 
@@ -136,12 +131,11 @@ def rollup(
     log: FromLog,
     group: Group = None,
     streaming: Streaming,
-    course: Course,
-    spark: OnSpark,
+    running: Running,
 ) -> None:
     """Aggregate readings by sensor and minute, to a table and the topic rollup.SCHEMA."""
     source = log.source_beside_sink(group) | unsealing.source()
-    plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
+    plan = plan_of(source, tables, running, streaming)
     from braidmq.spark.pipelines.rollup.rollup import RollupOptions
     from braidmq.spark.pipelines.rollup.rollup import rollup as run
     from braidmq.spark.pipelines.rollup.windows import Rules
@@ -167,7 +161,9 @@ def replay(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Directory for its own files; default: --checkpoint."),
+        typer.Option(
+            metavar="DIR", help="Directory for checkpoint and log files; default: --checkpoint."
+        ),
     ] = None,
     table: Annotated[
         Path | None,
@@ -190,8 +186,7 @@ def replay(
     ] = None,
     times: Times,
     log: FromLog,
-    course: Course,
-    spark: OnSpark,
+    running: Running,
 ) -> None:
     """Republish rows of a table or a range of the log; dead letters go to their origin."""
     source = log.source_beside_sink()
@@ -201,11 +196,11 @@ def replay(
         raise ConfigError(
             "--table", f"{chosen[0]!r} selects from the log and cannot be combined with it"
         )
-    own = out or course.checkpoint
+    own = out or running.checkpoint
     if own is None:
         raise ConfigError("--out", "is required, or --checkpoint")
     source |= times.source()
-    plan = plan_of(source, tables=Tables(out=own), course=course, spark=spark)
+    plan = plan_of(source, Tables(out=own), running)
     from braidmq.spark.pipelines.replay.replay import ReplayOptions
     from braidmq.spark.pipelines.replay.replay import replay as run
 
@@ -223,12 +218,11 @@ def report(
     pairs: TypedPairs = None,
     times: Times,
     log: FromLog,
-    course: Course,
-    spark: OnSpark,
+    running: Running,
 ) -> None:
-    """Report on the log as tables and a page: volume, sizes, dead letters, misfits."""
+    """Report volume, sizes, dead letters and invalid rows, as tables and an HTML page."""
     source = log.source() | times.source()
-    plan = plan_of(source, tables=tables, course=course, spark=spark)
+    plan = plan_of(source, tables, running)
     from braidmq.spark.pipelines.report.report import PAGE
     from braidmq.spark.pipelines.report.report import report as run
     from braidmq.spark.pipelines.typed import parse_typed

@@ -31,7 +31,7 @@ DELAY_BOUNDS_MS: Final = (0, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
 """The upper bounds of the buckets of delays; one more bucket holds the longer ones."""
 
 DELAY_NAMES: Final = (
-    "before they happened",
+    "event time ahead",
     "below 0.1 s",
     "below 1 s",
     "below 10 s",
