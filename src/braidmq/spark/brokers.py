@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.failures import UnavailableError
 from braidmq.columnar.logs import DirectoryLog, Log
+from braidmq.spark.options import ReadOptions, WriteOptions
 from braidmq.spark.runtime.workers import hold_bytes, is_forked
 
 RUN_FILE: Final = "run.json"
@@ -27,22 +28,8 @@ PAUSE_S: Final = 0.25
 _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not listened on
 
 Answer = TypeVar("Answer")
-
-
-class BrokerAddress(Protocol):
-    """Where the broker is, and the key for it; the options of a read or a write have both."""
-
-    @property
-    def path(self) -> Path | None:
-        """Its data directory."""
-
-    @property
-    def endpoint(self) -> str | None:
-        """Or its Flight address."""
-
-    @property
-    def api_key(self) -> str | None:
-        """The API key to authenticate with."""
+BrokerAddress = ReadOptions | WriteOptions
+"""Either has the broker's directory or its endpoint, and the API key for it."""
 
 
 def log_of(address: BrokerAddress) -> Log:

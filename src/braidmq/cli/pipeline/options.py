@@ -1,7 +1,7 @@
 """Options of the pipelines, in groups, and their translation for source, sink and Spark."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,16 +54,19 @@ class FromLog:
         ),
     ] = True
 
-    def source(self, group: str | None = None) -> dict[str, str]:
-        """Return the options of the source; committing for a *group* needs a key, too.
+    def source(self, group: str | None = None, *, beside_sink: bool = False) -> dict[str, str]:
+        """Return the options of the source; committing for a *group* needs the API key, too.
+
+        Reading files needs no key, so *beside_sink* a key that was given is the sink's alone.
 
         Raises:
             ConfigError: Neither or both of --path and --endpoint.
         """
         if (self.path is None) == (self.endpoint is None):
             raise ConfigError("--path", "give either --path or --endpoint")
-        api_key = self.api_key
-        if api_key is None and (self.endpoint is not None or group is not None):
+        needs_key = self.endpoint is not None or group is not None
+        api_key = None if beside_sink and not needs_key else self.api_key
+        if api_key is None and needs_key:
             api_key = os.environ.get("BRAIDMQ_API_KEY")
         return _said(
             path=self.path,
@@ -74,18 +77,6 @@ class FromLog:
             groupId=group,
             failOnDataLoss=None if self.fail_on_data_loss else "false",
         )
-
-    def source_beside_sink(self, group: str | None = None) -> dict[str, str]:
-        """Return the options of the source if a sink is used, too.
-
-        With a path only the sink gets the key, unless the source commits for a *group*: reading
-        files needs no broker.
-
-        Raises:
-            ConfigError: Neither or both of --path and --endpoint.
-        """
-        needs_key = self.endpoint is not None or group is not None
-        return (self if needs_key else replace(self, api_key=None)).source(group)
 
     def sink(self) -> dict[str, str]:
         """Return the options of the sink."""

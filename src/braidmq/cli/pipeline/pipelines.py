@@ -134,7 +134,7 @@ def rollup(
     running: Running,
 ) -> None:
     """Aggregate readings by sensor and minute, to a table and the topic rollup.SCHEMA."""
-    source = log.source_beside_sink(group) | unsealing.source()
+    source = log.source(group, beside_sink=True) | unsealing.source()
     plan = plan_of(source, tables, running, streaming)
     from braidmq.spark.pipelines.rollup.rollup import RollupOptions
     from braidmq.spark.pipelines.rollup.rollup import rollup as run
@@ -189,7 +189,7 @@ def replay(
     running: Running,
 ) -> None:
     """Republish rows of a table or a range of the log; dead letters go to their origin."""
-    source = log.source_beside_sink()
+    source = log.source(beside_sink=True)
     choices = (times.since, times.until, log.subscribe, log.subscribe_pattern)
     chosen = [option for option in choices if option]
     if table is not None and chosen:

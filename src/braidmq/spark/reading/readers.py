@@ -6,7 +6,7 @@ batch.
 
 The stream reader reports progress to the cursor of a group. It learns that a batch is done when
 Spark asks for the batch after it, and from `commit`, which Spark calls one batch late and never
-for the last one. `listener` reports the last one.
+for the last one. The listener in `cursors` reports the last one.
 """
 
 from collections.abc import Iterable, Iterator

@@ -66,17 +66,14 @@ class Sink:
         if first is None:
             return None, 0
         try:
-            return self._send(first.schema, chain([first], full))
+            rows = chain([first], full)
+            stage = self._asked(lambda e: e.stage(self.options.topic, first.schema, rows))
         except UnavailableError:
             # The rows are consumed, so only Spark can repeat the task. It does so at once and
             # gives up after a few attempts; so wait here until the broker is back.
             with suppress(UnavailableError):
                 patiently(lambda: self._asked(Endpoint.offsets))
             raise
-
-    def _send(self, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> tuple[str, int]:
-        topic = self.options.topic
-        stage = self._asked(lambda endpoint: endpoint.stage(topic, schema, rows))
         return stage.id, stage.rows
 
     def commit(self, key: SinkKey, messages: Sequence[WriterCommitMessage | None]) -> None:

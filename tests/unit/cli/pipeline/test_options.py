@@ -42,12 +42,12 @@ def test_beside_a_sink_the_key_is_for_the_broker_alone() -> None:
     near = FromLog(path=DATA, api_key="k", subscribe="a,b")
     far = FromLog(endpoint=ENDPOINT, api_key="k", subscribe_pattern="a.*")
 
-    assert {"path": "data", "subscribe": "a,b"} == near.source_beside_sink()
-    assert near.source("g") == near.source_beside_sink("g")
+    assert {"path": "data", "subscribe": "a,b"} == near.source(beside_sink=True)
+    assert near.source("g") == near.source("g", beside_sink=True)
     assert {"path": "data", "apiKey": "k", "subscribe": "a,b", "groupId": "g"} == (
         near.source("g")
     )
-    assert far.source() == far.source_beside_sink()
+    assert far.source() == far.source(beside_sink=True)
     assert {"endpoint": ENDPOINT, "apiKey": "k", "subscribePattern": "a.*"} == far.source()
 
 
@@ -57,7 +57,7 @@ def test_what_is_lost_ends_a_pipeline_unless_it_is_told_to_read_on() -> None:
 
     assert {"path": "data"} == FromLog(path=DATA).source()
     assert {"path": "data", "failOnDataLoss": "false"} == reading_on.source()
-    assert reading_on.source() == reading_on.source_beside_sink()
+    assert reading_on.source() == reading_on.source(beside_sink=True)
 
 
 def test_options_are_passed_on_as_the_source_reads_them(tmp_path: Path) -> None:

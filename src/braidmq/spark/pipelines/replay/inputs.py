@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
@@ -30,6 +31,7 @@ from braidmq.base.errors import BraidError, ConfigError
 from braidmq.base.limits import MIB
 from braidmq.broker.dead_letters import PREFIX, QUEUE_HEADER
 from braidmq.spark.options import for_batch
+from braidmq.spark.pipelines.tables import deltas
 from braidmq.spark.pipelines.tables.tables import DELTA
 from braidmq.spark.reading.offsets import batch_range
 from braidmq.spark.reading.scans import Scan
@@ -41,7 +43,6 @@ COLUMNS: Final = ("value", "topic", "key", "headers", "priority")
 CHUNK_BYTES: Final = 64 * MIB
 """The most payload in one chunk, unless a single row is larger."""
 
-DELTA_LOG: Final = "_delta_log"
 _HIDDEN: Final = ("_", ".")
 _UNKNOWN: Final = -1
 
@@ -197,13 +198,11 @@ def table_files(table: Path) -> list[TableFile]:
 
 
 def _is_delta(table: Path) -> bool:
-    return (table / DELTA_LOG).is_dir()
+    return (table / deltas.LOG).is_dir()
 
 
 def _paths(table: Path) -> list[Path]:
     if _is_delta(table):
-        from deltalake import DeltaTable
-
         return [Path(uri) for uri in DeltaTable(table).file_uris()]
     return [
         path

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from braidmq.base.counts import counted
+from braidmq.spark.brokers import log_of
 from braidmq.spark.options import ReadOptions, for_batch
 from braidmq.spark.pipelines.report import counts
 from braidmq.spark.pipelines.report.page import Findings, TopicFit, TopicVolume, page
@@ -32,7 +33,6 @@ from braidmq.spark.pipelines.runs.runs import Plan, Run, Tell
 from braidmq.spark.pipelines.tables.tables import DELTA
 from braidmq.spark.pipelines.typed import TypedTopics, schema_of
 from braidmq.spark.reading.offsets import batch_range
-from braidmq.spark.reading.scans import Scan
 from braidmq.spark.source import FORMAT
 from braidmq.wal.disk import Disk
 from braidmq.wal.files import replace_file
@@ -70,14 +70,14 @@ def report(plan: Plan, wanted: Sequence[TypedTopics], tell: Tell) -> None:
     if plan.checkpoint is not None:
         tell(f"{NAME}: --checkpoint is not used: a report is computed from scratch")
     run.check_broker()
-    address = _scanned(options)[0]  # before Spark starts, which takes seconds
+    _pinned(options)  # reports a missing log or a wrong range before Spark starts
     typed = {given.schema: given.topics for given in wanted}
     with held(plan.out, "--out"), run.ending(STAYS), plain_errors(NAME):
         before: dict[str, str] = {}
         for _ in due(run):
-            pinned = _scanned(options)[1]
+            pinned = _pinned(options)
             if pinned != before:
-                Counting(run, pinned).go(address, typed)
+                Counting(run, pinned).go(log_of(options).address, typed)
             before = pinned
 
 
@@ -94,11 +94,10 @@ def due(run: Run) -> Iterator[None]:
             return
 
 
-def _scanned(options: ReadOptions) -> tuple[str, dict[str, str]]:
-    """Return the address of the log, and the range that it has now."""
-    log = Scan(options, []).log
-    first, end = batch_range(log, options)
-    return log.address, {"startingOffsets": str(first), "endingOffsets": str(end)}
+def _pinned(options: ReadOptions) -> dict[str, str]:
+    """Return the range that the log has now, as options of a read."""
+    first, end = batch_range(log_of(options), options)
+    return {"startingOffsets": str(first), "endingOffsets": str(end)}
 
 
 class Counting:

@@ -54,7 +54,6 @@ class Stream:
     frame: Callable[[], DataFrame]
     write: Callable[[DataFrame, Batch], int | None]
     name: str = ""
-    output_mode: str = "append"
 
 
 class Query:
@@ -119,7 +118,6 @@ class Query:
         try:
             writer = self._stream.frame().writeStream.foreachBatch(self._write)
             writer = writer.option("checkpointLocation", str(self._checkpoint.path))
-            writer = writer.outputMode(self._stream.output_mode)
             if self._trigger.every_ms is None:
                 writer = writer.trigger(availableNow=True)
             else:

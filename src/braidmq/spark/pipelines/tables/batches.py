@@ -11,6 +11,7 @@ its rows differently by then. A file keeps its name and rows until a compaction 
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -159,12 +160,10 @@ class Batches:
 
     def names(self, batch_id: int, files: Sequence[StagedFile]) -> Iterator[str]:
         """Yield a name for each file, unique in its directory."""
-        name = f"-{self.name}" if self.name else ""
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for file in files:
-            part = counts.get(file.directory, 0)
-            counts[file.directory] = part + 1
-            yield f"batch-{batch_id:010d}{name}-{part:04d}.parquet"
+            yield file_name(batch_id, self.name, counts[file.directory])
+            counts[file.directory] += 1
 
     def finish(self, record: Record) -> bool:
         """Rename every file into the table; if a staged file is gone, undo and return False."""
@@ -227,6 +226,11 @@ class Batches:
     def _read(self, batch_id: int, known: dict[int, str]) -> Record:
         path = self.root / self._path(batch_id, known[batch_id])
         return msgspec.json.decode(path.read_bytes(), type=Record)
+
+
+def file_name(batch_id: int, writer: str, part: int) -> str:
+    """Return the name of a file of a batch; `compaction` reads such names."""
+    return f"batch-{batch_id:010d}{f'-{writer}' if writer else ''}-{part:04d}.parquet"
 
 
 def _with_parents(directories: set[Path], root: Path) -> set[Path]:

@@ -196,25 +196,23 @@ def _merge(files: Sequence[Path], target: Path) -> None:
 
 
 def _groups(files: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
+    def grouped() -> pa.Table:
+        # The empty table puts columns in order, and into files from before a column existed.
+        found = pa.concat_tables([schema.empty_table(), *waiting], promote_options="default")
+        return found.cast(schema)
+
     waiting: list[pa.Table] = []
     size = 0
     for file in files:
         with pq.ParquetFile(file) as source:
             for batch in source.iter_batches(BATCH_ROWS):
-                waiting.append(_with_all_columns(pa.Table.from_batches([batch]), schema))
-                size += waiting[-1].nbytes
+                waiting.append(pa.Table.from_batches([batch]))
+                size += batch.nbytes
                 if size >= ROW_GROUP_BYTES:
-                    yield pa.concat_tables(waiting)
+                    yield grouped()
                     waiting, size = [], 0
     if waiting:
-        yield pa.concat_tables(waiting)
-
-
-def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    for field in schema:
-        if field.name not in table.column_names:
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(schema.names).cast(schema)
+        yield grouped()
 
 
 def exchange(one: Path, other: Path) -> None:

@@ -13,14 +13,14 @@ Readers that take `key=value` for a column undo the escapes, so a long value is 
 middle of an escaped character.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import date
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -103,14 +103,12 @@ class Layout:
 
     def to_json(self) -> str:
         """Return it as JSON, to be passed as an option."""
-        return json.dumps(asdict(self))
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> "Layout":
         """Return the layout that `to_json` wrote."""
-        content = json.loads(text)
-        keys = tuple(Key(**key) for key in content["keys"])
-        return cls(keys, content["branch_column"], content["branches"])
+        return msgspec.json.decode(text, type=cls)
 
     @property
     def dropped(self) -> list[str]:

@@ -86,9 +86,9 @@ class Staged(msgspec.Struct, frozen=True):
 
 @dataclass
 class TaskReport(WriterCommitMessage):
-    """What one task has staged, as JSON."""
+    """What one task has staged, on its way to the driver."""
 
-    text: bytes
+    staged: Staged
 
 
 class StagingWriter(DataSourceArrowWriter):
@@ -113,7 +113,7 @@ class StagingWriter(DataSourceArrowWriter):
                 files += self._flush(task, len(files), waiting)
                 waiting, size = [], 0
         files += self._flush(task, len(files), waiting)
-        return TaskReport(msgspec.json.encode(Staged(received, files)))
+        return TaskReport(Staged(received, files))
 
     def _flush(self, task: str, count: int, batches: list[pa.RecordBatch]) -> list[StagedFile]:
         if not batches:
@@ -147,11 +147,7 @@ class StagingWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write the report of the successful tasks; on the driver's machine."""
-        parts = [
-            msgspec.json.decode(message.text, type=Staged)
-            for message in messages
-            if isinstance(message, TaskReport)
-        ]
+        parts = [message.staged for message in messages if isinstance(message, TaskReport)]
         # Spark commits once every task has succeeded; a missing report would be a silent loss.
         assert len(parts) == len(messages), "a task without a report"
         files = sorted((file for part in parts for file in part.files), key=lambda f: f.staged)
