@@ -17,6 +17,11 @@ from braidmq.spark.values import EARLIEST, LATEST, OptionError, Position, unsaid
 
 PARTITION_BYTES: Final = 64 * MIB
 
+_EXCLUSIVE: Final = (
+    ("path", "endpoint"),
+    ("subscribe", "subscribePattern"),
+    ("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
+)
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
@@ -67,15 +72,17 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
     Raises:
         OptionError: A name is unknown, a value is invalid, or two exclude each other.
     """
-    texts = _texts(given)
-    options = ReadOptions(**_parsed(texts, _READ, _READ_HINTS))
-    _check_address(texts, options.path, options.endpoint)
+    options = ReadOptions(**_parsed(given, _READ, _READ_HINTS))
     if options.endpoint is not None or options.group_id is not None:
         _check_key(options.api_key)
     elif options.api_key is not None:
         problem, fix = "has no effect", "leave it out: path alone is read without the broker"
         raise OptionError("apiKey", values.HIDDEN, problem, fix)
-    _check_together(options, texts)
+    if options.trusted is not None and options.key_file is None:
+        problem, fix = "has no effect alone", "give a privateKeyFile"
+        raise OptionError("trustedKeys", values.HIDDEN, problem, fix)
+    _check_topics(given, "startingOffsets", options.start, options)
+    _check_topics(given, "endingOffsets", options.end, options)
     return options
 
 
@@ -109,7 +116,7 @@ def _check_order(given: Mapping[str, str], start: Position, end: Position) -> No
         if 0 <= end[topic] < start[topic]:
             problem = f"ends the topic {topic!r} before its start"
             fix = f"give at least {start[topic]}"
-            raise OptionError("endingOffsets", _value(given, "endingOffsets"), problem, fix)
+            _refuse(given, "endingOffsets", problem, fix)
 
 
 def for_stream(given: Mapping[str, str]) -> ReadOptions:
@@ -129,7 +136,7 @@ def for_stream(given: Mapping[str, str]) -> ReadOptions:
 
 
 def _check_pinned(given: Mapping[str, str], options: ReadOptions, start: Position) -> None:
-    value = _value(given, "startingOffsets", "latest")
+    value = _value(given, "startingOffsets") or "latest"
     if options.group_id is None:
         problem = (
             "would lose rows: Spark asks a stream for its first offset more than once, and "
@@ -151,20 +158,16 @@ def for_write(given: Mapping[str, str]) -> WriteOptions:
     Raises:
         OptionError: A name is unknown, a value is invalid, or one is missing.
     """
-    texts = _texts(given)
-    options = WriteOptions(**_parsed(texts, _WRITE, _WRITE_HINTS))
-    _check_address(texts, options.path, options.endpoint)
+    options = WriteOptions(**_parsed(given, _WRITE, _WRITE_HINTS))
     _check_key(options.api_key)
     return options
 
 
-def _texts(given: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): str(value) for name, value in given.items()}
-
-
 def _parsed(
-    texts: dict[str, str], table: OptionTable, hints: Mapping[str, str]
+    given: Mapping[str, str], table: OptionTable, hints: Mapping[str, str]
 ) -> dict[str, Any]:
+    """Return the fields that options fill, if all are known and they name one broker."""
+    texts = {name.lower(): str(value) for name, value in given.items()}
     found = {}
     for name, text in texts.items():
         if name in SPARKS_OWN:
@@ -175,6 +178,13 @@ def _parsed(
             raise OptionError(name, unsaid(name, text), problem, fix)
         option, target, parser = table[name]
         found[target] = parser(option, text)
+    for one, other in _EXCLUSIVE:
+        if one.lower() in texts and other.lower() in texts:
+            problem = f"cannot be given together with {one}"
+            raise OptionError(other, texts[other.lower()], problem, "leave one of them out")
+    if "path" not in texts and "endpoint" not in texts:
+        fix = "name the broker's data directory, or give endpoint and apiKey instead"
+        raise OptionError("path", "", "is missing", fix)
     return found
 
 
@@ -183,15 +193,6 @@ def _hint(name: str, table: OptionTable) -> str:
     if near:
         return f"did you mean {table[near[0]][0]}?"
     return "there are: " + ", ".join(option for option, _, _ in table.values())
-
-
-def _check_address(texts: dict[str, str], path: Path | None, endpoint: str | None) -> None:
-    if path is not None and endpoint is not None:
-        problem = "cannot be given together with path"
-        raise OptionError("endpoint", texts["endpoint"], problem, "leave one of them out")
-    if path is None and endpoint is None:
-        fix = "name the broker's data directory, or give endpoint and apiKey instead"
-        raise OptionError("path", "", "is missing", fix)
 
 
 def _check_key(api_key: str | None) -> None:
@@ -204,46 +205,31 @@ def _numbers(position: Position) -> set[int]:
     return set(position.values()) if isinstance(position, dict) else {position}
 
 
-def _value(given: Mapping[str, str], option: str, default: str = "") -> str:
-    return _texts(given).get(option.lower(), default)
+def _value(given: Mapping[str, str], option: str) -> str | None:
+    return next((str(v) for name, v in given.items() if name.lower() == option.lower()), None)
 
 
 def _refuse(given: Mapping[str, str], option: str, problem: str, fix: str) -> None:
-    if option.lower() in _texts(given):
-        raise OptionError(option, _value(given, option), problem, fix)
-
-
-def _check_together(options: ReadOptions, texts: dict[str, str]) -> None:
-    for one, other in (
-        ("subscribe", "subscribePattern"),
-        ("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
-    ):
-        if one.lower() in texts and other.lower() in texts:
-            problem = f"cannot be given together with {one}"
-            raise OptionError(other, texts[other.lower()], problem, "leave one of them out")
-    if options.trusted is not None and options.key_file is None:
-        value = unsaid("trustedKeys", texts["trustedkeys"])
-        raise OptionError("trustedKeys", value, "has no effect alone", "give a privateKeyFile")
-    for option, position in (
-        ("startingOffsets", options.start),
-        ("endingOffsets", options.end),
-    ):
-        if isinstance(position, dict):
-            _check_topics(option, texts[option.lower()], position, options)
+    """Refuse an option, if it is given."""
+    value = _value(given, option)
+    if value is not None:
+        raise OptionError(option, value, problem, fix)
 
 
 def _check_topics(
-    option: str, text: str, position: dict[str, int], options: ReadOptions
+    given: Mapping[str, str], option: str, position: Position | None, options: ReadOptions
 ) -> None:
     """Refuse offsets of topics that are not read, and listed topics without an offset."""
+    if not isinstance(position, dict):
+        return
     for topic in position:
         if not wants(options, topic):
             problem = f"has the topic {topic!r}, which is not read"
-            raise OptionError(option, text, problem, "leave it out, or subscribe to it")
+            _refuse(given, option, problem, "leave it out, or subscribe to it")
     for topic in options.topics or ():
         if topic not in position:
             problem = f"has no offset for the topic {topic!r}"
-            raise OptionError(option, text, problem, 'add it; "earliest" is -2, "latest" -1')
+            _refuse(given, option, problem, 'add it; "earliest" is -2, "latest" -1')
 
 
 def wants(options: ReadOptions, topic: str) -> bool:
