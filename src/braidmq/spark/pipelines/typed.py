@@ -26,7 +26,7 @@ from braidmq.columnar.decoding.columns import TYPES
 from braidmq.columnar.decoding.decode import ERROR_COLUMN
 from braidmq.spark.brokers import patiently
 from braidmq.spark.options import for_stream, wants
-from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
+from braidmq.spark.pipelines.archive import DAY, with_day
 from braidmq.spark.pipelines.runs.runs import Batch, Plan, Run, Stream, Tell
 from braidmq.spark.pipelines.tables.layouts import plain_name
 from braidmq.spark.pipelines.tables.tables import Table
@@ -142,12 +142,7 @@ def typed(plan: Plan, wanted: Sequence[TypedTopics], tell: Tell) -> None:
         _stream(run, given, schema.id, table)
         for given, schema, table in zip(wanted, schemas, tables, strict=True)
     ]
-
-    def compact() -> None:
-        for table in tables:
-            table.compact()
-
-    run.go(*streams, behind=compact if plan.compact else None)
+    run.go(*streams)
 
 
 def _stream(run: Run, given: TypedTopics, schema_id: str, table: Table) -> Stream:
@@ -165,12 +160,9 @@ def _stream(run: Run, given: TypedTopics, schema_id: str, table: Table) -> Strea
 
     def write(rows: DataFrame, batch: Batch) -> int | None:
         count = partial(messages_of, run.source(**options), batch)
-        written = table.write(rows, batch, name, count=count)
-        if run.plan.compact and batch.batch_id % COMPACT_BATCHES == COMPACT_BATCHES - 1:
-            table.compact()
-        return written.rows
+        return table.write(rows, batch, name, count=count).rows
 
-    return Stream(frame, write, name)
+    return Stream(frame, write, name, [table])
 
 
 def messages_of(source: Mapping[str, str], batch: Batch) -> int | None:

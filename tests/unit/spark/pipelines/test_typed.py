@@ -97,8 +97,7 @@ def test_each_query_of_a_group_has_a_cursor(
     """Retention would wait for the fastest of them if they had one together."""
     asked: list[dict[str, str]] = []
 
-    def go(_run: Run, *streams: Stream, behind: object) -> None:
-        assert behind is None
+    def go(_run: Run, *streams: Stream) -> None:
         for stream in streams:
             with suppress(NotImplementedError):
                 stream.frame()

@@ -18,6 +18,7 @@ windows are not computed again, and the broker recognises the key of the batch's
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -27,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from braidmq.base.counts import counted
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.spark.options import for_write, parse, wants
-from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
+from braidmq.spark.pipelines.archive import DAY, with_day
 from braidmq.spark.pipelines.rollup.states import State, StateError, States, Windows
 from braidmq.spark.pipelines.rollup.windows import (
     MINUTE_MS,
@@ -111,8 +112,8 @@ def rollup(plan: Plan, options: RollupOptions, tell: Tell) -> None:
     with held(run.checkpoint(), "--checkpoint"), run.ending(), plain_errors(NAME):
         writer = Rollup(run, reading, options)
         writer.finish_closing(run.spark)
-        stream = Stream(lambda: run.messages(schemaId=options.schema), writer.write)
-        run.go(stream, behind=writer.compact if plan.compact else None)
+        messages = partial(run.messages, schemaId=options.schema)
+        run.go(Stream(messages, writer.write, tables=writer.tables))
         if options.close and not run.stopping.is_set():
             writer.close(run.spark)
 
@@ -129,6 +130,7 @@ class Rollup:
         out, form = run.plan.out, run.plan.format
         self._table = Table(out / plain_name(reading.schema_id), form, (DAY,))
         self._quarantine = Table(out / QUARANTINE, form, (DAY,))
+        self.tables = (self._table, self._quarantine)
 
     def write(self, frame: DataFrame, batch: Batch) -> int:
         """Write a micro-batch of typed rows; return how many rows it had.
@@ -148,19 +150,11 @@ class Rollup:
             windows = self._states.windows(number, state).frame(frame.sparkSession)
             self._publish(windows.where(is_closed(state.watermark_ms)), batch)
         self._states.forget_before(number)
-        if self._run.plan.compact and number % COMPACT_BATCHES == COMPACT_BATCHES - 1:
-            self.compact()
         self._run.tell(
             f"rollup: batch {number}: {state.late} late, {state.invalid} invalid, "
             f"{counted(state.closed, 'minute')} of sensors closed, {state.open:,} open"
         )
         return state.rows
-
-    def compact(self) -> None:
-        """Merge the small files of the tables."""
-        for table in (self._table, self._quarantine):
-            if table.out.is_dir():
-                table.compact()
 
     def close(self, spark: SparkSession) -> None:
         """Close the minutes that are still open; later readings for them are late."""

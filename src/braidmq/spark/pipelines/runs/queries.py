@@ -4,7 +4,7 @@ The main thread watches it; a thread of Spark writes its batches. If the process
 dies, Spark fails the query; it is restarted and resumes from its checkpoint.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
@@ -18,6 +18,7 @@ from braidmq.spark.pipelines.runs.checkpoints import Checkpoint
 from braidmq.spark.pipelines.runs.failures import QueryFailedError, is_final, is_java_gone, told
 from braidmq.spark.pipelines.runs.progress import line, nothing_new
 from braidmq.spark.pipelines.tables.batches import Batch
+from braidmq.spark.pipelines.tables.tables import Table
 from braidmq.spark.pipelines.times import Trigger
 
 RESTARTS_MAX: Final = 5
@@ -29,6 +30,9 @@ RESTART_S_MAX: Final = 30.0
 
 LOOK_S: Final = 0.2
 """How often a query is polled."""
+
+COMPACT_BATCHES: Final = 50
+"""Batches between two compactions of a run that does not end."""
 
 COMMIT_S_MAX: Final = 10.0
 """How long a run that stops waits for Spark to commit the batch it has just written."""
@@ -48,12 +52,18 @@ class Stream:
     """What a query runs: a frame, made anew at each start, and how its batches are written.
 
     `write` returns the number of rows of the batch, or None to use Spark's count. If a run has
-    several streams, each has a *name* and a checkpoint of its own.
+    several streams, each has a *name* and a checkpoint of its own. *tables* can be compacted.
     """
 
     frame: Callable[[], DataFrame]
     write: Callable[[DataFrame, Batch], int | None]
     name: str = ""
+    tables: Sequence[Table] = ()
+
+    def compact(self) -> None:
+        """Merge the small files of the tables."""
+        for table in self.tables:
+            table.compact()
 
 
 class Query:
@@ -68,6 +78,7 @@ class Query:
         trigger: Trigger,
         stopping: Event,
         tell: Tell,
+        compact: bool = False,
     ) -> None:
         self._label = label
         self._stream = stream
@@ -75,6 +86,7 @@ class Query:
         self._trigger = trigger
         self._stopping = stopping
         self._tell = tell
+        self._compact = compact
         self._writing = Lock()
         self._query: StreamingQuery | None = None
         self._has_run = False
@@ -134,7 +146,10 @@ class Query:
         """Write a micro-batch; Spark calls it, in a thread of its own."""
         with self._writing:
             try:
-                self._written[batch_id] = self._stream.write(frame, self._batch(batch_id))
+                rows = self._stream.write(frame, self._batch(batch_id))
+                if self._compact and batch_id % COMPACT_BATCHES == COMPACT_BATCHES - 1:
+                    self._stream.compact()
+                self._written[batch_id] = rows
             except BaseException as error:
                 self._error = error
                 raise

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -131,10 +131,8 @@ class Run:
         """Return the directory of a stream's checkpoint."""
         return (self.plan.checkpoint or self.plan.out / CHECKPOINT) / name
 
-    def go(self, *streams: Stream, behind: Callable[[], object] | None = None) -> None:
+    def go(self, *streams: Stream) -> None:
         """Run queries until they have read everything, or until a signal.
-
-        *behind* is called when everything is read, but not after a signal.
 
         Raises:
             ConfigError: Another run writes the same output, or there is no Java.
@@ -144,8 +142,9 @@ class Run:
         with self.ending(), held(self.plan.out, "--out", QUERY_LOCK):
             assert self.spark is not None  # starts Spark now, before anything is written
             self._watch([self._query(stream) for stream in streams])
-            if behind is not None and not self.stopping.is_set():
-                behind()
+            if self.plan.compact and not self.stopping.is_set():
+                for stream in streams:
+                    stream.compact()
 
     @contextmanager
     def ending(self, left: str = GOES_ON) -> Iterator[None]:
@@ -169,6 +168,7 @@ class Run:
             trigger=self.plan.trigger,
             stopping=self.stopping,
             tell=self.tell,
+            compact=self.plan.compact,
         )
 
     def _watch(self, queries: list[Query]) -> None:

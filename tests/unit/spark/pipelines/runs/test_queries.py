@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines.runs.failures import QueryFailedError
 from braidmq.spark.pipelines.runs.queries import (
+    COMPACT_BATCHES,
     RESTART_S_MAX,
     RESTARTS_MAX,
     Query,
@@ -90,25 +91,30 @@ def vars_of(found: object) -> dict[str, Any]:
 class Rig:
     """A query, its Spark, and what it told."""
 
-    def __init__(self, path: Path, trigger: Trigger) -> None:
+    def __init__(self, path: Path, trigger: Trigger, *, compact: bool = False) -> None:
         self.spark = Spark(path)
+        self.compacted: list[int] = []
         self.written: list[Batch] = []
         self.lines: list[str] = []
         self.stopping = Event()
         self.problem: Exception | None = None
         self.query = Query(
             "archive",
-            Stream(self.frame, self.write),  # type: ignore[arg-type]  # a Spark that is played
+            Stream(self.frame, self.write, tables=[self]),  # type: ignore[arg-type, list-item]  # a Spark and a table that are played
             checkpoint=path,
             trigger=trigger,
             stopping=self.stopping,
             tell=self.lines.append,
+            compact=compact,
         )
 
     def frame(self) -> Spark:
         if self.problem is not None:
             raise self.problem
         return self.spark
+
+    def compact(self) -> None:
+        self.compacted.append(self.written[-1].batch_id)
 
     def write(self, _frame: object, batch: Batch) -> int:
         self.written.append(batch)
@@ -123,7 +129,7 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def test_a_query_is_started_and_ends_by_itself(rig: Rig) -> None:
-    """Each batch is written with its place, and told of once, with the rows it had."""
+    """Each batch is written with its end, and told of once, with the rows it had."""
     assert rig.query.look(0.0)
     for number in range(2):
         rig.spark.run_batch(number)
@@ -138,6 +144,18 @@ def test_a_query_is_started_and_ends_by_itself(rig: Rig) -> None:
     ]
     assert {"availableNow": True} == rig.spark.settings["trigger"]
     assert str(rig.spark.checkpoint) == rig.spark.settings["checkpointLocation"]
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_tables_are_compacted_every_so_many_batches(tmp_path: Path, *, compact: bool) -> None:
+    """If the run is to do so, behind the batch that completes the number."""
+    rig = Rig(tmp_path, Trigger(), compact=compact)
+    rig.query.look(0.0)
+    for number in range(2 * COMPACT_BATCHES + 1):
+        rig.spark.run_batch(number)
+
+    expected = [COMPACT_BATCHES - 1, 2 * COMPACT_BATCHES - 1]
+    assert (expected if compact else []) == rig.compacted
 
 
 def test_a_query_that_finds_nothing_says_so(rig: Rig) -> None:
