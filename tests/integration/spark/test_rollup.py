@@ -103,7 +103,7 @@ def test_a_batch_that_crashes_at_any_step_is_repeated_as_it_was(
     writer = Rollup(run, reading, RollupOptions(SCHEMA, rules=RULES, sink=sink))
     states = writer._states  # noqa: SLF001 - that is where it hurts
     steps: list[tuple[object, str, bool]] = [
-        (writer, "_put_apart", True),
+        (writer, "_set_aside", True),
         (states, "keep", False),
         (states, "keep", True),
         (writer._table, "write", True),  # noqa: SLF001 - as above

@@ -95,14 +95,14 @@ def schema_of(text: str) -> TypedSchema:
 def judged(rows: DataFrame, schema_id: str) -> DataFrame:
     """Return decoded *rows* with the table that each belongs to.
 
-    The payload is kept only where it is invalid; elsewhere the fields say the same.
+    Only invalid rows keep their payload; the fields of the others hold the same.
     """
-    misfit = F.col(ERROR_COLUMN).isNotNull()
-    table = F.when(misfit, QUARANTINE).otherwise(plain_name(schema_id))
+    is_invalid = F.col(ERROR_COLUMN).isNotNull()
+    table = F.when(is_invalid, QUARANTINE).otherwise(plain_name(schema_id))
     fields = [name for name in rows.columns if name not in TYPES and name != ERROR_COLUMN]
     return with_day(rows).select(
         *OF_MESSAGES,
-        F.when(misfit, F.col("value")).alias("value"),
+        F.when(is_invalid, F.col("value")).alias("value"),
         *(f"`{name.replace('`', '``')}`" for name in fields),
         ERROR_COLUMN,
         F.lit(schema_id).alias(SCHEMA),
@@ -114,13 +114,9 @@ def judged(rows: DataFrame, schema_id: str) -> DataFrame:
 def table_of(out: Path, format_: str, schema: TypedSchema, lock: "Lock | None" = None) -> Table:
     """Return the tables that judged rows of a schema go to: its own, and quarantine."""
     shared = {name: name for name in OF_MESSAGES}
-    misfits = {**shared, "value": "value", "reason": ERROR_COLUMN, "schema": SCHEMA}
     branches = {
-        plain_name(schema.id): {
-            **shared,
-            **{field.name: field.name for field in schema.fields},
-        },
-        QUARANTINE: misfits,
+        plain_name(schema.id): shared | {field.name: field.name for field in schema.fields},
+        QUARANTINE: {**shared, "value": "value", "reason": ERROR_COLUMN, "schema": SCHEMA},
     }
     return Table(out, format_, (DAY,), branch_column=TABLE, branches=branches, lock=lock)
 
@@ -132,7 +128,7 @@ def typed(plan: Plan, wanted: Sequence[TypedTopics], tell: Tell) -> None:
         BraidError: It cannot start or continue; what is written stays.
     """
     run = Run(NAME, plan, tell)
-    lock = Lock()
+    lock = Lock()  # the queries share quarantine, which one of them may be compacting
     schemas = [schema_of(given.schema) for given in wanted]
     names = [plain_name(schema.id) for schema in schemas]
     if len(set(names)) < len(names):

@@ -31,7 +31,7 @@ class LostOffsetsError(LogError):
     """A read cannot return every offset of its range."""
 
     def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: {problem}; the option failOnDataLoss=false reads on")
+        super().__init__(f"{path}: {problem}; use failOnDataLoss=false to continue")
 
 
 class Limits(NamedTuple):

@@ -86,7 +86,7 @@ class Sink:
         """
         staged = staged_of(messages)
         # Spark commits once every task has succeeded; a missing stage would be a silent loss.
-        assert len(staged) == len(messages), "a task without a result"
+        assert len(staged) == len(messages), "a task has reported no stage"
         stages = [one.stage for one in staged if one.stage is not None]
         done = patiently(
             lambda: self._asked(lambda endpoint: endpoint.commit(key, stages)), COMMIT_S_MAX

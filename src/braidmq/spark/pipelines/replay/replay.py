@@ -32,7 +32,7 @@ from braidmq.spark.pipelines.replay.inputs import (
 )
 from braidmq.spark.pipelines.runs.guards import check_broker, held, plain_errors
 from braidmq.spark.pipelines.runs.progress import batch_line
-from braidmq.spark.pipelines.runs.runs import GOES_ON, Plan, Run, Tell
+from braidmq.spark.pipelines.runs.runs import RESUMES, Plan, Run, Tell
 from braidmq.spark.pipelines.tables.tables import check_format
 from braidmq.spark.source import FORMAT
 from braidmq.spark.writing.writers import batch_key
@@ -157,7 +157,7 @@ class Replay:
         if chunk is None:
             self._run.tell(f"{NAME}: {self._subject.name!r} is done; nothing is left of it")
         else:
-            self._run.tell(f"{NAME}: stopped; {GOES_ON}")
+            self._run.tell(f"{NAME}: stopped; {RESUMES}")
 
     def _next(self, chunk: Chunk | None) -> Chunk | None:
         """Return the chunk after *chunk*, or the first one; None at the end."""

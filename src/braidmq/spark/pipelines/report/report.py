@@ -151,9 +151,9 @@ class Counting:
         fits: list[dict[str, Any]] = []
         delays = [0] * len(counts.DELAY_NAMES)
         for schema_id in sorted({row["schema_id"] for row in claimed} | named.keys()):
-            told_so = set(named.get(schema_id, ()))
-            say_so = {row["topic"] for row in claimed if row["schema_id"] == schema_id}
-            for topics, is_claim in ((told_so, False), (say_so - told_so, True)):
+            named_topics = set(named.get(schema_id, ()))
+            claiming = {row["topic"] for row in claimed if row["schema_id"] == schema_id}
+            for topics, is_claim in ((named_topics, False), (claiming - named_topics, True)):
                 if topics:
                     rows = self._typed_rows(schema_id, topics, is_claim=is_claim)
                     fits += [

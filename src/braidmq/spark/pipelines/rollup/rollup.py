@@ -191,6 +191,7 @@ class Rollup:
         self._check_schema(before, number)
         readings = judged(frame, self._reading, rules)
         blocks = blocks_of(readings)
+        # The state keeps the watermark; the newest event time so far follows from it.
         newest_ms = None
         if before is not None and before.watermark_ms is not None:
             newest_ms = before.watermark_ms + rules.watermark_ms
@@ -199,7 +200,7 @@ class Rollup:
         if some_late:
             readings = with_late(readings, floors, rules)
         invalid = sum(block.invalid for block in blocks)
-        apart = self._put_apart(readings, batch) if some_late or invalid else 0
+        aside = self._set_aside(readings, batch) if some_late or invalid else 0
         for block in blocks:
             newest_ms = later(newest_ms, block.newest_ms)
         open_before = self._states.open_windows(frame.sparkSession, number)
@@ -213,7 +214,7 @@ class Rollup:
             watermark_ms=None if newest_ms is None else newest_ms - rules.watermark_ms,
             rows=sum(block.rows for block in blocks),
             invalid=invalid,
-            late=apart - invalid,
+            late=aside - invalid,
             files=staged.names,
         )
         state = _counted(state, staged, number, 0 if before is None else before.held)
@@ -231,14 +232,14 @@ class Rollup:
             )
             raise StateError(self._states.directory, number, problem)
 
-    def _put_apart(self, readings: DataFrame, batch: Batch) -> int:
-        """Write late and invalid rows into quarantine; return how many there are."""
+    def _set_aside(self, readings: DataFrame, batch: Batch) -> int:
+        """Write late and invalid rows to quarantine; return how many there are."""
         schema = F.lit(self._reading.schema_id).alias("schema")
-        apart = with_day(
+        aside = with_day(
             readings.where("reason is not null").select(*OF_MESSAGES, "value", "reason", schema)
         )
-        written = self._quarantine.write(apart, batch)
-        return apart.count() if written.rows is None else written.rows
+        written = self._quarantine.write(aside, batch)
+        return aside.count() if written.rows is None else written.rows
 
     def _publish(self, windows: DataFrame, batch: Batch, name: str = "") -> None:
         table = as_table(windows)
@@ -246,6 +247,8 @@ class Rollup:
         if self._options.sink is None:
             return
         spark = windows.sparkSession
+        # Closing runs outside a streaming batch, so Spark does not give its writes a key. Keys
+        # start at 1; the sink id keeps this one apart from that of the next batch.
         key = batch_key(spark, batch.query_id, batch.batch_id + 1) if name else nullcontext()
         with key:
             (

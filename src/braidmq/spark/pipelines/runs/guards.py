@@ -17,7 +17,7 @@ from braidmq.spark.pipelines.runs.failures import (
     JavaGoneError,
     QueryFailedError,
     is_java_gone,
-    told,
+    one_line,
 )
 from braidmq.spark.pipelines.runs.queries import LOOK_S
 from braidmq.spark.reading.offsets import LostOffsetsError
@@ -100,13 +100,13 @@ def plain_errors(name: str) -> Iterator[None]:
     try:
         yield
     except LostOffsetsError as error:
-        raise QueryFailedError(name, told(error)) from error
+        raise QueryFailedError(name, one_line(error)) from error
     except BraidError:
         raise
     except Exception as error:
         if is_java_gone(error):
             raise JavaGoneError(name) from error
-        raise QueryFailedError(name, told(error)) from error
+        raise QueryFailedError(name, one_line(error)) from error
 
 
 @contextmanager

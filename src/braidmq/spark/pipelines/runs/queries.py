@@ -15,7 +15,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq.spark.pipelines.runs.checkpoints import Checkpoint
-from braidmq.spark.pipelines.runs.failures import QueryFailedError, is_final, is_java_gone, told
+from braidmq.spark.pipelines.runs.failures import (
+    QueryFailedError,
+    is_final,
+    is_java_gone,
+    one_line,
+)
 from braidmq.spark.pipelines.runs.progress import line, nothing_new
 from braidmq.spark.pipelines.tables.batches import Batch
 from braidmq.spark.pipelines.tables.tables import Table
@@ -94,7 +99,7 @@ class Query:
         self._error: BaseException | None = None
         self._failures = 0
         self._start_at = 0.0
-        self._told = -1  # the last batch that a line was told of
+        self._told = -1  # the last batch that was reported
         self._written: dict[int, int | None] = {}
 
     def look(self, now: float) -> bool:
@@ -138,7 +143,7 @@ class Query:
             self._query = writer.start()
         except Exception as error:
             if not is_java_gone(error) and not self._has_run:
-                raise QueryFailedError(self._label, told(error)) from error
+                raise QueryFailedError(self._label, one_line(error)) from error
             self._fail(error, now)
         self._has_run = True
 
@@ -175,20 +180,20 @@ class Query:
         if self._stopping.is_set():
             return
         if is_final(error) or self._failures >= RESTARTS_MAX:
-            raise QueryFailedError(self._label, told(error)) from error
+            raise QueryFailedError(self._label, one_line(error)) from error
         wait = min(RESTART_S_MIN * 2**self._failures, RESTART_S_MAX)
         self._failures += 1
         self._start_at = now + wait
         self._tell(
-            f"{self._label}: {told(error)}; restart {self._failures} of {RESTARTS_MAX} "
+            f"{self._label}: {one_line(error)}; restart {self._failures} of {RESTARTS_MAX} "
             f"in {wait:.0f} s"
         )
 
     def stop(self) -> None:
-        """End it behind the batch that is being written."""
+        """End it after the batch that is being written."""
         if self._query is None:
             return
-        with self._writing:  # no batch begins behind this one
+        with self._writing:  # no batch starts after this one
             newest = max(self._written, default=-1)
         deadline = monotonic() + COMMIT_S_MAX
         while newest >= 0 and not self._checkpoint.is_committed(newest):

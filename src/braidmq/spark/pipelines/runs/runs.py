@@ -32,8 +32,8 @@ from braidmq.spark.pipelines.runs.failures import (
     JavaGoneError,
     QueryFailedError,
     is_java_gone,
-    is_of_spark,
-    told,
+    is_spark_error,
+    one_line,
 )
 from braidmq.spark.pipelines.runs.guards import QUERY_LOCK, check_broker, held
 from braidmq.spark.pipelines.runs.queries import LOOK_S, Query, Stream, Tell
@@ -52,7 +52,7 @@ LOG: Final = "_spark.log"
 SIGNAL_S_MAX: Final = 0.5
 """A signal to the whole process group may end Spark this long before we see it ourselves."""
 
-GOES_ON: Final = "the next run goes on from here"
+RESUMES: Final = "the next run resumes here"
 CONFIG: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -102,7 +102,7 @@ class Run:
                 found = session(f"braidmq {self.name}", master=self.plan.master, config=config)
             found.sparkContext.setLogLevel("ERROR")
         except (PySparkException, Py4JError) as error:
-            problem = f"Spark failed to start: {told(error)}; see {log}"
+            problem = f"Spark failed to start: {one_line(error)}; see {log}"
             raise QueryFailedError(self.name, problem) from error
         _keep_quiet()
         _let_java_go_quietly(found.sparkContext._accumulatorServer)  # noqa: SLF001 - as Spark made it
@@ -147,7 +147,7 @@ class Run:
                     stream.compact()
 
     @contextmanager
-    def ending(self, left: str = GOES_ON) -> Iterator[None]:
+    def ending(self, left: str = RESUMES) -> Iterator[None]:
         """Let a signal set `stopping`, and report errors of Spark after it as a normal end.
 
         *left* tells the user what happens to the work that is left.
@@ -188,11 +188,11 @@ class Run:
             if not going:
                 raise
         if going:
-            self.tell(f"{self.name}: stopped; {GOES_ON}")
+            self.tell(f"{self.name}: stopped; {RESUMES}")
 
     def _is_end(self, error: Exception) -> bool:
         """Tell whether *error* is how Spark fails when the whole process group is signalled."""
-        return is_of_spark(error) and not self._failed and self.stopping.wait(SIGNAL_S_MAX)
+        return is_spark_error(error) and not self._failed and self.stopping.wait(SIGNAL_S_MAX)
 
     def _give_up(self, queries: list[Query]) -> None:
         self.stopping.set()

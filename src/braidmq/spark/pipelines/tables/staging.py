@@ -149,7 +149,7 @@ class StagingWriter(DataSourceArrowWriter):
         """Write the report of the successful tasks; on the driver's machine."""
         parts = [message.staged for message in messages if isinstance(message, TaskReport)]
         # Spark commits once every task has succeeded; a missing report would be a silent loss.
-        assert len(parts) == len(messages), "a task without a report"
+        assert len(parts) == len(messages), "a task has sent no report"
         files = sorted((file for part in parts for file in part.files), key=lambda f: f.staged)
         whole = Staged(sum(part.received for part in parts), files)
         replace_file(Disk(Path(self._directory)), REPORT, msgspec.json.encode(whole))

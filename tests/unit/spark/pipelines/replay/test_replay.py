@@ -75,7 +75,7 @@ def test_a_run_that_is_to_stop_begins_no_chunk(tmp_path: Path) -> None:
         run.stopping.set()
         Replay(run, ReplayOptions("a", SINK)).go()
 
-    assert ["replay: stopped; the next run goes on from here"] == said
+    assert ["replay: stopped; the next run resumes here"] == said
     assert ReplayCheckpoint(tmp_path / "out/_checkpoint").last() is None
 
 

@@ -33,7 +33,7 @@ ERRORS: dict[str, tuple[Exception, type[BraidError], str]] = {
     "lost offsets": (
         LostOffsetsError("data", "gone"),
         QueryFailedError,
-        "report: data: gone; --no-fail-on-data-loss reads on",
+        "report: data: gone; use --no-fail-on-data-loss to continue",
     ),
     "another": (ValueError("a\nb"), QueryFailedError, "report: a"),
 }

@@ -60,7 +60,7 @@ def test_a_signal_sets_the_event_and_nothing_else(number: signal.Signals) -> Non
     assert before == signal.getsignal(number)
 
 
-STOPPED = "archive: stopped; the next run goes on from here"
+STOPPED = "archive: stopped; the next run resumes here"
 
 
 @pytest.mark.parametrize(

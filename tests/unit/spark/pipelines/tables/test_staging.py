@@ -64,7 +64,7 @@ def test_a_task_without_a_report_fails_the_batch(tmp_path: Path) -> None:
     writer = StagingWriter(str(tmp_path), LAYOUT)
     report = writer.write(iter(rows(0, 10).to_batches()))
 
-    with pytest.raises(AssertionError, match="a task without a report"):
+    with pytest.raises(AssertionError, match="a task has sent no report"):
         writer.commit([report, None])
     assert not (tmp_path / staging.REPORT).exists()
 
