@@ -52,12 +52,7 @@ _last_log: Final = lru_cache(maxsize=1)(_directory_log)
 
 
 def endpoint_of(address: BrokerAddress) -> Endpoint:
-    """Return the endpoint of the broker; it connects on first use.
-
-    Raises:
-        ConfigError: The broker that runs on the directory has no Flight endpoint.
-        UnavailableError: No broker runs on the directory.
-    """
+    """Return the endpoint of the broker; it connects on first use. Raises as `running_at`."""
     assert address.api_key is not None
     if address.endpoint is not None:
         return Endpoint(address.endpoint, address.api_key)

@@ -19,14 +19,12 @@ class FromLog:
 
     path: Annotated[
         Path | None,
-        typer.Option(
-            "--path", metavar="DIR", help="Data directory of the broker, on this machine."
-        ),
+        typer.Option(metavar="DIR", help="Broker's data directory, on this machine."),
     ] = None
     endpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Broker's Flight address instead of --path: grpc://HOST:8815."
+            metavar="URL", help="Instead of --path: Flight address, grpc://HOST:8815."
         ),
     ] = None
     api_key: Annotated[
@@ -35,15 +33,12 @@ class FromLog:
     ] = None
     subscribe: Annotated[
         str | None,
-        typer.Option(
-            metavar="TOPICS", help="Topics to read, separated by commas; default: all."
-        ),
+        typer.Option(metavar="TOPICS", help="Topics to read, comma-separated; default: all."),
     ] = None
     subscribe_pattern: Annotated[
         str | None,
         typer.Option(
-            metavar="REGEX",
-            help="Read the topics whose whole name matches, instead of --subscribe.",
+            metavar="REGEX", help="Instead of --subscribe: topics whose whole name matches."
         ),
     ] = None
     fail_on_data_loss: Annotated[
@@ -90,9 +85,7 @@ class Times:
 
     since: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="WHEN", help="Start time, 2026-11-16T12:00:00Z or milliseconds."
-        ),
+        typer.Option("--from", metavar="WHEN", help="Start time: ISO 8601, or milliseconds."),
     ] = None
     until: Annotated[
         str | None, typer.Option("--to", metavar="WHEN", help="End time, exclusive; as --from.")
@@ -128,8 +121,7 @@ class Unsealing:
     trust: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="HEX",
-            help="Accept only payloads from this public key; may be repeated (Qumbed).",
+            metavar="HEX", help="Accept only payloads from this public key; repeatable."
         ),
     ] = None
 
@@ -179,8 +171,7 @@ class Streaming:
     starting_offsets: Annotated[
         str | None,
         typer.Option(
-            metavar="WHERE",
-            help='First offset: earliest, a number, or {"topic": {"0": number}}.',
+            metavar="WHERE", help='Start: earliest, a number, or {"topic": {"0": number}}.'
         ),
     ] = None
     max_offsets: Annotated[

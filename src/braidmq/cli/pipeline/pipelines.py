@@ -4,6 +4,7 @@ Progress goes to stderr, one line per micro-batch. SIGTERM and Ctrl-C end a pipe
 batch that it is writing; the next run continues from there.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,7 @@ from braidmq.cli.progress import telling
 
 app = typer.Typer(help="Turn the log into tables with Apache Spark.", no_args_is_help=True)
 
+
 TypedPairs = Annotated[
     list[str] | None,
     typer.Option(
@@ -41,9 +43,12 @@ Group = Annotated[
 ]
 
 
-@app.command("archive")
-@grouped
-@stoppable
+def _pipeline(command: Callable[..., None]) -> Callable[..., None]:
+    app.command()(grouped(stoppable(command)))
+    return command
+
+
+@_pipeline
 def archive(
     *,
     tables: Tables,
@@ -60,9 +65,7 @@ def archive(
         run(plan, tell)
 
 
-@app.command("typed")
-@grouped
-@stoppable
+@_pipeline
 def typed(
     *,
     tables: Tables,
@@ -94,9 +97,7 @@ def typed(
         run(plan, parse_typed(pairs) if pairs else [TypedTopics(str(schema_id))], tell)
 
 
-@app.command("rollup")
-@grouped
-@stoppable
+@_pipeline
 def rollup(
     *,
     tables: Tables,
@@ -147,9 +148,7 @@ def rollup(
         run(plan, RollupOptions(schema_id, value, rules, close=close, sink=sink), tell)
 
 
-@app.command("replay")
-@grouped
-@stoppable
+@_pipeline
 def replay(
     *,
     name: Annotated[
@@ -209,9 +208,7 @@ def replay(
         run(plan, ReplayOptions(name, log.sink(), rows, to_topic, rate, format_), tell)
 
 
-@app.command("report")
-@grouped
-@stoppable
+@_pipeline
 def report(
     *,
     tables: Tables,

@@ -1,4 +1,7 @@
-"""Parse durations (`10m`), times (`2026-11-16T12:00:00Z`) and triggers as users write them."""
+"""Parse durations (`10m`), times (`2026-11-16T12:00:00Z`) and triggers as users write them.
+
+A text that cannot be parsed is a ConfigError that names its option and how to write it.
+"""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -22,11 +25,7 @@ class Trigger(NamedTuple):
 
 
 def parse_trigger(text: str) -> Trigger:
-    """Return the trigger of an option: `available-now`, or `10s`, `500ms`, `5m`, `1h`.
-
-    Raises:
-        ConfigError: It is neither.
-    """
+    """Return the trigger of an option: `available-now`, or `10s`, `500ms`, `5m`, `1h`."""
     if text == AVAILABLE_NOW:
         return Trigger()
     found = _EVERY.fullmatch(text)
@@ -38,11 +37,7 @@ def parse_trigger(text: str) -> Trigger:
 
 
 def length_ms(option: str, text: str) -> int:
-    """Return how many milliseconds `500ms`, `30s`, `10m`, `2h` or `1d` are.
-
-    Raises:
-        ConfigError: It is none of these.
-    """
+    """Return how many milliseconds `500ms`, `30s`, `10m`, `2h` or `1d` are."""
     found = _LENGTH.fullmatch(text.strip())
     if found is None:
         raise ConfigError(option, f"{text!r} is not a duration; write it as 30s, 10m or 2h")
@@ -53,9 +48,6 @@ def moment_ms(option: str, text: str) -> int:
     """Return a time in milliseconds since 1970: a number of them, or ISO 8601.
 
     Without a time zone it is UTC.
-
-    Raises:
-        ConfigError: It is neither.
     """
     word = text.strip()
     if word.isascii() and word.isdigit() and int(word) <= _NUMBER_MAX:

@@ -158,9 +158,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next_end(self, begin: int, limit: ReadLimit) -> int:
         latest = self._scan.log.offsets().latest
         if begin > latest:
-            self._lose(
-                f"the log ends at {latest}, before the offset {begin}; it may be another log"
-            )
+            problem = f"the log ends at {latest}, before the offset {begin}"
+            lose(self._scan.log, self._options, f"{problem}; it may be another log")
             return begin
         if self._ends_with_the_present:
             if self._target is None:
@@ -193,7 +192,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin > last.id:
             # Batch 0 is repeated from a checkpoint of an older version, which does not record
             # where the batch began, and retention has since moved the log's start past its end.
-            self._lose(f"the offsets before {last.id} are lost: the log begins at {begin}")
+            problem = f"the offsets before {last.id} are lost: the log begins at {begin}"
+            lose(self._scan.log, self._options, problem)
             return []
         parts = patiently(lambda: self._scan.cut(begin, last.id))
         return as_partitions(parts, limits)
@@ -202,6 +202,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of a partition; on executors."""
         assert isinstance(partition, LogPartition)
         yield from self._scan.read(partition.start, partition.end, partition.limits)
-
-    def _lose(self, problem: str) -> None:
-        lose(self._scan.log, self._options, problem)

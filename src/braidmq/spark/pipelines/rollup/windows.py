@@ -158,9 +158,7 @@ def blocks_of(readings: DataFrame) -> list[Block]:
 
 def later(one: int | None, other: int | None) -> int | None:
     """Return the later of two moments; None is earlier than any."""
-    if one is None or other is None:
-        return other if one is None else one
-    return max(one, other)
+    return max((moment for moment in (one, other) if moment is not None), default=None)
 
 
 def floors_of(blocks: Iterable[Block], newest_ms: int | None) -> dict[int, int | None]:

@@ -19,18 +19,17 @@ _LINES_BEFORE_OFFSETS: Final = 2
 
 
 class Checkpoint:
-    """A checkpoint in a directory that the driver can reach."""
+    """A checkpoint in a directory that the driver can reach.
+
+    Its methods raise OSError if Spark has not written the file yet, or has deleted it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._disk = Disk(path)
 
     def end(self, batch_id: int) -> str:
-        """Return where a batch ends, as its sources wrote it, once that is durable.
-
-        Raises:
-            OSError: The batch has not been planned, or the disk fails.
-        """
+        """Return where a batch ends, as its sources wrote it, once that is durable."""
         for name in (METADATA, f"{OFFSETS}/{batch_id}"):
             file = self._disk.open(name, write=False, create=False)
             file.fsync()
@@ -40,11 +39,7 @@ class Checkpoint:
         return self._end(batch_id)
 
     def start(self, batch_id: int) -> str:
-        """Return where the batch before it ends; empty if there is none.
-
-        Raises:
-            OSError: Spark has deleted it, or the disk fails.
-        """
+        """Return where the batch before it ends; empty if there is none."""
         return self._end(batch_id - 1) if batch_id else ""
 
     def _end(self, batch_id: int) -> str:
@@ -52,11 +47,7 @@ class Checkpoint:
         return " ".join(lines[_LINES_BEFORE_OFFSETS:])
 
     def query_id(self) -> str:
-        """Return the id of the query; another checkpoint has another one.
-
-        Raises:
-            OSError: There is no checkpoint yet.
-        """
+        """Return the id of the query; another checkpoint has another one."""
         return str(json.loads((self.path / METADATA).read_bytes())["id"])
 
     def is_committed(self, batch_id: int) -> bool:

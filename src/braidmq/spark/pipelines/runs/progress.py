@@ -46,11 +46,6 @@ def batch_line(name: str, number: int, *, rows: int, seconds: float, lag: int) -
     return BatchLine(text, name=name, rows=rows, lag=lag)
 
 
-def nothing_new(name: str) -> str:
-    """Return the line of a run that found no new message."""
-    return f"{name}: nothing new, lag 0"
-
-
 def _rate(rows: int, seconds: float) -> str:
     rate = rows / seconds if seconds else 0.0
     if rate >= _RATE_OF_DIGITS or not rate:

@@ -21,7 +21,7 @@ from braidmq.spark.pipelines.runs.failures import (
     is_java_gone,
     one_line,
 )
-from braidmq.spark.pipelines.runs.progress import line, nothing_new
+from braidmq.spark.pipelines.runs.progress import line
 from braidmq.spark.pipelines.tables.batches import Batch
 from braidmq.spark.pipelines.tables.tables import Table
 from braidmq.spark.pipelines.times import Trigger
@@ -128,7 +128,7 @@ class Query:
     def _end(self) -> None:
         self._ended = True
         if self._told < 0 and not self._written:
-            self._tell(nothing_new(self._label))
+            self._tell(f"{self._label}: nothing new, lag 0")
 
     def _start(self, now: float) -> None:
         self._error = None

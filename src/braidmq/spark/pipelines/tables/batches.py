@@ -180,8 +180,9 @@ class Batches:
                 self._undo(record)
                 return False
             directories.add(target.parent)
-        for directory in _with_parents(directories, self.root):
-            self._disk.sync_dir(str(directory.relative_to(self.root)))
+        parents = {parent for path in directories for parent in (path, *path.parents)}
+        for path in {self.root} | {path for path in parents if path.is_relative_to(self.root)}:
+            self._disk.sync_dir(str(path.relative_to(self.root)))
         self._disk.rename(
             self._path(record.batch_id, INTENT), self._path(record.batch_id, DONE)
         )
@@ -231,12 +232,3 @@ class Batches:
 def file_name(batch_id: int, writer: str, part: int) -> str:
     """Return the name of a file of a batch; `compaction` reads such names."""
     return f"batch-{batch_id:010d}{f'-{writer}' if writer else ''}-{part:04d}.parquet"
-
-
-def _with_parents(directories: set[Path], root: Path) -> set[Path]:
-    found = {root}
-    for directory in directories:
-        while directory != root:
-            found.add(directory)
-            directory = directory.parent  # noqa: PLW2901 - it walks upwards
-    return found

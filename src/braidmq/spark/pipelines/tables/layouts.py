@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -43,7 +44,7 @@ MARK: Final = "~"
 RESERVED: Final = frozenset({"quarantine"})
 """Names of directories beside the tables of schemas."""
 
-_SAFE: Final = re.compile(r"[A-Za-z0-9._-]")
+_ESCAPED_MARK: Final = "%7E"
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -183,14 +184,8 @@ def plain_name(text: str) -> str:
 def _readable(text: str) -> str:
     found = ""
     for character in text[:READABLE_CHARS_MAX]:
-        escaped = _escaped(character)
+        escaped = quote(character, safe="", errors="replace").replace(MARK, _ESCAPED_MARK)
         if len(found) + len(escaped) > READABLE_CHARS_MAX:
             break
         found += escaped
     return found
-
-
-def _escaped(character: str) -> str:
-    if _SAFE.match(character):
-        return character
-    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "replace"))
