@@ -17,7 +17,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.failures import UnavailableError
 from braidmq.columnar.logs import DirectoryLog, Log
-from braidmq.spark.options import ReadOptions, WriteOptions
+from braidmq.spark.options import BrokerOptions
 from braidmq.spark.runtime.workers import hold_bytes, is_forked
 
 RUN_FILE: Final = "run.json"
@@ -28,20 +28,18 @@ PAUSE_S: Final = 0.25
 _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not listened on
 
 Answer = TypeVar("Answer")
-BrokerAddress = ReadOptions | WriteOptions
-"""Either has the broker's directory or its endpoint, and the API key for it."""
 
 
-def log_of(address: BrokerAddress) -> Log:
+def log_of(options: BrokerOptions) -> Log:
     """Return the log that is read: in the directory, or behind the endpoint.
 
     A process that Spark has forked serves one query after another. It keeps the log of its last
     directory open, so that the files mapped by one query are there for the next.
     """
-    if address.path is None:
-        assert address.endpoint is not None
-        return Endpoint(address.endpoint, address.api_key or "")
-    return (_last_log if is_forked() else _directory_log)(address.path, hold_bytes())
+    if options.path is None:
+        assert options.endpoint is not None
+        return Endpoint(options.endpoint, options.api_key or "")
+    return (_last_log if is_forked() else _directory_log)(options.path, hold_bytes())
 
 
 def _directory_log(path: Path, hold_bytes: int) -> DirectoryLog:
@@ -51,13 +49,13 @@ def _directory_log(path: Path, hold_bytes: int) -> DirectoryLog:
 _last_log: Final = lru_cache(maxsize=1)(_directory_log)
 
 
-def endpoint_of(address: BrokerAddress) -> Endpoint:
+def endpoint_of(options: BrokerOptions) -> Endpoint:
     """Return the endpoint of the broker; it connects on first use. Raises as `running_at`."""
-    assert address.api_key is not None
-    if address.endpoint is not None:
-        return Endpoint(address.endpoint, address.api_key)
-    assert address.path is not None
-    return Endpoint(running_at(address.path), address.api_key)
+    assert options.api_key is not None
+    if options.endpoint is not None:
+        return Endpoint(options.endpoint, options.api_key)
+    assert options.path is not None
+    return Endpoint(running_at(options.path), options.api_key)
 
 
 def running_at(path: Path) -> str:

@@ -31,12 +31,18 @@ OptionTable = Mapping[str, tuple[str, str, Parser]]
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """The options of a read, parsed; each field names its option and the parser of its text."""
+class BrokerOptions:
+    """Where the broker is; each field names its option and the parser of its text."""
 
     path: Annotated[Path | None, "path", values.directory] = None
     endpoint: Annotated[str | None, "endpoint", values.address] = None
     api_key: Annotated[str | None, "apiKey", values.api_key] = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class ReadOptions(BrokerOptions):
+    """The options of a read, parsed."""
+
     topics: Annotated[tuple[str, ...] | None, "subscribe", values.topics] = None
     pattern: Annotated[str | None, "subscribePattern", values.pattern] = None
     start: Annotated[Position | None, "startingOffsets", values.position] = None
@@ -56,12 +62,9 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
-class WriteOptions:
-    """The options of a write, parsed; as ReadOptions."""
+class WriteOptions(BrokerOptions):
+    """The options of a write, parsed."""
 
-    path: Annotated[Path | None, "path", values.directory] = None
-    endpoint: Annotated[str | None, "endpoint", values.address] = None
-    api_key: Annotated[str | None, "apiKey", values.api_key] = field(default=None, repr=False)
     topic: Annotated[str | None, "topic", values.topic] = None
     sink_id: Annotated[str | None, "sinkId", values.name] = None
 
@@ -239,7 +242,7 @@ def wants(options: ReadOptions, topic: str) -> bool:
     return options.pattern is None or re.fullmatch(options.pattern, topic) is not None
 
 
-def _table(options: type[ReadOptions | WriteOptions]) -> OptionTable:
+def _table(options: type[BrokerOptions]) -> OptionTable:
     found = {}
     for name, hint in get_type_hints(options, include_extras=True).items():
         option, parser = hint.__metadata__

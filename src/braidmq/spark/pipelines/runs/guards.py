@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from braidmq.base.errors import BraidError, ConfigError, DataDirInUseError
 from braidmq.columnar.flight.failures import UnauthenticatedError, UnavailableError
 from braidmq.spark.brokers import endpoint_of, patiently
-from braidmq.spark.options import WriteOptions
+from braidmq.spark.options import BrokerOptions
 from braidmq.spark.pipelines.runs.failures import (
     JavaGoneError,
     QueryFailedError,
@@ -52,10 +52,10 @@ def check_broker(name: str, given: Mapping[str, str], *, needed: bool) -> None:
     path, endpoint, key = given.get("path"), given.get("endpoint"), given.get("apiKey")
     if key is None or not (needed or endpoint):
         return  # the parser of the options reports the ones that are missing
-    address = WriteOptions(None if path is None else Path(path), endpoint, key)
+    options = BrokerOptions(None if path is None else Path(path), endpoint, key)
 
     def ask() -> None:
-        with closing(endpoint_of(address)) as broker:
+        with closing(endpoint_of(options)) as broker:
             broker.offsets()
 
     try:
