@@ -39,7 +39,6 @@ SOCKET_PATH_BYTES_MAX: Final = 103
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 REDACTED: Final = "spark.sql.redaction.options.regex"
 API_KEY_PATTERN: Final = "(?i)apikey"
-_ONE_MACHINE_MASTER: Final = "local"
 _PYTHONS: Final = ("spark.pyspark.python", "spark.pyspark.driver.python")
 _listened_to: Final[WeakSet[SparkSession]] = WeakSet()
 
@@ -121,7 +120,7 @@ def register(spark: SparkSession) -> None:
     context = _context_of(spark)
     if context is not None:
         _let_workers_run_this_python(context)
-        if str(context.master).partition("[")[0] == _ONE_MACHINE_MASTER:
+        if str(context.master).partition("[")[0] == "local":  # and not local-cluster
             context.environment[ONE_MACHINE] = "1"
         _listen(spark)
         _make_active(spark)

@@ -90,7 +90,7 @@ class BraidSource(DataSource):
         return BatchWriter(for_write(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - as Spark calls it
-        """Return the writer of a streaming query; on the driver, anew for every batch."""
+        """Return the writer of a streaming query; on the driver, a new one for every batch."""
         _refuse_overwrite(overwrite=overwrite)
         return StreamWriter(for_write(self.options), schema)
 

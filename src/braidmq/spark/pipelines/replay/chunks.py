@@ -45,7 +45,7 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"end": "behind"}):
-    """The positions from `first` to before `end`; numbers start at 1."""
+    """The positions from `first` to before `end` (on disk: behind); numbers start at 1."""
 
     number: int
     first: int

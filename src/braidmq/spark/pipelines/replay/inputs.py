@@ -51,7 +51,7 @@ class ChangedTableError(BraidError):
     """The files of a table have changed since the replay began."""
 
     def __init__(self, table: Path, problem: str) -> None:
-        super().__init__(f"{table}: {problem}; replay it anew, under another --name")
+        super().__init__(f"{table}: {problem}; replay it again, under another --name")
         self.table = table
 
 

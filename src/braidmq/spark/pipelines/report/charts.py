@@ -101,8 +101,8 @@ def columns(
     for number, bar in enumerate(values):
         height = _share(bar.size, largest, _COLUMNS_HEIGHT)
         x = number * step
-        place = {"x": x + step * 0.1, "y": foot - height}
-        drawn.append(element("rect", class_="bar", **place, width=step * 0.8, height=height))
+        corner = {"x": x + step * 0.1, "y": foot - height}
+        drawn.append(element("rect", class_="bar", **corner, width=step * 0.8, height=height))
         if number % every == 0:
             below = {"x": x + step / 2, "y": foot + _BASELINE + 2}
             drawn.append(text(bounded(bar.name), class_="middle", **below))

@@ -96,13 +96,13 @@ def _summary(found: Findings, messages: int) -> str:
     if typed:
         invalid = sum(fit.invalid for fit in found.fits)
         facts.append(("Invalid typed rows", _rate(invalid, typed)))
-    told = [f"The messages of {as_text(found.source, CELL_WIDTH_MAX)}"]
+    summary = [f"The messages of {as_text(found.source, CELL_WIDTH_MAX)}"]
     if found.volumes:
         first = min(volume.first for volume in found.volumes)
         last = max(volume.last for volume in found.volumes)
-        told.append(f"accepted from {_moment(first)} to {_moment(last)}")
+        summary.append(f"accepted from {_moment(first)} to {_moment(last)}")
     listed = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
-    return f"<p>{', '.join(told)}.</p><dl>{listed}</dl>"
+    return f"<p>{', '.join(summary)}.</p><dl>{listed}</dl>"
 
 
 def _volumes(volumes: Sequence[TopicVolume], messages: int) -> str:

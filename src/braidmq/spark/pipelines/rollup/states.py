@@ -53,7 +53,7 @@ class State(
     frozen=True,
     forbid_unknown_fields=True,
     kw_only=True,
-    rename={"end": "place"},
+    rename={"end": "place"},  # as on disk
 ):
     """A batch: its query, what became of its rows, and its windows at its end."""
 
@@ -137,8 +137,7 @@ class States:
 
     def last(self) -> int | None:
         """Return the newest batch that has a state."""
-        numbers = self._numbers()
-        return numbers[-1] if numbers else None
+        return max(self._numbers(), default=None)
 
     def find(self, batch_id: int) -> State | None:
         """Return the state that a batch left."""

@@ -2,7 +2,7 @@
 
 Spark writes `offsets/<batch>` before a batch runs and `commits/<batch>` after it, but never
 syncs them. After a power cut, a table could hold a batch whose end the checkpoint has lost; the
-batch would then be planned anew with another end. So the checkpoint is synced first.
+batch would then be planned again with another end. So the checkpoint is synced first.
 """
 
 import json

@@ -54,7 +54,7 @@ class StoppingError(Exception):
 
 @dataclass(frozen=True)
 class Stream:
-    """What a query runs: a frame, made anew at each start, and how its batches are written.
+    """What a query runs: a frame, made again at each start, and how its batches are written.
 
     `write` returns the number of rows of the batch, or None to use Spark's count. If a run has
     several streams, each has a *name* and a checkpoint of its own. *tables* can be compacted.

@@ -67,7 +67,7 @@ class Move(msgspec.Struct, frozen=True):
     rows: int
 
 
-class Record(msgspec.Struct, frozen=True, rename={"end": "place"}):
+class Record(msgspec.Struct, frozen=True, rename={"end": "place"}):  # as on disk
     """The decision what a batch consists of."""
 
     query_id: str
