@@ -23,7 +23,7 @@ ROLLED: Final = "temp"
 AGAIN: Final = "again"
 BEGUN: Final = "{} has begun"
 ENDED: Final = "{} has ended"
-WISHES: Final = typed.wishes(f"{t}={s}" for t, s in SCHEMAS.items() if s == TEMPERATURE)
+TYPED: Final = typed.parse_typed(f"{t}={s}" for t, s in SCHEMAS.items() if s == TEMPERATURE)
 
 
 def tell(line: str) -> None:
@@ -41,15 +41,15 @@ def main(given: dict[str, Any]) -> int:
 
     limit = {"maxOffsetsPerTrigger": str(given["limit"])}
     ended = {"endingOffsets": given["end"]}
-    rolling = rollup.Wish(SCHEMA, rules=RULES, close=True, sink=sink)
-    again = replay.Wish("killed", sink, None, AGAIN, given["rate"])
+    rolling = rollup.RollupOptions(SCHEMA, rules=RULES, close=True, sink=sink)
+    again = replay.ReplayOptions("killed", sink, None, AGAIN, given["rate"])
     lives: dict[str, Callable[[], None]] = {
         "archive": lambda: archive(plan("archive", TOPICS, **limit), tell),
         "delta": lambda: archive(replace(plan("delta", TOPICS, **limit), format=DELTA), tell),
-        "typed": lambda: typed.typed(plan("typed", TOPICS, **limit), WISHES, tell),
+        "typed": lambda: typed.typed(plan("typed", TOPICS, **limit), TYPED, tell),
         "rollup": lambda: rollup.rollup(plan("rollup", (ROLLED,), **limit), rolling, tell),
         "replay": lambda: replay.replay(plan("replay", TOPICS, **ended), again, tell),
-        "report": lambda: report(plan("report", TOPICS), WISHES, tell),
+        "report": lambda: report(plan("report", TOPICS), TYPED, tell),
     }
     failed: list[BraidError] = []
 

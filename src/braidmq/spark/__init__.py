@@ -11,22 +11,16 @@ Needs pyspark and pyarrow: `pip install braidmq[spark]`.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from braidmq.spark.registration import register
-    from braidmq.spark.sessions import session
+    from braidmq.spark.sessions import register, session
 
 __all__ = ["register", "session"]
-
-_HOMES: Final = {
-    "register": "braidmq.spark.registration",
-    "session": "braidmq.spark.sessions",
-}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the two are typed above
     """Return a public name; pyspark is imported only now, because that takes a second."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module("braidmq.spark.sessions"), name)

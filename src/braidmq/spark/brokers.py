@@ -1,12 +1,15 @@
-"""Resolve options to the log that is read and the endpoint of its broker.
+"""Reach the broker and the log that options name, and wait for a broker that restarts.
 
 A broker writes its addresses into `run.json` in its data directory, so a client that has the
 directory can find the broker.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Protocol
+from threading import Event
+from time import monotonic
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -14,38 +17,29 @@ from braidmq.base.errors import ConfigError
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.failures import UnavailableError
 from braidmq.columnar.logs import DirectoryLog, Log
+from braidmq.spark.options import BrokerOptions
 from braidmq.spark.runtime.workers import hold_bytes, is_forked
 
 RUN_FILE: Final = "run.json"
+RETURN_S_MAX: Final = 60.0
+"""How long a broker may be away; one with an intact log restarts within seconds."""
+
+PAUSE_S: Final = 0.25
 _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not listened on
 
-
-class Place(Protocol):
-    """Where the broker is, as options say it."""
-
-    @property
-    def path(self) -> Path | None:
-        """Its data directory."""
-
-    @property
-    def endpoint(self) -> str | None:
-        """Or its Flight address."""
-
-    @property
-    def api_key(self) -> str | None:
-        """The API key to authenticate with."""
+Answer = TypeVar("Answer")
 
 
-def log_of(place: Place) -> Log:
+def log_of(options: BrokerOptions) -> Log:
     """Return the log that is read: in the directory, or behind the endpoint.
 
     A process that Spark has forked serves one query after another. It keeps the log of its last
     directory open, so that the files mapped by one query are there for the next.
     """
-    if place.path is None:
-        assert place.endpoint is not None
-        return Endpoint(place.endpoint, place.api_key or "")
-    return (_last_log if is_forked() else _directory_log)(place.path, hold_bytes())
+    if options.path is None:
+        assert options.endpoint is not None
+        return Endpoint(options.endpoint, options.api_key or "")
+    return (_last_log if is_forked() else _directory_log)(options.path, hold_bytes())
 
 
 def _directory_log(path: Path, hold_bytes: int) -> DirectoryLog:
@@ -55,18 +49,13 @@ def _directory_log(path: Path, hold_bytes: int) -> DirectoryLog:
 _last_log: Final = lru_cache(maxsize=1)(_directory_log)
 
 
-def endpoint_of(place: Place) -> Endpoint:
-    """Return the endpoint of the broker; it connects on first use.
-
-    Raises:
-        ConfigError: The broker that runs on the directory has no Flight endpoint.
-        UnavailableError: No broker runs on the directory.
-    """
-    assert place.api_key is not None
-    if place.endpoint is not None:
-        return Endpoint(place.endpoint, place.api_key)
-    assert place.path is not None
-    return Endpoint(running_at(place.path), place.api_key)
+def endpoint_of(options: BrokerOptions) -> Endpoint:
+    """Return the endpoint of the broker; it connects on first use. Raises as `running_at`."""
+    assert options.api_key is not None
+    if options.endpoint is not None:
+        return Endpoint(options.endpoint, options.api_key)
+    assert options.path is not None
+    return Endpoint(running_at(options.path), options.api_key)
 
 
 def running_at(path: Path) -> str:
@@ -95,3 +84,23 @@ def _reachable(address: str) -> str:
     scheme, _, rest = address.rpartition("://")
     host, _, port = rest.rpartition(":")
     return f"{scheme or 'grpc'}://{_ANY_HOST.get(host, host)}:{port}"
+
+
+def patiently(call: Callable[[], Answer], seconds: float = RETURN_S_MAX) -> Answer:
+    """Return the result of *call*, retried as long as its broker is unavailable.
+
+    Only for idempotent calls. A log in a directory is never unavailable, so reading one does
+    not wait.
+
+    Raises:
+        UnavailableError: The broker is still unavailable after *seconds*.
+        BraidError: Any other error of *call*, at once.
+    """
+    give_up = monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except UnavailableError:
+            if monotonic() >= give_up:
+                raise
+        Event().wait(PAUSE_S)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 from braidmq.base.limits import MIB
 from braidmq.spark import values
@@ -17,48 +17,56 @@ from braidmq.spark.values import EARLIEST, LATEST, OptionError, Position, unsaid
 
 PARTITION_BYTES: Final = 64 * MIB
 
+_EXCLUSIVE: Final = (
+    ("path", "endpoint"),
+    ("subscribe", "subscribePattern"),
+    ("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
+)
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """The options of a read, parsed; the comments give their names in Spark."""
-
-    path: Path | None = None  # path
-    endpoint: str | None = None  # endpoint
-    api_key: str | None = field(default=None, repr=False)  # apiKey
-    topics: tuple[str, ...] | None = None  # subscribe
-    pattern: str | None = None  # subscribePattern
-    start: Position | None = None  # startingOffsets
-    end: Position | None = None  # endingOffsets
-    start_us: int | None = None  # startingTimestamp; an option is in milliseconds
-    end_us: int | None = None  # endingTimestamp
-    trigger_messages: int | None = None  # maxOffsetsPerTrigger
-    trigger_bytes: int | None = None  # maxBytesPerTrigger
-    partitions_min: int | None = None  # minPartitions
-    partition_bytes: int = PARTITION_BYTES  # targetPartitionBytes
-    fail_on_data_loss: bool = True  # failOnDataLoss
-    headers: bool = False  # includeHeaders
-    group_id: str | None = None  # groupId
-    schema_id: str | None = None  # schemaId
-    key_file: Path | None = None  # privateKeyFile
-    trusted: tuple[bytes, ...] | None = None  # trustedKeys
-
-
-@dataclass(frozen=True)
-class WriteOptions:
-    """The options of a write, parsed; the comments give their names in Spark."""
-
-    path: Path | None = None  # path
-    endpoint: str | None = None  # endpoint
-    api_key: str | None = field(default=None, repr=False)  # apiKey
-    topic: str | None = None  # topic
-    sink_id: str | None = None  # sinkId
-
-
 Parser = Callable[[str, str], Any]
-Table = Mapping[str, tuple[str, str, Parser]]
+OptionTable = Mapping[str, tuple[str, str, Parser]]
 """Lower-case option name to: its spelling, the field that it fills, and its parser."""
+
+
+@dataclass(frozen=True)
+class BrokerOptions:
+    """Where the broker is; each field names its option and the parser of its text."""
+
+    path: Annotated[Path | None, "path", values.directory] = None
+    endpoint: Annotated[str | None, "endpoint", values.address] = None
+    api_key: Annotated[str | None, "apiKey", values.api_key] = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class ReadOptions(BrokerOptions):
+    """The options of a read, parsed."""
+
+    topics: Annotated[tuple[str, ...] | None, "subscribe", values.topics] = None
+    pattern: Annotated[str | None, "subscribePattern", values.pattern] = None
+    start: Annotated[Position | None, "startingOffsets", values.position] = None
+    end: Annotated[Position | None, "endingOffsets", values.position] = None
+    start_us: Annotated[int | None, "startingTimestamp", values.milliseconds] = None
+    end_us: Annotated[int | None, "endingTimestamp", values.milliseconds] = None
+    trigger_messages: Annotated[int | None, "maxOffsetsPerTrigger", values.count] = None
+    trigger_bytes: Annotated[int | None, "maxBytesPerTrigger", values.count] = None
+    partitions_min: Annotated[int | None, "minPartitions", values.count] = None
+    partition_bytes: Annotated[int, "targetPartitionBytes", values.count] = PARTITION_BYTES
+    fail_on_data_loss: Annotated[bool, "failOnDataLoss", values.flag] = True
+    headers: Annotated[bool, "includeHeaders", values.flag] = False
+    group_id: Annotated[str | None, "groupId", values.name] = None
+    schema_id: Annotated[str | None, "schemaId", values.schema_id] = None
+    key_file: Annotated[Path | None, "privateKeyFile", values.key_file] = None
+    trusted: Annotated[tuple[bytes, ...] | None, "trustedKeys", values.public_keys] = None
+
+
+@dataclass(frozen=True)
+class WriteOptions(BrokerOptions):
+    """The options of a write, parsed."""
+
+    topic: Annotated[str | None, "topic", values.topic] = None
+    sink_id: Annotated[str | None, "sinkId", values.name] = None
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
@@ -67,15 +75,17 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
     Raises:
         OptionError: A name is unknown, a value is invalid, or two exclude each other.
     """
-    texts = _texts(given)
-    options = ReadOptions(**_parsed(texts, _READ, _READ_HINTS))
-    _check_place(texts, options.path, options.endpoint)
+    options = ReadOptions(**_parsed(given, _READ, _READ_HINTS))
     if options.endpoint is not None or options.group_id is not None:
         _check_key(options.api_key)
     elif options.api_key is not None:
         problem, fix = "has no effect", "leave it out: path alone is read without the broker"
         raise OptionError("apiKey", values.HIDDEN, problem, fix)
-    _check_together(options, texts)
+    if options.trusted is not None and options.key_file is None:
+        problem, fix = "has no effect alone", "give a privateKeyFile"
+        raise OptionError("trustedKeys", values.HIDDEN, problem, fix)
+    _check_topics(given, "startingOffsets", options.start, options)
+    _check_topics(given, "endingOffsets", options.end, options)
     return options
 
 
@@ -109,7 +119,7 @@ def _check_order(given: Mapping[str, str], start: Position, end: Position) -> No
         if 0 <= end[topic] < start[topic]:
             problem = f"ends the topic {topic!r} before its start"
             fix = f"give at least {start[topic]}"
-            raise OptionError("endingOffsets", _value(given, "endingOffsets"), problem, fix)
+            _refuse(given, "endingOffsets", problem, fix)
 
 
 def for_stream(given: Mapping[str, str]) -> ReadOptions:
@@ -129,7 +139,7 @@ def for_stream(given: Mapping[str, str]) -> ReadOptions:
 
 
 def _check_pinned(given: Mapping[str, str], options: ReadOptions, start: Position) -> None:
-    value = _value(given, "startingOffsets", "latest")
+    value = _value(given, "startingOffsets") or "latest"
     if options.group_id is None:
         problem = (
             "would lose rows: Spark asks a stream for its first offset more than once, and "
@@ -151,18 +161,16 @@ def for_write(given: Mapping[str, str]) -> WriteOptions:
     Raises:
         OptionError: A name is unknown, a value is invalid, or one is missing.
     """
-    texts = _texts(given)
-    options = WriteOptions(**_parsed(texts, _WRITE, _WRITE_HINTS))
-    _check_place(texts, options.path, options.endpoint)
+    options = WriteOptions(**_parsed(given, _WRITE, _WRITE_HINTS))
     _check_key(options.api_key)
     return options
 
 
-def _texts(given: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): str(value) for name, value in given.items()}
-
-
-def _parsed(texts: dict[str, str], table: Table, hints: Mapping[str, str]) -> dict[str, Any]:
+def _parsed(
+    given: Mapping[str, str], table: OptionTable, hints: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the fields that options fill, if all are known and they name one broker."""
+    texts = {name.lower(): str(value) for name, value in given.items()}
     found = {}
     for name, text in texts.items():
         if name in SPARKS_OWN:
@@ -173,23 +181,21 @@ def _parsed(texts: dict[str, str], table: Table, hints: Mapping[str, str]) -> di
             raise OptionError(name, unsaid(name, text), problem, fix)
         option, target, parser = table[name]
         found[target] = parser(option, text)
+    for one, other in _EXCLUSIVE:
+        if one.lower() in texts and other.lower() in texts:
+            problem = f"cannot be given together with {one}"
+            raise OptionError(other, texts[other.lower()], problem, "leave one of them out")
+    if "path" not in texts and "endpoint" not in texts:
+        fix = "name the broker's data directory, or give endpoint and apiKey instead"
+        raise OptionError("path", "", "is missing", fix)
     return found
 
 
-def _hint(name: str, table: Table) -> str:
+def _hint(name: str, table: OptionTable) -> str:
     near = difflib.get_close_matches(name, table, 1)
     if near:
         return f"did you mean {table[near[0]][0]}?"
     return "there are: " + ", ".join(option for option, _, _ in table.values())
-
-
-def _check_place(texts: dict[str, str], path: Path | None, endpoint: str | None) -> None:
-    if path is not None and endpoint is not None:
-        problem = "cannot be given together with path"
-        raise OptionError("endpoint", texts["endpoint"], problem, "leave one of them out")
-    if path is None and endpoint is None:
-        fix = "name the broker's data directory, or give endpoint and apiKey instead"
-        raise OptionError("path", "", "is missing", fix)
 
 
 def _check_key(api_key: str | None) -> None:
@@ -202,46 +208,31 @@ def _numbers(position: Position) -> set[int]:
     return set(position.values()) if isinstance(position, dict) else {position}
 
 
-def _value(given: Mapping[str, str], option: str, default: str = "") -> str:
-    return _texts(given).get(option.lower(), default)
+def _value(given: Mapping[str, str], option: str) -> str | None:
+    return next((str(v) for name, v in given.items() if name.lower() == option.lower()), None)
 
 
 def _refuse(given: Mapping[str, str], option: str, problem: str, fix: str) -> None:
-    if option.lower() in _texts(given):
-        raise OptionError(option, _value(given, option), problem, fix)
-
-
-def _check_together(options: ReadOptions, texts: dict[str, str]) -> None:
-    for one, other in (
-        ("subscribe", "subscribePattern"),
-        ("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
-    ):
-        if one.lower() in texts and other.lower() in texts:
-            problem = f"cannot be given together with {one}"
-            raise OptionError(other, texts[other.lower()], problem, "leave one of them out")
-    if options.trusted is not None and options.key_file is None:
-        value = unsaid("trustedKeys", texts["trustedkeys"])
-        raise OptionError("trustedKeys", value, "has no effect alone", "give a privateKeyFile")
-    for option, position in (
-        ("startingOffsets", options.start),
-        ("endingOffsets", options.end),
-    ):
-        if isinstance(position, dict):
-            _check_topics(option, texts[option.lower()], position, options)
+    """Refuse an option, if it is given."""
+    value = _value(given, option)
+    if value is not None:
+        raise OptionError(option, value, problem, fix)
 
 
 def _check_topics(
-    option: str, text: str, position: dict[str, int], options: ReadOptions
+    given: Mapping[str, str], option: str, position: Position | None, options: ReadOptions
 ) -> None:
     """Refuse offsets of topics that are not read, and listed topics without an offset."""
+    if not isinstance(position, dict):
+        return
     for topic in position:
         if not wants(options, topic):
             problem = f"has the topic {topic!r}, which is not read"
-            raise OptionError(option, text, problem, "leave it out, or subscribe to it")
+            _refuse(given, option, problem, "leave it out, or subscribe to it")
     for topic in options.topics or ():
         if topic not in position:
             problem = f"has no offset for the topic {topic!r}"
-            raise OptionError(option, text, problem, 'add it; "earliest" is -2, "latest" -1')
+            _refuse(given, option, problem, 'add it; "earliest" is -2, "latest" -1')
 
 
 def wants(options: ReadOptions, topic: str) -> bool:
@@ -251,38 +242,16 @@ def wants(options: ReadOptions, topic: str) -> bool:
     return options.pattern is None or re.fullmatch(options.pattern, topic) is not None
 
 
-def _table(*rows: tuple[str, str, Parser]) -> Table:
-    return {option.lower(): (option, target, parser) for option, target, parser in rows}
+def _table(options: type[BrokerOptions]) -> OptionTable:
+    found = {}
+    for name, hint in get_type_hints(options, include_extras=True).items():
+        option, parser = hint.__metadata__
+        found[option.lower()] = option, name, parser
+    return found
 
 
-_READ: Final = _table(
-    ("path", "path", values.directory),
-    ("endpoint", "endpoint", values.address),
-    ("apiKey", "api_key", values.api_key),
-    ("subscribe", "topics", values.topics),
-    ("subscribePattern", "pattern", values.pattern),
-    ("startingOffsets", "start", values.position),
-    ("endingOffsets", "end", values.position),
-    ("startingTimestamp", "start_us", values.milliseconds),
-    ("endingTimestamp", "end_us", values.milliseconds),
-    ("maxOffsetsPerTrigger", "trigger_messages", values.count),
-    ("maxBytesPerTrigger", "trigger_bytes", values.count),
-    ("minPartitions", "partitions_min", values.count),
-    ("targetPartitionBytes", "partition_bytes", values.count),
-    ("failOnDataLoss", "fail_on_data_loss", values.flag),
-    ("includeHeaders", "headers", values.flag),
-    ("groupId", "group_id", values.name),
-    ("schemaId", "schema_id", values.schema_id),
-    ("privateKeyFile", "key_file", values.key_file),
-    ("trustedKeys", "trusted", values.public_keys),
-)
-_WRITE: Final = _table(
-    ("path", "path", values.directory),
-    ("endpoint", "endpoint", values.address),
-    ("apiKey", "api_key", values.api_key),
-    ("topic", "topic", values.topic),
-    ("sinkId", "sink_id", values.name),
-)
+_READ: Final = _table(ReadOptions)
+_WRITE: Final = _table(WriteOptions)
 _SERVERS: Final = "use endpoint, the broker's Flight address, or path, its data directory"
 _READ_HINTS: Final = {
     "assign": "name topics with subscribe: a topic has one partition",

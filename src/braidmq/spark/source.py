@@ -24,7 +24,9 @@ topic                   where all rows go; overrides a column of that name
 sinkId                  tells the writes of one foreachBatch apart
 """
 
+from collections import Counter
 from collections.abc import MutableMapping
+from dataclasses import replace
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -33,17 +35,19 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from braidmq.spark.options import for_batch, for_stream, for_write, parse
-from braidmq.spark.projections import column_names, spark_schema
-from braidmq.spark.reading.batch import BatchReader, FilteringBatchReader
-from braidmq.spark.reading.stream import StreamReader
+from braidmq.spark.options import ReadOptions, for_batch, for_stream, for_write, parse
+from braidmq.spark.reading.readers import BatchReader, FilteringBatchReader, StreamReader
+from braidmq.spark.reading.scans import full_schema
 from braidmq.spark.runtime.workers import settle
 from braidmq.spark.values import OptionError
 from braidmq.spark.writing.writers import BatchWriter, StreamWriter
 
 FORMAT = "braidmq"
+SCHEMA = "schema"
+"""How errors name the schema given with `.schema(...)`, which is no option."""
 
 
 class BraidSource(DataSource):
@@ -86,9 +90,53 @@ class BraidSource(DataSource):
         return BatchWriter(for_write(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - as Spark calls it
-        """Return the writer of a streaming query; on the driver, anew for every batch."""
+        """Return the writer of a streaming query; on the driver, a new one for every batch."""
         _refuse_overwrite(overwrite=overwrite)
         return StreamWriter(for_write(self.options), schema)
+
+
+class FilteringBraidSource(BraidSource):
+    """The source with filter pushdown."""
+
+    batch_reader = FilteringBatchReader
+
+
+def spark_schema(options: ReadOptions) -> StructType:
+    """Return every column of a read.
+
+    Raises:
+        ConfigError: The schema of the payloads cannot be used.
+    """
+    return from_arrow_schema(full_schema(options))
+
+
+def column_names(schema: StructType, options: ReadOptions) -> list[str]:
+    """Return the names of a schema's columns, if it is a projection of the read.
+
+    Spark does not prune the columns of a Python source, so a user who wants few columns passes
+    them with `.schema(...)`. It may name `headers` even without the option includeHeaders.
+
+    Raises:
+        OptionError: It has a column or a type that the read does not have.
+        ConfigError: The schema of the payloads cannot be used.
+    """
+    names = schema.fieldNames()
+    known = spark_schema(replace(options, headers=True))
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise OptionError(SCHEMA, name, "appears twice", "name each column once")
+    for field in schema.fields:
+        shown = f"{field.name} {field.dataType.simpleString()}"
+        if field.name not in known.names:
+            fix = f"there are: {', '.join(known.names)}"
+            raise OptionError(SCHEMA, shown, "is not a column of braidmq", fix)
+        if field.dataType != known[field.name].dataType:
+            fix = f"it is {known[field.name].dataType.simpleString()}: cast it after the read"
+            raise OptionError(SCHEMA, shown, "is not the column's type", fix)
+        if not field.nullable:
+            fix = "leave NOT NULL out: Spark compares it with the rows, which do not say it"
+            raise OptionError(SCHEMA, f"{shown} NOT NULL", "cannot be promised", fix)
+    return names
 
 
 def _refuse_overwrite(*, overwrite: bool) -> None:
@@ -96,9 +144,3 @@ def _refuse_overwrite(*, overwrite: bool) -> None:
         problem = "is not for topics: what was published stays"
         fix = 'use mode("append"), or outputMode("append") for a stream'
         raise OptionError("mode", "overwrite", problem, fix)
-
-
-class FilteringBraidSource(BraidSource):
-    """The source with filter pushdown."""
-
-    batch_reader = FilteringBatchReader

@@ -1,6 +1,7 @@
-"""Parse the values of options: text in, a checked value out, or an error that names the fix.
+"""Parse the values of options: text in, a checked value out.
 
-`options` knows what each option is for, and which go together.
+Each parser takes the name and the text of an option, and raises OptionError with the fix if the
+text cannot be used. `options` knows what each option is for, and which go together.
 """
 
 import re
@@ -70,20 +71,12 @@ def unsaid(option: str, value: str) -> str:
 
 
 def directory(option: str, text: str) -> Path:
-    """Return an absolute path, which means the same in every process.
-
-    Raises:
-        OptionError: It is not a local path.
-    """
+    """Return an absolute path, which means the same in every process."""
     return _local(option, text, "name a directory that driver and executors share")
 
 
 def key_file(option: str, text: str) -> Path:
-    """Return the path of a file that holds a private key.
-
-    Raises:
-        OptionError: It is not a local path, or is the key itself, which the error masks.
-    """
+    """Return the path of a private key's file; an error masks a text that is itself a key."""
     with suppress(UnusableKeyError):
         parse_key(text.strip())
         raise OptionError(option, HIDDEN, "is a key, and not the file of one", KEY_FILE_FIX)
@@ -98,11 +91,7 @@ def _local(option: str, text: str, fix: str) -> Path:
 
 
 def address(option: str, text: str) -> str:
-    """Return a broker's Flight address.
-
-    Raises:
-        OptionError: It is not a Flight address.
-    """
+    """Return a broker's Flight address."""
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or not 0 < int(found[3]) <= PORT_MAX:
         fix = "give grpc://host:port, or grpc+tls://host:port"
@@ -111,11 +100,7 @@ def address(option: str, text: str) -> str:
 
 
 def api_key(option: str, text: str) -> str:
-    """Return an API key that can be sent in a header.
-
-    Raises:
-        OptionError: It cannot be a key; the error masks it.
-    """
+    """Return an API key that can be sent in a header; errors mask it."""
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         problem = "is not an API key" if text else "is missing"
         fix = "give a key as `braidmq keys new` prints it"
@@ -124,11 +109,7 @@ def api_key(option: str, text: str) -> str:
 
 
 def name(option: str, text: str) -> str:
-    """Return the name of a cursor or of a sink.
-
-    Raises:
-        OptionError: It is empty, too long or not printable.
-    """
+    """Return the name of a cursor or of a sink."""
     if not text.strip() or not text.isprintable() or len(text.encode()) > NAME_BYTES_MAX:
         fix = f"give a printable name of at most {NAME_BYTES_MAX} bytes"
         raise OptionError(option, text, "is not a name", fix)
@@ -136,11 +117,7 @@ def name(option: str, text: str) -> str:
 
 
 def topic(option: str, text: str) -> str:
-    """Return the name of a topic.
-
-    Raises:
-        OptionError: It cannot be the name of a topic.
-    """
+    """Return the name of a topic."""
     if not 0 < len(text.encode("utf-8", "replace")) <= TOPIC_BYTES_MAX:
         fix = f"give a name of at most {TOPIC_BYTES_MAX} bytes"
         raise OptionError(option, text, "is not a topic", fix)
@@ -148,11 +125,7 @@ def topic(option: str, text: str) -> str:
 
 
 def topics(option: str, text: str) -> tuple[str, ...]:
-    """Return names of topics, each once.
-
-    Raises:
-        OptionError: One of them is empty.
-    """
+    """Return names of topics, each once."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if not all(names):
         raise OptionError(option, text, "names no topic", "give names, with commas between")
@@ -160,11 +133,7 @@ def topics(option: str, text: str) -> tuple[str, ...]:
 
 
 def pattern(option: str, text: str) -> str:
-    """Return a regular expression.
-
-    Raises:
-        OptionError: It is not a regular expression.
-    """
+    """Return a regular expression."""
     try:
         re.compile(text)
     except re.error as error:
@@ -174,11 +143,7 @@ def pattern(option: str, text: str) -> str:
 
 
 def position(option: str, text: str) -> Position:
-    """Return the position to start or end at, for all topics or for each.
-
-    Raises:
-        OptionError: It is not a position.
-    """
+    """Return the position to start or end at, for all topics or for each."""
     word = text.strip().lower()
     if word in {"earliest", "latest"}:
         return EARLIEST if word == "earliest" else LATEST
@@ -200,20 +165,12 @@ def position(option: str, text: str) -> Position:
 
 
 def milliseconds(option: str, text: str) -> int:
-    """Return a moment in microseconds since 1970.
-
-    Raises:
-        OptionError: It is not a number of milliseconds.
-    """
+    """Return a time in microseconds since 1970."""
     return _number(option, text, 0, "milliseconds since 1970") * 1000
 
 
 def count(option: str, text: str) -> int:
-    """Return a number of at least 1.
-
-    Raises:
-        OptionError: It is not such a number.
-    """
+    """Return a number of at least 1."""
     return _number(option, text, 1, "a number of at least 1")
 
 
@@ -225,11 +182,7 @@ def _number(option: str, text: str, least: int, wanted: str) -> int:
 
 
 def flag(option: str, text: str) -> bool:
-    """Return true or false.
-
-    Raises:
-        OptionError: It is neither.
-    """
+    """Return true or false."""
     word = text.strip().lower()
     if word not in {"true", "false"}:
         raise OptionError(option, text, "is neither true nor false", "give one of them")
@@ -237,22 +190,14 @@ def flag(option: str, text: str) -> bool:
 
 
 def schema_id(option: str, text: str) -> str:
-    """Return the id of a schema, or the absolute path of its file.
-
-    Raises:
-        OptionError: It is empty.
-    """
+    """Return the id of a schema, or the absolute path of its file."""
     if not text:
         raise OptionError(option, text, "names no schema", SCHEMA_FIX)
     return str(Path(text).absolute()) if text.endswith(".json") else text
 
 
 def public_keys(option: str, text: str) -> tuple[bytes, ...]:
-    """Return public keys.
-
-    Raises:
-        OptionError: One of them is not a public key; the error masks it, as it may be a secret.
-    """
+    """Return public keys; errors mask them, because one of them may be a secret."""
     keys = []
     for number, word in enumerate(text.split(","), 1):
         try:

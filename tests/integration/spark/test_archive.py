@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipelines.archive import archive, with_day
 from braidmq.spark.pipelines.runs.runs import Plan
-from braidmq.spark.pipelines.runs.triggers import Trigger
 from braidmq.spark.pipelines.tables import compaction
-from braidmq.spark.pipelines.tables.packing import PACKED, packed, unpacked
+from braidmq.spark.pipelines.tables.staging import PACKED, packed, unpacked
+from braidmq.spark.pipelines.times import Trigger
 from braidmq.wal.wal import Wal
 from tests.integration.spark.outputs import (
     archived,
@@ -192,7 +192,7 @@ def test_a_signal_ends_a_run_behind_its_batch(tmp_path: Path) -> None:
     archive(replace(plan_of(log, tmp_path / "out", 30), trigger=every_second), tell)
     seen = archived(tmp_path / "out")
 
-    assert "archive: stopped; the next run goes on from here" == lines[-1]
+    assert "archive: stopped; the next run resumes here" == lines[-1]
     assert plain_rows(log)[: len(seen)] == seen
     assert [] == list((tmp_path / "out").rglob("*.intent"))
     archive(plan_of(log, tmp_path / "out"), tell)
@@ -208,7 +208,9 @@ def test_an_archive_that_fell_behind_retention_can_go_on(tmp_path: Path) -> None
         write(wal, readings(140, 60))
         retain_from(wal, 150)
         left = [row for row in plain_rows(tmp_path / "log") if row not in before]
-        with pytest.raises(BraidError, match=r"are lost: .*; --no-fail-on-data-loss reads on"):
+        with pytest.raises(
+            BraidError, match=r"are lost: .*; use --no-fail-on-data-loss to continue"
+        ):
             archive(plan, print)
         assert before == archived(tmp_path / "out")
         archive(replace(plan, source={**plan.source, "failOnDataLoss": "false"}), print)

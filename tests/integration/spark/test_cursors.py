@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.spark.pipelines.archive import archive
 from braidmq.spark.pipelines.runs.runs import Plan
-from braidmq.spark.pipelines.typed import typed, wishes
+from braidmq.spark.pipelines.typed import parse_typed, typed
 from tests.integration.spark.serving import Serving, serving, until
 from tests.unit.spark.running import KEY
 
@@ -90,9 +90,9 @@ def test_typed_tables_of_a_group_have_a_cursor_each(broker: Serving, tmp_path: P
     """Retention waits for the slower one, too."""
     end = broker.publish(["no reading"], "typed")
     source = {"path": str(broker.path), "apiKey": KEY, "groupId": "tables"}
-    wanted = wishes(["typed=sensor.Temperature", "other=sensor.Humidity"])
+    wanted = parse_typed(["typed=sensor.Temperature", "other=sensor.Humidity"])
     typed(Plan(source, tmp_path / "out", master="local[2,4]"), wanted, lambda _: None)
-    names = [f"tables.{wish.schema}" for wish in wanted]
+    names = [f"tables.{given.schema}" for given in wanted]
 
     until(lambda: min(broker.cursor(name)["position"] for name in names) >= end)
 

@@ -18,8 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.spark import register, session
-from braidmq.spark.registration import FILTER_PUSHDOWN
-from braidmq.spark.sessions import CONFIG
+from braidmq.spark.sessions import CONFIG, FILTER_PUSHDOWN
 from tests.integration.spark.families import workers_of
 from tests.unit.columnar.logs import (
     Row,

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from braidmq import columnar
 from braidmq.base.errors import ConfigError
-from braidmq.spark.pipelines.replay.places import Chunk
-from braidmq.spark.pipelines.replay.replay import Replay, Wish, replay
+from braidmq.spark.pipelines.replay.chunks import Chunk
+from braidmq.spark.pipelines.replay.replay import Replay, ReplayOptions, replay
 from braidmq.spark.pipelines.runs.runs import Plan, Run
 from tests.integration.spark.replays import replayed, without_death
 from tests.integration.spark.serving import Serving, serving
@@ -104,15 +104,17 @@ def test_a_replay_that_crashes_goes_on_where_it_was(
                 lambda self, s, c, after=after: crashing(self, s, c, after=after),
             )
             with pytest.raises(CrashError):
-                Replay(run, Wish("crashes", sink_of(broker), None, "c", next(rates))).go()
-    replay(plan, Wish("crashes", sink_of(broker), None, "c"), said.append)
+                Replay(
+                    run, ReplayOptions("crashes", sink_of(broker), None, "c", next(rates))
+                ).go()
+    replay(plan, ReplayOptions("crashes", sink_of(broker), None, "c"), said.append)
     once = replayed(broker, "c")
-    replay(plan, Wish("crashes", sink_of(broker), None, "c"), said.append)
+    replay(plan, ReplayOptions("crashes", sink_of(broker), None, "c"), said.append)
 
     assert list(map(without_death, log)) == once == replayed(broker, "c")
     assert "replay: 'crashes' is done; nothing is left of it" == said[-1]
     with pytest.raises(ConfigError, match=r"--checkpoint: .*'crashes', not 'other'"):
-        replay(plan, Wish("other", sink_of(broker), None, "c"), said.append)
+        replay(plan, ReplayOptions("other", sink_of(broker), None, "c"), said.append)
 
 
 def test_a_time_of_the_log_goes_back_to_its_topics(
@@ -127,7 +129,7 @@ def test_a_time_of_the_log_goes_back_to_its_topics(
     rate = (len(wanted) - 1) / 2
     begun = monotonic()
     said: list[str] = []
-    replay(plan, Wish("times", sink_of(broker), rate=rate), said.append)
+    replay(plan, ReplayOptions("times", sink_of(broker), rate=rate), said.append)
     took = monotonic() - begun
 
     assert 20 < len(wanted)
@@ -149,10 +151,10 @@ def test_a_table_is_replayed_in_the_order_of_its_topics(
         pq.write_table(rows.slice(20), place / "0.parquet", row_group_size=7)
         pq.write_table(rows.slice(0, 20), place / "1.parquet", row_group_size=7)
     plan = plan_of(broker, tmp_path / "out")
-    wish = Wish("table", sink_of(broker), tmp_path / "table", rate=10_000)
+    options = ReplayOptions("table", sink_of(broker), tmp_path / "table", rate=10_000)
     before = {topic: len(replayed(broker, topic)) for topic in ("a", "b")}
-    replay(plan, wish, lambda _: None)
-    replay(plan, wish, lambda _: None)
+    replay(plan, options, lambda _: None)
+    replay(plan, options, lambda _: None)
 
     assert (
         list(map(without_death, (r for r in log if r["topic"] == "b")))

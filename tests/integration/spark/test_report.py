@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from braidmq.spark.pipelines.report.report import report
 from braidmq.spark.pipelines.runs.runs import Plan
-from braidmq.spark.pipelines.runs.triggers import Trigger
-from braidmq.spark.pipelines.typed import Wish
+from braidmq.spark.pipelines.times import Trigger
+from braidmq.spark.pipelines.typed import TypedTopics
 from tests.unit.columnar.logs import (
     Row,
     dead_letter,
@@ -87,7 +87,7 @@ def test_the_numbers_are_those_of_a_plain_count(
     """Topic for topic, hour for hour, reason for reason; and the page shows them as text."""
     rows = plain_rows(log)
     plan = Plan({"path": str(log)}, tmp_path)
-    report(plan, [Wish(SCHEMA, ("named",))], lambda _: None)
+    report(plan, [TypedTopics(SCHEMA, ("named",))], lambda _: None)
     found = tables(tmp_path)
 
     assert dict(Counter(row["topic"] for row in rows)) == {

@@ -13,8 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.columnar import TypedSchema
-from braidmq.spark.pipelines.readings import reading_of
-from braidmq.spark.pipelines.rollup.rollup import STATES, Wish, rollup
+from braidmq.spark.pipelines.rollup.rollup import Rollup, RollupOptions, rollup
 from braidmq.spark.pipelines.rollup.windows import (
     DAY_MS,
     SENSOR_CHARS_MAX,
@@ -23,9 +22,9 @@ from braidmq.spark.pipelines.rollup.windows import (
     as_table,
     judged,
     merged,
+    reading_of,
     windows_of,
 )
-from braidmq.spark.pipelines.rollup.writer import Goal, Rollup
 from braidmq.spark.pipelines.runs import queries
 from braidmq.spark.pipelines.runs.runs import Batch, Plan, Run, Stream
 from tests.integration.spark.rolled import (
@@ -100,11 +99,11 @@ def test_a_batch_that_crashes_at_any_step_is_repeated_as_it_was(
     said: list[str] = []
     plan = Plan(source, out)
     run = Run("rollup", plan, said.append)
-    goal = Goal(reading_of(TypedSchema.built_in(SCHEMA)), RULES, out, sink=sink)
-    writer = Rollup(goal, run.checkpoint() / STATES, said.append)
+    reading = reading_of(TypedSchema.built_in(SCHEMA))
+    writer = Rollup(run, reading, RollupOptions(SCHEMA, rules=RULES, sink=sink))
     states = writer._states  # noqa: SLF001 - that is where it hurts
     steps: list[tuple[object, str, bool]] = [
-        (writer, "_put_apart", True),
+        (writer, "_set_aside", True),
         (states, "keep", False),
         (states, "keep", True),
         (writer._table, "write", True),  # noqa: SLF001 - as above
@@ -125,9 +124,9 @@ def test_a_batch_that_crashes_at_any_step_is_repeated_as_it_was(
     check(out, broker, count(events, RULES.watermark_ms))
     last = states.last()
     (run.checkpoint() / "commits" / str(last)).unlink()
-    wish = Wish(SCHEMA, rules=RULES, close=True, sink=sink)
+    options = RollupOptions(SCHEMA, rules=RULES, close=True, sink=sink)
     for _ in range(2):
-        rollup(plan, wish, said.append)
+        rollup(plan, options, said.append)
         check(out, broker, count(events, RULES.watermark_ms, close=True))
     newest = states.find(states.last() or 0)
 

@@ -20,7 +20,7 @@ from tests.unit.spark.running import KEY
 pytestmark = pytest.mark.slow
 
 COMMAND = (sys.executable, "-c", "from braidmq.cli.main import run; run()", "pipeline")
-STOPPED = "archive: stopped; the next run goes on from here"
+STOPPED = "archive: stopped; the next run resumes here"
 
 
 def test_a_signal_to_java_as_well_is_an_end_and_no_error(tmp_path: Path) -> None:

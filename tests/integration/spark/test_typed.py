@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipelines.runs.runs import Plan
-from braidmq.spark.pipelines.typed import judged, typed, wishes
+from braidmq.spark.pipelines.typed import judged, parse_typed, typed
 from tests.integration.spark.outputs import (
     HUMIDITY,
     SCHEMAS,
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.usefixtures("spark"),
 ]
 
-WANTED = wishes(f"{topic}={schema}" for topic, schema in SCHEMAS.items())
+WANTED = parse_typed(f"{topic}={schema}" for topic, schema in SCHEMAS.items())
 
 
 def plan_of(log: Path, out: Path, form: str = "parquet") -> Plan:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from braidmq import columnar
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.requests import SinkKey
-from braidmq.spark.runtime.patience import patiently
+from braidmq.spark.brokers import patiently
 from braidmq.testing import FakeClock, running_broker
 from tests.unit.columnar.logs import Row
 

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import DataType, StructField, StructType
 from structlog.testing import capture_logs
 
-from braidmq.spark.reading.stream import StreamReader
+from braidmq.spark.reading.readers import StreamReader
 from braidmq.spark.source import FilteringBraidSource
 from tests.unit.columnar.logs import NOTE, Row, dead_letter, message
 

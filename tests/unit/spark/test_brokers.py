@@ -11,7 +11,7 @@ from braidmq.columnar.flight.failures import UnavailableError
 from braidmq.columnar.logs import DirectoryLog
 from braidmq.columnar.segments.held import HeldSegments
 from braidmq.spark import brokers
-from braidmq.spark.brokers import endpoint_of, log_of, running_at
+from braidmq.spark.brokers import endpoint_of, log_of, patiently, running_at
 from braidmq.spark.options import ReadOptions, WriteOptions
 from tests.unit.spark.running import KEY, Running
 
@@ -97,3 +97,46 @@ def test_no_broker_may_be_one_soon(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ConfigError, match=r"run\.json cannot be read"):
         running_at(tmp_path)
+
+
+class Broker:
+    """Answers after some failures."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.calls = 0
+
+    def answer(self) -> int:
+        self.calls += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return 17
+
+
+GONE = UnavailableError("gone")
+
+
+def test_an_unavailable_broker_is_asked_again() -> None:
+    """Until it answers."""
+    broker = Broker(GONE, GONE)
+
+    assert 17 == patiently(broker.answer)
+    assert 3 == broker.calls
+
+
+def test_patience_ends() -> None:
+    """With what the last call said; it is asked at least once."""
+    broker = Broker(GONE, GONE)
+    with pytest.raises(UnavailableError, match="gone"):
+        patiently(broker.answer, 0)
+
+    assert 1 == broker.calls
+
+
+def test_a_refusal_is_final() -> None:
+    """To ask again would not change it."""
+    broker = Broker(ConfigError("topic", "is none"))
+    with pytest.raises(ConfigError):
+        patiently(broker.answer)
+
+    assert 1 == broker.calls

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 import pyspark_braidmq
 from braidmq import spark as room
-from braidmq.spark.reading.listener import CursorListener
-from braidmq.spark.registration import FILTER_PUSHDOWN, REDACTED, register
+from braidmq.spark.reading.cursors import CursorListener
 from braidmq.spark.runtime.workers import ONE_MACHINE
+from braidmq.spark.sessions import FILTER_PUSHDOWN, REDACTED, register
 from braidmq.spark.source import BraidSource, FilteringBraidSource
 
 

@@ -1,7 +1,7 @@
 """Options of the pipelines, in groups, and their translation for source, sink and Spark."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,14 +19,12 @@ class FromLog:
 
     path: Annotated[
         Path | None,
-        typer.Option(
-            "--path", metavar="DIR", help="Data directory of the broker, on this machine."
-        ),
+        typer.Option(metavar="DIR", help="Broker's data directory, on this machine."),
     ] = None
     endpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Broker's Flight address instead of --path: grpc://HOST:8815."
+            metavar="URL", help="Instead of --path: Flight address, grpc://HOST:8815."
         ),
     ] = None
     api_key: Annotated[
@@ -35,15 +33,12 @@ class FromLog:
     ] = None
     subscribe: Annotated[
         str | None,
-        typer.Option(
-            metavar="TOPICS", help="Topics to read, separated by commas; default: all."
-        ),
+        typer.Option(metavar="TOPICS", help="Topics to read, comma-separated; default: all."),
     ] = None
     subscribe_pattern: Annotated[
         str | None,
         typer.Option(
-            metavar="REGEX",
-            help="Read the topics whose whole name matches, instead of --subscribe.",
+            metavar="REGEX", help="Instead of --subscribe: topics whose whole name matches."
         ),
     ] = None
     fail_on_data_loss: Annotated[
@@ -54,16 +49,19 @@ class FromLog:
         ),
     ] = True
 
-    def source(self, group: str | None = None) -> dict[str, str]:
-        """Return the options of the source; committing for a *group* needs a key, too.
+    def source(self, group: str | None = None, *, beside_sink: bool = False) -> dict[str, str]:
+        """Return the options of the source; committing for a *group* needs the API key, too.
+
+        Reading files needs no key, so *beside_sink* a key that was given is the sink's alone.
 
         Raises:
             ConfigError: Neither or both of --path and --endpoint.
         """
         if (self.path is None) == (self.endpoint is None):
             raise ConfigError("--path", "give either --path or --endpoint")
-        api_key = self.api_key
-        if api_key is None and (self.endpoint is not None or group is not None):
+        needs_key = self.endpoint is not None or group is not None
+        api_key = None if beside_sink and not needs_key else self.api_key
+        if api_key is None and needs_key:
             api_key = os.environ.get("BRAIDMQ_API_KEY")
         return _said(
             path=self.path,
@@ -74,18 +72,6 @@ class FromLog:
             groupId=group,
             failOnDataLoss=None if self.fail_on_data_loss else "false",
         )
-
-    def source_beside_sink(self, group: str | None = None) -> dict[str, str]:
-        """Return the options of the source if a sink is used, too.
-
-        With a path only the sink gets the key, unless the source commits for a *group*: reading
-        files needs no broker.
-
-        Raises:
-            ConfigError: Neither or both of --path and --endpoint.
-        """
-        needs_key = self.endpoint is not None or group is not None
-        return (self if needs_key else replace(self, api_key=None)).source(group)
 
     def sink(self) -> dict[str, str]:
         """Return the options of the sink."""
@@ -99,9 +85,7 @@ class Times:
 
     since: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="WHEN", help="Start time, 2026-11-16T12:00:00Z or milliseconds."
-        ),
+        typer.Option("--from", metavar="WHEN", help="Start time: ISO 8601, or milliseconds."),
     ] = None
     until: Annotated[
         str | None, typer.Option("--to", metavar="WHEN", help="End time, exclusive; as --from.")
@@ -113,7 +97,7 @@ class Times:
         Raises:
             ConfigError: One of them is not a time.
         """
-        from braidmq.spark.pipelines.moments import moment_ms
+        from braidmq.spark.pipelines.times import moment_ms
 
         said = {
             "startingTimestamp": ("--from", self.since),
@@ -137,8 +121,7 @@ class Unsealing:
     trust: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="HEX",
-            help="Accept only payloads from this public key; may be repeated (Qumbed).",
+            metavar="HEX", help="Accept only payloads from this public key; repeatable."
         ),
     ] = None
 
@@ -159,8 +142,8 @@ class Tables:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """When a pipeline reads, and where it keeps its checkpoint."""
+class Running:
+    """When a pipeline reads, where it keeps its checkpoint, and where Spark runs."""
 
     checkpoint: Annotated[
         Path | None,
@@ -172,6 +155,13 @@ class Course:
             metavar="WHEN", help="available-now, or an interval such as 10s (not for replay)."
         ),
     ] = "available-now"
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="Spark master; default: this machine.")
+    ] = None
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated."),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +171,7 @@ class Streaming:
     starting_offsets: Annotated[
         str | None,
         typer.Option(
-            metavar="WHERE",
-            help='First offset: earliest, a number, or {"topic": {"0": number}}.',
+            metavar="WHERE", help='Start: earliest, a number, or {"topic": {"0": number}}.'
         ),
     ] = None
     max_offsets: Annotated[
@@ -195,7 +184,7 @@ class Streaming:
         ),
     ] = None
     compact: Annotated[
-        bool, typer.Option("--compact", help="Merge small files afterwards.")
+        bool, typer.Option("--compact", help="Merge small files into larger ones.")
     ] = False
 
     def source(self) -> dict[str, str]:
@@ -205,67 +194,37 @@ class Streaming:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnSpark:
-    """Where and how Spark runs."""
-
-    master: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark master; default: this machine.")
-    ] = None
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated."),
-    ] = None
-
-
-ONCE = Streaming()
-"""For pipelines that read a range once."""
-
-
 def plan_of(
-    source: dict[str, str],
-    *,
-    tables: Tables,
-    course: Course,
-    spark: OnSpark,
-    streaming: Streaming = ONCE,
+    source: dict[str, str], tables: Tables, running: Running, streaming: Streaming | None = None
 ) -> "Plan":
-    """Return the plan of a pipeline.
+    """Return the plan of a pipeline; without *streaming* it reads a range once.
 
     Raises:
         ConfigError: A value is invalid, or Spark is not installed.
-    """
-    need_spark()
-    from braidmq.spark.pipelines.runs.runs import Plan
-    from braidmq.spark.pipelines.runs.triggers import parse_trigger
-    from braidmq.spark.pipelines.tables.tables import check_format
-    from braidmq.spark.sessions import MASTER
-
-    check_format(tables.format_)
-    checkpoint = course.checkpoint
-    return Plan(
-        source=source | streaming.source(),
-        out=tables.out.absolute(),
-        checkpoint=None if checkpoint is None else checkpoint.absolute(),
-        trigger=parse_trigger(course.trigger),
-        format=tables.format_,
-        master=spark.master or MASTER,
-        config=dict(map(_setting, spark.conf or ())),
-        compact=streaming.compact,
-    )
-
-
-def need_spark() -> None:
-    """Check that Spark is installed.
-
-    Raises:
-        ConfigError: It is not, with the command that installs it.
     """
     from importlib.util import find_spec
 
     for name in ("pyspark", "pyarrow"):
         if find_spec(name) is None:
             raise ConfigError(name, "is not installed: pip install braidmq[spark]")
+    from braidmq.spark.pipelines.runs.runs import Plan
+    from braidmq.spark.pipelines.tables.tables import check_format
+    from braidmq.spark.pipelines.times import parse_trigger
+    from braidmq.spark.sessions import MASTER
+
+    check_format(tables.format_)
+    checkpoint = running.checkpoint
+    streaming = streaming or Streaming()
+    return Plan(
+        source=source | streaming.source(),
+        out=tables.out.absolute(),
+        checkpoint=None if checkpoint is None else checkpoint.absolute(),
+        trigger=parse_trigger(running.trigger),
+        format=tables.format_,
+        master=running.master or MASTER,
+        config=dict(map(_setting, running.conf or ())),
+        compact=streaming.compact,
+    )
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -1,9 +1,10 @@
-"""`braidmq pipeline`: the log as tables, through Apache Spark.
+"""`braidmq pipeline`: turn the log into tables with Apache Spark.
 
 Progress goes to stderr, one line per micro-batch. SIGTERM and Ctrl-C end a pipeline after the
 batch that it is writing; the next run continues from there.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +14,8 @@ from braidmq.base.errors import ConfigError
 from braidmq.cli.option_groups import grouped
 from braidmq.cli.pipeline.ends import stoppable
 from braidmq.cli.pipeline.options import (
-    Course,
     FromLog,
-    OnSpark,
+    Running,
     Streaming,
     Tables,
     Times,
@@ -24,7 +24,8 @@ from braidmq.cli.pipeline.options import (
 )
 from braidmq.cli.progress import telling
 
-app = typer.Typer(help="The log as tables, through Apache Spark.", no_args_is_help=True)
+app = typer.Typer(help="Turn the log into tables with Apache Spark.", no_args_is_help=True)
+
 
 TypedPairs = Annotated[
     list[str] | None,
@@ -42,31 +43,29 @@ Group = Annotated[
 ]
 
 
-@app.command("archive")
-@grouped
-@stoppable
+def _pipeline(command: Callable[..., None]) -> Callable[..., None]:
+    app.command()(grouped(stoppable(command)))
+    return command
+
+
+@_pipeline
 def archive(
     *,
     tables: Tables,
     log: FromLog,
     group: Group = None,
     streaming: Streaming,
-    course: Course,
-    spark: OnSpark,
+    running: Running,
 ) -> None:
     """Write all messages to files, partitioned by day and topic."""
-    plan = plan_of(
-        log.source(group), tables=tables, course=course, spark=spark, streaming=streaming
-    )
+    plan = plan_of(log.source(group), tables, running, streaming)
     from braidmq.spark.pipelines.archive import archive as run
 
     with telling(tables.out) as tell:
         run(plan, tell)
 
 
-@app.command("typed")
-@grouped
-@stoppable
+@_pipeline
 def typed(
     *,
     tables: Tables,
@@ -82,8 +81,7 @@ def typed(
     log: FromLog,
     group: Group = None,
     streaming: Streaming,
-    course: Course,
-    spark: OnSpark,
+    running: Running,
 ) -> None:
     """Write messages to tables with the columns of their schema; quarantine the rest."""
     chosen = log.subscribe or log.subscribe_pattern
@@ -91,17 +89,15 @@ def typed(
         problem = "give either --typed, or --schema-id with --subscribe"
         raise ConfigError("--typed", problem)
     source = log.source(group) | unsealing.source()
-    plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
-    from braidmq.spark.pipelines.typed import Wish, wishes
+    plan = plan_of(source, tables, running, streaming)
+    from braidmq.spark.pipelines.typed import TypedTopics, parse_typed
     from braidmq.spark.pipelines.typed import typed as run
 
     with telling(tables.out) as tell:
-        run(plan, wishes(pairs) if pairs else [Wish(str(schema_id))], tell)
+        run(plan, parse_typed(pairs) if pairs else [TypedTopics(str(schema_id))], tell)
 
 
-@app.command("rollup")
-@grouped
-@stoppable
+@_pipeline
 def rollup(
     *,
     tables: Tables,
@@ -136,26 +132,23 @@ def rollup(
     log: FromLog,
     group: Group = None,
     streaming: Streaming,
-    course: Course,
-    spark: OnSpark,
+    running: Running,
 ) -> None:
     """Aggregate readings by sensor and minute, to a table and the topic rollup.SCHEMA."""
-    source = log.source_beside_sink(group) | unsealing.source()
-    plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
-    from braidmq.spark.pipelines.moments import length_ms
-    from braidmq.spark.pipelines.rollup.rollup import Wish
+    source = log.source(group, beside_sink=True) | unsealing.source()
+    plan = plan_of(source, tables, running, streaming)
+    from braidmq.spark.pipelines.rollup.rollup import RollupOptions
     from braidmq.spark.pipelines.rollup.rollup import rollup as run
     from braidmq.spark.pipelines.rollup.windows import Rules
+    from braidmq.spark.pipelines.times import length_ms
 
     rules = Rules(length_ms("--watermark", watermark), length_ms("--ahead", ahead))
     sink = log.sink() if topic else None
     with telling(tables.out) as tell:
-        run(plan, Wish(schema_id, value, rules, close=close, sink=sink), tell)
+        run(plan, RollupOptions(schema_id, value, rules, close=close, sink=sink), tell)
 
 
-@app.command("replay")
-@grouped
-@stoppable
+@_pipeline
 def replay(
     *,
     name: Annotated[
@@ -167,7 +160,9 @@ def replay(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Directory for its own files; default: --checkpoint."),
+        typer.Option(
+            metavar="DIR", help="Directory for checkpoint and log files; default: --checkpoint."
+        ),
     ] = None,
     table: Annotated[
         Path | None,
@@ -190,48 +185,44 @@ def replay(
     ] = None,
     times: Times,
     log: FromLog,
-    course: Course,
-    spark: OnSpark,
+    running: Running,
 ) -> None:
     """Republish rows of a table or a range of the log; dead letters go to their origin."""
-    source = log.source_beside_sink()
+    source = log.source(beside_sink=True)
     choices = (times.since, times.until, log.subscribe, log.subscribe_pattern)
     chosen = [option for option in choices if option]
     if table is not None and chosen:
         raise ConfigError(
             "--table", f"{chosen[0]!r} selects from the log and cannot be combined with it"
         )
-    own = out or course.checkpoint
+    own = out or running.checkpoint
     if own is None:
         raise ConfigError("--out", "is required, or --checkpoint")
     source |= times.source()
-    plan = plan_of(source, tables=Tables(out=own), course=course, spark=spark)
-    from braidmq.spark.pipelines.replay.replay import Wish
+    plan = plan_of(source, Tables(out=own), running)
+    from braidmq.spark.pipelines.replay.replay import ReplayOptions
     from braidmq.spark.pipelines.replay.replay import replay as run
 
-    place = None if table is None else table.absolute()
+    rows = None if table is None else table.absolute()
     with telling() as tell:
-        run(plan, Wish(name, log.sink(), place, to_topic, rate, format_), tell)
+        run(plan, ReplayOptions(name, log.sink(), rows, to_topic, rate, format_), tell)
 
 
-@app.command("report")
-@grouped
-@stoppable
+@_pipeline
 def report(
     *,
     tables: Tables,
     pairs: TypedPairs = None,
     times: Times,
     log: FromLog,
-    course: Course,
-    spark: OnSpark,
+    running: Running,
 ) -> None:
-    """Report on the log as tables and a page: volume, sizes, dead letters, misfits."""
+    """Report volume, sizes, dead letters and invalid rows, as tables and an HTML page."""
     source = log.source() | times.source()
-    plan = plan_of(source, tables=tables, course=course, spark=spark)
+    plan = plan_of(source, tables, running)
     from braidmq.spark.pipelines.report.report import PAGE
     from braidmq.spark.pipelines.report.report import report as run
-    from braidmq.spark.pipelines.typed import wishes
+    from braidmq.spark.pipelines.typed import parse_typed
 
     with telling(tables.out / PAGE) as tell:
-        run(plan, wishes(pairs or ()), tell)
+        run(plan, parse_typed(pairs or ()), tell)

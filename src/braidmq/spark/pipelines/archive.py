@@ -14,15 +14,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from braidmq.spark.pipelines.runs.runs import Batch, Plan, Run, Stream, Tell
 from braidmq.spark.pipelines.tables.layouts import Key
-from braidmq.spark.pipelines.tables.packing import packed
+from braidmq.spark.pipelines.tables.staging import packed
 from braidmq.spark.pipelines.tables.tables import Table
 
 NAME: Final = "archive"
 DAY: Final = "date"
 DAY_US: Final = 86_400_000_000
 KEYS: Final = (Key(DAY), Key("topic", "topic_dir", kept=True))
-COMPACT_BATCHES: Final = 50
-"""Batches between two compactions of a run that does not end."""
 
 
 def with_day(messages: DataFrame) -> DataFrame:
@@ -40,13 +38,10 @@ def archive(plan: Plan, tell: Tell) -> None:
     run = Run(NAME, plan, tell)
     table = Table(plan.out, plan.format, KEYS)
 
-    def write(frame: DataFrame, batch: Batch) -> int | None:
-        written = table.write(frame, batch.query_id, batch.batch_id, place=batch.place)
-        if plan.compact and batch.batch_id % COMPACT_BATCHES == COMPACT_BATCHES - 1:
-            table.compact()
-        return written.rows
-
     def frame() -> DataFrame:
         return packed(with_day(run.messages(includeHeaders="true")))
 
-    run.go(Stream(frame, write), behind=table.compact if plan.compact else None)
+    def write(rows: DataFrame, batch: Batch) -> int | None:
+        return table.write(rows, batch).rows
+
+    run.go(Stream(frame, write, tables=[table]))

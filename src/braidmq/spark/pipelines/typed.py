@@ -9,7 +9,8 @@ of the log is in one of the two: the rows are compared with the count in the log
 batch whose rows do not add up is not written at all.
 """
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,14 @@ from braidmq.base.errors import ConfigError
 from braidmq.columnar import TypedSchema
 from braidmq.columnar.decoding.columns import TYPES
 from braidmq.columnar.decoding.decode import ERROR_COLUMN
-from braidmq.spark.pipelines.archive import COMPACT_BATCHES, DAY, with_day
-from braidmq.spark.pipelines.runs.ranges import messages_of
+from braidmq.spark.brokers import patiently
+from braidmq.spark.options import for_stream, wants
+from braidmq.spark.pipelines.archive import DAY, with_day
 from braidmq.spark.pipelines.runs.runs import Batch, Plan, Run, Stream, Tell
-from braidmq.spark.pipelines.tables.names import plain_name
+from braidmq.spark.pipelines.tables.layouts import plain_name
 from braidmq.spark.pipelines.tables.tables import Table
+from braidmq.spark.reading.offsets import StreamOffset
+from braidmq.spark.reading.scans import Scan
 
 NAME: Final = "typed"
 QUARANTINE: Final = "quarantine"
@@ -45,18 +49,15 @@ _TAKEN: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A schema: a built-in one or a .json file, and the topics that have it.
-
-    Without topics, those of the plan.
-    """
+class TypedTopics:
+    """A schema, built-in or a .json file, and its topics; without any, those of the plan."""
 
     schema: str
     topics: tuple[str, ...] = ()
 
 
-def wishes(pairs: Iterable[str]) -> list[Wish]:
-    """Return the wishes in texts of the form TOPIC=SCHEMA, one for each schema.
+def parse_typed(pairs: Iterable[str]) -> list[TypedTopics]:
+    """Return the schemas and their topics from texts of the form TOPIC=SCHEMA.
 
     Raises:
         ConfigError: A text has another form, or a topic has two schemas.
@@ -71,7 +72,9 @@ def wishes(pairs: Iterable[str]) -> list[Wish]:
             problem = f"the topic {topic!r} cannot be both {named[topic]!r} and {schema!r}"
             raise ConfigError("--typed", problem)
         found.setdefault(schema, []).append(topic)
-    return [Wish(schema, tuple(dict.fromkeys(topics))) for schema, topics in found.items()]
+    return [
+        TypedTopics(schema, tuple(dict.fromkeys(topics))) for schema, topics in found.items()
+    ]
 
 
 def schema_of(text: str) -> TypedSchema:
@@ -92,14 +95,14 @@ def schema_of(text: str) -> TypedSchema:
 def judged(rows: DataFrame, schema_id: str) -> DataFrame:
     """Return decoded *rows* with the table that each belongs to.
 
-    The payload is kept only where it is invalid; elsewhere the fields say the same.
+    Only invalid rows keep their payload; the fields of the others hold the same.
     """
-    misfit = F.col(ERROR_COLUMN).isNotNull()
-    table = F.when(misfit, QUARANTINE).otherwise(plain_name(schema_id))
+    is_invalid = F.col(ERROR_COLUMN).isNotNull()
+    table = F.when(is_invalid, QUARANTINE).otherwise(plain_name(schema_id))
     fields = [name for name in rows.columns if name not in TYPES and name != ERROR_COLUMN]
     return with_day(rows).select(
         *OF_MESSAGES,
-        F.when(misfit, F.col("value")).alias("value"),
+        F.when(is_invalid, F.col("value")).alias("value"),
         *(f"`{name.replace('`', '``')}`" for name in fields),
         ERROR_COLUMN,
         F.lit(schema_id).alias(SCHEMA),
@@ -111,47 +114,38 @@ def judged(rows: DataFrame, schema_id: str) -> DataFrame:
 def table_of(out: Path, format_: str, schema: TypedSchema, lock: "Lock | None" = None) -> Table:
     """Return the tables that judged rows of a schema go to: its own, and quarantine."""
     shared = {name: name for name in OF_MESSAGES}
-    misfits = {**shared, "value": "value", "reason": ERROR_COLUMN, "schema": SCHEMA}
     branches = {
-        plain_name(schema.id): {
-            **shared,
-            **{field.name: field.name for field in schema.fields},
-        },
-        QUARANTINE: misfits,
+        plain_name(schema.id): shared | {field.name: field.name for field in schema.fields},
+        QUARANTINE: {**shared, "value": "value", "reason": ERROR_COLUMN, "schema": SCHEMA},
     }
     return Table(out, format_, (DAY,), branch_column=TABLE, branches=branches, lock=lock)
 
 
-def typed(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
+def typed(plan: Plan, wanted: Sequence[TypedTopics], tell: Tell) -> None:
     """Run the pipeline, with a query for each schema.
 
     Raises:
         BraidError: It cannot start or continue; what is written stays.
     """
     run = Run(NAME, plan, tell)
-    lock = Lock()
-    schemas = [schema_of(wish.schema) for wish in wanted]
+    lock = Lock()  # the queries share quarantine, which one of them may be compacting
+    schemas = [schema_of(given.schema) for given in wanted]
     names = [plain_name(schema.id) for schema in schemas]
     if len(set(names)) < len(names):
         raise ConfigError("--typed", "two schemas have the same id")
     tables = [table_of(plan.out, plan.format, schema, lock) for schema in schemas]
     streams = [
-        _stream(run, wish, schema.id, table)
-        for wish, schema, table in zip(wanted, schemas, tables, strict=True)
+        _stream(run, given, schema.id, table)
+        for given, schema, table in zip(wanted, schemas, tables, strict=True)
     ]
-
-    def compact() -> None:
-        for table in tables:
-            table.compact()
-
-    run.go(*streams, behind=compact if plan.compact else None)
+    run.go(*streams)
 
 
-def _stream(run: Run, wish: Wish, schema_id: str, table: Table) -> Stream:
+def _stream(run: Run, given: TypedTopics, schema_id: str, table: Table) -> Stream:
     name = plain_name(schema_id)
-    options = {"schemaId": wish.schema}
-    if wish.topics:
-        options["subscribe"] = ",".join(wish.topics)
+    options = {"schemaId": given.schema}
+    if given.topics:
+        options["subscribe"] = ",".join(given.topics)
     if group := run.plan.source.get("groupId"):
         # Each query needs a cursor of its own: a shared one would follow the fastest query, and
         # retention would delete what the others have not read.
@@ -162,10 +156,35 @@ def _stream(run: Run, wish: Wish, schema_id: str, table: Table) -> Stream:
 
     def write(rows: DataFrame, batch: Batch) -> int | None:
         count = partial(messages_of, run.source(**options), batch)
-        key = batch.query_id, batch.batch_id, name, batch.place
-        written = table.write(rows, *key, count=count)
-        if run.plan.compact and batch.batch_id % COMPACT_BATCHES == COMPACT_BATCHES - 1:
-            table.compact()
-        return written.rows
+        return table.write(rows, batch, name, count=count).rows
 
-    return Stream(frame, write, name)
+    return Stream(frame, write, name, [table])
+
+
+def messages_of(source: Mapping[str, str], batch: Batch) -> int | None:
+    """Return how many messages the index of the log has for a batch, independently of the read.
+
+    None: it is the first batch, and its checkpoint does not record where it began.
+
+    Raises:
+        LostOffsetsError: An offset of the batch is lost, and failOnDataLoss is set.
+        LogError: The checkpoint belongs to another format.
+    """
+    end = StreamOffset.from_json(json.loads(batch.end))
+    if not batch.start and end.begin is None:
+        return None
+    start = StreamOffset.from_json(json.loads(batch.start or batch.end))
+    begin, limits = end.batch_from(start)
+    options = for_stream(source)
+    count = _messages(Scan.of(options, []), begin, end.id)
+    for topic, floor in limits.floors.items():
+        if wants(options, topic):
+            early = Scan(options, [], frozenset({topic}))
+            count -= _messages(early, begin, min(floor, end.id))
+    return count
+
+
+def _messages(scan: Scan, start: int, end: int) -> int:
+    if start >= end:
+        return 0
+    return sum(part.messages for part in patiently(lambda: scan.cut(start, end)))

@@ -23,17 +23,23 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from braidmq.columnar.decoding.columns import TYPES
 from braidmq.columnar.logs import Log
 from braidmq.columnar.reading import microseconds
 from braidmq.spark.options import ReadOptions
 from braidmq.spark.reading.offsets import Range
 from braidmq.spark.values import OFFSET_MAX
 
-_NEVER_NULL: Final = frozenset(
-    {"value", "topic", "partition", "offset", "timestamp", "timestampType", "qos", "priority"}
-    | {"origin"}
-)
-_NUMBER_MAX: Final = OFFSET_MAX
+_NEVER_NULL: Final = frozenset(TYPES) - {"key", "headers"}
+_COMPARISONS: Final[dict[type[Filter], tuple[int | None, int | None]]] = {
+    EqualTo: (0, 1),
+    EqualNullSafe: (0, 1),
+    GreaterThan: (1, None),
+    GreaterThanOrEqual: (0, None),
+    LessThan: (None, 0),
+    LessThanOrEqual: (None, 1),
+}
+"""By how much a lower and an upper bound differ from the number that is compared with."""
 
 
 @dataclass
@@ -41,22 +47,17 @@ class Bounds:
     """The numbers from `low` up to but not including `high`."""
 
     low: int = 0
-    high: int = _NUMBER_MAX
+    high: int = OFFSET_MAX
 
-    def narrow(self, wanted: Filter, number: Any) -> bool:  # noqa: ANN401 - checked by the caller
+    def narrow(self, comparison: type[Filter], number: int) -> bool:
         """Narrow the bounds by a comparison with *number*; return False if it is none."""
-        if isinstance(wanted, EqualTo | EqualNullSafe):
-            self.low, self.high = max(self.low, number), min(self.high, number + 1)
-        elif isinstance(wanted, GreaterThan):
-            self.low = max(self.low, number + 1)
-        elif isinstance(wanted, GreaterThanOrEqual):
-            self.low = max(self.low, number)
-        elif isinstance(wanted, LessThan):
-            self.high = min(self.high, number)
-        elif isinstance(wanted, LessThanOrEqual):
-            self.high = min(self.high, number + 1)
-        else:
+        if comparison not in _COMPARISONS:
             return False
+        low, high = _COMPARISONS[comparison]
+        if low is not None:
+            self.low = max(self.low, number + low)
+        if high is not None:
+            self.high = min(self.high, number + high)
         return True
 
 
@@ -88,7 +89,7 @@ class Narrowing:
         if name == "offset":
             return self._take_offset(wanted, value)
         if name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
-            self._times_us.narrow(wanted, microseconds(value))
+            self._times_us.narrow(type(wanted), microseconds(value))
         return False
 
     def _take_topic(self, wanted: Filter, value: Any) -> bool:  # noqa: ANN401 - a literal
@@ -122,10 +123,10 @@ class Narrowing:
         if isinstance(wanted, In):
             numbers = [number for number in value if isinstance(number, int)]
             if numbers:
-                self._offsets.narrow(GreaterThanOrEqual(("offset",), 0), min(numbers))
-                self._offsets.narrow(LessThanOrEqual(("offset",), 0), max(numbers))
+                self._offsets.narrow(GreaterThanOrEqual, min(numbers))
+                self._offsets.narrow(LessThanOrEqual, max(numbers))
             return False
-        return isinstance(value, int) and self._offsets.narrow(wanted, value)
+        return isinstance(value, int) and self._offsets.narrow(type(wanted), value)
 
     def range(self, whole: Range, log: Log) -> Range:
         """Return what is left of a range; times are looked up in the log's index.
@@ -136,6 +137,6 @@ class Narrowing:
         start, end = max(whole.start, self._offsets.low), min(whole.end, self._offsets.high)
         if self._times_us != Bounds():
             start = max(start, log.offset_at(self._times_us.low))
-            if self._times_us.high < _NUMBER_MAX:
+            if self._times_us.high < OFFSET_MAX:
                 end = min(end, log.offset_at(self._times_us.high))
         return Range(start, max(start, end))

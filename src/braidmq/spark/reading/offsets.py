@@ -9,7 +9,7 @@ began, and each one the topics that start later than the batch, so that a batch 
 again is the same batch even if the options have changed since.
 """
 
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple, Self, TypeGuard
 
 from braidmq.base.errors import LogError
 from braidmq.columnar.logs import Log
@@ -24,14 +24,14 @@ FLOORS: Final = "floors"
 `"begin": 3`, and batches that start before a topic's own start add `"floors": {"topic": 9}`."""
 
 Offset = dict[str, Any]
-"""An offset as Spark keeps it, in JSON."""
+"""An offset as Spark passes it around and keeps it, in JSON."""
 
 
 class LostOffsetsError(LogError):
     """A read cannot return every offset of its range."""
 
     def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: {problem}; the option failOnDataLoss=false reads on")
+        super().__init__(f"{path}: {problem}; use failOnDataLoss=false to continue")
 
 
 class Limits(NamedTuple):
@@ -58,8 +58,8 @@ class Range(NamedTuple):
     end: int
 
 
-def told(error: DataLossError) -> LostOffsetsError:
-    """Return a data loss as the error that names the source's options."""
+def lost_offsets(error: DataLossError) -> LostOffsetsError:
+    """Return a data loss of the log as the error that names the option to skip it."""
     first, last, reason = error.loss
     return LostOffsetsError(error.path, f"the offsets {first} to {last} are lost: {reason}")
 
@@ -178,74 +178,61 @@ def _each(position: Position, default: int, options: ReadOptions) -> list[int]:
     return [*position.values(), *unnamed]
 
 
-class Place(NamedTuple):
-    """The position of a query, and what was decided about the batch that ends there.
+class StreamOffset(NamedTuple):
+    """Where a batch of a stream ends, and what is needed to plan the same batch again.
 
     `begin` is where the query began, if the batch is its first one. `floors` are the topics of
     the batch that start later than the batch itself.
     """
 
-    offset: int
+    id: int
     begin: int | None
     floors: dict[str, int]
 
-    def followed_by(self, end: int) -> "Place":
-        """Return the position after the next batch; the same one if the batch is empty."""
-        if end == self.offset:
-            return self
-        begin = self.begin if self.begin == self.offset else None
-        return Place(end, begin, Limits(self.floors, {}).within(self.offset, end).floors)
+    @classmethod
+    def initial(cls, start: int, floors: dict[str, int]) -> Self:
+        """Return the offset of a query that has not begun."""
+        return cls(start, start, {t: floor for t, floor in floors.items() if floor > start})
 
-    def behind(self, start: "Place") -> tuple[int, Limits]:
-        """Return where the batch from *start* to here begins, and which rows it excludes."""
-        if self.begin is not None:
-            return self.begin, Limits(self.floors, {})
-        # Checkpoints of older versions recorded neither; their first batch follows the options.
-        floors = start.floors if start.begin == start.offset else self.floors
-        return start.offset, Limits(floors, {})
+    @classmethod
+    def from_json(cls, kept: Offset) -> Self:
+        """Return the offset that Spark has kept.
 
-    def as_offset(self) -> Offset:
-        """Return it as Spark keeps it: equal positions give equal text."""
-        kept: Offset = as_offset(self.offset)
+        Raises:
+            LogError: It is not an offset of this source.
+        """
+        number, begin, floors = kept.get(KEY), kept.get(BEGIN), kept.get(FLOORS, {})
+        known = isinstance(floors, dict) and all(map(_is_id, floors.values()))
+        if not _is_id(number) or not (begin is None or _is_id(begin)) or not known:
+            raise LogError(
+                f"{kept!r} is not an offset of braidmq; "
+                "is the checkpoint that of another source?"
+            )
+        return cls(number, begin, floors)
+
+    def to_json(self) -> Offset:
+        """Return it as Spark keeps it: equal offsets give equal text."""
+        kept: Offset = {KEY: self.id}
         if self.begin is not None:
             kept[BEGIN] = self.begin
         if self.floors:
             kept[FLOORS] = self.floors
         return kept
 
+    def followed_by(self, end: int) -> "StreamOffset":
+        """Return the end of the next batch; the same offset if that batch is empty."""
+        if end == self.id:
+            return self
+        begin = self.begin if self.begin == self.id else None
+        return StreamOffset(end, begin, Limits(self.floors, {}).within(self.id, end).floors)
 
-def first_place(offset: int, floors: dict[str, int]) -> Place:
-    """Return the position of a query that has not begun."""
-    return Place(offset, offset, {t: floor for t, floor in floors.items() if floor > offset})
-
-
-def as_offset(number: int) -> Offset:
-    """Return an id as Spark keeps it."""
-    return {KEY: number}
-
-
-def as_place(offset: Offset) -> Place:
-    """Return the position in an offset that Spark has kept.
-
-    Raises:
-        LogError: It is not an offset of this source.
-    """
-    number, begin, floors = offset.get(KEY), offset.get(BEGIN), offset.get(FLOORS, {})
-    known = isinstance(floors, dict) and all(map(_is_id, floors.values()))
-    if not _is_id(number) or not (begin is None or _is_id(begin)) or not known:
-        raise LogError(
-            f"{offset!r} is not an offset of braidmq; is the checkpoint that of another source?"
-        )
-    return Place(number, begin, floors)
-
-
-def as_id(offset: Offset) -> int:
-    """Return the id in an offset that Spark has kept.
-
-    Raises:
-        LogError: It is not an offset of this source.
-    """
-    return as_place(offset).offset
+    def batch_from(self, start: "StreamOffset") -> tuple[int, Limits]:
+        """Return where the batch from *start* to here begins, and which rows it excludes."""
+        if self.begin is not None:
+            return self.begin, Limits(self.floors, {})
+        # Checkpoints of older versions recorded neither; their first batch follows the options.
+        floors = start.floors if start.begin == start.id else self.floors
+        return start.id, Limits(floors, {})
 
 
 def _is_id(value: object) -> TypeGuard[int]:

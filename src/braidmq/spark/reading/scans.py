@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Final, TypeVar
+from functools import cached_property, partial
+from typing import Final, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +23,9 @@ from braidmq.columnar.decoding.decode import ERROR_COLUMN
 from braidmq.columnar.flight.failures import TooManyTopicsError, UnavailableError
 from braidmq.columnar.logs import Log
 from braidmq.columnar.loss import DataLossError
-from braidmq.spark.brokers import log_of
+from braidmq.spark.brokers import log_of, patiently
 from braidmq.spark.options import ReadOptions
-from braidmq.spark.reading.offsets import NO_LIMITS, Limits, told
-from braidmq.spark.runtime.patience import patiently
+from braidmq.spark.reading.offsets import NO_LIMITS, Limits, lost_offsets
 from braidmq.spark.runtime.workers import leave, settle
 from braidmq.spark.values import KEY_FILE_FIX, SCHEMA_FIX, OptionError, refused_as
 
@@ -74,7 +73,8 @@ class Scan:
     """A read of the columns *names*, of the topics of the options or fewer.
 
     With *pattern_only_helps*, the pattern only makes the read smaller: rows of other topics may
-    come too, and Spark filters them.
+    come too, and Spark filters them. Every method that reads the log raises LostOffsetsError if
+    offsets are lost and failOnDataLoss is set, and DamagedLogError if the log is damaged.
     """
 
     options: ReadOptions
@@ -83,6 +83,12 @@ class Scan:
     pattern: str | None = None
     pattern_only_helps: bool = False
     schema: TypedSchema | None = field(init=False)
+
+    @classmethod
+    def of(cls, options: ReadOptions, names: list[str]) -> Self:
+        """Return the scan of every topic that *options* select."""
+        topics = None if options.topics is None else frozenset(options.topics)
+        return cls(options, names, topics, options.pattern)
 
     def __post_init__(self) -> None:
         """Load what payloads are decoded with.
@@ -112,13 +118,9 @@ class Scan:
         return {name: value for name, value in vars(self).items() if name != "log"}
 
     def cut(self, start: int, end: int) -> list[Part]:
-        """Return the parts of a range that have a wanted message, in the size of the options.
+        """Cut a range into parts of the size that the options ask for; on the driver.
 
-        Runs on the driver.
-
-        Raises:
-            LostOffsetsError: An offset of the range is lost, and failOnDataLoss is set.
-            DamagedLogError: The log is damaged.
+        Parts without a wanted message are left out.
         """
         parts = self._cut(start, end, self.options.partition_bytes, None)
         least = self.options.partitions_min
@@ -129,76 +131,37 @@ class Scan:
     def _cut(
         self, start: int, end: int, target_bytes: int | None, count: int | None
     ) -> list[Part]:
+        cut = partial(self.log.cut, start, end, target_bytes=target_bytes, parts=count)
         try:
-            found = self._asked(
-                lambda pattern: self.log.cut(
-                    start,
-                    end,
-                    topics=self.topics,
-                    pattern=pattern,
-                    target_bytes=target_bytes,
-                    parts=count,
-                    fail_on_data_loss=self.options.fail_on_data_loss,
-                )
-            )
-        except DataLossError as error:
-            raise told(error) from None
+            found = self._asked(cut)
         except ConfigError as error:
             if error.key != SIZES:
                 raise
-            raise _too_many(target_bytes, count) from None
+            raise _too_many_parts(target_bytes, count) from None
         return [part for part in found if part.messages]
 
     def has_messages(self, start: int, end: int) -> bool:
-        """Tell whether a range has any message, wanted or not.
-
-        Runs on the driver.
-
-        Raises:
-            LostOffsetsError: An offset of the range is lost, and failOnDataLoss is set.
-            DamagedLogError: The log is damaged.
-        """
+        """Tell whether a range has any message, wanted or not; on the driver."""
         try:
             whole = self.log.cut(
                 start, end, parts=1, fail_on_data_loss=self.options.fail_on_data_loss
             )
         except DataLossError as error:
-            raise told(error) from None
+            raise lost_offsets(error) from None
         return any(part.messages for part in whole)
 
     def advance(self, start: int, *, messages: int = NO_LIMIT, size: int = NO_LIMIT) -> int:
-        """Return the offset after that many wanted messages or bytes of payload.
-
-        Runs on the driver.
-
-        Raises:
-            LostOffsetsError: An offset in between is lost, and failOnDataLoss is set.
-            DamagedLogError: The log is damaged.
-        """
-        try:
-            return self._asked(
-                lambda pattern: self.log.advance(
-                    start,
-                    topics=self.topics,
-                    pattern=pattern,
-                    messages=messages,
-                    payload_bytes=size,
-                    fail_on_data_loss=self.options.fail_on_data_loss,
-                )
-            )
-        except DataLossError as error:
-            raise told(error) from None
+        """Return the offset after that many wanted messages or payload bytes; on the driver."""
+        return self._asked(
+            partial(self.log.advance, start, messages=messages, payload_bytes=size)
+        )
 
     def read(
         self, start: int, end: int, limits: Limits = NO_LIMITS
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part, in order, except those that *limits* exclude.
-
-        Runs on executors.
+        """Yield the rows of a part, in order, except those that *limits* exclude; on executors.
 
         Raises:
-            LostOffsetsError: An offset of the part is lost, and failOnDataLoss is set.
-            DamagedLogError: The log is damaged.
             ConfigError: The key or the schema cannot be used.
             EndpointError: The endpoint refuses the read, or cannot be reached.
         """
@@ -209,7 +172,7 @@ class Scan:
             leave(given_up)
             raise
         except DataLossError as error:
-            raise told(error) from None
+            raise lost_offsets(error) from None
         except UnavailableError:
             # Spark retries the task at once and gives up after a few attempts, which a restart
             # of the broker would outlast; so wait here until the broker is back.
@@ -222,37 +185,42 @@ class Scan:
         own = [name for name in self.names if name in TYPES]
         if limited:
             own += [name for name in ("topic", "offset") if name not in own]
-        decoding = self._decoding()
-        found = self._asked(
-            lambda pattern: self.log.batches(
-                start=start,
-                end=end,
-                topics=self.topics,
-                pattern=pattern,
-                columns=own,
-                decoding=decoding,
-                fail_on_data_loss=self.options.fail_on_data_loss,
-                batch_rows=BATCH_ROWS,
-            )
+        batches = partial(
+            self.log.batches,
+            start=start,
+            end=end,
+            columns=own,
+            decoding=self._decoding(),
+            batch_rows=BATCH_ROWS,
         )
+        found = self._asked(batches)
         exact = found.schema.names == self.names
         for batch in found:
             wanted = batch.filter(_within(batch, limits)) if limited else batch
             yield wanted if exact else _chosen(wanted, self.names)
 
-    def _asked(self, ask: Callable[[str | None], Answer]) -> Answer:
+    def _asked(self, query: Callable[..., Answer]) -> Answer:
         """Ask for the wanted topics; for all, if they are too many and Spark filters anyway."""
+        ask = partial(
+            query, topics=self.topics, fail_on_data_loss=self.options.fail_on_data_loss
+        )
         try:
-            return ask(self.pattern)
-        except TooManyTopicsError:
-            if self.pattern_only_helps:
-                return ask(None)
-            option, value = "subscribePattern", self.pattern
-            if value is None:
-                option, value = "subscribe", ",".join(sorted(self.topics or ()))
-            problem = "wants more topics than fit into a request to the endpoint"
-            fix = "choose fewer, or read all topics and filter the rows"
-            raise OptionError(option, value, problem, fix) from None
+            try:
+                return ask(pattern=self.pattern)
+            except TooManyTopicsError:
+                if not self.pattern_only_helps:
+                    raise self._too_many_topics() from None
+                return ask(pattern=None)
+        except DataLossError as error:
+            raise lost_offsets(error) from None
+
+    def _too_many_topics(self) -> OptionError:
+        option, value = "subscribePattern", self.pattern
+        if value is None:
+            option, value = "subscribe", ",".join(sorted(self.topics or ()))
+        problem = "wants more topics than fit into a request to the endpoint"
+        fix = "choose fewer, or read all topics and filter the rows"
+        return OptionError(option, value, problem, fix)
 
     def _decoding(self) -> Decoding | None:
         unsealing = self._unsealing()
@@ -269,7 +237,7 @@ class Scan:
             return Unsealing.from_file(given, trusted=self.options.trusted)
 
 
-def _too_many(target_bytes: int | None, count: int | None) -> OptionError:
+def _too_many_parts(target_bytes: int | None, count: int | None) -> OptionError:
     problem = f"would be more than {PARTS_MAX} parts"
     if target_bytes is None:
         return OptionError("minPartitions", str(count), problem, "give a smaller number")

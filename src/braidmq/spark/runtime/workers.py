@@ -42,7 +42,7 @@ def hold_bytes() -> int:
 
 
 def settle() -> None:
-    """Prepare this process, if Spark has forked it, for many tasks or plans and a quiet end."""
+    """Prepare a process that Spark has forked: quick over many tasks, and quiet at its end."""
     if is_forked():
         _freeze()
         vars(sys.modules["__main__"])["traceback"] = _Tracebacks()

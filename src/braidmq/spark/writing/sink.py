@@ -22,9 +22,8 @@ from braidmq.base.errors import BraidError
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.failures import UnavailableError
 from braidmq.columnar.flight.requests import SinkKey
-from braidmq.spark.brokers import endpoint_of
+from braidmq.spark.brokers import endpoint_of, patiently
 from braidmq.spark.options import WriteOptions
-from braidmq.spark.runtime.patience import patiently
 from braidmq.spark.writing.columns import sink_columns
 
 COMMIT_S_MAX: Final = 120.0
@@ -67,17 +66,14 @@ class Sink:
         if first is None:
             return None, 0
         try:
-            return self._send(first.schema, chain([first], full))
+            rows = chain([first], full)
+            stage = self._asked(lambda e: e.stage(self.options.topic, first.schema, rows))
         except UnavailableError:
             # The rows are consumed, so only Spark can repeat the task. It does so at once and
             # gives up after a few attempts; so wait here until the broker is back.
             with suppress(UnavailableError):
                 patiently(lambda: self._asked(Endpoint.offsets))
             raise
-
-    def _send(self, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> tuple[str, int]:
-        topic = self.options.topic
-        stage = self._asked(lambda endpoint: endpoint.stage(topic, schema, rows))
         return stage.id, stage.rows
 
     def commit(self, key: SinkKey, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -90,7 +86,7 @@ class Sink:
         """
         staged = staged_of(messages)
         # Spark commits once every task has succeeded; a missing stage would be a silent loss.
-        assert len(staged) == len(messages), "a task without a result"
+        assert len(staged) == len(messages), "a task has reported no stage"
         stages = [one.stage for one in staged if one.stage is not None]
         done = patiently(
             lambda: self._asked(lambda endpoint: endpoint.commit(key, stages)), COMMIT_S_MAX

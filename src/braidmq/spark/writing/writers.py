@@ -2,15 +2,17 @@
 
 The key of a streaming batch is its query id and batch id. A task finds them in its local
 properties, and they are the same when the batch is repeated. Spark never repeats a plain batch
-write, so such a write gets a random key.
+write, so such a write gets a random key, unless its caller sets one with `batch_key`.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -36,6 +38,25 @@ def streaming_ids() -> tuple[str, int] | None:
     query = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
     batch = None if context is None else context.getLocalProperty(BATCH_PROPERTY)
     return None if query is None or batch is None else (query, int(batch))
+
+
+@contextmanager
+def batch_key(spark: SparkSession, query: str, batch: int) -> Iterator[None]:
+    """Give the writes of this thread the key of a batch, so that repeating them is harmless.
+
+    For a pipeline that writes batches of its own and may have to repeat one after a crash. Each
+    write needs a `sinkId`. Batch numbers start at 1 and grow: the broker does not remember
+    number 0 for ever.
+    """
+    assert batch > 0
+    context = spark.sparkContext
+    context.setLocalProperty(QUERY_PROPERTY, query)
+    context.setLocalProperty(BATCH_PROPERTY, str(batch))
+    try:
+        yield
+    finally:
+        for name in (QUERY_PROPERTY, BATCH_PROPERTY):
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes it
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -13,7 +13,7 @@ from braidmq.spark.pipelines.replay import replay
 from braidmq.spark.pipelines.report import report
 from braidmq.spark.pipelines.rollup import rollup
 from braidmq.spark.pipelines.runs.runs import Plan
-from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.times import Trigger
 from tests.unit.columnar.logs import message, write_log
 
 OWN: Final = {

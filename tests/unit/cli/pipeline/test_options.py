@@ -6,16 +6,15 @@ import pytest
 
 from braidmq.base.errors import ConfigError
 from braidmq.cli.pipeline.options import (
-    Course,
     FromLog,
-    OnSpark,
+    Running,
     Streaming,
     Tables,
     Times,
     Unsealing,
     plan_of,
 )
-from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.times import Trigger
 
 DATA = Path("data")
 ENDPOINT = "grpc://a:1"
@@ -43,12 +42,12 @@ def test_beside_a_sink_the_key_is_for_the_broker_alone() -> None:
     near = FromLog(path=DATA, api_key="k", subscribe="a,b")
     far = FromLog(endpoint=ENDPOINT, api_key="k", subscribe_pattern="a.*")
 
-    assert {"path": "data", "subscribe": "a,b"} == near.source_beside_sink()
-    assert near.source("g") == near.source_beside_sink("g")
+    assert {"path": "data", "subscribe": "a,b"} == near.source(beside_sink=True)
+    assert near.source("g") == near.source("g", beside_sink=True)
     assert {"path": "data", "apiKey": "k", "subscribe": "a,b", "groupId": "g"} == (
         near.source("g")
     )
-    assert far.source() == far.source_beside_sink()
+    assert far.source() == far.source(beside_sink=True)
     assert {"endpoint": ENDPOINT, "apiKey": "k", "subscribePattern": "a.*"} == far.source()
 
 
@@ -58,7 +57,7 @@ def test_what_is_lost_ends_a_pipeline_unless_it_is_told_to_read_on() -> None:
 
     assert {"path": "data"} == FromLog(path=DATA).source()
     assert {"path": "data", "failOnDataLoss": "false"} == reading_on.source()
-    assert reading_on.source() == reading_on.source_beside_sink()
+    assert reading_on.source() == reading_on.source(beside_sink=True)
 
 
 def test_options_are_passed_on_as_the_source_reads_them(tmp_path: Path) -> None:
@@ -74,13 +73,10 @@ def test_options_are_passed_on_as_the_source_reads_them(tmp_path: Path) -> None:
 def test_a_plan_is_made_of_the_groups() -> None:
     """Without a stream it reads once, from the source's own beginning."""
     tables = Tables(out=Path("out"), format_="delta")
-    spark = OnSpark(conf=["spark.x=1=2"])
-    once = plan_of({"path": "data"}, tables=tables, course=Course(), spark=spark)
-    often = Course(trigger="10s", checkpoint=Path("place"))
+    once = plan_of({"path": "data"}, tables, Running(conf=["spark.x=1=2"]))
+    often = Running(trigger="10s", checkpoint=Path("place"))
     batches = Streaming(max_offsets=5, compact=True)
-    stream = plan_of(
-        {"path": "data"}, tables=tables, course=often, spark=spark, streaming=batches
-    )
+    stream = plan_of({"path": "data"}, tables, often, batches)
 
     assert ({"path": "data"}, Path("out").absolute(), "delta") == (
         once.source,

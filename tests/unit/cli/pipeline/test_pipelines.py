@@ -9,8 +9,8 @@ from braidmq.cli.main import main
 from braidmq.spark.pipelines import archive, typed
 from braidmq.spark.pipelines.rollup import rollup
 from braidmq.spark.pipelines.runs.runs import Plan
-from braidmq.spark.pipelines.runs.triggers import Trigger
-from braidmq.spark.pipelines.typed import Wish
+from braidmq.spark.pipelines.times import Trigger
+from braidmq.spark.pipelines.typed import TypedTopics
 
 HEX = "ab" * 32
 
@@ -117,8 +117,8 @@ def test_typed_takes_pairs_or_one_schema(given: list[Any]) -> None:
     assert 0 == main([*command, "--schema-id", "s", "--subscribe", "a,b", *sealed])
     (_, pairs, _), (plan, schema, _) = given
 
-    assert [Wish("s", ("a", "b")), Wish("t", ("c",))] == pairs
-    assert [Wish("s")] == schema
+    assert [TypedTopics("s", ("a", "b")), TypedTopics("t", ("c",))] == pairs
+    assert [TypedTopics("s")] == schema
     assert ("a,b", str(Path("key").absolute()), f"{HEX},{HEX}") == tuple(
         plan.source[name] for name in ("subscribe", "privateKeyFile", "trustedKeys")
     )

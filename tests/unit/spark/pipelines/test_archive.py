@@ -13,9 +13,13 @@ LONG = "t" * 65_535
 def test_a_message_lies_by_day_and_topic_and_keeps_its_topic() -> None:
     """The directory's name is bounded, the column is whole."""
     rows = pa.table({"topic": ["a/b", LONG], "date": [date(2026, 1, 2)] * 2})
-    pieces = list(Layout(KEYS).pieces(rows))
+    partitions = list(Layout(KEYS).partitions(rows))
 
-    assert [["a/b"], [LONG]] == [piece.rows.column("topic").to_pylist() for piece in pieces]
-    assert ["topic"] == pieces[0].rows.column_names
-    assert pieces[0].directory.startswith("date=2026-01-02/topic_dir=a%2Fb~")
-    assert all(len(part) < 255 for piece in pieces for part in piece.directory.split("/"))
+    assert [["a/b"], [LONG]] == [
+        partition.rows.column("topic").to_pylist() for partition in partitions
+    ]
+    assert ["topic"] == partitions[0].rows.column_names
+    assert partitions[0].directory.startswith("date=2026-01-02/topic_dir=a%2Fb~")
+    assert all(
+        len(part) < 255 for partition in partitions for part in partition.directory.split("/")
+    )

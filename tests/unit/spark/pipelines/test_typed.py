@@ -1,37 +1,53 @@
 """`typed`, as far as it needs no JVM: which topics have which schema, and what tables have."""
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import pytest
 
 from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines.runs.runs import Plan, Run, Stream
-from braidmq.spark.pipelines.typed import Wish, schema_of, table_of, typed, wishes
+from braidmq.spark.pipelines.tables.batches import Batch
+from braidmq.spark.pipelines.typed import (
+    TypedTopics,
+    messages_of,
+    parse_typed,
+    schema_of,
+    table_of,
+    typed,
+)
+from braidmq.spark.reading.offsets import LostOffsetsError
+from braidmq.wal import Wal
+from tests.unit.columnar.logs import NOTE, log_of, message, plain_rows, retain_from
 
 TEMPERATURE = "sensor.Temperature"
 
 
-def test_topics_of_one_schema_are_one_wish() -> None:
+def test_topics_of_one_schema_are_together() -> None:
     """In the order that they were given; a topic may have an = in it, and come twice."""
     texts = [f"a={TEMPERATURE}", "b=x.json", f"c=d={TEMPERATURE}", f"a={TEMPERATURE}"]
 
-    assert [Wish(TEMPERATURE, ("a", "c=d")), Wish("x.json", ("b",))] == wishes(texts)
+    assert [
+        TypedTopics(TEMPERATURE, ("a", "c=d")),
+        TypedTopics("x.json", ("b",)),
+    ] == parse_typed(texts)
 
 
 @pytest.mark.parametrize("text", ["", "a", "=a", "a=", "a,b=c"])
 def test_a_text_that_is_no_pair_is_refused(text: str) -> None:
     """A comma would be two topics to the source."""
     with pytest.raises(ConfigError, match=r"--typed: .* is not TOPIC=SCHEMA"):
-        wishes([text])
+        parse_typed([text])
 
 
 def test_a_topic_has_one_schema() -> None:
     """Else each of its messages would be in two tables, and a misfit in one of them."""
     with pytest.raises(ConfigError, match="the topic 'a' cannot be both 'x' and 'y'"):
-        wishes(["a=x", "a=y"])
+        parse_typed(["a=x", "a=y"])
 
 
 def schema_file(path: Path, *fields: str, **more: object) -> str:
@@ -81,8 +97,7 @@ def test_each_query_of_a_group_has_a_cursor(
     """Retention would wait for the fastest of them if they had one together."""
     asked: list[dict[str, str]] = []
 
-    def go(_run: Run, *streams: Stream, behind: object) -> None:
-        assert behind is None
+    def go(_run: Run, *streams: Stream) -> None:
         for stream in streams:
             with suppress(NotImplementedError):
                 stream.frame()
@@ -93,7 +108,7 @@ def test_each_query_of_a_group_has_a_cursor(
 
     monkeypatch.setattr(Run, "go", go)
     monkeypatch.setattr(Run, "messages", messages)
-    wanted = [Wish(TEMPERATURE, ("a",)), Wish("sensor.Humidity", ("b",))]
+    wanted = [TypedTopics(TEMPERATURE, ("a",)), TypedTopics("sensor.Humidity", ("b",))]
     typed(Plan({"groupId": "g"}, tmp_path), wanted, print)
     typed(Plan({}, tmp_path), wanted, print)
 
@@ -106,4 +121,69 @@ def test_two_schemas_of_one_id_are_refused(tmp_path: Path) -> None:
     one = schema_file(tmp_path / "one.json", "a", **{"$id": TEMPERATURE})
 
     with pytest.raises(ConfigError, match="two schemas have the same id"):
-        typed(Plan({}, tmp_path), [Wish(one), Wish(TEMPERATURE)], lambda _line: None)
+        typed(
+            Plan({}, tmp_path), [TypedTopics(one), TypedTopics(TEMPERATURE)], lambda _line: None
+        )
+
+
+TOPICS = ("a", "b", "a", "c")
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> Iterator[Wal]:
+    """Ids from 1 to 200; some are of no message."""
+    bodies = [NOTE if n % 10 == 9 else message(TOPICS[n % 4], b"x" * 60) for n in range(200)]
+    with log_of(tmp_path, bodies) as found:
+        yield found
+
+
+def batch(end: dict[str, Any], before: dict[str, Any] | None = None) -> Batch:
+    return Batch("query", 1, json.dumps(end), "" if before is None else json.dumps(before))
+
+
+def plain_count(path: Path, first: int, behind: int, *topics: str) -> int:
+    found = [row for row in plain_rows(path) if first <= row["offset"] < behind]
+    return sum(row["topic"] in topics for row in found)
+
+
+@pytest.mark.usefixtures("wal")
+def test_a_batch_has_what_the_log_has_of_its_topics(tmp_path: Path) -> None:
+    """From behind the batch before it; the first one from where the query began."""
+    source = {"path": str(tmp_path), "startingOffsets": "earliest"}
+    later = batch({"offset": 150}, {"offset": 20})
+    first = batch({"offset": 90, "begin": 30})
+
+    for topics in (("a",), ("b", "c")):
+        wanted = {**source, "subscribe": ",".join(topics)}
+        assert plain_count(tmp_path, 20, 150, *topics) == messages_of(wanted, later)
+        assert plain_count(tmp_path, 30, 90, *topics) == messages_of(wanted, first)
+    pattern = {**source, "subscribePattern": "[ab]"}
+    assert plain_count(tmp_path, 20, 150, "a", "b") == messages_of(pattern, later)
+    assert 0 == messages_of(pattern, batch({"offset": 20}, {"offset": 20}))
+    assert messages_of(source, batch({"offset": 20})) is None
+
+
+@pytest.mark.usefixtures("wal")
+def test_what_a_topic_has_before_its_own_beginning_is_not_of_the_batch(tmp_path: Path) -> None:
+    """As the checkpoint says it; a topic that is not wanted does not count."""
+    source = {"path": str(tmp_path), "startingOffsets": "earliest", "subscribe": "a,b"}
+    floors = {"b": 60, "c": 70}
+    begun = batch({"offset": 100, "begin": 10, "floors": floors})
+    expected = plain_count(tmp_path, 10, 100, "a") + plain_count(tmp_path, 60, 100, "b")
+    assert expected == messages_of(source, begun)
+
+    still = batch({"offset": 50, "begin": 10, "floors": floors})
+    assert plain_count(tmp_path, 10, 50, "a") == messages_of(source, still)
+
+
+def test_what_is_lost_is_an_error_or_not_counted(wal: Wal, tmp_path: Path) -> None:
+    """As it is for the read."""
+    retain_from(wal, 100)
+    source = {"path": str(tmp_path), "startingOffsets": "earliest", "subscribe": "a"}
+    lost = batch({"offset": 150}, {"offset": 5})
+    left = plain_count(tmp_path, 5, 150, "a")
+
+    with pytest.raises(LostOffsetsError):
+        messages_of(source, lost)
+    assert left == messages_of({**source, "failOnDataLoss": "false"}, lost)
+    assert 0 < left < 50

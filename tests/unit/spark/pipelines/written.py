@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from braidmq.spark.pipelines.tables.batches import Batches, Record
+from braidmq.spark.pipelines.tables.batches import Batch, Batches, Record
 from braidmq.spark.pipelines.tables.layouts import Key, Layout
 from braidmq.spark.pipelines.tables.staging import REPORT, Staged, StagingWriter, report_at
 
@@ -38,12 +38,12 @@ def stage_rows(directory: Path, tables: Sequence[pa.Table], layout: Layout = LAY
 
 
 def decide(
-    batches: Batches, batch_id: int, tables: Sequence[pa.Table], place: str = ""
+    batches: Batches, batch_id: int, tables: Sequence[pa.Table], end: str = ""
 ) -> Record:
     """Stage a batch, and decide on it; its files have no names yet."""
     stage = batches.new_stage()
     staged = stage_rows(stage, tables)
-    return batches.decide("query", batch_id, place, stage, staged.files)
+    return batches.decide(Batch("query", batch_id, end), stage, staged.files)
 
 
 def seen(out: Path) -> list[int]:

@@ -13,16 +13,12 @@ from braidmq.spark.reading.offsets import (
     Limits,
     LostOffsetsError,
     Offset,
-    Place,
     Range,
-    as_id,
-    as_offset,
-    as_place,
+    StreamOffset,
     batch_range,
-    first_place,
     limits_of,
+    lost_offsets,
     stream_start,
-    told,
 )
 from braidmq.spark.values import OptionError
 from tests.unit.columnar.logs import log_of, message, retain_from, write_log
@@ -189,36 +185,39 @@ def test_topics_own_limits_do_not_depend_on_the_log() -> None:
 
 def test_an_offset_is_kept_as_a_number_with_a_name() -> None:
     """The checkpoint has it as JSON text, always the same."""
-    assert {"offset": 17} == as_offset(17)
-    assert 17 == as_id({"offset": 17})
+    assert {"offset": 17} == StreamOffset(17, None, {}).to_json()
+    assert 17 == StreamOffset.from_json({"offset": 17}).id
 
 
-PLACES: list[tuple[Offset, Place]] = [
-    ({"offset": 17}, Place(17, None, {})),
-    ({"offset": 17, "begin": 3}, Place(17, 3, {})),
-    ({"offset": 17, "floors": {"a": 20}}, Place(17, None, {"a": 20})),
-    ({"offset": 3, "begin": 3, "floors": {"a": 20}}, first_place(3, {"a": 20, "b": 3})),
+OFFSETS: list[tuple[Offset, StreamOffset]] = [
+    ({"offset": 17}, StreamOffset(17, None, {})),
+    ({"offset": 17, "begin": 3}, StreamOffset(17, 3, {})),
+    ({"offset": 17, "floors": {"a": 20}}, StreamOffset(17, None, {"a": 20})),
+    (
+        {"offset": 3, "begin": 3, "floors": {"a": 20}},
+        StreamOffset.initial(3, {"a": 20, "b": 3}),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("kept", "place"), PLACES)
-def test_a_place_is_kept_with_what_was_decided_about_its_batch(
-    kept: Offset, place: Place
+@pytest.mark.parametrize(("kept", "offset"), OFFSETS)
+def test_an_offset_is_kept_with_what_was_decided_about_its_batch(
+    kept: Offset, offset: StreamOffset
 ) -> None:
-    """And no more: the text that Spark compares is the same for the same place."""
-    assert kept == place.as_offset()
-    assert place == as_place(kept)
-    assert list(kept) == list(place.as_offset())
+    """And no more: the text that Spark compares is the same for the same offset."""
+    assert kept == offset.to_json()
+    assert offset == StreamOffset.from_json(kept)
+    assert list(kept) == list(offset.to_json())
 
 
 def test_what_was_decided_goes_along_until_it_is_passed() -> None:
     """The beginning to the end of the first batch with anything, floors while they matter."""
-    first = first_place(3, {"a": 20, "b": 30})
+    first = StreamOffset.initial(3, {"a": 20, "b": 30})
 
     assert first == first.followed_by(3)
-    assert Place(25, 3, {"a": 20, "b": 30}) == first.followed_by(25)
-    assert Place(30, None, {"b": 30}) == first.followed_by(25).followed_by(30)
-    assert Place(31, None, {}) == first.followed_by(25).followed_by(30).followed_by(31)
+    assert StreamOffset(25, 3, {"a": 20, "b": 30}) == first.followed_by(25)
+    assert StreamOffset(30, None, {"b": 30}) == first.followed_by(25).followed_by(30)
+    assert StreamOffset(31, None, {}) == first.followed_by(25).followed_by(30).followed_by(31)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +234,7 @@ def test_what_was_decided_goes_along_until_it_is_passed() -> None:
 def test_an_offset_of_another_source_is_refused(kept: Offset) -> None:
     """A checkpoint that was another format's is not read on from."""
     with pytest.raises(LogError, match="is the checkpoint that of another source"):
-        as_id(kept)
+        StreamOffset.from_json(kept)
 
 
 def test_no_log_is_an_error(tmp_path: Path) -> None:
@@ -246,7 +245,7 @@ def test_no_log_is_an_error(tmp_path: Path) -> None:
 
 def test_a_loss_is_told_with_the_option_that_passes_over_it() -> None:
     """In the words of whoever reads through Spark."""
-    error = told(DataLossError("data", Loss(3, 9, RETAINED)))
+    error = lost_offsets(DataLossError("data", Loss(3, 9, RETAINED)))
 
     assert "data: the offsets 3 to 9 are lost: retention deleted them; " in str(error)
     assert "failOnDataLoss=false" in str(error)

@@ -152,7 +152,7 @@ def test_an_abort_behind_a_commit_takes_nothing_back(broker: Running) -> None:
 def test_a_batch_without_all_its_tasks_is_not_committed(broker: Running) -> None:
     """It would be a silent loss."""
     to = a_sink(broker.options(topic="partial"))
-    with pytest.raises(AssertionError, match="a task without a result"):
+    with pytest.raises(AssertionError, match="a task has reported no stage"):
         to.commit(SinkKey("partial", "", 0), [staged(to, "a"), None])
 
     assert [] == on(broker, "partial")

@@ -3,10 +3,12 @@
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType
 
 from braidmq.spark.options import for_write
@@ -17,6 +19,7 @@ from braidmq.spark.writing.writers import (
     QUERY_PROPERTY,
     BatchWriter,
     StreamWriter,
+    batch_key,
 )
 from tests.unit.spark.running import Running
 from tests.unit.spark.sources import struct
@@ -150,3 +153,39 @@ def test_an_aborted_write_drops_its_stages(broker: Running, streaming: bool) -> 
 
     assert kept == sorted((broker.path / "stages").iterdir())
     assert [] == on(broker, "aborted")
+
+
+class Context:
+    """What Spark's context keeps for a thread's jobs."""
+
+    def __init__(self) -> None:
+        self.properties: dict[str, str] = {}
+        self.sparkContext = self
+
+    def setLocalProperty(  # noqa: N802 - Spark's name
+        self, name: str, value: str | None
+    ) -> None:
+        self.properties.pop(name, None)
+        if value is not None:
+            self.properties[name] = value
+
+
+def test_tasks_are_told_query_and_batch_for_as_long() -> None:
+    """By the names that Spark itself uses; afterwards nothing is left, error or not."""
+    context = Context()
+    spark = cast("SparkSession", context)
+    with batch_key(spark, "mine", 7):
+        during = dict(context.properties)
+    after = dict(context.properties)
+    with pytest.raises(ZeroDivisionError), batch_key(spark, "mine", 8):
+        raise ZeroDivisionError
+
+    assert {"sql.streaming.queryId": "mine", "streaming.sql.batchId": "7"} == during
+    assert {} == after == context.properties
+
+
+def test_there_is_no_batch_zero() -> None:
+    """The broker does not remember it for ever, so a repeat might be taken for new."""
+    context = Context()
+    with pytest.raises(AssertionError), batch_key(cast("SparkSession", context), "mine", 0):
+        pass

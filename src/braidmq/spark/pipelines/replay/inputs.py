@@ -3,31 +3,46 @@
 A position is an id of the log, or the number of a row when the files of the table are read one
 after another. The same positions always give the same rows: a table whose files have changed
 since the replay began is refused.
+
+Rows become messages again:
+
+    row of                     goes to
+    any topic                  its own topic
+    a topic of dead letters    the topic or queue that dead-lettered it
+    either, with a target      the target
+
+The headers about its dead-lettering are dropped: the sink does not accept headers that only the
+broker may set.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.base.limits import MIB
+from braidmq.broker.dead_letters import PREFIX, QUEUE_HEADER
 from braidmq.spark.options import for_batch
-from braidmq.spark.pipelines.replay.rows import COLUMNS
+from braidmq.spark.pipelines.tables import deltas
 from braidmq.spark.pipelines.tables.tables import DELTA
 from braidmq.spark.reading.offsets import batch_range
 from braidmq.spark.reading.scans import Scan
 from braidmq.spark.source import FORMAT
 
+COLUMNS: Final = ("value", "topic", "key", "headers", "priority")
+"""The columns that are replayed; all but the first may be missing."""
+
 CHUNK_BYTES: Final = 64 * MIB
 """The most payload in one chunk, unless a single row is larger."""
 
-DELTA_LOG: Final = "_delta_log"
 _HIDDEN: Final = ("_", ".")
 _UNKNOWN: Final = -1
 
@@ -36,24 +51,8 @@ class ChangedTableError(BraidError):
     """The files of a table have changed since the replay began."""
 
     def __init__(self, table: Path, problem: str) -> None:
-        super().__init__(f"{table}: {problem}; replay it anew, under another --name")
+        super().__init__(f"{table}: {problem}; replay it again, under another --name")
         self.table = table
-
-
-class Input(Protocol):
-    """Rows, addressed by position."""
-
-    first: int
-    end: int
-
-    def behind(self, first: int, rows: int) -> int:
-        """Return the position after at most *rows* rows; fewer if they are large."""
-
-    def count(self, first: int, behind: int) -> int:
-        """Return how many rows there are from *first* to before *behind*."""
-
-    def frame(self, spark: SparkSession, first: int, behind: int) -> DataFrame:
-        """Return the rows from *first* to before *behind*, in order."""
 
 
 class LogInput:
@@ -65,8 +64,7 @@ class LogInput:
 
     def __init__(self, source: Mapping[str, str]) -> None:
         options = for_batch({**source, "includeHeaders": "true"})
-        topics = None if options.topics is None else frozenset(options.topics)
-        self._scan = Scan(options, [], topics, options.pattern)
+        self._scan = Scan.of(options, [])
         self._source = {
             name: value
             for name, value in source.items()
@@ -75,18 +73,18 @@ class LogInput:
         self.first, self.end = batch_range(self._scan.log, options)
         self.end = max(self.first, self.end)
 
-    def behind(self, first: int, rows: int) -> int:
+    def after(self, first: int, rows: int) -> int:
         """Return the position after at most *rows* rows; fewer if they are large."""
         return min(self._scan.advance(first, messages=rows, size=CHUNK_BYTES), self.end)
 
-    def count(self, first: int, behind: int) -> int:
-        """Return how many rows there are from *first* to before *behind*."""
-        return sum(part.messages for part in self._scan.cut(first, behind))
+    def count(self, first: int, end: int) -> int:
+        """Return how many rows there are from *first* to before *end*."""
+        return sum(part.messages for part in self._scan.cut(first, end))
 
-    def frame(self, spark: SparkSession, first: int, behind: int) -> DataFrame:
-        """Return the rows from *first* to before *behind*, in order."""
+    def frame(self, spark: SparkSession, first: int, end: int) -> DataFrame:
+        """Return the rows from *first* to before *end*, in order."""
         reader = spark.read.format(FORMAT).options(**self._source, includeHeaders="true")
-        return reader.options(startingOffsets=first, endingOffsets=behind).load()
+        return reader.options(startingOffsets=first, endingOffsets=end).load()
 
 
 class TableFile(NamedTuple):
@@ -111,11 +109,11 @@ class TableInput:
         self._needed = ("value", "topic") if needs_topic else ("value",)
         self._ends = list(accumulate(file.rows for file in files))
 
-    def behind(self, first: int, rows: int) -> int:
+    def after(self, first: int, rows: int) -> int:
         """Return the position after at most *rows* rows; fewer if they are large."""
         room = CHUNK_BYTES
         at = first
-        for file, _, count in self._pieces(first, min(first + rows, self.end)):
+        for file, _, count in self._spans(first, min(first + rows, self.end)):
             fitting = min(count, room * file.rows // max(file.row_bytes, 1))
             at += fitting
             room -= fitting * file.row_bytes // file.rows
@@ -123,26 +121,26 @@ class TableInput:
                 break
         return max(at, min(first + 1, self.end))
 
-    def count(self, first: int, behind: int) -> int:
-        """Return how many rows there are from *first* to before *behind*."""
-        return behind - first
+    def count(self, first: int, end: int) -> int:
+        """Return how many rows there are from *first* to before *end*."""
+        return end - first
 
-    def frame(self, spark: SparkSession, first: int, behind: int) -> DataFrame:
-        """Return the rows from *first* to before *behind*, in order."""
+    def frame(self, spark: SparkSession, first: int, end: int) -> DataFrame:
+        """Return the rows from *first* to before *end*, in order."""
         found = [
-            self._read(file, start, count) for file, start, count in self._pieces(first, behind)
+            self._read(file, start, count) for file, start, count in self._spans(first, end)
         ]
         return spark.createDataFrame(pa.concat_tables(found, promote_options="default"))
 
-    def _pieces(self, first: int, behind: int) -> Iterator[tuple[TableFile, int, int]]:
+    def _spans(self, first: int, end: int) -> Iterator[tuple[TableFile, int, int]]:
         """Yield the files that cover a range of positions: file, first row, number of rows."""
         number = bisect_right(self._ends, first)
-        while first < behind:
-            file, end = self._files[number], self._ends[number]
-            count = min(end, behind) - first
+        while first < end:
+            file, file_end = self._files[number], self._ends[number]
+            count = min(file_end, end) - first
             if count:
-                yield file, first - (end - file.rows), count
-            first, number = max(first, min(end, behind)), number + 1
+                yield file, first - (file_end - file.rows), count
+            first, number = first + count, number + 1
 
     def _read(self, file: TableFile, start: int, count: int) -> pa.Table:
         path = self._table / file.path
@@ -153,6 +151,9 @@ class TableInput:
             groups, skipped = _groups(opened.metadata, start, count)
             found = opened.read_row_groups(groups, columns=names)
         return _plain(found.slice(start - skipped, count))
+
+
+Input = LogInput | TableInput
 
 
 def _groups(metadata: Any, start: int, count: int) -> tuple[list[int], int]:  # noqa: ANN401 - pyarrow has no types
@@ -197,13 +198,11 @@ def table_files(table: Path) -> list[TableFile]:
 
 
 def _is_delta(table: Path) -> bool:
-    return (table / DELTA_LOG).is_dir()
+    return (table / deltas.LOG).is_dir()
 
 
 def _paths(table: Path) -> list[Path]:
     if _is_delta(table):
-        from deltalake import DeltaTable
-
         return [Path(uri) for uri in DeltaTable(table).file_uris()]
     return [
         path
@@ -260,3 +259,26 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except FileNotFoundError:
         return None
+
+
+def header(name: str) -> Column:
+    """Return the value of a row's header as text; null if it has none of that name."""
+    named = F.filter("headers", lambda one: one["key"] == name)
+    return F.try_element_at(named, F.lit(1))["value"].cast("string")
+
+
+def outgoing(rows: DataFrame, to_topic: str | None = None) -> DataFrame:
+    """Return rows as the sink takes them; rows without a topic need *to_topic*."""
+    names = [name for name in COLUMNS if name in rows.columns]
+    target = _target(names, to_topic).alias("topic")
+    return rows.select(target, *(name for name in names if name != "topic"))
+
+
+def _target(names: Sequence[str], to_topic: str | None) -> Column:
+    if to_topic is not None:
+        return F.lit(to_topic)
+    own = F.col("topic")
+    if "headers" not in names:
+        return own
+    died_in = F.when(own.startswith(PREFIX), header(QUEUE_HEADER))
+    return F.coalesce(died_in, own)

@@ -1,7 +1,7 @@
 """`replay`: publish rows of a table, or of a time range in the log, again, exactly once.
 
     <checkpoint>/replay.json    what is replayed
-    <checkpoint>/chunk.json     how far it is: see `places`
+    <checkpoint>/chunk.json     how far it is: see `chunks`
     <out>/_spark.log            Spark's log; `out` also holds the default checkpoint
 
 Rows are sent in chunks, each of them a batch of the sink, no faster than the rate. A replay
@@ -21,22 +21,21 @@ from pyspark.sql import DataFrame, SparkSession
 from braidmq.base.errors import ConfigError
 from braidmq.spark import values
 from braidmq.spark.options import for_write
-from braidmq.spark.pipelines.keys import batch_key
+from braidmq.spark.pipelines.replay.chunks import Chunk, ReplayCheckpoint, Subject
 from braidmq.spark.pipelines.replay.inputs import (
     Input,
     LogInput,
     TableInput,
     check_table,
+    outgoing,
     table_files,
 )
-from braidmq.spark.pipelines.replay.places import Chunk, Place, Subject
-from braidmq.spark.pipelines.replay.rows import outgoing
-from braidmq.spark.pipelines.runs.contacts import meet
-from braidmq.spark.pipelines.runs.guards import held, plain_errors
+from braidmq.spark.pipelines.runs.guards import check_broker, held, plain_errors
 from braidmq.spark.pipelines.runs.progress import batch_line
-from braidmq.spark.pipelines.runs.runs import GOES_ON, Plan, Run, Tell
+from braidmq.spark.pipelines.runs.runs import RESUMES, Plan, Run, Tell
 from braidmq.spark.pipelines.tables.tables import check_format
 from braidmq.spark.source import FORMAT
+from braidmq.spark.writing.writers import batch_key
 
 NAME: Final = "replay"
 CHUNK_ROWS_MAX: Final = 100_000
@@ -46,8 +45,8 @@ the time starting a job for each."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the user asks for besides the plan: which rows, where to, and how fast."""
+class ReplayOptions:
+    """The parameters of a replay besides the plan: which rows, where to, and how fast."""
 
     name: str
     sink: Mapping[str, str]  # options of the format
@@ -64,7 +63,7 @@ class Wish:
         return max(1, min(int(self.rate * CHUNK_S), CHUNK_ROWS_MAX))
 
 
-def replay(plan: Plan, wish: Wish, tell: Tell) -> None:
+def replay(plan: Plan, options: ReplayOptions, tell: Tell) -> None:
     """Run the pipeline; it uses the plan's `out` only for the checkpoint and Spark's log.
 
     Raises:
@@ -73,52 +72,52 @@ def replay(plan: Plan, wish: Wish, tell: Tell) -> None:
     if plan.trigger.every_ms is not None:
         problem = "the end of a replay is fixed when it begins: use available-now"
         raise ConfigError("--trigger", f"{problem}, and another --name for later messages")
-    _check_format(wish, tell)
-    values.name("--name", wish.name)
-    topic = {} if wish.to_topic is None else {"topic": wish.to_topic}
-    for_write({**wish.sink, **topic})
-    if wish.rate is not None and wish.rate <= 0:
+    _check_format(options, tell)
+    values.name("--name", options.name)
+    topic = {} if options.to_topic is None else {"topic": options.to_topic}
+    for_write({**options.sink, **topic})
+    if options.rate is not None and options.rate <= 0:
         raise ConfigError(
-            "--rate", f"{wish.rate:g} must be greater than 0; leave it out for no limit"
+            "--rate", f"{options.rate:g} must be greater than 0; leave it out for no limit"
         )
     run = Run(NAME, plan, tell)
     with held(run.checkpoint(), "--checkpoint"), run.ending(), plain_errors(NAME):
-        run.meet()
-        Replay(run, wish).go()
+        run.check_broker()
+        Replay(run, options).go()
 
 
-def _check_format(wish: Wish, tell: Tell) -> None:
-    if wish.format is None:
+def _check_format(options: ReplayOptions, tell: Tell) -> None:
+    if options.format is None:
         return
-    check_format(wish.format)
-    if wish.table is None:
-        tell(f"{NAME}: --format {wish.format} changes nothing: rows come from the log")
+    check_format(options.format)
+    if options.table is None:
+        tell(f"{NAME}: --format {options.format} changes nothing: rows come from the log")
     else:
-        check_table(wish.table, wish.format)
+        check_table(options.table, options.format)
 
 
 class Replay:
     """One run of a replay."""
 
-    def __init__(self, run: Run, wish: Wish) -> None:
+    def __init__(self, run: Run, options: ReplayOptions) -> None:
         self._run = run
-        self._wish = wish
-        self._place = Place(run.checkpoint())
-        self._input, fresh = self._opened(self._place.begun())
-        self._subject = self._place.subject(fresh)
+        self._options = options
+        self._checkpoint = ReplayCheckpoint(run.checkpoint())
+        self._input, fresh = self._opened(self._checkpoint.begun())
+        self._subject = self._checkpoint.subject(fresh)
 
     def _opened(self, begun: Subject | None) -> tuple[Input, Subject]:
         """Return the rows, and the subject of a replay that starts now.
 
         A replay that has begun keeps the files of its table, or its range of the log.
         """
-        wish, source = self._wish, dict(self._run.plan.source)
+        options, source = self._options, dict(self._run.plan.source)
         found: Input
         files = None
-        if wish.table is not None:
-            files = table_files(wish.table) if begun is None else begun.files or []
-            found = TableInput(wish.table, files, needs_topic=wish.to_topic is None)
-            said = f"table {wish.table}"
+        if options.table is not None:
+            files = table_files(options.table) if begun is None else begun.files or []
+            found = TableInput(options.table, files, needs_topic=options.to_topic is None)
+            said = f"table {options.table}"
         else:
             said = _said(source)
             if begun is not None:
@@ -126,9 +125,9 @@ class Replay:
                 source = {k: v for k, v in source.items() if not k.endswith("Timestamp")}
             found = LogInput(source)
         subject = Subject(
-            name=wish.name,
+            name=options.name,
             source=said,
-            to_topic=wish.to_topic,
+            to_topic=options.to_topic,
             first=found.first,
             end=found.end,
             files=files,
@@ -137,48 +136,48 @@ class Replay:
 
     def go(self) -> None:
         """Send chunks until there are none left, or until a signal."""
-        chunk = self._place.last()
+        chunk = self._checkpoint.last()
         if chunk is None or chunk.done:
-            chunk = self._behind(chunk)
+            chunk = self._next(chunk)
         if chunk is not None and not self._run.stopping.is_set():
-            meet(NAME, self._wish.sink, needed=True)
+            check_broker(NAME, self._options.sink, needed=True)
         while chunk is not None and not self._run.stopping.is_set():
             spark = self._run.spark  # before the chunk is recorded: Spark may not start
             begun_s = monotonic()
-            self._place.keep(chunk)
-            rows = self._input.count(chunk.first, chunk.behind)
+            self._checkpoint.keep(chunk)
+            rows = self._input.count(chunk.first, chunk.end)
             if rows:
                 self._send(spark, chunk)
-            self._place.keep(msgspec.structs.replace(chunk, done=True))
+            self._checkpoint.keep(msgspec.structs.replace(chunk, done=True))
             self._tell(chunk, rows, monotonic() - begun_s)
-            chunk = self._behind(chunk)
-            if chunk is not None and self._wish.rate is not None:
-                due_s = begun_s + rows / self._wish.rate
+            chunk = self._next(chunk)
+            if chunk is not None and self._options.rate is not None:
+                due_s = begun_s + rows / self._options.rate
                 self._run.stopping.wait(max(0.0, due_s - monotonic()))
         if chunk is None:
             self._run.tell(f"{NAME}: {self._subject.name!r} is done; nothing is left of it")
         else:
-            self._run.tell(f"{NAME}: stopped; {GOES_ON}")
+            self._run.tell(f"{NAME}: stopped; {RESUMES}")
 
-    def _behind(self, chunk: Chunk | None) -> Chunk | None:
+    def _next(self, chunk: Chunk | None) -> Chunk | None:
         """Return the chunk after *chunk*, or the first one; None at the end."""
         first, number = (self._subject.first, 1)
         if chunk is not None:
-            first, number = chunk.behind, chunk.number + 1
+            first, number = chunk.end, chunk.number + 1
         if first >= self._subject.end:
             return None
-        behind = self._input.behind(first, self._wish.chunk_rows)
-        return Chunk(number, first, min(behind, self._subject.end))
+        end = self._input.after(first, self._options.chunk_rows)
+        return Chunk(number, first, min(end, self._subject.end))
 
     def _send(self, spark: SparkSession, chunk: Chunk) -> None:
-        rows: DataFrame = self._input.frame(spark, chunk.first, chunk.behind)
-        frame = outgoing(rows, self._wish.to_topic)
+        rows: DataFrame = self._input.frame(spark, chunk.first, chunk.end)
+        frame = outgoing(rows, self._options.to_topic)
         with batch_key(spark, self._subject.query, chunk.number):
             writer = frame.write.format(FORMAT).mode("append")
-            writer.options(**self._wish.sink, sinkId=NAME).save()
+            writer.options(**self._options.sink, sinkId=NAME).save()
 
     def _tell(self, chunk: Chunk, rows: int, seconds: float) -> None:
-        left = self._subject.end - chunk.behind
+        left = self._subject.end - chunk.end
         self._run.tell(batch_line(NAME, chunk.number, rows=rows, seconds=seconds, lag=left))
 
 

@@ -1,8 +1,8 @@
-"""Charts as inline SVG: bars that lie, with a name above each, and columns that stand.
+"""Charts as inline SVG: horizontal bars with a name above each, and vertical columns.
 
-Nothing is fetched and nothing runs. Every chart says in words what it shows (`title`, `desc`).
-It is drawn for the width of a telephone, and scaled up from there, so that its letters are
-never smaller than they are there. Colours are the page's.
+A chart fetches nothing and runs nothing, and says in words what it shows (`title`, `desc`). It
+is drawn for the width of a phone and scaled up from there, so text is never smaller than on a
+phone. The page sets the colours.
 
     name                     1,234
     ███████████████▏
@@ -18,10 +18,10 @@ from unicodedata import east_asian_width
 from braidmq.base.svg import element, picture, text
 
 WIDTH: Final = 328
-"""Units of every chart; a telephone of 360 pixels has so many between its margins."""
+"""Of every chart; a phone 360 pixels wide has this much between its margins."""
 
 NAME_WIDTH_MAX: Final = 36
-"""What fits beside a number; letters of some scripts are two wide. Tables have more of it."""
+"""What fits beside a number, in columns of text; tables show more of a name."""
 
 _BAR_ROW: Final = 34
 _BAR_HEIGHT: Final = 10
@@ -30,8 +30,8 @@ _BASELINE: Final = 13
 _COLUMNS_HEIGHT: Final = 120
 _COLUMNS_TOP: Final = 18
 _COLUMNS_FOOT: Final = 20
-_LEAST: Final = 1.5
-"""What is not zero is seen, however small it is beside the largest."""
+_LENGTH_MIN: Final = 1.5
+"""Of a bar that is not zero, so that it can be seen beside the largest."""
 
 
 class Bar(NamedTuple):
@@ -66,7 +66,7 @@ def _visible(character: str) -> str:
 
 
 def bars(chart_id: str, title: str, description: str, values: Sequence[Bar]) -> str:
-    """Return bars one below the other, each as long as its share of the largest."""
+    """Return horizontal bars, scaled to the largest."""
     largest = max((bar.size for bar in values), default=0.0)
     drawn = [part for number, bar in enumerate(values) for part in _bar(number, bar, largest)]
     height = max(len(values), 1) * _BAR_ROW
@@ -88,7 +88,7 @@ def _bar(number: int, bar: Bar, largest: float) -> list[str]:
 def columns(
     chart_id: str, title: str, description: str, values: Sequence[Bar], *, every: int = 1
 ) -> str:
-    """Return columns side by side on one line; every so many of them has its name below."""
+    """Return vertical columns, scaled to the largest; one in *every* has its name below."""
     largest = max((bar.size for bar in values), default=0.0)
     step = WIDTH / max(len(values), 1)
     foot = _COLUMNS_TOP + _COLUMNS_HEIGHT
@@ -101,8 +101,8 @@ def columns(
     for number, bar in enumerate(values):
         height = _share(bar.size, largest, _COLUMNS_HEIGHT)
         x = number * step
-        place = {"x": x + step * 0.1, "y": foot - height}
-        drawn.append(element("rect", class_="bar", **place, width=step * 0.8, height=height))
+        corner = {"x": x + step * 0.1, "y": foot - height}
+        drawn.append(element("rect", class_="bar", **corner, width=step * 0.8, height=height))
         if number % every == 0:
             below = {"x": x + step / 2, "y": foot + _BASELINE + 2}
             drawn.append(text(bounded(bar.name), class_="middle", **below))
@@ -113,4 +113,4 @@ def columns(
 def _share(size: float, largest: float, length: float) -> float:
     if size <= 0 or largest <= 0:
         return 0.0
-    return round(max(size / largest * length, _LEAST), 2)
+    return round(max(size / largest * length, _LENGTH_MIN), 2)

@@ -19,9 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's use
 from braidmq.base.schemas import BUILT_IN
 from braidmq.broker.dead_letters import PREFIX, REASON_HEADER
 from braidmq.columnar.decoding.unsealing import SCHEMA_HEADER
-from braidmq.spark.pipelines.readings import EVENT_TIME
-from braidmq.spark.pipelines.replay.rows import header
-from braidmq.spark.pipelines.rollup.windows import TIME_MS_MAX
+from braidmq.spark.pipelines.replay.inputs import header
+from braidmq.spark.pipelines.rollup.windows import EVENT_TIME, TIME_MS_MAX
 
 REASON_CHARS_MAX: Final = 120
 """A reason is a header, and any client may publish to a topic of dead letters."""
@@ -32,7 +31,7 @@ DELAY_BOUNDS_MS: Final = (0, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
 """The upper bounds of the buckets of delays; one more bucket holds the longer ones."""
 
 DELAY_NAMES: Final = (
-    "before they happened",
+    "event time ahead",
     "below 0.1 s",
     "below 1 s",
     "below 10 s",

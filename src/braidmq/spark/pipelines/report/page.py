@@ -5,6 +5,7 @@ numbers in a table beside it. Topic names and reasons are untrusted, and always 
 """
 
 import html
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -60,11 +61,6 @@ class Findings:
     """Rows by delay, the delay in words."""
 
 
-class _Cell(NamedTuple):
-    text: str
-    is_number: bool = False
-
-
 def page(found: Findings) -> str:
     """Return the page."""
     messages = sum(volume.messages for volume in found.volumes)
@@ -99,14 +95,14 @@ def _summary(found: Findings, messages: int) -> str:
     typed = sum(fit.rows for fit in found.fits)
     if typed:
         invalid = sum(fit.invalid for fit in found.fits)
-        facts.append(("Typed rows that do not fit", _rate(invalid, typed)))
-    told = [f"The messages of {as_text(found.source, CELL_WIDTH_MAX)}"]
+        facts.append(("Invalid typed rows", _rate(invalid, typed)))
+    summary = [f"The messages of {as_text(found.source, CELL_WIDTH_MAX)}"]
     if found.volumes:
         first = min(volume.first for volume in found.volumes)
         last = max(volume.last for volume in found.volumes)
-        told.append(f"accepted from {_moment(first)} to {_moment(last)}")
+        summary.append(f"accepted from {_moment(first)} to {_moment(last)}")
     listed = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
-    return f"<p>{', '.join(told)}.</p><dl>{listed}</dl>"
+    return f"<p>{', '.join(summary)}.</p><dl>{listed}</dl>"
 
 
 def _volumes(volumes: Sequence[TopicVolume], messages: int) -> str:
@@ -116,35 +112,31 @@ def _volumes(volumes: Sequence[TopicVolume], messages: int) -> str:
     if rest := by_count[TOP_COUNT:]:
         count, size = sum(v.messages for v in rest), sum(v.bytes for v in rest)
         texts = (f"{count:,}", _rate(count, messages), _bytes(size), _bytes(size / count))
-        rows.append([_others(len(rest)), *_numbers(*texts, "", "")])
+        rows.append([_others(len(rest)), *texts, "", ""])
         drawn.append(Bar(_OTHERS.format(len(rest)), count, f"{count:,}"))
-    heads = ("Topic", "Messages", "Share", "Payloads", "Mean size", "Median", "99 of 100 below")
+    heads = ("Topic", "Messages", "Share", "Payloads", "Mean size", "Median", "99th percentile")
     table = _table("Topics with the most messages", heads, rows)
-    chart = bars("messages", "Messages by topic", _described(drawn), drawn)
-    return _section("Volume by topic", _pair(chart, table), _weights(volumes))
+    by_topic = _figure("messages", "Messages by topic", drawn, table)
+    return _section("Volume by topic", by_topic, _weights(volumes))
 
 
-def _volume_row(volume: TopicVolume, messages: int) -> list[_Cell]:
+def _volume_row(volume: TopicVolume, messages: int) -> list[str]:
     sizes = (volume.bytes, volume.mean_bytes, volume.p50_bytes, volume.p99_bytes)
-    count = f"{volume.messages:,}"
-    numbers = _numbers(count, _rate(volume.messages, messages), *map(_bytes, sizes))
-    return [_name(volume.topic), *numbers]
+    share = _rate(volume.messages, messages)
+    return [_name(volume.topic), f"{volume.messages:,}", share, *map(_bytes, sizes)]
 
 
 def _weights(volumes: Sequence[TopicVolume]) -> str:
     by_bytes = sorted(volumes, key=lambda v: (-v.bytes, v.topic))
     total = sum(v.bytes for v in volumes)
     drawn = [Bar(v.topic, v.bytes, _bytes(v.bytes)) for v in by_bytes[:TOP_COUNT]]
-    rows = [
-        [_name(v.topic), *_numbers(_bytes(v.bytes), _rate(v.bytes, total))]
-        for v in by_bytes[:TOP_COUNT]
-    ]
+    rows = [[_name(bar.name), bar.shown, _rate(int(bar.size), total)] for bar in drawn]
     if rest := by_bytes[TOP_COUNT:]:
         size = sum(v.bytes for v in rest)
         drawn.append(Bar(_OTHERS.format(len(rest)), size, _bytes(size)))
-        rows.append([_others(len(rest)), *_numbers(_bytes(size), _rate(size, total))])
-    chart = bars("bytes", "Bytes of payloads by topic", _described(drawn), drawn)
-    return _pair(chart, _table("The heaviest topics", ("Topic", "Payloads", "Share"), rows))
+        rows.append([_others(len(rest)), _bytes(size), _rate(size, total)])
+    table = _table("Topics with the most bytes", ("Topic", "Payloads", "Share"), rows)
+    return _figure("bytes", "Bytes of payloads by topic", drawn, table)
 
 
 def _hours(hours: Sequence[tuple[datetime, int]]) -> str:
@@ -152,37 +144,37 @@ def _hours(hours: Sequence[tuple[datetime, int]]) -> str:
     for moment, count in hours:
         by_hour[moment.astimezone(UTC).hour] += count
     drawn = [Bar(f"{hour:02}", count, f"{count:,}") for hour, count in enumerate(by_hour)]
-    told = _described(drawn, "hour ")
-    chart = columns("hours", "Messages by hour of the day, UTC", told, drawn, every=3)
+    title = "Messages by hour of the day, UTC"
+    chart = columns("hours", title, _described(drawn, "hour "), drawn, every=3)
     busiest = sorted(hours, key=lambda hour: (-hour[1], hour[0]))[:BUSIEST_COUNT]
-    single = [[_Cell(_moment(moment)), *_numbers(f"{count:,}")] for moment, count in busiest]
-    daily = [[_Cell(f"{bar.name}:00"), *_numbers(bar.shown)] for bar in drawn if bar.size]
-    tables = _table("The busiest single hours", ("Hour from", "Messages"), single) + _table(
-        "By hour of the day, UTC", ("Hour from", "Messages"), daily
+    single = [[_moment(moment), f"{count:,}"] for moment, count in busiest]
+    daily = [[f"{bar.name}:00", bar.shown] for bar in drawn if bar.size]
+    heads = ("Hour from", "Messages")
+    tables = (
+        _table("The busiest single hours", heads, single),
+        _table("By hour of the day, UTC", heads, daily),
     )
-    return _section("Busiest hours", _pair(chart, tables))
+    return _section("Busiest hours", _beside(title, chart, *tables))
 
 
 def _deaths(deaths: Sequence[tuple[str, str, int]]) -> str:
     if not deaths:
         return _section("Dead letters", "<p>There are none.</p>")
-    reasons: dict[str, int] = {}
+    reasons: Counter[str] = Counter()
     for _, reason, count in deaths:
-        reasons[reason] = reasons.get(reason, 0) + count
+        reasons[reason] += count
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
     drawn = [Bar(reason, count, f"{count:,}") for reason, count in ordered[:TOP_COUNT]]
     by_count = sorted(deaths, key=lambda death: (-death[2], death[:2]))
     rows = [
-        [_name(topic), _name(reason), *_numbers(f"{count:,}")]
+        [_name(topic), _name(reason), f"{count:,}"]
         for topic, reason, count in by_count[:TOP_COUNT]
     ]
     if rest := by_count[TOP_COUNT:]:
-        count = sum(count for _, _, count in rest)
-        rows.append([_Cell("<i>others</i>"), _Cell(""), *_numbers(f"{count:,}")])
-    chart = bars("deaths", "Dead letters by reason", _described(drawn), drawn)
+        rows.append(["<i>others</i>", "", f"{sum(count for _, _, count in rest):,}"])
     heads = ("Topic", "Reason", "Messages")
     table = _table("Dead letters by topic and reason", heads, rows, texts=2)
-    return _section("Dead letters", _pair(chart, table))
+    return _section("Dead letters", _figure("deaths", "Dead letters by reason", drawn, table))
 
 
 def _fits(fits: Sequence[TopicFit]) -> str:
@@ -198,16 +190,15 @@ def _fits(fits: Sequence[TopicFit]) -> str:
         for fit in worst[:TOP_COUNT]
     ]
     if rest := worst[TOP_COUNT:]:
-        rows.append([_others(len(rest)), _Cell(""), *_fit_numbers(rest)])
-    chart = bars("fits", "Share of rows that do not fit", _described(drawn), drawn)
-    heads = ("Topic", "Schema", "Rows", "Do not fit", "Share")
-    table = _table("Typed topics, the worst first", heads, rows, texts=2)
-    return _section("Typed topics", _pair(chart, table))
+        rows.append([_others(len(rest)), "", *_fit_numbers(rest)])
+    heads = ("Topic", "Schema", "Rows", "Invalid", "Share")
+    table = _table("Typed topics, most invalid first", heads, rows, texts=2)
+    return _section("Typed topics", _figure("fits", "Share of invalid rows", drawn, table))
 
 
-def _fit_numbers(fits: Sequence[TopicFit]) -> list[_Cell]:
+def _fit_numbers(fits: Sequence[TopicFit]) -> list[str]:
     rows, invalid = sum(fit.rows for fit in fits), sum(fit.invalid for fit in fits)
-    return _numbers(f"{rows:,}", f"{invalid:,}", _rate(invalid, rows))
+    return [f"{rows:,}", f"{invalid:,}", _rate(invalid, rows)]
 
 
 def _delays(found: Findings) -> str:
@@ -215,42 +206,42 @@ def _delays(found: Findings) -> str:
     if not timed:
         return ""
     drawn = [Bar(name, count, f"{count:,}") for name, count in found.delays]
-    chart = bars("delays", "Typed rows by delay", _described(drawn), drawn)
-    counts = [[_Cell(bar.name), *_numbers(bar.shown)] for bar in drawn]
     slowest = sorted(timed, key=lambda fit: (-(fit.p99_delay_ms or 0), fit.topic))[:TOP_COUNT]
     rows = [
-        [
-            _name(fit.topic),
-            *_numbers(_ms(fit.p50_delay_ms), _ms(fit.p99_delay_ms), _ms(fit.max_delay_ms)),
-        ]
+        [_name(fit.topic), _ms(fit.p50_delay_ms), _ms(fit.p99_delay_ms), _ms(fit.max_delay_ms)]
         for fit in slowest
     ]
-    heads = ("Topic", "Median", "99 of 100 below", "Most")
-    tables = _table("Typed topics, the slowest first", heads, rows) + _table(
-        "Rows by delay", ("Delay", "Rows"), counts
+    heads = ("Topic", "Median", "99th percentile", "Maximum")
+    tables = (
+        _table("Typed topics, slowest first", heads, rows),
+        _table("Rows by delay", ("Delay", "Rows"), [[bar.name, bar.shown] for bar in drawn]),
     )
-    return _section("From event to acceptance", _pair(chart, tables))
+    chart = _figure("delays", "Typed rows by delay", drawn, *tables)
+    return _section("From event to acceptance", chart)
 
 
 def _section(title: str, *parts: str) -> str:
     return f"<section><h2>{html.escape(title)}</h2>{''.join(parts)}</section>"
 
 
-def _pair(chart: str, beside: str) -> str:
-    title = chart.partition("</title>")[0].rpartition(">")[2]
-    figure = f"<figure><figcaption>{title}</figcaption>{chart}</figure>"
-    return f'<div class="pair">{figure}<div>{beside}</div></div>'
+def _figure(chart_id: str, title: str, drawn: Sequence[Bar], *tables: str) -> str:
+    return _beside(title, bars(chart_id, title, _described(drawn), drawn), *tables)
+
+
+def _beside(title: str, chart: str, *tables: str) -> str:
+    figure = f"<figure><figcaption>{html.escape(title)}</figcaption>{chart}</figure>"
+    return f'<div class="pair">{figure}<div>{"".join(tables)}</div></div>'
 
 
 def _table(
-    caption: str, heads: Sequence[str], rows: Iterable[Sequence[_Cell]], *, texts: int = 1
+    caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1
 ) -> str:
     """Return a table whose first columns are *texts*, and the others numbers."""
+    styles = ["" if number < texts else _NUMBER for number in range(len(heads))]
     head = "".join(
-        f'<th scope="col"{"" if number < texts else _NUMBER}>{name}</th>'
-        for number, name in enumerate(heads)
+        f'<th scope="col"{style}>{name}</th>' for name, style in zip(heads, styles, strict=True)
     )
-    body = "".join(f"<tr>{''.join(_cells(row))}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(_cells(row, styles))}</tr>" for row in rows)
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(caption)}">'
         f"<table><caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead>"
@@ -258,23 +249,18 @@ def _table(
     )
 
 
-def _cells(row: Sequence[_Cell]) -> Iterable[str]:
-    for number, cell in enumerate(row):
+def _cells(row: Sequence[str], styles: Sequence[str]) -> Iterable[str]:
+    for number, (cell, style) in enumerate(zip(row, styles, strict=True)):
         tag = 'th scope="row"' if number == 0 else "td"
-        style = _NUMBER if cell.is_number else ""
-        yield f"<{tag}{style}>{cell.text}</{tag[:2]}>"
+        yield f"<{tag}{style}>{cell}</{tag[:2]}>"
 
 
-def _others(count: int) -> _Cell:
-    return _Cell(f"<i>{_OTHERS.format(count)}</i>")
+def _others(count: int) -> str:
+    return f"<i>{_OTHERS.format(count)}</i>"
 
 
-def _name(text: str) -> _Cell:
-    return _Cell(f"<bdi>{as_text(text, CELL_WIDTH_MAX)}</bdi>")
-
-
-def _numbers(*texts: str) -> list[_Cell]:
-    return [_Cell(text, is_number=True) for text in texts]
+def _name(text: str) -> str:
+    return f"<bdi>{as_text(text, CELL_WIDTH_MAX)}</bdi>"
 
 
 def _described(drawn: Sequence[Bar], before: str = "") -> str:

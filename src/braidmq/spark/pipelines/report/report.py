@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from braidmq.base.counts import counted
+from braidmq.spark.brokers import log_of
 from braidmq.spark.options import ReadOptions, for_batch
 from braidmq.spark.pipelines.report import counts
 from braidmq.spark.pipelines.report.page import Findings, TopicFit, TopicVolume, page
@@ -30,9 +31,8 @@ from braidmq.spark.pipelines.runs.guards import cancelling, held, plain_errors
 from braidmq.spark.pipelines.runs.queries import StoppingError
 from braidmq.spark.pipelines.runs.runs import Plan, Run, Tell
 from braidmq.spark.pipelines.tables.tables import DELTA
-from braidmq.spark.pipelines.typed import Wish, schema_of
+from braidmq.spark.pipelines.typed import TypedTopics, schema_of
 from braidmq.spark.reading.offsets import batch_range
-from braidmq.spark.reading.scans import Scan
 from braidmq.spark.source import FORMAT
 from braidmq.wal.disk import Disk, replace_file
 
@@ -56,7 +56,7 @@ _TYPED: Final = pa.schema(
 )
 
 
-def report(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
+def report(plan: Plan, wanted: Sequence[TypedTopics], tell: Tell) -> None:
     """Run the pipeline; *wanted* are typed topics besides those whose messages name a schema.
 
     Raises:
@@ -64,19 +64,19 @@ def report(plan: Plan, wanted: Sequence[Wish], tell: Tell) -> None:
     """
     run = Run(NAME, plan, tell)
     options = for_batch(plan.source)
-    for wish in wanted:
-        schema_of(wish.schema)
+    for given in wanted:
+        schema_of(given.schema)
     if plan.checkpoint is not None:
         tell(f"{NAME}: --checkpoint is not used: a report is computed from scratch")
-    run.meet()
-    address = _scanned(options)[0]  # before Spark starts, which takes seconds
-    typed = {wish.schema: wish.topics for wish in wanted}
+    run.check_broker()
+    _pinned(options)  # reports a missing log or a wrong range before Spark starts
+    typed = {given.schema: given.topics for given in wanted}
     with held(plan.out, "--out"), run.ending(STAYS), plain_errors(NAME):
         before: dict[str, str] = {}
         for _ in due(run):
-            pinned = _scanned(options)[1]
+            pinned = _pinned(options)
             if pinned != before:
-                Counting(run, pinned).go(address, typed)
+                Counting(run, pinned).go(log_of(options).address, typed)
             before = pinned
 
 
@@ -93,11 +93,10 @@ def due(run: Run) -> Iterator[None]:
             return
 
 
-def _scanned(options: ReadOptions) -> tuple[str, dict[str, str]]:
-    """Return the address of the log, and the range that it has now."""
-    log = Scan(options, []).log
-    first, end = batch_range(log, options)
-    return log.address, {"startingOffsets": str(first), "endingOffsets": str(end)}
+def _pinned(options: ReadOptions) -> dict[str, str]:
+    """Return the range that the log has now, as options of a read."""
+    first, end = batch_range(log_of(options), options)
+    return {"startingOffsets": str(first), "endingOffsets": str(end)}
 
 
 class Counting:
@@ -151,9 +150,9 @@ class Counting:
         fits: list[dict[str, Any]] = []
         delays = [0] * len(counts.DELAY_NAMES)
         for schema_id in sorted({row["schema_id"] for row in claimed} | named.keys()):
-            told_so = set(named.get(schema_id, ()))
-            say_so = {row["topic"] for row in claimed if row["schema_id"] == schema_id}
-            for topics, is_claim in ((told_so, False), (say_so - told_so, True)):
+            named_topics = set(named.get(schema_id, ()))
+            claiming = {row["topic"] for row in claimed if row["schema_id"] == schema_id}
+            for topics, is_claim in ((named_topics, False), (claiming - named_topics, True)):
                 if topics:
                     rows = self._typed_rows(schema_id, topics, is_claim=is_claim)
                     fits += [

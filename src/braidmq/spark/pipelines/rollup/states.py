@@ -47,14 +47,20 @@ class StateError(BraidError):
         self.batch_id = batch_id
 
 
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class State(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    rename={"end": "place"},  # as on disk
+):
     """A batch: its query, what became of its rows, and its windows at its end."""
 
     schema_id: str
     value: str
     """The field that holds the measurement."""
     query_id: str
-    place: str
+    end: str
     """Where the batch ends in the log."""
     watermark_ms: int | None = None
     rows: int = 0
@@ -130,8 +136,7 @@ class States:
 
     def last(self) -> int | None:
         """Return the newest batch that has a state."""
-        numbers = self._numbers()
-        return numbers[-1] if numbers else None
+        return max(self._numbers(), default=None)
 
     def find(self, batch_id: int) -> State | None:
         """Return the state that a batch left."""

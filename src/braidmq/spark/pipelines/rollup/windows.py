@@ -10,6 +10,12 @@ than the watermark allows. So the log alone decides, and not how it was cut into
 a second run over the same log gives the same windows. A minute is closed when its end is behind
 the watermark; readings that arrive for it after that are late.
 
+A schema of readings has these fields, and may have others:
+
+    sensor_id      string     the sensor
+    timestamp_ms   integer    the event time, in milliseconds since 1970
+    ...            number     the value: the only other number, or the one that the user names
+
 To find the newest event time before each row, rows are grouped into blocks of ids: the driver
 compares the newest times of blocks, executors compare the rows within a block.
 """
@@ -21,9 +27,12 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's users give it
 
+from braidmq.base.errors import ConfigError
+from braidmq.columnar import TypedSchema
 from braidmq.spark.pipelines.archive import DAY
-from braidmq.spark.pipelines.readings import EVENT_TIME, SENSOR, Reading
 
+SENSOR: Final = "sensor_id"
+EVENT_TIME: Final = "timestamp_ms"
 MINUTE_MS: Final = 60_000
 DAY_MS: Final = 24 * 60 * MINUTE_MS
 TIME_MS_MAX: Final = 253_402_300_799_999
@@ -45,7 +54,45 @@ WINDOW_SCHEMA: Final = (
 )
 """What is stored of a sensor's minute while it is open."""
 
+_NUMBERS: Final = frozenset({"number", "integer"})
 _KEPT: Final = ("key", "value", "topic", "offset", "timestamp", "headers")
+
+
+class Reading(NamedTuple):
+    """A schema of readings: its id, and the field that holds what was measured."""
+
+    schema_id: str
+    value: str
+
+
+def reading_of(schema: TypedSchema, value: str | None = None) -> Reading:
+    """Return the reading in *schema*; *value* names the number, if there are several.
+
+    Raises:
+        ConfigError: Its payloads are not readings.
+    """
+    kinds = {field.name: field.kind for field in schema.fields}
+    if kinds.get(SENSOR) != "string" or kinds.get(EVENT_TIME) != "integer":
+        problem = (
+            f"{schema.id!r} is not a schema of readings: it needs a string {SENSOR!r} and "
+            f"an integer {EVENT_TIME!r}"
+        )
+        raise ConfigError("schema", problem)
+    numbers = [name for name, kind in kinds.items() if kind in _NUMBERS and name != EVENT_TIME]
+    if value is not None and value not in numbers:
+        problem = f"{value!r} is not a number of {schema.id!r}; there are: {_listed(numbers)}"
+        raise ConfigError("value", problem)
+    if value is None and len(numbers) != 1:
+        problem = (
+            f"{schema.id!r} has {len(numbers)} numbers besides {EVENT_TIME!r}, and a reading "
+            f"is one; name it with --value: {_listed(numbers)}"
+        )
+        raise ConfigError("schema", problem)
+    return Reading(schema.id, value or numbers[0])
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 @dataclass(frozen=True)
@@ -111,9 +158,7 @@ def blocks_of(readings: DataFrame) -> list[Block]:
 
 def later(one: int | None, other: int | None) -> int | None:
     """Return the later of two moments; None is earlier than any."""
-    if one is None or other is None:
-        return other if one is None else one
-    return max(one, other)
+    return max((moment for moment in (one, other) if moment is not None), default=None)
 
 
 def floors_of(blocks: Iterable[Block], newest_ms: int | None) -> dict[int, int | None]:

@@ -20,11 +20,11 @@ _PYTHONS: Final = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re
 _JAVAS: Final = re.compile(r"^: ((?:[a-z]\w*\.)+\w+.*)$", re.MULTILINE)
 """What py4j writes after the name of the call."""
 
-_FOR_NOW: Final = frozenset({"BrokenStreamError", "UnavailableError"})
-"""Our errors that may be transient: the broker may be restarting."""
+_TRANSIENT: Final = frozenset({"BrokenStreamError", "UnavailableError"})
+"""Our errors that a retry may get past: the broker may be restarting."""
 
-_IN_WORDS_OF_COMMANDS: Final = ("the option failOnDataLoss=false", "--no-fail-on-data-loss")
-"""The advice of the source, and the command-line option that means the same."""
+_COMMAND_LINE: Final = ("failOnDataLoss=false", "--no-fail-on-data-loss")
+"""The advice of the source names its own option; that of the command means the same."""
 
 
 class QueryFailedError(BraidError):
@@ -37,7 +37,7 @@ class QueryFailedError(BraidError):
 
 
 class JavaGoneError(BraidError):
-    """The Java process of Spark has ended; the next run goes on where this one was."""
+    """The Java process of Spark has ended; the next run resumes where this one was."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -46,9 +46,9 @@ class JavaGoneError(BraidError):
         self.name = name
 
 
-def told(error: BaseException) -> str:
-    """Return what *error* says, in one line without a traceback."""
-    return _line(error).replace(*_IN_WORDS_OF_COMMANDS)
+def one_line(error: BaseException) -> str:
+    """Return the message of *error* in one line, without a traceback."""
+    return _line(error).replace(*_COMMAND_LINE)
 
 
 def _line(error: BaseException) -> str:
@@ -73,9 +73,9 @@ def is_final(error: BaseException) -> bool:
     in this process. An error of Spark may come from a worker that was killed, and is retried.
     """
     if not isinstance(error, PySparkException | Py4JError):
-        return type(error).__name__ not in _FOR_NOW
+        return type(error).__name__ not in _TRANSIENT
     names = [name for name, _ in _OURS.findall(str(error))]
-    return bool(names) and names[-1] not in _FOR_NOW
+    return bool(names) and names[-1] not in _TRANSIENT
 
 
 def is_java_gone(error: BaseException) -> bool:
@@ -85,7 +85,7 @@ def is_java_gone(error: BaseException) -> bool:
     )
 
 
-def is_of_spark(error: BaseException) -> bool:
+def is_spark_error(error: BaseException) -> bool:
     """Tell whether *error* comes from Spark: an error it returned, or no answer at all."""
     known = Py4JError | PySparkException | QueryFailedError | JavaGoneError
     return isinstance(error, known) or is_java_gone(error)

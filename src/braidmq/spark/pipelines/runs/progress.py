@@ -46,11 +46,6 @@ def batch_line(name: str, number: int, *, rows: int, seconds: float, lag: int) -
     return BatchLine(text, name=name, rows=rows, lag=lag)
 
 
-def nothing_new(name: str) -> str:
-    """Return the line of a run that found no new message."""
-    return f"{name}: nothing new, lag 0"
-
-
 def _rate(rows: int, seconds: float) -> str:
     rate = rows / seconds if seconds else 0.0
     if rate >= _RATE_OF_DIGITS or not rate:
@@ -60,15 +55,15 @@ def _rate(rows: int, seconds: float) -> str:
 
 def lag(progress: StreamingQueryProgress) -> int:
     """Return how many offsets of the durable log come after the batch, over all sources."""
-    behind = 0
+    found = 0
     for source in progress.sources:
         latest, end = _offset(source.latestOffset), _offset(source.endOffset)
         if latest is not None and end is not None:
-            behind += max(0, latest - end)
-    return behind
+            found += max(0, latest - end)
+    return found
 
 
-def _offset(text: Any) -> int | None:  # noqa: ANN401 - text or nothing, as Spark likes
+def _offset(text: Any) -> int | None:  # noqa: ANN401 - JSON text, or None
     try:
         found = json.loads(text)[KEY]
     except (TypeError, ValueError, KeyError):

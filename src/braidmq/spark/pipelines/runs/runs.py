@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,33 +28,31 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from braidmq.base.errors import ConfigError, DataDirInUseError
-from braidmq.spark.pipelines.runs.contacts import meet
 from braidmq.spark.pipelines.runs.failures import (
     JavaGoneError,
     QueryFailedError,
     is_java_gone,
-    is_of_spark,
-    told,
+    is_spark_error,
+    one_line,
 )
-from braidmq.spark.pipelines.runs.queries import LOOK_S, Batch, Query, Stream, Tell
-from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.runs.guards import QUERY_LOCK, check_broker, held
+from braidmq.spark.pipelines.runs.queries import LOOK_S, Query, Stream, Tell
+from braidmq.spark.pipelines.tables.batches import Batch
 from braidmq.spark.pipelines.tables.tables import PARQUET
+from braidmq.spark.pipelines.times import Trigger
 from braidmq.spark.sessions import MASTER, session
 from braidmq.spark.source import FORMAT
-from braidmq.wal.disk import Disk
 
 __all__ = ["Batch", "Plan", "Run", "Stream", "Tell"]
 
 CHECKPOINT: Final = "_checkpoint"
 LOG: Final = "_spark.log"
-LOCK: Final = "_lock"
 """Names in the output directory; readers of tables skip names that start with `_`."""
 
 SIGNAL_S_MAX: Final = 0.5
 """A signal to the whole process group may end Spark this long before we see it ourselves."""
 
-GOES_ON: Final = "the next run goes on from here"
+RESUMES: Final = "the next run resumes here"
 CONFIG: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -85,7 +83,7 @@ class Run:
         self.tell = tell
         self.stopping = Event()
         self._failed = False
-        self._has_met = False
+        self._checked = False
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -95,7 +93,7 @@ class Run:
             ConfigError: There is no Java.
             QueryFailedError: Spark does not start, or the broker does not answer.
         """
-        self.meet()
+        self.check_broker()
         self.plan.out.mkdir(parents=True, exist_ok=True)
         log = self.plan.out / LOG
         config = {**CONFIG, **self.plan.config}
@@ -104,22 +102,22 @@ class Run:
                 found = session(f"braidmq {self.name}", master=self.plan.master, config=config)
             found.sparkContext.setLogLevel("ERROR")
         except (PySparkException, Py4JError) as error:
-            problem = f"Spark failed to start: {told(error)}; see {log}"
+            problem = f"Spark failed to start: {one_line(error)}; see {log}"
             raise QueryFailedError(self.name, problem) from error
         _keep_quiet()
         _let_java_go_quietly(found.sparkContext._accumulatorServer)  # noqa: SLF001 - as Spark made it
         return found
 
-    def meet(self) -> None:
+    def check_broker(self) -> None:
         """Check once that the broker answers, if it is read from or has to create a cursor.
 
         Raises:
             QueryFailedError: It does not answer.
         """
-        if not self._has_met:
+        if not self._checked:
             begins = "groupId" in self.plan.source and not self.checkpoint().exists()
-            meet(self.name, self.plan.source, needed=begins)
-        self._has_met = True
+            check_broker(self.name, self.plan.source, needed=begins)
+        self._checked = True
 
     def messages(self, **options: str) -> DataFrame:
         """Return the log as a stream, with the options of the plan and *options*."""
@@ -133,24 +131,23 @@ class Run:
         """Return the directory of a stream's checkpoint."""
         return (self.plan.checkpoint or self.plan.out / CHECKPOINT) / name
 
-    def go(self, *streams: Stream, behind: Callable[[], object] | None = None) -> None:
+    def go(self, *streams: Stream) -> None:
         """Run queries until they have read everything, or until a signal.
-
-        *behind* is called when everything is read, but not after a signal.
 
         Raises:
             ConfigError: Another run writes the same output, or there is no Java.
             QueryFailedError: A query has failed for good.
             JavaGoneError: The JVM has died.
         """
-        with self.ending(), _held(self.plan.out):
+        with self.ending(), held(self.plan.out, "--out", QUERY_LOCK):
             assert self.spark is not None  # starts Spark now, before anything is written
             self._watch([self._query(stream) for stream in streams])
-            if behind is not None and not self.stopping.is_set():
-                behind()
+            if self.plan.compact and not self.stopping.is_set():
+                for stream in streams:
+                    stream.compact()
 
     @contextmanager
-    def ending(self, left: str = GOES_ON) -> Iterator[None]:
+    def ending(self, left: str = RESUMES) -> Iterator[None]:
         """Let a signal set `stopping`, and report errors of Spark after it as a normal end.
 
         *left* tells the user what happens to the work that is left.
@@ -171,6 +168,7 @@ class Run:
             trigger=self.plan.trigger,
             stopping=self.stopping,
             tell=self.tell,
+            compact=self.plan.compact,
         )
 
     def _watch(self, queries: list[Query]) -> None:
@@ -190,32 +188,17 @@ class Run:
             if not going:
                 raise
         if going:
-            self.tell(f"{self.name}: stopped; {GOES_ON}")
+            self.tell(f"{self.name}: stopped; {RESUMES}")
 
     def _is_end(self, error: Exception) -> bool:
         """Tell whether *error* is how Spark fails when the whole process group is signalled."""
-        return is_of_spark(error) and not self._failed and self.stopping.wait(SIGNAL_S_MAX)
+        return is_spark_error(error) and not self._failed and self.stopping.wait(SIGNAL_S_MAX)
 
     def _give_up(self, queries: list[Query]) -> None:
         self.stopping.set()
         for query in queries:
             with suppress(Exception):  # the first failure is the one that is reported
                 query.stop()
-
-
-@contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """Lock *out* against other runs; the kernel releases the lock when the process ends."""
-    out.mkdir(parents=True, exist_ok=True)
-    disk = Disk(out)
-    try:
-        disk.lock(LOCK)
-    except DataDirInUseError:
-        raise ConfigError("--out", f"{out} is being written by another run") from None
-    try:
-        yield
-    finally:
-        disk.unlock(LOCK)
 
 
 @contextmanager

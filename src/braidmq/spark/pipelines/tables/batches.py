@@ -11,9 +11,10 @@ its rows differently by then. A file keeps its name and rows until a compaction 
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -48,6 +49,15 @@ class ForeignBatchError(BraidError):
         self.batch_id = batch_id
 
 
+class Batch(NamedTuple):
+    """A micro-batch of a query: where it ends and starts, as its checkpoint says it."""
+
+    query_id: str
+    batch_id: int
+    end: str = ""
+    start: str = ""
+
+
 class Move(msgspec.Struct, frozen=True):
     """A staged file and its name in the table."""
 
@@ -56,12 +66,12 @@ class Move(msgspec.Struct, frozen=True):
     rows: int
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, rename={"end": "place"}):  # as on disk
     """The decision what a batch consists of."""
 
     query_id: str
     batch_id: int
-    place: str
+    end: str
     stage: str
     moves: tuple[Move, ...]
 
@@ -81,7 +91,7 @@ class Batches:
         self._records = f"{RECORDS}/{name or DEFAULT_NAME}"
         self._staging = f"{STAGING}/{name or DEFAULT_NAME}"
 
-    def decided(self, query_id: str, batch_id: int, place: str) -> Record | None:
+    def decided(self, batch: Batch) -> Record | None:
         """Return the record of a batch; None if it is new.
 
         Raises:
@@ -89,20 +99,23 @@ class Batches:
         """
         known = self._known()
         newest = max(known, default=-1)
-        if newest >= 0 and (other := self._read(newest, known)).query_id != query_id:
-            raise ForeignBatchError(self.root, newest, f"belongs to the query {other.query_id}")
-        if newest > batch_id:
-            problem = f"is repeated, but batch {newest} is already written"
-            raise ForeignBatchError(self.root, batch_id, problem)
-        if newest < batch_id:
+        if newest < 0:
             return None
-        record = self._read(batch_id, known)
-        if record.place != place:
-            problem = f"is written up to {record.place!r}, but should end at {place!r}"
-            raise ForeignBatchError(self.root, batch_id, problem)
+        record = self._read(newest, known)
+        if record.query_id != batch.query_id:
+            problem = f"belongs to the query {record.query_id}"
+            raise ForeignBatchError(self.root, newest, problem)
+        if newest < batch.batch_id:
+            return None
+        if newest > batch.batch_id:
+            problem = f"is repeated, but batch {newest} is already written"
+            raise ForeignBatchError(self.root, batch.batch_id, problem)
+        if record.end != batch.end:
+            problem = f"is written up to {record.end!r}, but should end at {batch.end!r}"
+            raise ForeignBatchError(self.root, newest, problem)
         return record
 
-    def claim(self, query_id: str, batch_id: int) -> None:
+    def claim(self, batch: Batch) -> None:
         """Record which query owns the table, for a format that keeps its own batch records.
 
         Raises:
@@ -111,12 +124,11 @@ class Batches:
         path = f"{self._records}/{QUERY}"
         if not self._disk.exists(path):
             (self.root / self._records).mkdir(parents=True, exist_ok=True)
-            replace_file(self._disk, path, query_id.encode())
+            replace_file(self._disk, path, batch.query_id.encode())
         owner = (self.root / path).read_text()
-        if owner != query_id:
-            raise ForeignBatchError(
-                self.root, batch_id, f"would follow batches of the query {owner}"
-            )
+        if owner != batch.query_id:
+            problem = f"would follow batches of the query {owner}"
+            raise ForeignBatchError(self.root, batch.batch_id, problem)
 
     def new_stage(self) -> Path:
         """Return an empty directory for staged files; delete those of earlier attempts."""
@@ -128,37 +140,29 @@ class Batches:
         stage.mkdir(parents=True)
         return stage
 
-    def decide(
-        self,
-        query_id: str,
-        batch_id: int,
-        place: str,
-        stage: Path,
-        files: Sequence[StagedFile],
-    ) -> Record:
+    def decide(self, batch: Batch, stage: Path, files: Sequence[StagedFile]) -> Record:
         """Make the decision durable that *files*, which are in *stage*, are the batch."""
         moves = tuple(
             Move(file.staged, f"{file.directory}/{name}".lstrip("/"), file.rows)
-            for file, name in zip(files, self.names(batch_id, files), strict=True)
+            for file, name in zip(files, self.names(batch.batch_id, files), strict=True)
         )
-        record = Record(query_id, batch_id, place, stage.name, moves)
+        record = Record(batch.query_id, batch.batch_id, batch.end, stage.name, moves)
         (self.root / self._records).mkdir(parents=True, exist_ok=True)
         # A record must never be durable without the files it names: sync every directory on the
         # way to both before the record is written.
         stages = (f"{self._staging}/{stage.name}", self._staging, STAGING)
         for directory in (*stages, RECORDS, STATE, ""):
             self._disk.sync_dir(directory)
-        replace_file(self._disk, self._path(batch_id, INTENT), msgspec.json.encode(record))
+        path = self._path(batch.batch_id, INTENT)
+        replace_file(self._disk, path, msgspec.json.encode(record))
         return record
 
     def names(self, batch_id: int, files: Sequence[StagedFile]) -> Iterator[str]:
         """Yield a name for each file, unique in its directory."""
-        name = f"-{self.name}" if self.name else ""
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for file in files:
-            part = counts.get(file.directory, 0)
-            counts[file.directory] = part + 1
-            yield f"batch-{batch_id:010d}{name}-{part:04d}.parquet"
+            yield file_name(batch_id, self.name, counts[file.directory])
+            counts[file.directory] += 1
 
     def finish(self, record: Record) -> bool:
         """Rename every file into the table; if a staged file is gone, undo and return False."""
@@ -175,8 +179,9 @@ class Batches:
                 self._undo(record)
                 return False
             directories.add(target.parent)
-        for directory in _with_parents(directories, self.root):
-            self._disk.sync_dir(str(directory.relative_to(self.root)))
+        parents = {parent for path in directories for parent in (path, *path.parents)}
+        for path in {self.root} | {path for path in parents if path.is_relative_to(self.root)}:
+            self._disk.sync_dir(str(path.relative_to(self.root)))
         self._disk.rename(
             self._path(record.batch_id, INTENT), self._path(record.batch_id, DONE)
         )
@@ -223,10 +228,6 @@ class Batches:
         return msgspec.json.decode(path.read_bytes(), type=Record)
 
 
-def _with_parents(directories: set[Path], root: Path) -> set[Path]:
-    found = {root}
-    for directory in directories:
-        while directory != root:
-            found.add(directory)
-            directory = directory.parent  # noqa: PLW2901 - it walks upwards
-    return found
+def file_name(batch_id: int, writer: str, part: int) -> str:
+    """Return the name of a file of a batch; `compaction` reads such names."""
+    return f"batch-{batch_id:010d}{f'-{writer}' if writer else ''}-{part:04d}.parquet"

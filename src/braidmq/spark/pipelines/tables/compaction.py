@@ -9,7 +9,7 @@ next compaction deletes what is left. The process that writes a table also compa
 while no batch is between its record and its last rename.
 
 Rows keep their order, within files and across files: only neighbours are merged, and the merged
-file takes the position of the first one. See `Place`.
+file takes the position of the first one. See `BatchFile`.
 """
 
 import ctypes
@@ -56,8 +56,8 @@ class CannotExchangeError(BraidError):
         self.path = path
 
 
-class Place(NamedTuple):
-    """The position of a file's rows among those of its directory, parsed from its name.
+class BatchFile(NamedTuple):
+    """A file of the table, sorted by the position of its rows, which its name tells.
 
         batch-<number>[-<writer>]-<part>.parquet            a file of a batch
         merged-<number>-<last>[-<writer>]-<part>.parquet    files of the batches number to last
@@ -70,29 +70,23 @@ class Place(NamedTuple):
     writer: str
     part: int
     last: int
+    path: Path
 
     @classmethod
-    def of(cls, name: str) -> "Place | None":
-        """Return the place of a file; None if we did not name it."""
-        found = _BATCH.fullmatch(name) or _MERGED.fullmatch(name)
+    def of(cls, path: Path) -> "BatchFile | None":
+        """Return a file of the table; None if we did not name it."""
+        found = _BATCH.fullmatch(path.name) or _MERGED.fullmatch(path.name)
         if found is None:
             return None
-        said = found.groupdict()
-        number = int(said["number"])
-        last = int(said.get("last") or number)
-        return cls(number, said["writer"] or "", int(said["part"]), last)
+        named = found.groupdict()
+        number = int(named["number"])
+        last = int(named.get("last") or number)
+        return cls(number, named["writer"] or "", int(named["part"]), last, path)
 
     def merged_name(self, last: int) -> str:
         """Return the name of a merged file that starts here and has batches up to *last*."""
         writer = f"-{self.writer}" if self.writer else ""
         return f"merged-{self.number:010d}-{last:010d}{writer}-{self.part:04d}.parquet"
-
-
-class Source(NamedTuple):
-    """A file and its place."""
-
-    place: Place
-    path: Path
 
 
 def compact(root: Path) -> int:
@@ -109,31 +103,31 @@ def compact(root: Path) -> int:
     found = [(directory, _runs(files)) for directory, files in _directories(root)]
     worth = [(d, runs) for d, runs in found if sum(map(len, runs)) >= FILES_MIN]
     if worth:
-        work = _workplace(root)
+        work = _work_directory(root)
         for directory, runs in worth:
             _replace(directory, runs, work)
         _tidy(root)
     return len(worth)
 
 
-def _workplaces(root: Path) -> tuple[Path, Path]:
+def _work_directories(root: Path) -> tuple[Path, Path]:
     """Return the two possible work directories, inside the table and beside it."""
     return root / STATE / SUFFIX, root.parent / f".{root.name}{SUFFIX}"
 
 
 def _tidy(root: Path) -> None:
-    for place in _workplaces(root):
-        shutil.rmtree(place, ignore_errors=True)
+    for directory in _work_directories(root):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def _workplace(root: Path) -> Path:
+def _work_directory(root: Path) -> Path:
     """Make an empty directory on the file system of the table.
 
     No reader looks beside the table, so that is where it should be. If the table is a mount
     point, or its parent is not writable, the directory stays in the table, hidden. A reader
     that searches hidden directories may then see rows twice, for a moment around the rename.
     """
-    inside, beside = _workplaces(root)
+    inside, beside = _work_directories(root)
     inside.mkdir(parents=True)
     try:
         return inside.rename(beside)
@@ -149,23 +143,22 @@ def _directories(root: Path) -> Iterator[tuple[Path, list[Path]]]:
             yield Path(directory), [Path(directory, name) for name in files]
 
 
-def _runs(files: Sequence[Path]) -> list[list[Source]]:
+def _runs(files: Sequence[Path]) -> list[list[BatchFile]]:
     """Return the runs of small files to merge: neighbours, with no large file between them."""
-    placed = ((Place.of(file.name), file) for file in files)
-    runs: list[list[Source]] = [[]]
-    for source in sorted(Source(place, file) for place, file in placed if place is not None):
-        if source.path.stat().st_size <= SMALL_BYTES_MAX:
-            runs[-1].append(source)
+    runs: list[list[BatchFile]] = [[]]
+    for file in sorted(filter(None, map(BatchFile.of, files))):
+        if file.path.stat().st_size <= SMALL_BYTES_MAX:
+            runs[-1].append(file)
         else:
             runs.append([])
     return [run for run in runs if len(run) > 1]
 
 
-def _replace(directory: Path, runs: Sequence[Sequence[Source]], work: Path) -> None:
+def _replace(directory: Path, runs: Sequence[Sequence[BatchFile]], work: Path) -> None:
     new = work / "new"
     new.mkdir()
     names = [_merged(run, new) for run in runs]
-    gone = {source.path.name for run in runs for source in run}
+    gone = {file.path.name for run in runs for file in run}
     for file in directory.iterdir():
         if file.name not in gone:
             (new / file.name).hardlink_to(file)
@@ -178,11 +171,10 @@ def _replace(directory: Path, runs: Sequence[Sequence[Source]], work: Path) -> N
     shutil.rmtree(new)
 
 
-def _merged(run: Sequence[Source], new: Path) -> str:
+def _merged(run: Sequence[BatchFile], new: Path) -> str:
     """Merge a run into a file with a temporary name; return the name it will get."""
-    last = max(source.place.last for source in run)
-    name = run[0].place.merged_name(last)
-    _merge([source.path for source in run], new / f"{name}{_UNFINISHED}")
+    name = run[0].merged_name(max(file.last for file in run))
+    _merge([file.path for file in run], new / f"{name}{_UNFINISHED}")
     return name
 
 
@@ -204,25 +196,23 @@ def _merge(files: Sequence[Path], target: Path) -> None:
 
 
 def _groups(files: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
+    def grouped() -> pa.Table:
+        # The empty table puts columns in order, and into files from before a column existed.
+        found = pa.concat_tables([schema.empty_table(), *waiting], promote_options="default")
+        return found.cast(schema)
+
     waiting: list[pa.Table] = []
     size = 0
     for file in files:
         with pq.ParquetFile(file) as source:
             for batch in source.iter_batches(BATCH_ROWS):
-                waiting.append(_with_all_columns(pa.Table.from_batches([batch]), schema))
-                size += waiting[-1].nbytes
+                waiting.append(pa.Table.from_batches([batch]))
+                size += batch.nbytes
                 if size >= ROW_GROUP_BYTES:
-                    yield pa.concat_tables(waiting)
+                    yield grouped()
                     waiting, size = [], 0
     if waiting:
-        yield pa.concat_tables(waiting)
-
-
-def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    for field in schema:
-        if field.name not in table.column_names:
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(schema.names).cast(schema)
+        yield grouped()
 
 
 def exchange(one: Path, other: Path) -> None:

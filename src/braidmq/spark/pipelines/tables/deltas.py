@@ -17,6 +17,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
+from braidmq.spark.pipelines.tables.batches import file_name
 from braidmq.spark.pipelines.tables.layouts import Key
 from braidmq.spark.pipelines.tables.staging import StagedFile
 from braidmq.wal.disk import Disk
@@ -73,10 +74,9 @@ def _placed(
 ) -> list[AddAction]:
     disk = Disk(root)
     actions = []
-    writer = f"-{name}" if name else ""
     for number, file in enumerate(files):
         directory = "/".join(f"{key}={value}" for key, value in file.values.items())
-        path = f"{directory}/batch-{batch_id:010d}{writer}-{number:04d}.parquet".lstrip("/")
+        path = f"{directory}/{file_name(batch_id, name, number)}".lstrip("/")
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         (stage / file.staged).replace(target)

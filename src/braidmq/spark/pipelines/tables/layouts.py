@@ -4,23 +4,48 @@
 
 A branch is a table of its own below the root, with columns of its own; one column of the rows
 names the branch. Without branches there is one table, at the root.
+
+A value that cannot be a directory name is escaped and bounded, and stays distinct:
+
+    sensors/temp   ->   sensors%2Ftemp~9f2c41d07a35be18     readable, then a hash of the whole
+
+Readers that take `key=value` for a column undo the escapes, so a long value is never cut in the
+middle of an escaped character.
 """
 
-import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import date
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from braidmq.spark.pipelines.tables.names import hashed_name
-
 NULL_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
 """How Hive-style readers spell null in a directory name."""
+
+READABLE_CHARS_MAX: Final = 120
+HASH_CHARS: Final = 16
+NAME_CHARS_MAX: Final = READABLE_CHARS_MAX + 1 + HASH_CHARS
+FILE_NAME_BYTES_MAX: Final = 255
+"""The limit of common file systems; ours leave room for `topic_dir=` or `batch-…`."""
+
+assert NAME_CHARS_MAX <= FILE_NAME_BYTES_MAX - 64
+
+MARK: Final = "~"
+"""Separates name and hash. Names escape it, so no plain name equals a hashed one."""
+
+RESERVED: Final = frozenset({"quarantine"})
+"""Names of directories beside the tables of schemas."""
+
+_ESCAPED_MARK: Final = "%7E"
+_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -57,7 +82,7 @@ class Key:
         return hashed_name(str(value))
 
 
-class Piece(NamedTuple):
+class TablePartition(NamedTuple):
     """Rows of one directory; `values` are the columns that only the directory name holds."""
 
     branch: str
@@ -79,21 +104,19 @@ class Layout:
 
     def to_json(self) -> str:
         """Return it as JSON, to be passed as an option."""
-        return json.dumps(asdict(self))
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> "Layout":
         """Return the layout that `to_json` wrote."""
-        content = json.loads(text)
-        keys = tuple(Key(**key) for key in content["keys"])
-        return cls(keys, content["branch_column"], content["branches"])
+        return msgspec.json.decode(text, type=cls)
 
     @property
     def dropped(self) -> list[str]:
         """The columns that only directory names hold."""
         return [key.column for key in self.keys if not key.kept]
 
-    def pieces(self, table: pa.Table) -> Iterator[Piece]:
+    def partitions(self, table: pa.Table) -> Iterator[TablePartition]:
         """Yield the rows of each directory, in their original order."""
         if not len(table):
             return
@@ -102,17 +125,17 @@ class Layout:
         groups = _groups(table.select(columns))
         sizes = np.bincount(groups).tolist()
         if len(sizes) == 1:
-            yield self._piece(table)
+            yield self._partition(table)
             return
         order = np.argsort(groups, kind="stable")
         ordered = table.combine_chunks().take(pa.array(order))
         start = 0
         for size in sizes:
-            yield self._piece(ordered.slice(start, size))
+            yield self._partition(ordered.slice(start, size))
             start += size
 
-    def _piece(self, rows: pa.Table) -> Piece:
-        """Return *rows*, which all belong to one directory, as its piece."""
+    def _partition(self, rows: pa.Table) -> TablePartition:
+        """Return *rows*, which all belong to one directory."""
         branch = ""
         names = []
         if self.branch_column:
@@ -124,7 +147,7 @@ class Layout:
             names.append(f"{key.name}={NULL_NAME if spelled is None else spelled}")
             if not key.kept:
                 values[key.name] = spelled
-        return Piece(branch, "/".join(names), values, self._chosen(branch, rows))
+        return TablePartition(branch, "/".join(names), values, self._chosen(branch, rows))
 
     def _chosen(self, branch: str, rows: pa.Table) -> pa.Table:
         if not self.branch_column:
@@ -143,4 +166,26 @@ def _groups(keys: pa.Table) -> NDArray[np.int64]:
             continue
         # Renumbered at each level, so the products stay small however many levels there are.
         _, found = np.unique(found * (int(own.max()) + 1) + own, return_inverse=True)
+    return found
+
+
+def hashed_name(text: str) -> str:
+    """Return a directory name for *text* that no other text has."""
+    data = text.encode("utf-8", "surrogatepass")
+    return f"{_readable(text)}{MARK}{sha256(data).hexdigest()[:HASH_CHARS]}"
+
+
+def plain_name(text: str) -> str:
+    """Return *text* itself if it can be a directory name, else a hashed one."""
+    fits = len(text) <= READABLE_CHARS_MAX and text not in RESERVED
+    return text if fits and _PLAIN.fullmatch(text) else hashed_name(text)
+
+
+def _readable(text: str) -> str:
+    found = ""
+    for character in text[:READABLE_CHARS_MAX]:
+        escaped = quote(character, safe="", errors="replace").replace(MARK, _ESCAPED_MARK)
+        if len(found) + len(escaped) > READABLE_CHARS_MAX:
+            break
+        found += escaped
     return found

@@ -1,7 +1,7 @@
 """Tables that pipelines write batch by batch, while any reader reads them.
 
     table = Table(out, "parquet", partition_by=("date",))
-    table.write(frame, query_id, batch_id)      inside foreachBatch
+    table.write(frame, Batch(query_id, batch_id))      inside foreachBatch
 
 A batch may be written any number of times; the table has it once.
 """
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.spark.pipelines.tables import compaction, deltas
-from braidmq.spark.pipelines.tables.batches import STAGING, Batches, Record
+from braidmq.spark.pipelines.tables.batches import STAGING, Batch, Batches, Record
 from braidmq.spark.pipelines.tables.layouts import Key, Layout
 from braidmq.spark.pipelines.tables.staging import Staged, stage
 
@@ -103,17 +103,15 @@ class Table:
     def write(
         self,
         frame: DataFrame,
-        query_id: str,
-        batch_id: int,
+        batch: Batch,
         name: str = "",
-        place: str = "",
         *,
         count: Count | None = None,
     ) -> Written:
         """Write the rows of a batch, unless the table has them; on the driver.
 
-        *name* distinguishes several writers of one table. *place* is where the batch ends: a
-        repeat with another end is refused. *count* returns the number of rows to expect.
+        A repeat of the batch with another end is refused. *name* distinguishes several writers
+        of one table. *count* returns the number of rows to expect.
 
         Raises:
             ConfigError: The table has the other format.
@@ -126,19 +124,19 @@ class Table:
         batches = Batches(self.out, name)
         self._check_format(batches)
         if self.format == DELTA:
-            return self._append(frame, batches, query_id, batch_id, count)
-        record = batches.decided(query_id, batch_id, place)
+            return self._append(frame, batches, batch, count)
+        record = batches.decided(batch)
         if record is not None and self._finish(batches, record):
             return Written(record.rows, repeated=True)
         directory = batches.new_stage()
         try:
-            staged = self._staged(frame, directory, batch_id, count)
-            record = batches.decide(query_id, batch_id, place, directory, staged.files)
+            staged = self._staged(frame, directory, batch.batch_id, count)
+            record = batches.decide(batch, directory, staged.files)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
         if not self._finish(batches, record):
-            raise LostStageError(self.out, batch_id)
+            raise LostStageError(self.out, batch.batch_id)
         return Written(record.rows, repeated=False)
 
     def _check_format(self, batches: Batches) -> None:
@@ -176,25 +174,20 @@ class Table:
             return batches.finish(record)
 
     def _append(
-        self,
-        frame: DataFrame,
-        batches: Batches,
-        query_id: str,
-        batch_id: int,
-        count: Count | None,
+        self, frame: DataFrame, batches: Batches, batch: Batch, count: Count | None
     ) -> Written:
-        batches.claim(query_id, batch_id)
-        app_id = "/".join(filter(None, (query_id, batches.name)))
+        batches.claim(batch)
+        app_id = "/".join(filter(None, (batch.query_id, batches.name)))
         missing = [
             branch
             for branch in self._branches()
-            if not deltas.has_batch(self.out / branch, app_id, batch_id)
+            if not deltas.has_batch(self.out / branch, app_id, batch.batch_id)
         ]
         if not missing:
             return Written(None, repeated=True)
         directory = batches.new_stage()
         try:
-            staged = self._staged(frame, directory, batch_id, count)
+            staged = self._staged(frame, directory, batch.batch_id, count)
             for branch in missing:
                 with self._lock:
                     deltas.append(
@@ -203,7 +196,7 @@ class Table:
                         [file for file in staged.files if file.branch == branch],
                         keys=deltas.key_types(self.layout.keys, frame.schema),
                         query_id=app_id,
-                        batch_id=batch_id,
+                        batch_id=batch.batch_id,
                         name=batches.name,
                     )
         finally:

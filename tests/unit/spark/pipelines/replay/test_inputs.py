@@ -31,8 +31,8 @@ class Frames:
         return rows
 
 
-def values(found: TableInput, first: int, behind: int) -> list[int]:
-    table = cast("pa.Table", found.frame(cast("SparkSession", Frames()), first, behind))
+def values(found: TableInput, first: int, end: int) -> list[int]:
+    table = cast("pa.Table", found.frame(cast("SparkSession", Frames()), first, end))
     return [int(value) for value in table.column("value").to_pylist()]
 
 
@@ -69,9 +69,9 @@ def test_every_cut_of_a_table_is_its_rows_in_order(tmp_path: Path) -> None:
 
     assert (0, 12) == (found.first, found.end)
     for first in range(12):
-        for behind in range(first + 1, 13):
-            assert list(range(first, behind)) == values(found, first, behind)
-            assert behind - first == found.count(first, behind)
+        for end in range(first + 1, 13):
+            assert list(range(first, end)) == values(found, first, end)
+            assert end - first == found.count(first, end)
 
 
 def test_files_come_in_the_order_of_their_offsets(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_a_chunk_is_bounded_by_rows_and_by_bytes(
     small = TableInput(tmp_path, [TableFile("a", 10, 1, 100), TableFile("b", 10, 1, 100)])
     large = TableInput(tmp_path, [TableFile("a", 10, 1, 4_000), TableFile("b", 5, 1, 10_000)])
 
-    assert 15 == small.behind(0, 15)
-    assert 20 == small.behind(15, 15)
-    assert [2, 4, 11] == [large.behind(0, 15), large.behind(2, 15), large.behind(10, 15)]
+    assert 15 == small.after(0, 15)
+    assert 20 == small.after(15, 15)
+    assert [2, 4, 11] == [large.after(0, 15), large.after(2, 15), large.after(10, 15)]
 
 
 @given(
@@ -106,9 +106,9 @@ def test_chunks_cover_every_position_once(files: list[tuple[int, int]], rows: in
     found = TableInput(Path(), [TableFile("x", count, 1, size) for count, size in files])
     at = found.first
     while at < found.end:
-        behind = found.behind(at, rows)
-        assert at < behind <= min(at + rows, found.end)
-        at = behind
+        end = found.after(at, rows)
+        assert at < end <= min(at + rows, found.end)
+        at = end
     assert found.end == at
 
 
@@ -165,9 +165,9 @@ def test_a_log_is_read_by_ids(tmp_path: Path) -> None:
     some = LogInput({"path": path, "subscribe": "b", "endingTimestamp": "10"})
 
     assert (1, 21) == (every.first, every.end)
-    assert 8 == every.behind(1, 7)
+    assert 8 == every.after(1, 7)
     assert 7 == every.count(1, 8)
     assert (1, 11) == (some.first, some.end)
-    assert 8 == some.behind(1, 3)
+    assert 8 == some.after(1, 3)
     assert 3 == some.count(1, 8)
-    assert 11 == some.behind(8, 100)
+    assert 11 == some.after(8, 100)

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from braidmq.spark.pipelines.replay.rows import outgoing
+from braidmq.spark.pipelines.replay.inputs import outgoing
 from tests.integration.spark.conftest import spark  # noqa: F401 - a fixture
 
 pytestmark = [

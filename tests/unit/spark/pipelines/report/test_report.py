@@ -1,4 +1,4 @@
-"""The report's wishes, refused before a JVM is started. Runs are tested with one."""
+"""The report's parse_typed, refused before a JVM is started. Runs are tested with one."""
 
 from pathlib import Path
 from time import monotonic
@@ -8,8 +8,8 @@ import pytest
 from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines.report.report import due, report
 from braidmq.spark.pipelines.runs.runs import Plan, Run
-from braidmq.spark.pipelines.runs.triggers import Trigger
-from braidmq.spark.pipelines.typed import Wish
+from braidmq.spark.pipelines.times import Trigger
+from braidmq.spark.pipelines.typed import TypedTopics
 from tests.unit.columnar.logs import message, write_log
 
 
@@ -19,7 +19,7 @@ def test_a_schema_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
     plan = Plan({"path": str(path)}, tmp_path / "out")
 
     with pytest.raises(ConfigError, match="there is no schema 'nothing'"):
-        report(plan, [Wish("nothing", ("t",))], print)
+        report(plan, [TypedTopics("nothing", ("t",))], print)
     assert not (tmp_path / "out").exists()
 
 

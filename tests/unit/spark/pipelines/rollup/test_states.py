@@ -15,7 +15,7 @@ def state(watermark_ms: int | None = None, files: list[str] | None = None) -> St
         schema_id="s",
         value="v",
         query_id="q",
-        place="p",
+        end="p",
         watermark_ms=watermark_ms,
         files=files or [],
     )

@@ -11,8 +11,8 @@ from braidmq.spark.pipelines.runs.failures import (
     QueryFailedError,
     is_final,
     is_java_gone,
-    is_of_spark,
-    told,
+    is_spark_error,
+    one_line,
 )
 from braidmq.spark.reading.offsets import LostOffsetsError
 
@@ -48,14 +48,14 @@ def test_the_last_of_our_errors_is_what_is_told(text: str, expected: tuple[str, 
     """One line. Ours says what to do, so a retry is useless; unless it may be over."""
     error = PySparkException(text)
 
-    assert expected == (told(error), is_final(error))
+    assert expected == (one_line(error), is_final(error))
 
 
 def test_an_error_of_ours_is_told_as_it_is() -> None:
     """It came from this process."""
     error = ConfigError("--out", "is bad")
 
-    assert ("--out: is bad", True) == (told(error), is_final(error))
+    assert ("--out: is bad", True) == (one_line(error), is_final(error))
     assert is_final(OSError(28, "No space left on device"))
     assert is_final(AssertionError())
 
@@ -65,7 +65,11 @@ def test_a_loss_is_told_with_the_option_that_the_user_has() -> None:
     error = LostOffsetsError("data", "gone")
     wrapped = PySparkException(f"x\nbraidmq.spark.offsets.LostOffsetsError: {error}\n")
 
-    assert "data: gone; --no-fail-on-data-loss reads on" == told(error) == told(wrapped)
+    assert (
+        "data: gone; use --no-fail-on-data-loss to continue"
+        == one_line(error)
+        == one_line(wrapped)
+    )
 
 
 def test_a_jvm_that_died_is_known_by_what_calls_raise() -> None:
@@ -77,8 +81,8 @@ def test_a_jvm_that_died_is_known_by_what_calls_raise() -> None:
     assert all(map(is_java_gone, [*gone, ConnectionRefusedError(), ConnectionResetError()]))
     assert not any(map(is_java_gone, [answered, ValueError(), OSError(28, "full")]))
     ours = [QueryFailedError("a", "why"), JavaGoneError("a"), PySparkException("no")]
-    assert all(map(is_of_spark, [*gone, answered, *ours]))
-    assert not any(map(is_of_spark, [ValueError(), OSError(28, "full")]))
+    assert all(map(is_spark_error, [*gone, answered, *ours]))
+    assert not any(map(is_spark_error, [ValueError(), OSError(28, "full")]))
 
 
 def test_errors_say_whose_they_are() -> None:

@@ -14,14 +14,16 @@ from pyspark.errors import PySparkException
 from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines.runs.failures import QueryFailedError
 from braidmq.spark.pipelines.runs.queries import (
+    COMPACT_BATCHES,
     RESTART_S_MAX,
     RESTARTS_MAX,
-    Batch,
+    Checkpoint,
     Query,
     StoppingError,
     Stream,
 )
-from braidmq.spark.pipelines.runs.triggers import Trigger
+from braidmq.spark.pipelines.tables.batches import Batch
+from braidmq.spark.pipelines.times import Trigger
 from tests.unit.spark.pipelines.runs.test_progress import SOURCE, progress
 
 
@@ -90,25 +92,30 @@ def vars_of(found: object) -> dict[str, Any]:
 class Rig:
     """A query, its Spark, and what it told."""
 
-    def __init__(self, path: Path, trigger: Trigger) -> None:
+    def __init__(self, path: Path, trigger: Trigger, *, compact: bool = False) -> None:
         self.spark = Spark(path)
+        self.compacted: list[int] = []
         self.written: list[Batch] = []
         self.lines: list[str] = []
         self.stopping = Event()
         self.problem: Exception | None = None
         self.query = Query(
             "archive",
-            Stream(self.frame, self.write),  # type: ignore[arg-type]  # a Spark that is played
+            Stream(self.frame, self.write, tables=[self]),  # type: ignore[arg-type, list-item]  # a Spark and a table that are played
             checkpoint=path,
             trigger=trigger,
             stopping=self.stopping,
             tell=self.lines.append,
+            compact=compact,
         )
 
     def frame(self) -> Spark:
         if self.problem is not None:
             raise self.problem
         return self.spark
+
+    def compact(self) -> None:
+        self.compacted.append(self.written[-1].batch_id)
 
     def write(self, _frame: object, batch: Batch) -> int:
         self.written.append(batch)
@@ -123,7 +130,7 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def test_a_query_is_started_and_ends_by_itself(rig: Rig) -> None:
-    """Each batch is written with its place, and told of once, with the rows it had."""
+    """Each batch is written with its end, and told of once, with the rows it had."""
     assert rig.query.look(0.0)
     for number in range(2):
         rig.spark.run_batch(number)
@@ -138,6 +145,18 @@ def test_a_query_is_started_and_ends_by_itself(rig: Rig) -> None:
     ]
     assert {"availableNow": True} == rig.spark.settings["trigger"]
     assert str(rig.spark.checkpoint) == rig.spark.settings["checkpointLocation"]
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_tables_are_compacted_every_so_many_batches(tmp_path: Path, *, compact: bool) -> None:
+    """If the run is to do so, behind the batch that completes the number."""
+    rig = Rig(tmp_path, Trigger(), compact=compact)
+    rig.query.look(0.0)
+    for number in range(2 * COMPACT_BATCHES + 1):
+        rig.spark.run_batch(number)
+
+    expected = [COMPACT_BATCHES - 1, 2 * COMPACT_BATCHES - 1]
+    assert (expected if compact else []) == rig.compacted
 
 
 def test_a_query_that_finds_nothing_says_so(rig: Rig) -> None:
@@ -261,3 +280,42 @@ def test_a_query_that_has_not_begun_can_be_stopped(rig: Rig) -> None:
     rig.query.stop()
 
     assert 0 == rig.spark.starts
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "metadata").write_text('{"id":"3f0b34a7-7a1c"}')
+    (tmp_path / "offsets" / "0").write_text(
+        'v1\n{"batchWatermarkMs":0,"batchTimestampMs":17}\n{"offset": 101}\n{"offset": 7}'
+    )
+    (tmp_path / "commits" / "0").touch()
+    return Checkpoint(tmp_path)
+
+
+def test_the_end_is_what_the_sources_say(checkpoint: Checkpoint) -> None:
+    """Not what Spark notes besides, as the time of day."""
+    assert '{"offset": 101} {"offset": 7}' == checkpoint.end(0)
+
+
+def test_a_batch_begins_where_the_one_before_ends(checkpoint: Checkpoint) -> None:
+    """The first one has none."""
+    assert "" == checkpoint.start(0)
+    assert checkpoint.end(0) == checkpoint.start(1)
+
+
+def test_a_batch_that_was_not_planned_has_no_end(checkpoint: Checkpoint) -> None:
+    """It cannot be written, then."""
+    with pytest.raises(FileNotFoundError):
+        checkpoint.end(1)
+
+
+def test_a_query_is_known_by_its_checkpoint(checkpoint: Checkpoint) -> None:
+    """For as long as there is one."""
+    assert "3f0b34a7-7a1c" == checkpoint.query_id()
+
+
+def test_a_batch_is_committed_when_spark_says_so(checkpoint: Checkpoint) -> None:
+    """It does not come again then."""
+    assert (True, False) == (checkpoint.is_committed(0), checkpoint.is_committed(1))

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines.runs import runs
 from braidmq.spark.pipelines.runs.failures import JavaGoneError, QueryFailedError
+from braidmq.spark.pipelines.runs.guards import QUERY_LOCK, held
 from braidmq.spark.pipelines.runs.runs import Plan, Run, Stream, signals
 
 
@@ -41,8 +42,8 @@ def test_a_checkpoint_is_hidden_in_the_output_or_where_it_was_told(tmp_path: Pat
 def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
     """The second is told so before anything is started."""
     with (
-        runs._held(tmp_path / "out"),  # noqa: SLF001 - as the first run does it
-        pytest.raises(ConfigError, match=r"--out: .*out is being written by another run"),
+        held(tmp_path / "out", "--out", QUERY_LOCK),
+        pytest.raises(ConfigError, match=r"--out: .*out is being used by another run"),
     ):
         run_of(tmp_path / "out").go()
 
@@ -59,7 +60,7 @@ def test_a_signal_sets_the_event_and_nothing_else(number: signal.Signals) -> Non
     assert before == signal.getsignal(number)
 
 
-STOPPED = "archive: stopped; the next run goes on from here"
+STOPPED = "archive: stopped; the next run resumes here"
 
 
 @pytest.mark.parametrize(
@@ -214,15 +215,15 @@ def test_a_broker_has_to_answer_before_spark_is_started(
     played = played_session()
     met: list[tuple[object, ...]] = []
     monkeypatch.setattr(runs, "session", lambda *_args, **_more: played)
-    monkeypatch.setattr(runs, "meet", lambda *args, needed: met.append((*args, needed)))
+    monkeypatch.setattr(runs, "check_broker", lambda *args, needed: met.append((*args, needed)))
     run = run_of(tmp_path)
-    run.meet()
+    run.check_broker()
 
     assert run.spark is played
     assert [("archive", {"path": "data"}, False)] == met
     grouped = {"path": "data", "groupId": "g"}
     for _ in range(2):
-        Run("archive", Plan(grouped, tmp_path / "new"), print).meet()
+        Run("archive", Plan(grouped, tmp_path / "new"), print).check_broker()
         (tmp_path / "new" / "_checkpoint").mkdir(parents=True, exist_ok=True)
     assert [("archive", grouped, True), ("archive", grouped, False)] == met[1:]
 

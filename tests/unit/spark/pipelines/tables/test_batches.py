@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from braidmq.spark.pipelines.tables import batches as module
-from braidmq.spark.pipelines.tables.batches import DONE, INTENT, Batches
+from braidmq.spark.pipelines.tables.batches import DONE, INTENT, Batch, Batches
 from braidmq.spark.pipelines.tables.batches import ForeignBatchError as Foreign
 from braidmq.wal.disk import Disk
 from tests.unit.spark.pipelines.written import decide, rows, seen, seen_rows
@@ -16,7 +16,7 @@ from tests.unit.spark.pipelines.written import decide, rows, seen, seen_rows
 FIRST = [rows(0, 20)]
 SECOND = [rows(20, 12), rows(32, 8)]
 SECOND_CUT_OTHERWISE = [rows(20, 20)]
-"""Fewer files than before: to put them in the place of others would not be enough."""
+"""Fewer files than before: to put them in the end of others would not be enough."""
 
 
 class KilledError(BaseException):
@@ -53,12 +53,12 @@ def mortal(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[MortalDisk]]:
     MortalDisk.calls_left = 10**9
 
 
-def write(out: Path, batch_id: int, tables: list[pa.Table], place: str = "") -> None:
+def write(out: Path, batch_id: int, tables: list[pa.Table], end: str = "") -> None:
     """Write a batch as a table does, in one life."""
     batches = Batches(out)
-    record = batches.decided("query", batch_id, place)
+    record = batches.decided(Batch("query", batch_id, end))
     if record is None or not batches.finish(record):
-        batches.finish(decide(batches, batch_id, tables, place))
+        batches.finish(decide(batches, batch_id, tables, end))
 
 
 def steps_of(out: Path) -> int:
@@ -172,7 +172,7 @@ def test_another_query_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 3, FIRST)
 
     with pytest.raises(Foreign, match=r"batch 3 belongs to the query query; .*an empty --out"):
-        Batches(tmp_path).decided("other", 4, "")
+        Batches(tmp_path).decided(Batch("other", 4, ""))
 
 
 def test_a_checkpoint_that_was_set_back_is_refused(tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_a_checkpoint_that_was_set_back_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 3, FIRST, "20")
 
     with pytest.raises(Foreign, match=r"batch 3 is written up to '20', but .* at '30'"):
-        Batches(tmp_path).decided("query", 3, "30")
+        Batches(tmp_path).decided(Batch("query", 3, "30"))
     with pytest.raises(Foreign, match=r"batch 2 is repeated, but batch 3 is already written"):
-        Batches(tmp_path).decided("query", 2, "10")
+        Batches(tmp_path).decided(Batch("query", 2, "10"))
 
 
 def test_writers_of_one_table_are_told_apart_by_name(tmp_path: Path) -> None:

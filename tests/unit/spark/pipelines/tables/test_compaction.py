@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from braidmq.spark.pipelines.tables import compaction
-from braidmq.spark.pipelines.tables.batches import Batches
+from braidmq.spark.pipelines.tables.batches import Batch, Batches
 from braidmq.spark.pipelines.tables.compaction import CannotExchangeError, compact, exchange
 from tests.unit.spark.pipelines.written import decide, rows, seen, seen_rows
 
@@ -80,7 +80,7 @@ def test_batches_go_on_behind_it_and_are_merged_in_turn(
     """A merged file that is small is merged again."""
     compact(out)
     batches = Batches(out)
-    assert batches.decided("query", BATCHES - 1, "") is not None
+    assert batches.decided(Batch("query", BATCHES - 1, "")) is not None
     batches.finish(decide(batches, BATCHES, [rows(BATCHES * 10, 10)]))
 
     assert list(range((BATCHES + 1) * 10)) == seen(out)
@@ -240,7 +240,7 @@ def test_a_link_to_a_table_is_the_table(
 
     monkeypatch.setattr(compaction, "exchange", noting)
     assert 1 == compact(tmp_path / "near" / "link")
-    assert [tmp_path / "far"] == [place.parents[1] for place in used]
+    assert [tmp_path / "far"] == [end.parents[1] for end in used]
     assert list(range(8)) == laid_end_to_end(tmp_path / "far" / "out" / "date=2026-01-01")
 
 

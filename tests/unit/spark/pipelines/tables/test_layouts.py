@@ -3,14 +3,23 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import date
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.spark.pipelines.tables.layouts import NULL_NAME, Key, Layout
-from braidmq.spark.pipelines.tables.names import hashed_name
+from braidmq.base.limits import TOPIC_BYTES_MAX
+from braidmq.spark.pipelines.tables.layouts import (
+    MARK,
+    NAME_CHARS_MAX,
+    NULL_NAME,
+    Key,
+    Layout,
+    hashed_name,
+    plain_name,
+)
 
 KEYS = (Key("date"), Key("topic", "topic_dir", kept=True))
 days = st.sampled_from([None, date(2026, 1, 1), date(2026, 1, 2)])
@@ -38,32 +47,32 @@ def test_each_row_is_in_its_directory_once_in_order(
     for n, (day, topic) in enumerate(found):
         shown = NULL_NAME if day is None else day.isoformat()
         expected[f"date={shown}/topic_dir={hashed_name(topic)}"].append((n, topic))
-    pieces = list(Layout(KEYS).pieces(table(found, chunks)))
+    partitions = list(Layout(KEYS).partitions(table(found, chunks)))
 
-    assert len(pieces) == len(expected)
-    for piece in pieces:
-        rows = zip(*piece.rows.to_pydict().values(), strict=True)
-        assert ["n", "topic"] == piece.rows.column_names
-        assert expected[piece.directory] == list(rows)
-        assert ["date"] == list(piece.values)
+    assert len(partitions) == len(expected)
+    for partition in partitions:
+        rows = zip(*partition.rows.to_pydict().values(), strict=True)
+        assert ["n", "topic"] == partition.rows.column_names
+        assert expected[partition.directory] == list(rows)
+        assert ["date"] == list(partition.values)
 
 
 def test_values_are_those_of_columns_that_only_the_directory_has() -> None:
     """As a reader of its name gets them back."""
-    (piece,) = Layout(KEYS).pieces(table([(date(2026, 1, 1), "a")]))
+    (partition,) = Layout(KEYS).partitions(table([(date(2026, 1, 1), "a")]))
 
-    assert {"date": "2026-01-01"} == piece.values
+    assert {"date": "2026-01-01"} == partition.values
     assert "1" == Key("n").spelled(1)
 
 
 def test_a_table_without_keys_is_one_directory() -> None:
     """The root itself, with every column."""
-    (piece,) = Layout().pieces(table([(None, "a"), (None, "b")]))
+    (partition,) = Layout().partitions(table([(None, "a"), (None, "b")]))
 
     assert ("", {}, ["n", "date", "topic"]) == (
-        piece.directory,
-        piece.values,
-        piece.rows.column_names,
+        partition.directory,
+        partition.values,
+        partition.rows.column_names,
     )
 
 
@@ -71,11 +80,11 @@ def test_a_branch_has_its_own_columns_under_its_own_names() -> None:
     """Rows say to which branch they belong; that column goes nowhere."""
     layout = Layout((Key("date"),), "topic", {"a": {"number": "n"}, "b/c": {}})
     found = [(date(2026, 1, 1), "a"), (date(2026, 1, 1), "b/c"), (date(2026, 1, 1), "a")]
-    pieces = {piece.branch: piece for piece in layout.pieces(table(found))}
+    partitions = {partition.branch: partition for partition in layout.partitions(table(found))}
 
-    assert "a/date=2026-01-01" == pieces["a"].directory
-    assert [{"number": 0}, {"number": 2}] == pieces["a"].rows.to_pylist()
-    assert [] == pieces["b/c"].rows.column_names
+    assert "a/date=2026-01-01" == partitions["a"].directory
+    assert [{"number": 0}, {"number": 2}] == partitions["a"].rows.to_pylist()
+    assert [] == partitions["b/c"].rows.column_names
 
 
 def test_a_row_of_no_branch_is_not_passed_over() -> None:
@@ -83,7 +92,7 @@ def test_a_row_of_no_branch_is_not_passed_over() -> None:
     layout = Layout((), "topic", {"a": {}})
 
     with pytest.raises(KeyError):
-        list(layout.pieces(table([(None, "b")])))
+        list(layout.partitions(table([(None, "b")])))
 
 
 def test_a_layout_travels_as_text() -> None:
@@ -101,3 +110,59 @@ def test_a_column_and_its_directory_do_not_share_a_name() -> None:
         Key("topic", kept=True)
     with pytest.raises(AssertionError):
         Key("topic", "topic_dir")
+
+
+GOLDEN = {
+    "sensors/temp": "sensors%2Ftemp~",
+    "": "~",
+    "..": "..~",
+    "a=b/c": "a%3Db%2Fc~",
+    "ß": "%C3%9F~",
+    "x~y": "x%7Ey~",
+    "\x00\n": "%00%0A~",
+}
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+
+
+def test_what_is_not_safe_is_escaped() -> None:
+    """The readable part, on record."""
+    found = {text: hashed_name(text)[: -len("0123456789abcdef")] for text in GOLDEN}
+
+    assert GOLDEN == found
+
+
+@given(texts)
+def test_a_name_is_bounded_and_begins_as_the_text_does(text: str) -> None:
+    """However it is cut, what is left of it is whole characters."""
+    name = hashed_name(text)
+    readable, _, digest = name.rpartition(MARK)
+
+    assert len(name) <= NAME_CHARS_MAX
+    assert name.isascii()
+    assert "/" not in name
+    assert text.startswith(unquote(readable, errors="strict"))
+    assert len(digest) == 16
+
+
+def test_the_longest_topics_are_told_apart_by_their_ends() -> None:
+    """A name is cut, its hash is of the whole."""
+    longest = "t" * (TOPIC_BYTES_MAX - 1)
+
+    assert hashed_name(longest + "a") != hashed_name(longest + "b")
+
+
+@given(texts, texts)
+def test_two_texts_have_two_names(one: str, other: str) -> None:
+    """Plain or hashed, and one of each."""
+    ones, others = ({plain_name(text), hashed_name(text)} for text in (one, other))
+
+    assert (one == other) == bool(ones & others)
+
+
+def test_a_name_that_can_be_a_directory_stays() -> None:
+    """Unless a directory of that name is there for something else, or it would be hidden."""
+    kept = ["sensor.Temperature", "a-b_c", "7"]
+
+    assert kept == list(map(plain_name, kept))
+    for text in ("quarantine", "_x", ".x", "a b", "http://x/y", "x" * 121):
+        assert MARK in plain_name(text)

@@ -14,7 +14,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from braidmq.base.errors import ConfigError
 from braidmq.spark.pipelines.tables import compaction, deltas
 from braidmq.spark.pipelines.tables import tables as module
-from braidmq.spark.pipelines.tables.batches import STAGING, Batches, ForeignBatchError, Record
+from braidmq.spark.pipelines.tables.batches import (
+    STAGING,
+    Batch,
+    Batches,
+    ForeignBatchError,
+    Record,
+)
 from braidmq.spark.pipelines.tables.layouts import Layout
 from braidmq.spark.pipelines.tables.staging import Staged
 from braidmq.spark.pipelines.tables.tables import (
@@ -60,17 +66,17 @@ def test_a_batch_is_written_once_however_often_it_comes(
     """A repeat is not even read, and says how many rows there were."""
     again = Frame(rows(0, 4), rows(4, 6))
 
-    assert (10, False) == write(Frame(rows(0, 10)), "query", 0)
-    assert (10, True) == write(again, "query", 0)
-    assert (5, False) == write(Frame(rows(10, 5)), "query", 1)
+    assert (10, False) == write(Frame(rows(0, 10)), Batch("query", 0))
+    assert (10, True) == write(again, Batch("query", 0))
+    assert (5, False) == write(Frame(rows(10, 5)), Batch("query", 1))
     assert list(range(15)) == seen(tmp_path)
     assert 0 == again.reads
 
 
 def test_a_batch_of_nothing_is_a_batch(tmp_path: Path, write: Callable[..., Any]) -> None:
     """It is remembered as any other."""
-    assert (0, False) == write(Frame(rows(0, 0)), "query", 0)
-    assert (0, True) == write(Frame(rows(0, 5)), "query", 0)
+    assert (0, False) == write(Frame(rows(0, 0)), Batch("query", 0))
+    assert (0, True) == write(Frame(rows(0, 5)), Batch("query", 0))
     assert [] == seen(tmp_path)
 
 
@@ -87,7 +93,7 @@ def test_rows_that_are_in_no_file_fail_the_batch(
     with pytest.raises(
         UncountedRowsError, match=r"batch \d has 10 rows, but [1-9] would be written"
     ):
-        write(Frame(rows(0, 10)), "query", 0)
+        write(Frame(rows(0, 10)), Batch("query", 0))
     monkeypatch.undo()
 
     assert [] == seen(tmp_path)
@@ -112,7 +118,7 @@ def test_a_batch_has_the_rows_that_it_should_have(tmp_path: Path, case: str, for
     frame = Frame(rows(0, 10))
 
     def write() -> Written:
-        return table.write(frame, "query", 0, count=lambda: next(count))  # type: ignore[arg-type]  # no session
+        return table.write(frame, Batch("query", 0), count=lambda: next(count))  # type: ignore[arg-type]  # no session
 
     if is_written:
         assert (10, False) == write()
@@ -134,7 +140,7 @@ def test_an_attempt_that_fails_leaves_nothing(
 
     monkeypatch.setattr(module, "stage", fail)
     with pytest.raises(OSError, match="No space left"):
-        write(Frame(rows(0, 10)), "query", 0)
+        write(Frame(rows(0, 10)), Batch("query", 0))
 
     assert [] == list(tmp_path.rglob("*.staged"))
 
@@ -154,23 +160,23 @@ def test_a_batch_whose_files_are_deleted_meanwhile_is_not_taken_for_written(
     with pytest.raises(
         LostStageError, match=r"batch 0: its staged files in .*/staging were deleted"
     ):
-        write(Frame(rows(0, 10)), "query", 0)
+        write(Frame(rows(0, 10)), Batch("query", 0))
     monkeypatch.undo()
     assert [] == seen(tmp_path)
     _play_tasks(monkeypatch)
 
-    assert (10, False) == write(Frame(rows(0, 10)), "query", 0)
+    assert (10, False) == write(Frame(rows(0, 10)), Batch("query", 0))
     assert list(range(10)) == seen(tmp_path)
 
 
 def test_a_table_of_another_query_is_refused(write: Callable[..., Any]) -> None:
-    """Or of the same one up to another place."""
-    write(Frame(rows(0, 10)), "query", 0, place="10")
+    """Or of the same one up to another end."""
+    write(Frame(rows(0, 10)), Batch("query", 0, "10"))
 
     with pytest.raises(ForeignBatchError):
-        write(Frame(rows(0, 10)), "other", 0, place="10")
+        write(Frame(rows(0, 10)), Batch("other", 0, "10"))
     with pytest.raises(ForeignBatchError):
-        write(Frame(rows(0, 10)), "query", 0, place="11")
+        write(Frame(rows(0, 10)), Batch("query", 0, "11"))
 
 
 def test_delta_has_a_batch_once(tmp_path: Path) -> None:
@@ -178,9 +184,9 @@ def test_delta_has_a_batch_once(tmp_path: Path) -> None:
     table = Table(tmp_path, DELTA, KEYS)
     again = Frame(rows(0, 10))
 
-    assert (10, False) == table.write(Frame(rows(0, 10)), "query", 0)  # type: ignore[arg-type]  # no session
-    assert (None, True) == table.write(again, "query", 0)  # type: ignore[arg-type]  # no session
-    assert (5, False) == table.write(Frame(rows(10, 5)), "query", 1)  # type: ignore[arg-type]  # no session
+    assert (10, False) == table.write(Frame(rows(0, 10)), Batch("query", 0))  # type: ignore[arg-type]  # no session
+    assert (None, True) == table.write(again, Batch("query", 0))  # type: ignore[arg-type]  # no session
+    assert (5, False) == table.write(Frame(rows(10, 5)), Batch("query", 1))  # type: ignore[arg-type]  # no session
     found = DeltaTable(tmp_path).to_pyarrow_table()
     assert list(range(15)) == sorted(found.column("offset").to_pylist())
     assert 0 == again.reads
@@ -188,7 +194,7 @@ def test_delta_has_a_batch_once(tmp_path: Path) -> None:
     with pytest.raises(
         ForeignBatchError, match="batch 0 would follow batches of the query query"
     ):
-        table.write(Frame(rows(0, 10)), "other", 0)  # type: ignore[arg-type]  # no session
+        table.write(Frame(rows(0, 10)), Batch("other", 0))  # type: ignore[arg-type]  # no session
 
 
 def test_branches_of_delta_are_tables_that_catch_up(
@@ -208,8 +214,8 @@ def test_branches_of_delta_are_tables_that_catch_up(
 
     monkeypatch.setattr(deltas, "append", die_at_the_second)
     with pytest.raises(KeyboardInterrupt):
-        table.write(Frame(rows(0, 9)), "query", 0)  # type: ignore[arg-type]  # no session
-    assert (9, False) == table.write(Frame(rows(0, 9)), "query", 0)  # type: ignore[arg-type]  # no session
+        table.write(Frame(rows(0, 9)), Batch("query", 0))  # type: ignore[arg-type]  # no session
+    assert (9, False) == table.write(Frame(rows(0, 9)), Batch("query", 0))  # type: ignore[arg-type]  # no session
 
     assert ["0", "1", "1", "2"] == calls
     for number in range(3):
@@ -225,7 +231,7 @@ def test_compaction_is_a_matter_of_the_format(
     monkeypatch.setattr(compaction, "FILES_MIN", 3)
     table = Table(tmp_path / "out", form, KEYS)
     for number in range(3):
-        table.write(Frame(rows(number * 12, 12)), "query", number)  # type: ignore[arg-type]  # no session
+        table.write(Frame(rows(number * 12, 12)), Batch("query", number))  # type: ignore[arg-type]  # no session
     table.compact()
 
     if form == DELTA:
@@ -240,11 +246,11 @@ def test_compaction_is_a_matter_of_the_format(
 @pytest.mark.parametrize(("form", "other"), [("parquet", "delta"), ("delta", "parquet")])
 def test_a_table_keeps_its_format(tmp_path: Path, form: str, other: str) -> None:
     """Readers of either would see one half of it."""
-    Table(tmp_path, form, KEYS).write(Frame(rows(0, 5)), "query", 0)  # type: ignore[arg-type]  # no session
+    Table(tmp_path, form, KEYS).write(Frame(rows(0, 5)), Batch("query", 0))  # type: ignore[arg-type]  # no session
     with pytest.raises(
         ConfigError, match=f"--format: .* is {form}: use --format {form}, or another"
     ):
-        Table(tmp_path, other, KEYS).write(Frame(rows(5, 5)), "query", 1)  # type: ignore[arg-type]  # no session
+        Table(tmp_path, other, KEYS).write(Frame(rows(5, 5)), Batch("query", 1))  # type: ignore[arg-type]  # no session
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ REFUSED = {
     ),
     "replay from no time": (
         ["replay", "--path=x", "--name=n", "--checkpoint=c", "--from=yesterday"],
-        "--from: 'yesterday' is not a moment",
+        "--from: 'yesterday' is not a time",
     ),
     "replay at no rate": (
         ["replay", "--path=x", "--name=n", "--checkpoint=c", "--api-key=k", "--rate=0"],

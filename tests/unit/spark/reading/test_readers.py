@@ -1,10 +1,12 @@
 """The streaming reader, called as Spark calls it."""
 
 import json
+import pickle
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -12,10 +14,16 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
 )
 
+from braidmq.columnar import Part
 from braidmq.columnar.flight.failures import UnavailableError
-from braidmq.spark.reading import scans, stream
-from braidmq.spark.reading.offsets import LostOffsetsError, Offset
-from braidmq.spark.reading.stream import QUIET_IDS_MAX, StreamReader
+from braidmq.spark.reading import readers, scans
+from braidmq.spark.reading.offsets import Limits, LostOffsetsError, Offset
+from braidmq.spark.reading.readers import (
+    QUIET_IDS_MAX,
+    LogPartition,
+    StreamReader,
+    as_partitions,
+)
 from braidmq.testing import FakeClock
 from tests.unit.columnar.logs import (
     NOTE,
@@ -355,7 +363,7 @@ def test_a_stream_waits_for_a_broker_that_is_being_restarted(
             found.append(failure.type)
 
     waiting, asking = Waiting(), Thread(target=ask)
-    monkeypatch.setattr(stream if on_driver else scans, "patiently", waiting)
+    monkeypatch.setattr(readers if on_driver else scans, "patiently", waiting)
     asking.start()
     began = waiting.begun.wait(PATIENCE_S)
     with running(tmp_path, broker.port, clock):
@@ -365,3 +373,13 @@ def test_a_stream_waits_for_a_broker_that_is_being_restarted(
     assert began
     assert [{"offset": end - 1} if on_driver else UnavailableError] == found
     assert [b"a", b"b"] == values
+
+
+def test_a_part_is_its_range() -> None:
+    """A partition to Spark, and the same one behind the wire; with the limits that matter."""
+    limits = Limits({"a": 3, "b": 4}, {"a": 8, "b": 9})
+    (found,) = as_partitions([Part(3, 9, messages=5, payload_bytes=77)], limits)
+
+    assert isinstance(found, InputPartition)
+    assert LogPartition(3, 9, Limits({"b": 4}, {"a": 8})) == found
+    assert found == pickle.loads(pickle.dumps(found))  # noqa: S301 - our own, as Spark does it

@@ -6,8 +6,14 @@ import msgspec
 import pytest
 
 from braidmq.base.errors import ConfigError
+from braidmq.spark.pipelines.replay.chunks import (
+    CHUNK,
+    SUBJECT,
+    Chunk,
+    ReplayCheckpoint,
+    Subject,
+)
 from braidmq.spark.pipelines.replay.inputs import TableFile
-from braidmq.spark.pipelines.replay.places import CHUNK, SUBJECT, Chunk, Place, Subject
 
 SUBJECT_A = Subject(name="a", source="path=data", to_topic=None, first=1, end=100)
 
@@ -18,12 +24,12 @@ def changed(**fields: object) -> Subject:
 
 def test_what_was_begun_stays(tmp_path: Path) -> None:
     """A later run may see another end of the log; the replay's own end does not move."""
-    place = Place(tmp_path / "new")
+    checkpoint = ReplayCheckpoint(tmp_path / "new")
 
-    assert place.begun() is None
-    assert SUBJECT_A == place.subject(SUBJECT_A)
-    assert SUBJECT_A == place.subject(changed(end=200))
-    assert SUBJECT_A == Place(tmp_path / "new").begun()
+    assert checkpoint.begun() is None
+    assert SUBJECT_A == checkpoint.subject(SUBJECT_A)
+    assert SUBJECT_A == checkpoint.subject(changed(end=200))
+    assert SUBJECT_A == ReplayCheckpoint(tmp_path / "new").begun()
 
 
 @pytest.mark.parametrize(
@@ -33,11 +39,11 @@ def test_another_replay_is_refused_a_checkpoint(
     other: dict[str, object], tmp_path: Path
 ) -> None:
     """With what was begun there, and what to do."""
-    place = Place(tmp_path)
-    place.subject(SUBJECT_A)
+    checkpoint = ReplayCheckpoint(tmp_path)
+    checkpoint.subject(SUBJECT_A)
 
     with pytest.raises(ConfigError, match=rf"--checkpoint: .* {next(iter(other))} .* another"):
-        place.subject(changed(**other))
+        checkpoint.subject(changed(**other))
 
 
 def test_the_key_of_its_batches_is_the_subjects() -> None:
@@ -52,14 +58,14 @@ def test_the_key_of_its_batches_is_the_subjects() -> None:
 
 def test_the_last_chunk_is_remembered(tmp_path: Path) -> None:
     """Begun or done, as it was written down."""
-    place = Place(tmp_path)
-    before = place.last()
-    place.keep(Chunk(1, 1, 51))
-    begun = place.last()
-    place.keep(Chunk(1, 1, 51, done=True))
+    checkpoint = ReplayCheckpoint(tmp_path)
+    before = checkpoint.last()
+    checkpoint.keep(Chunk(1, 1, 51))
+    begun = checkpoint.last()
+    checkpoint.keep(Chunk(1, 1, 51, done=True))
 
     assert before is None
     assert Chunk(1, 1, 51) == begun
-    assert Chunk(1, 1, 51, done=True) == Place(tmp_path).last()
-    place.subject(SUBJECT_A)
+    assert Chunk(1, 1, 51, done=True) == ReplayCheckpoint(tmp_path).last()
+    checkpoint.subject(SUBJECT_A)
     assert {CHUNK, SUBJECT} == {path.name for path in tmp_path.iterdir()}

@@ -3,7 +3,7 @@
 import pytest
 
 from braidmq.base.errors import ConfigError
-from braidmq.spark.pipelines.moments import length_ms, moment_ms
+from braidmq.spark.pipelines.times import length_ms, moment_ms, parse_trigger
 
 LENGTHS = {"500ms": 500, "30s": 30_000, " 10m ": 600_000, "2h": 7_200_000, "1d": 86_400_000}
 MOMENTS = {
@@ -40,3 +40,29 @@ def test_what_is_no_moment_is_refused(text: str) -> None:
     """With the option and the value."""
     with pytest.raises(ConfigError, match=f"--from: '{text}' is "):
         moment_ms("--from", text)
+
+
+GOLDEN = {
+    "available-now": None,
+    "10s": 10_000,
+    "500ms": 500,
+    "05m": 300_000,
+    "1h": 3_600_000,
+}
+
+
+@pytest.mark.parametrize(("text", "every_ms"), GOLDEN.items())
+def test_a_trigger_is_a_time_or_none(text: str, every_ms: int | None) -> None:
+    """None: once through all that there is."""
+    assert every_ms == parse_trigger(text).every_ms
+
+
+@pytest.mark.parametrize(
+    "text", ["", "now", "10", "s", "0s", "1.5s", "10 s", "-1s", "9999999s"]
+)
+def test_anything_else_is_refused(text: str) -> None:
+    """With what can be said instead."""
+    with pytest.raises(
+        ConfigError, match=r"--trigger: .* neither available-now nor an interval"
+    ):
+        parse_trigger(text)

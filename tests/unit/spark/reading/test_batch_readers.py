@@ -14,8 +14,8 @@ from pyspark.sql.datasource import (
 )
 
 from braidmq.columnar import endpoint
-from braidmq.spark.reading.batch import BatchReader, FilteringBatchReader
 from braidmq.spark.reading.offsets import LostOffsetsError
+from braidmq.spark.reading.readers import BatchReader, FilteringBatchReader
 from braidmq.spark.values import OptionError
 from tests.unit.columnar.logs import plain_rows, write_log
 from tests.unit.spark.running import Running

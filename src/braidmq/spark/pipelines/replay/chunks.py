@@ -10,7 +10,7 @@ have changed since, and the next one starts after it.
 
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ from braidmq.wal.disk import Disk, replace_file
 SUBJECT: Final = "replay.json"
 CHUNK: Final = "chunk.json"
 _DIGEST_CHARS: Final = 16
+
+Kept = TypeVar("Kept")
 
 
 class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,16 +43,16 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return f"replay {self.name} {digest}"
 
 
-class Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The positions from `first` to before `behind`; numbers start at 1."""
+class Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"end": "behind"}):
+    """The positions from `first` to before `end` (on disk: behind); numbers start at 1."""
 
     number: int
     first: int
-    behind: int
+    end: int
     done: bool = False
 
 
-class Place:
+class ReplayCheckpoint:
     """The checkpoint of one replay."""
 
     def __init__(self, directory: Path) -> None:
@@ -80,20 +82,18 @@ class Place:
 
     def begun(self) -> Subject | None:
         """Return the subject of this checkpoint; None if it is new."""
-        data = self._read(SUBJECT)
-        return None if data is None else msgspec.json.decode(data, type=Subject)
+        return self._read(SUBJECT, Subject)
 
     def last(self) -> Chunk | None:
         """Return the last chunk that was started."""
-        data = self._read(CHUNK)
-        return None if data is None else msgspec.json.decode(data, type=Chunk)
+        return self._read(CHUNK, Chunk)
 
     def keep(self, chunk: Chunk) -> None:
         """Record durably that a chunk starts, or that it is done."""
         replace_file(self._disk, CHUNK, msgspec.json.encode(chunk))
 
-    def _read(self, name: str) -> bytes | None:
+    def _read(self, name: str, kind: type[Kept]) -> Kept | None:
         try:
-            return (self._directory / name).read_bytes()
+            return msgspec.json.decode((self._directory / name).read_bytes(), type=kind)
         except FileNotFoundError:
             return None
