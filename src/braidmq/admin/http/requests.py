@@ -4,7 +4,6 @@ Nothing here answers a request: what cannot be used raises an HTTPException with
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from braidmq.base.limits import KIB
+from braidmq.base.strict_json import read_value
 from braidmq.broker.authorize import Principal, authorize
 
 BODY_BYTES_MAX: Final = 64 * KIB
@@ -107,7 +107,7 @@ def object_of(body: bytes, keys: frozenset[str]) -> dict[str, object]:
         HTTPException: 400, it is not a JSON object, or has a key that is not among *keys*.
     """
     try:
-        value = json.loads(body)
+        value = read_value(body)
     except (ValueError, RecursionError):
         raise HTTPException(400, "the body is not JSON") from None
     if not isinstance(value, dict):
