@@ -132,8 +132,8 @@ class Numbers:
 
         point = Point(
             time=iso(self._now_us()),
-            into=rates("messages_published_by_strand"),
-            out=rates("messages_delivered_by_strand"),
+            into=rates("strand_messages_published"),
+            out=rates("strand_messages_delivered"),
             in_bytes=rate("messages_published_bytes"),
             acks=rate("messages_acknowledged"),
             backlog=values.messages_waiting,
@@ -142,7 +142,7 @@ class Numbers:
             fsync_p50_ms=_percentile_ms(fsyncs, 50),
             fsync_p99_ms=_percentile_ms(fsyncs, 99),
             commits=rate("wal_commits"),
-            memory_bytes=values.memory_bytes,
+            memory_bytes=values.memory_used_bytes,
             rss_bytes=rss_bytes(),
             connections=dict(values.connections),
             loop_lag_ms=round(self.lag_seconds * _MS, 3),

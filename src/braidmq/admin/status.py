@@ -113,7 +113,7 @@ class Status:
             messages_inflight=values.messages_inflight,
             backlog=values.messages_waiting,
             dead_letters=values.dead_letters,
-            memory_bytes=values.memory_bytes,
+            memory_bytes=values.memory_used_bytes,
             memory_limit_bytes=values.memory_limit_bytes,
             rss_bytes=rss_bytes(),
             recovery_seconds=values.recovery_seconds,
@@ -187,8 +187,8 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     values.subscriptions = broker.subscription_count()
     values.queues = len(broker.queues.by_name)
     values.messages_published = stats.published
-    values.messages_published_by_strand = stats.published_by_origin()
-    values.messages_delivered_by_strand = {
+    values.strand_messages_published = stats.published_by_origin()
+    values.strand_messages_delivered = {
         strand: count for strand, count in engine.handed_out.items() if strand
     }
     values.messages_published_bytes = stats.published_bytes
@@ -216,22 +216,22 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     }
     values.messages_inflight = broker.in_flight_count()
     values.retry_heap_size = broker.retry_count()
-    values.memory_bytes = broker.memory_bytes()
+    values.memory_used_bytes = broker.memory_bytes()
     values.wal_full = engine.log_is_full
 
 
 def _fill_from_log(values: MetricValues, wal: Wal) -> None:
     segments = wal.segments()
     values.wal_appends = wal.stats.records
-    values.wal_bytes = wal.stats.bytes
+    values.wal_written_bytes = wal.stats.bytes
     values.wal_commits = wal.stats.commits
     values.wal_fsyncs = wal.stats.fsyncs
     values.wal_fsync_seconds = wal.stats.fsync_seconds_total
     values.wal_fsync_last_seconds = wal.stats.fsync_seconds_last
-    values.wal_fsync_duration = wal.stats.fsync_seconds
+    values.wal_fsync_duration_seconds = wal.stats.fsync_seconds
     values.wal_commit_records = wal.stats.batches
     values.wal_segments = len(segments)
     values.wal_size_bytes = sum(segment.size for segment in segments)
     values.wal_committed_id = wal.committed_id
     values.wal_poisoned = wal.is_poisoned
-    values.torn_tail_bytes = wal.recovered.torn_bytes
+    values.recovery_torn_tail_bytes = wal.recovered.torn_bytes
