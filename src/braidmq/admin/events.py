@@ -17,15 +17,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from braidmq.admin.http.endpoints import Endpoint
-from braidmq.admin.http.requests import FindPrincipal, principal_of
+from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
+from braidmq.admin.http.requests import FindPrincipal
 from braidmq.admin.numbers import Numbers, Point
+from braidmq.broker.authorize import Principal
 
 LISTENERS_MAX: Final = 32
 """Open streams; a dashboard needs one."""
 
+EVENT_STREAM: Final = "text/event-stream"
 _HEAD: Final = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"content-type", f"{EVENT_STREAM}; charset=utf-8".encode()),
     (b"x-accel-buffering", b"no"),
 ]
 
@@ -59,6 +61,7 @@ class EventStream(Response):
 
 def event_endpoints(find_principal: FindPrincipal, numbers: Numbers) -> list[Endpoint]:
     """Return `/api/events`."""
+    api = KeyedEndpoints("broker", find_principal)
     listening: set[object] = set()
 
     async def events() -> AsyncGenerator[bytes]:
@@ -75,27 +78,18 @@ def event_endpoints(find_principal: FindPrincipal, numbers: Numbers) -> list[End
         finally:
             listening.discard(me)
 
-    async def listen(request: Request) -> Response:
-        principal_of(request, find_principal)
+    @api.declare("GET /api/events", answer=Point, media=EVENT_STREAM)
+    async def listen(request: Request, _principal: Principal) -> Response:
+        """Stream live numbers: `history` first, then `numbers` each second."""
         if request.method == "HEAD":
-            return Response(media_type="text/event-stream")
+            return Response(media_type=EVENT_STREAM)
         if len(listening) >= LISTENERS_MAX:
             raise HTTPException(
                 503, f"too many event streams: {LISTENERS_MAX} are open; close one and retry"
             )
         return EventStream(events())
 
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/events",
-            handler=listen,
-            summary="Stream live numbers: `history` first, then `numbers` each second.",
-            answer=Point,
-            media="text/event-stream",
-            refusals=(503,),
-        )
-    ]
+    return api.declared
 
 
 def event(kind: str, data: object) -> bytes:

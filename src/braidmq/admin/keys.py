@@ -13,13 +13,12 @@ from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
 from braidmq.admin.http.paging import rows_on_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, iso
 from braidmq.admin.http.refusals import BadCursorError
-from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
+from braidmq.admin.http.requests import FindPrincipal, allow
 from braidmq.broker.authorize import ADMIN, Grant, Principal
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.access.users import Account
@@ -109,26 +108,17 @@ class Keys:
 
 def key_endpoints(find_principal: FindPrincipal, keys: Keys) -> list[Endpoint]:
     """Return `/api/keys`."""
+    api = KeyedEndpoints("keys", find_principal)
 
-    async def show(request: Request) -> Response:
-        allow(principal_of(request, find_principal), ADMIN, "")
-        page = await keys.page(
+    @api.declare("GET /api/keys", AFTER, LIMIT, SEARCH)
+    async def show(request: Request, principal: Principal) -> KeysPage:
+        """List names and permissions of keys and users; for administrators."""
+        allow(principal, ADMIN, "")
+        return await keys.page(
             after=AFTER.of(request), limit=LIMIT.of(request), search=SEARCH.of(request)
         )
-        return answered(page)
 
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/keys",
-            handler=show,
-            summary="List names and permissions of keys and users; for administrators.",
-            tag="keys",
-            query=(AFTER, LIMIT, SEARCH),
-            answer=KeysPage,
-            refusals=(503,),
-        )
-    ]
+    return api.declared
 
 
 def _chosen(

@@ -14,12 +14,11 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
-from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
+from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
+from braidmq.admin.http.requests import FindPrincipal, allow
 from braidmq.base.errors import DamagedLogError, LogError
-from braidmq.broker.authorize import ADMIN
+from braidmq.broker.authorize import ADMIN, Principal
 from braidmq.server.config.config import WalConfig
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.refusals import UnavailableError
@@ -159,35 +158,20 @@ class Log:
 
 def log_endpoints(find_principal: FindPrincipal, log: Log) -> list[Endpoint]:
     """Return `/api/log` and what is below it."""
+    api = KeyedEndpoints("log", find_principal)
 
-    async def show(request: Request) -> Response:
-        principal_of(request, find_principal)
-        return answered(await log.facts())
+    @api.declare("GET /api/log")
+    async def show(_request: Request, _principal: Principal) -> LogFacts:
+        """Show the log: segments, sizes, settings."""
+        return await log.facts()
 
-    async def verify(request: Request) -> Response:
-        allow(principal_of(request, find_principal), ADMIN, "")
-        return answered(await log.verify())
+    @api.declare("POST /api/log/verify")
+    async def verify(_request: Request, principal: Principal) -> LogFacts:
+        """Check every sealed segment; for administrators."""
+        allow(principal, ADMIN, "")
+        return await log.verify()
 
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/log",
-            handler=show,
-            summary="Show the log: segments, sizes, settings.",
-            tag="log",
-            answer=LogFacts,
-            refusals=(503,),
-        ),
-        Endpoint(
-            method="POST",
-            path="/api/log/verify",
-            handler=verify,
-            summary="Check every sealed segment; for administrators.",
-            tag="log",
-            answer=LogFacts,
-            refusals=(503,),
-        ),
-    ]
+    return api.declared
 
 
 def damage_of(wal: Wal, segment: SegmentInfo) -> DamagedLogError | None:

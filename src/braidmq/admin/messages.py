@@ -21,16 +21,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
-from braidmq.admin.http.parameters import FROM, LIMIT, Choice, Moment, Name, Whole, iso
+from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints, answered
+from braidmq.admin.http.parameters import FROM, LIMIT, TOPIC, Choice, Moment, Name, Whole, iso
 from braidmq.admin.http.refusals import UnknownMessageError, UnknownTopicError
-from braidmq.admin.http.requests import FindPrincipal, allow, number_of, principal_of
+from braidmq.admin.http.requests import FindPrincipal, allow, number_of
 from braidmq.admin.log import read_log
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import KIB, MIB, RECORD_BYTES_MAX
 from braidmq.base.strict_json import is_json
 from braidmq.broker import headers as blocks
-from braidmq.broker.authorize import SUBSCRIBE
+from braidmq.broker.authorize import SUBSCRIBE, Principal
 from braidmq.broker.marks import SENDER_PUBLIC_KEY
 from braidmq.broker.records import Head
 from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
@@ -47,7 +47,7 @@ from braidmq.wal.browse import Bounds
 from braidmq.wal.wal import Wal
 
 PATH: Final = "/api/topics/{topic}/messages"
-TOPIC: Final = Name("topic", "The topic's name.")
+OFFSET: Final = Name("offset", "The message's offset.", whole=True)
 
 SHOWN_BYTES_MAX: Final = 64 * KIB
 """How much of one payload a page shows; beyond that the message is `truncated`."""
@@ -83,27 +83,6 @@ FROM_ANY: Final = Whole(
 )
 
 _Utf8: Final = codecs.getincrementaldecoder("utf-8")
-
-
-class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message in the log."""
-
-    offset: int
-    timestamp_us: int
-    payload: bytes
-    message_id: str
-    headers: dict[str, str]
-    qos: int
-    priority: int
-    origin: str
-    sealed: bool
-
-
-class StoredPage(msgspec.Struct, frozen=True):
-    """Messages in the requested order, and the offset of the next page, or None."""
-
-    messages: list[StoredMessage]
-    next_offset: int | None
 
 
 class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +137,7 @@ class Messages:
         time_us: int | None,
         limit: int,
         newest_first: bool,
-    ) -> StoredPage:
+    ) -> MessagesPage:
         """Return up to *limit* messages of a topic.
 
         Raises:
@@ -171,7 +150,7 @@ class Messages:
         async with self._reading:
             return await read_log(self._find_engine(), self._find_wal(), read, wanted)
 
-    async def one(self, topic: str, offset: int) -> StoredMessage:
+    async def one(self, topic: str, offset: int) -> ShownMessage:
         """Return one message.
 
         Raises:
@@ -194,77 +173,42 @@ class Messages:
 
 def message_endpoints(find_principal: FindPrincipal, messages: Messages) -> list[Endpoint]:
     """Return GET of everything below `/api/topics/{topic}/messages`."""
+    api = KeyedEndpoints("messages", find_principal)
 
-    async def browse(request: Request) -> Response:
+    # A page may hold megabytes, so that it is encoded on a thread, too.
+
+    @api.declare(
+        f"GET {PATH}",
+        *(TOPIC, FROM_ANY, TIME, LIMIT, ORDER),
+        answer=MessagesPage,
+        refusals=(404, 503),
+    )
+    async def browse(request: Request, principal: Principal) -> Response:
+        """List the messages of a topic in the log, a page at a time."""
         topic = request.path_params["topic"]
-        allow(principal_of(request, find_principal), SUBSCRIBE, topic)
-        found = await messages.page(
+        allow(principal, SUBSCRIBE, topic)
+        page = await messages.page(
             topic,
             from_offset=FROM_ANY.given(request),
             time_us=TIME.given(request),
             limit=LIMIT.of(request),
             newest_first=ORDER.of(request) == "desc",
         )
-        return await asyncio.to_thread(page_of, found)
+        return await asyncio.to_thread(answered, page)
 
-    async def show(request: Request) -> Response:
+    @api.declare(
+        f"GET {PATH}/{{offset}}", TOPIC, OFFSET, answer=ShownMessage, refusals=(404, 503)
+    )
+    async def show(request: Request, principal: Principal) -> Response:
+        """Show one message with its whole payload."""
         topic = request.path_params["topic"]
-        allow(principal_of(request, find_principal), SUBSCRIBE, topic)
+        allow(principal, SUBSCRIBE, topic)
         offset = number_of(request.path_params["offset"], 0, ID_MAX)
         if not offset:
             raise HTTPException(404, "no such message: offsets are whole numbers from 1 on")
-        message = await messages.one(topic, offset)
-        return await asyncio.to_thread(lambda: answered(as_json(message, None)))
+        return await asyncio.to_thread(answered, await messages.one(topic, offset))
 
-    return [
-        Endpoint(
-            method="GET",
-            path=PATH,
-            handler=browse,
-            summary="List the messages of a topic in the log, a page at a time.",
-            tag="messages",
-            names=(TOPIC,),
-            query=(FROM_ANY, TIME, LIMIT, ORDER),
-            answer=MessagesPage,
-            refusals=(404, 503),
-        ),
-        Endpoint(
-            method="GET",
-            path=PATH + "/{offset}",
-            handler=show,
-            summary="Show one message with its whole payload.",
-            tag="messages",
-            names=(TOPIC, Name("offset", "The message's offset.", whole=True)),
-            answer=ShownMessage,
-            refusals=(404, 503),
-        ),
-    ]
-
-
-def page_of(found: StoredPage) -> Response:
-    """Return the answer for a page; on any thread."""
-    messages = [as_json(one, SHOWN_BYTES_MAX) for one in found.messages]
-    return answered(MessagesPage(messages, found.next_offset))
-
-
-def as_json(message: StoredMessage, bytes_max: int | None) -> ShownMessage:
-    """Return a message as the API shows it, with at most *bytes_max* bytes of its payload."""
-    payload, encoding, encoded = shown_payload(message.payload, bytes_max)
-    return ShownMessage(
-        offset=message.offset,
-        timestamp=iso(message.timestamp_us),
-        id=message.message_id or None,
-        payload=payload,
-        payload_base64=encoded,
-        encoding=encoding,
-        size=len(message.payload),
-        headers=message.headers,
-        qos=message.qos,
-        priority=message.priority,
-        origin=message.origin,
-        sealed=message.sealed,
-        truncated=bytes_max is not None and len(message.payload) > bytes_max,
-    )
+    return api.declared
 
 
 def shown_payload(
@@ -283,7 +227,7 @@ def shown_payload(
     return msgspec.Raw(msgspec.json.encode(text)), "text", msgspec.UNSET
 
 
-def oldest_from(wal: Wal, wanted: Wanted) -> StoredPage:
+def oldest_from(wal: Wal, wanted: Wanted) -> MessagesPage:
     """Read a page forwards; on any thread.
 
     Raises:
@@ -295,17 +239,17 @@ def oldest_from(wal: Wal, wanted: Wanted) -> StoredPage:
     after = first_id - 1
     up_to = min(wanted.last_id, after + READ_ROWS_MAX)
     if after >= up_to:
-        return StoredPage([], None)
+        return MessagesPage([], None)
     topic = wanted.topic
     found = wal.read(
         after, topic=topic, up_to=up_to, count_max=wanted.limit, bytes_max=READ_BYTES_MAX
     )
-    messages = [stored(one, record, topic) for one, record in found.records]
+    messages = [shown_message(one, record, topic) for one, record in found.records]
     is_last = found.reached_id >= wanted.last_id
-    return StoredPage(messages, None if is_last else found.reached_id + 1)
+    return MessagesPage(messages, None if is_last else found.reached_id + 1)
 
 
-def newest_before(wal: Wal, wanted: Wanted) -> StoredPage:
+def newest_before(wal: Wal, wanted: Wanted) -> MessagesPage:
     """Read a page backwards, before an offset and not newer than a time; on any thread.
 
     Raises:
@@ -320,7 +264,7 @@ def newest_before(wal: Wal, wanted: Wanted) -> StoredPage:
     found = wal.browse_before(
         before, topic, Bounds(wanted.limit, READ_BYTES_MAX, READ_ROWS_MAX)
     )
-    messages: list[StoredMessage] = []
+    messages: list[ShownMessage] = []
     reached_id = found.reached_id
     left_bytes = READ_BYTES_MAX
     for at in range(0, len(found.ids), GROUP_MESSAGES):
@@ -336,30 +280,39 @@ def newest_before(wal: Wal, wanted: Wanted) -> StoredPage:
             bytes_max=GROUP_BYTES_MAX,
         )
         left_bytes -= read.body_bytes
-        messages += [stored(one, record, topic) for one, record in reversed(read.records)]
-    return StoredPage(messages, reached_id if reached_id > wal.first_id else None)
+        messages += [
+            shown_message(one, record, topic) for one, record in reversed(read.records)
+        ]
+    return MessagesPage(messages, reached_id if reached_id > wal.first_id else None)
 
 
-def _read(wal: Wal, topic: bytes, offset: int) -> StoredMessage | None:
+def _read(wal: Wal, topic: bytes, offset: int) -> ShownMessage | None:
     found = wal.read(offset - 1, topic=topic, up_to=offset, count_max=1, bytes_max=1)
-    return stored(*found.records[0], topic) if found.records else None
+    return shown_message(*found.records[0], topic, None) if found.records else None
 
 
-def stored(offset: int, record: bytes, topic: bytes) -> StoredMessage:
-    """Return the message in a record of *topic*."""
+def shown_message(
+    offset: int, record: bytes, topic: bytes, bytes_max: int | None = SHOWN_BYTES_MAX
+) -> ShownMessage:
+    """Return the message in a record of *topic*, with up to *bytes_max* bytes of payload."""
     head = Head(record)
     kept = blocks.decode(record[head.headers_at : head.body_at])
-    payload = record[head.body_at + 2 + len(topic) :]
-    return StoredMessage(
+    content = record[head.body_at + 2 + len(topic) :]
+    payload, encoding, encoded = shown_payload(content, bytes_max)
+    return ShownMessage(
         offset=offset,
-        timestamp_us=head.timestamp_us,
+        timestamp=iso(head.timestamp_us),
+        id=kept.pop(blocks.MESSAGE_ID, None) or None,
         payload=payload,
-        message_id=kept.pop(blocks.MESSAGE_ID, ""),
+        payload_base64=encoded,
+        encoding=encoding,
+        size=len(content),
         headers=kept,
         qos=head.qos,
         priority=head.priority,
         origin=ORIGINS.get(head.origin, "unknown"),
-        sealed=head.origin == ORIGIN_QUMBED and is_sealed(payload, kept),
+        sealed=head.origin == ORIGIN_QUMBED and is_sealed(content, kept),
+        truncated=bytes_max is not None and len(content) > bytes_max,
     )
 
 

@@ -1,6 +1,9 @@
 """The overview: the broker at a glance, and the principal of the key.
 
-GET /api/overview
+    GET /api/overview
+    GET /api/session     {"version", "dev"}, and with a key {"principal", "admin"}
+
+The session is the dashboard's first question, asked with a key or without.
 """
 
 import functools
@@ -10,10 +13,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import MAYBE_KEY, Endpoint, KeyedEndpoints, answered
 from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.base.build import compiled_modules, hot_modules, is_compiled
-from braidmq.broker.authorize import ADMIN, authorize
+from braidmq.broker.authorize import ADMIN, Principal, authorize
 
 
 class Build(msgspec.Struct, frozen=True):
@@ -64,28 +67,54 @@ class Overview(BrokerFacts, frozen=True, kw_only=True):
     build: Build
 
 
+class Session(msgspec.Struct, frozen=True):
+    """The broker, and the key's principal; with `dev`, the key `dev-key` is valid."""
+
+    version: str
+    dev: bool
+    principal: str | msgspec.UnsetType = msgspec.UNSET
+    admin: bool | msgspec.UnsetType = msgspec.UNSET
+
+
 def overview_endpoints(
     find_principal: FindPrincipal, find_facts: Callable[[], BrokerFacts]
 ) -> list[Endpoint]:
     """Return `/api/overview`."""
+    api = KeyedEndpoints("broker", find_principal)
 
-    async def show(request: Request) -> Response:
-        principal = principal_of(request, find_principal)
-        overview = Overview(
+    @api.declare("GET /api/overview", refusals=())
+    async def show(_request: Request, principal: Principal) -> Overview:
+        """Show the broker at a glance."""
+        return Overview(
             **msgspec.structs.asdict(find_facts()),
             principal=principal.name,
             admin=authorize(principal, ADMIN, ""),
             build=_build(),
         )
-        return answered(overview)
+
+    return api.declared
+
+
+def session_endpoints(
+    find_principal: FindPrincipal, *, version: str, dev: bool
+) -> list[Endpoint]:
+    """Return `/api/session`."""
+
+    async def show(request: Request) -> Response:
+        if "authorization" not in request.headers:
+            return answered(Session(version, dev))
+        principal = principal_of(request, find_principal)
+        is_admin = authorize(principal, ADMIN, "")
+        return answered(Session(version, dev, principal.name, is_admin))
 
     return [
         Endpoint(
             method="GET",
-            path="/api/overview",
+            path="/api/session",
             handler=show,
-            summary="Show the broker at a glance.",
-            answer=Overview,
+            summary="Show the broker's version, and the principal of the key.",
+            answer=Session,
+            key=MAYBE_KEY,
         )
     ]
 

@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
+from braidmq.admin.http.parameters import TOPIC
 from braidmq.admin.http.refusals import QueueFullError
 from braidmq.admin.http.requests import (
     BODY_BYTES_MAX,
@@ -26,14 +26,13 @@ from braidmq.admin.http.requests import (
     allow,
     body_of,
     is_small,
-    principal_of,
     shown,
 )
-from braidmq.admin.messages import PATH, TOPIC
+from braidmq.admin.messages import PATH
 from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, MIB, TOPIC_BYTES_MAX
 from braidmq.broker import admission
 from braidmq.broker import headers as blocks
-from braidmq.broker.authorize import PUBLISH
+from braidmq.broker.authorize import PUBLISH, Principal
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.topics import ORIGIN_HTTP, Message
 from braidmq.broker.topics import body_of as broker_body_of
@@ -187,11 +186,14 @@ async def _told(engine: Engine, given: int) -> int | None:
 
 def publish_endpoints(find_principal: FindPrincipal, publishing: Publishing) -> list[Endpoint]:
     """Return POST `/api/topics/{topic}/messages`."""
+    api = KeyedEndpoints("messages", find_principal)
     large = asyncio.Semaphore(LARGE_AT_ONCE_MAX)
 
-    async def publish(request: Request) -> Response:
+    @api.declare(f"POST {PATH}", TOPIC, body=_OnePayload, statuses=(201,), refusals=(409, 503))
+    async def publish(request: Request, principal: Principal) -> Published:
+        """Publish a message; answered once it is durable."""
         topic = request.path_params["topic"]
-        allow(principal_of(request, find_principal), PUBLISH, topic)
+        allow(principal, PUBLISH, topic)
         if len(topic.encode()) > TOPIC_BYTES_MAX:
             raise HTTPException(400, f"a topic has at most {TOPIC_BYTES_MAX} bytes of UTF-8")
         if is_small(request):
@@ -199,7 +201,7 @@ def publish_endpoints(find_principal: FindPrincipal, publishing: Publishing) -> 
         async with large:
             return await take(request, topic)
 
-    async def take(request: Request, topic: str) -> Response:
+    async def take(request: Request, topic: str) -> Published:
         body = await body_of(request, POST_BYTES_MAX)
         if len(body) <= BODY_BYTES_MAX:
             posted, payload = taken(body)
@@ -212,22 +214,9 @@ def publish_endpoints(find_principal: FindPrincipal, publishing: Publishing) -> 
             qos=posted.qos,
             priority=posted.priority,
         )
-        return answered(Published(offset), 201)
+        return Published(offset)
 
-    return [
-        Endpoint(
-            method="POST",
-            path=PATH,
-            handler=publish,
-            summary="Publish a message; answered once it is durable.",
-            tag="messages",
-            names=(TOPIC,),
-            body=_OnePayload,
-            answer=Published,
-            statuses=(201,),
-            refusals=(409, 503),
-        )
-    ]
+    return api.declared
 
 
 def taken(body: bytes) -> tuple[Posted, bytes]:

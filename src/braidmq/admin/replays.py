@@ -16,10 +16,9 @@ import msgspec
 from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
 
 from braidmq.admin.dead_letters import letter_queue
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
 from braidmq.admin.http.refusals import (
     FanOutError,
     LetterStaysError,
@@ -31,10 +30,9 @@ from braidmq.admin.http.requests import (
     body_of,
     name_in,
     object_of,
-    principal_of,
 )
 from braidmq.admin.log import read_log
-from braidmq.broker.authorize import PURGE_QUEUE
+from braidmq.broker.authorize import PURGE_QUEUE, Principal
 from braidmq.broker.delivery import replays
 from braidmq.broker.delivery.backlog import stored
 from braidmq.broker.delivery.queues import Queue
@@ -184,33 +182,24 @@ class Replays:
 
 def replay_endpoints(find_principal: FindPrincipal, replays: Replays) -> list[Endpoint]:
     """Return `/api/dead-letters/replay`."""
+    api = KeyedEndpoints("dead letters", find_principal)
 
-    async def replay(request: Request) -> Response:
-        principal = principal_of(request, find_principal)
+    @api.declare("POST /api/dead-letters/replay", body=_Replay, refusals=(404, 409, 503))
+    async def replay(request: Request, principal: Principal) -> Replayed:
+        """Send dead letters back to where they came from, oldest first."""
         given = object_of(await body_of(request), REPLAYING)
         queue = name_in(given, "queue")
         allow(principal, PURGE_QUEUE, queue)
         count = _whole(given, "count", REPLAY_COUNT_MAX)
         offset = _whole(given, "offset", SIGNED_MAX)
         if offset is None:
-            return answered(Replayed(queue, await replays.replay(queue, count)))
+            return Replayed(queue, await replays.replay(queue, count))
         if count is not None:
             raise HTTPException(400, "give one of count and offset")
         await replays.replay_one(queue, offset)
-        return answered(Replayed(queue, replayed=1))
+        return Replayed(queue, replayed=1)
 
-    return [
-        Endpoint(
-            method="POST",
-            path="/api/dead-letters/replay",
-            handler=replay,
-            summary="Send dead letters back to where they came from, oldest first.",
-            tag="dead letters",
-            body=_Replay,
-            answer=Replayed,
-            refusals=(404, 409, 503),
-        ),
-    ]
+    return api.declared
 
 
 def read_letter(wal: Wal, topic: Topic, offset: int) -> tuple[Message, int] | None:

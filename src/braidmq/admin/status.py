@@ -12,7 +12,7 @@ from braidmq import __version__
 from braidmq.admin.backlogs import Backlogs
 from braidmq.admin.connections import Connections
 from braidmq.admin.dead_letters import DeadLetters
-from braidmq.admin.health import Readiness, readiness_of
+from braidmq.admin.health import unready_reason
 from braidmq.admin.http.parameters import iso
 from braidmq.admin.keys import Keys
 from braidmq.admin.log import Log
@@ -86,19 +86,19 @@ class Status:
             self._http_failures += 1
         return principal
 
-    def readiness(self) -> Readiness:
-        """Return whether the broker accepts work now."""
-        return readiness_of(self.engine, self.wal)
+    def unready_reason(self) -> str:
+        """Return why the broker does not accept work now; empty if it does."""
+        return unready_reason(self.engine, self.wal)
 
     def overview(self) -> BrokerFacts:
         """Return the broker at a glance."""
         values = self.metrics()
-        readiness = self.readiness()
+        reason = self.unready_reason()
         return BrokerFacts(
             version=self.version,
             dev=self.dev,
-            ready=readiness.ready,
-            reason=readiness.reason,
+            ready=not reason,
+            reason=reason,
             started=iso(self._started_us),
             uptime_s=max(0, self._now() - self._started_us) / _US_PER_S,
             fsync=self._config.wal.fsync,

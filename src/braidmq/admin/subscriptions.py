@@ -12,14 +12,13 @@ from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from braidmq.admin.backlogs import lag_of, lag_of_follower
 from braidmq.admin.connections import restricted_to
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
 from braidmq.admin.http.paging import Place, name_bytes, page_by_id, place_of
 from braidmq.admin.http.parameters import AFTER, LIMIT, Text
-from braidmq.admin.http.requests import FindPrincipal, principal_of
+from braidmq.admin.http.requests import FindPrincipal
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.followers import Follower
 from braidmq.broker.delivery.queues import Queue, QueueConsumer
@@ -107,29 +106,19 @@ def subscription_endpoints(
     find_principal: FindPrincipal, subscriptions: Subscriptions
 ) -> list[Endpoint]:
     """Return `/api/subscriptions`."""
+    api = KeyedEndpoints("connections", find_principal)
 
-    async def show(request: Request) -> Response:
-        of = restricted_to(principal_of(request, find_principal))
-        page = await subscriptions.page(
+    @api.declare("GET /api/subscriptions", AFTER, LIMIT, TOPIC_SEARCH)
+    async def show(request: Request, principal: Principal) -> SubscriptionsPage:
+        """List the subscriptions, their principals, and how far behind they are."""
+        return await subscriptions.page(
             after=AFTER.of(request),
             limit=LIMIT.of(request),
             search=TOPIC_SEARCH.of(request),
-            of=of,
+            of=restricted_to(principal),
         )
-        return answered(page)
 
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/subscriptions",
-            handler=show,
-            summary="List the subscriptions, their principals, and how far behind they are.",
-            tag="connections",
-            query=(AFTER, LIMIT, TOPIC_SEARCH),
-            answer=SubscriptionsPage,
-            refusals=(503,),
-        ),
-    ]
+    return api.declared
 
 
 def _using(connections: list[Connection]) -> dict[int, int]:

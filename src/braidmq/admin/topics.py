@@ -14,13 +14,12 @@ from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
 from braidmq.admin.http.paging import ranked_page, rows_on_page
-from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
+from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, TOPIC, Choice, iso
 from braidmq.admin.http.refusals import UnknownTopicError
-from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
+from braidmq.admin.http.requests import FindPrincipal, allow
 from braidmq.admin.log import read_log
 from braidmq.broker import headers
 from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, Principal, authorize
@@ -157,47 +156,28 @@ class Topics:
 
 def topic_endpoints(find_principal: FindPrincipal, topics: Topics) -> list[Endpoint]:
     """Return `/api/topics` and what is directly below it."""
+    api = KeyedEndpoints("topics", find_principal)
 
-    async def list_topics(request: Request) -> Response:
-        principal = principal_of(request, find_principal)
-        page = await topics.page(
+    @api.declare("GET /api/topics", AFTER, LIMIT, SEARCH, SORT)
+    async def list_topics(request: Request, principal: Principal) -> TopicsPage:
+        """List the topics, a page at a time."""
+        return await topics.page(
             after=AFTER.of(request),
             limit=LIMIT.of(request),
             search=SEARCH.of(request),
             sort=SORT.of(request),
             visible=visible_to(principal),
         )
-        return answered(page)
 
-    async def show(request: Request) -> Response:
-        principal = principal_of(request, find_principal)
+    @api.declare("GET /api/topics/{topic}", TOPIC, refusals=(404, 503))
+    async def show(request: Request, principal: Principal) -> TopicDetail:
+        """Show one topic."""
         name = request.path_params["topic"]
         if not may_see(principal, name):
             allow(principal, SUBSCRIBE, name)
-        return answered(await topics.detail(name))
+        return await topics.detail(name)
 
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/topics",
-            handler=list_topics,
-            summary="List the topics, a page at a time.",
-            tag="topics",
-            query=(AFTER, LIMIT, SEARCH, SORT),
-            answer=TopicsPage,
-            refusals=(503,),
-        ),
-        Endpoint(
-            method="GET",
-            path="/api/topics/{topic}",
-            handler=show,
-            summary="Show one topic.",
-            tag="topics",
-            names=(Name("topic", "The topic's name."),),
-            answer=TopicDetail,
-            refusals=(404, 503),
-        ),
-    ]
+    return api.declared
 
 
 def visible_to(principal: Principal) -> Visible | None:

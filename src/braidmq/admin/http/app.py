@@ -25,12 +25,11 @@ from braidmq.admin.keys import key_endpoints
 from braidmq.admin.log import log_endpoints
 from braidmq.admin.messages import message_endpoints
 from braidmq.admin.metrics import metrics_endpoints
-from braidmq.admin.overview import overview_endpoints
+from braidmq.admin.overview import overview_endpoints, session_endpoints
 from braidmq.admin.pages import load_pages, page_endpoints
 from braidmq.admin.publishing import publish_endpoints
 from braidmq.admin.queues import queue_endpoints
 from braidmq.admin.replays import replay_endpoints
-from braidmq.admin.session import session_endpoints
 from braidmq.admin.status import Status
 from braidmq.admin.subscriptions import subscription_endpoints
 from braidmq.admin.topics import topic_endpoints
@@ -43,7 +42,7 @@ def endpoints_of(status: Status, *, loopback: bool) -> list[Endpoint]:
     """Return every endpoint, the API's own description included."""
     find = status.principal
     endpoints = [
-        *health_endpoints(status.readiness),
+        *health_endpoints(status.unready_reason),
         *metrics_endpoints(find, status.metrics, loopback=loopback),
         *session_endpoints(find, version=status.version, dev=status.dev),
         *overview_endpoints(find, status.overview),

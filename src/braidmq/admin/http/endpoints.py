@@ -6,6 +6,7 @@ the segments `.` and `..`, encoded or not, so these names are sent as `%FF.` and
 Handlers answer with typed structures, and the description is generated from them.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -19,8 +20,12 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from braidmq.admin.http.parameters import Name, Parameter
+from braidmq.admin.http.requests import FindPrincipal, principal_of
+from braidmq.broker.authorize import Principal
 
 Handler = Callable[[Request], Awaitable[Response]]
+KeyedHandler = Callable[[Request, Principal], Awaitable[object]]
+"""Answers a request of an authenticated principal, with a structure or a whole response."""
 
 JSON: Final = "application/json"
 
@@ -56,7 +61,7 @@ class Endpoint:
     names: tuple[Name, ...] = ()  # the parameters in the path
     query: tuple[Parameter, ...] = ()
     body: object = None
-    answer: object = None  # a type, or a tuple of alternatives
+    answer: object = None  # a type, or a union of alternatives
     media: str = JSON
     statuses: tuple[int, ...] = (200,)
     refusals: tuple[int, ...] = ()
@@ -66,6 +71,56 @@ class Endpoint:
 def answered(value: object, status: int = 200) -> Response:
     """Return a structure as a JSON response."""
     return Response(msgspec.json.encode(value), status_code=status, media_type=JSON)
+
+
+class KeyedEndpoints:
+    """The endpoints of one noun of the API, declared by decorating their handlers.
+
+    Every request needs a key. The docstring of a handler is the endpoint's summary, and its
+    return type describes the answer, unless it returns a response and `answer` says more.
+    """
+
+    def __init__(self, tag: str, find_principal: FindPrincipal) -> None:
+        self._tag = tag
+        self._find_principal = find_principal
+        self.declared: list[Endpoint] = []
+
+    def declare(
+        self,
+        method_and_path: str,
+        *parameters: Name | Parameter,
+        body: object = None,
+        answer: object = None,
+        media: str = JSON,
+        statuses: tuple[int, ...] = (200,),
+        refusals: tuple[int, ...] = (503,),
+    ) -> Callable[[KeyedHandler], KeyedHandler]:
+        """Declare an endpoint, such as `GET /api/topics`; answers have the first status."""
+        method, path = method_and_path.split()
+
+        def declared(handler: KeyedHandler) -> KeyedHandler:
+            async def handle(request: Request) -> Response:
+                said = await handler(request, principal_of(request, self._find_principal))
+                return said if isinstance(said, Response) else answered(said, statuses[0])
+
+            endpoint = Endpoint(
+                method=method,
+                path=path,
+                handler=handle,
+                summary=handler.__doc__ or "",
+                tag=self._tag,
+                names=tuple(one for one in parameters if isinstance(one, Name)),
+                query=tuple(one for one in parameters if not isinstance(one, Name)),
+                body=body,
+                answer=answer or inspect.signature(handler).return_annotation,
+                media=media,
+                statuses=statuses,
+                refusals=refusals,
+            )
+            self.declared.append(endpoint)
+            return handler
+
+        return declared
 
 
 class RawRoute(BaseRoute):

@@ -188,6 +188,7 @@ class Moment:
 
 AFTER: Final = Text("after", "Continue after this; the `next` of the previous page.")
 SEARCH: Final = Text("search", "Show only names that contain this text, in any case.")
+TOPIC: Final = Name("topic", "The topic's name.")
 LIMIT: Final = Whole(
     "limit",
     "The maximum number of rows.",
