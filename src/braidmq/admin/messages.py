@@ -22,9 +22,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints, answered
-from braidmq.admin.http.parameters import FROM, LIMIT, TOPIC, Choice, Moment, Name, Whole, iso
+from braidmq.admin.http.parameters import (
+    FROM,
+    LIMIT,
+    TOPIC,
+    Choice,
+    Moment,
+    Name,
+    Whole,
+    iso,
+    whole_number,
+)
 from braidmq.admin.http.refusals import UnknownMessageError, UnknownTopicError
-from braidmq.admin.http.requests import FindPrincipal, allow, number_of
+from braidmq.admin.http.requests import FindPrincipal, allow
 from braidmq.admin.log import read_log
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import KIB, MIB, RECORD_BYTES_MAX
@@ -76,7 +86,6 @@ TIME: Final = Moment("time", "Begin with the first message that is not older tha
 FROM_ANY: Final = Whole(
     "from",
     "The offset to begin with; with `desc`, show the messages before it.",
-    1,
     ID_MAX,
     None,
     FROM.rule,
@@ -203,8 +212,8 @@ def message_endpoints(find_principal: FindPrincipal, messages: Messages) -> list
         """Show one message with its whole payload."""
         topic = request.path_params["topic"]
         allow(principal, SUBSCRIBE, topic)
-        offset = number_of(request.path_params["offset"], 0, ID_MAX)
-        if not offset:
+        offset = whole_number(request.path_params["offset"], ID_MAX)
+        if offset is None:
             raise HTTPException(404, "no such message: offsets are whole numbers from 1 on")
         return await asyncio.to_thread(answered, await messages.one(topic, offset))
 

@@ -11,7 +11,6 @@ given is null. A change is answered once the log has committed it.
 """
 
 import asyncio
-import heapq
 from collections.abc import Callable, Collection, Iterable
 from typing import Annotated, Final
 
@@ -22,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints, answered
-from braidmq.admin.http.paging import name_bytes, ranked_page, rows_on_page
+from braidmq.admin.http.paging import name_bytes, page_after, ranked_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
 from braidmq.admin.http.refusals import QueueExistsError, UnknownQueueError
 from braidmq.admin.http.requests import (
@@ -342,12 +341,9 @@ async def page_of(
     Also returned are the next `after`, and how many queues are visible in all.
     """
     chosen = await asyncio.to_thread(_chosen, names, visible)
-    behind = (name for name in chosen if name > after)
-    first = await asyncio.to_thread(heapq.nsmallest, limit + 1, behind)
-    on_page = rows_on_page(map(name_bytes, first), limit)
-    shown = [facts_of(queue) for queue in _still_there(queues, first[:on_page])]
-    following = first[on_page - 1] if len(first) > on_page else None
-    return shown, following, len(chosen)
+    pairs = ((name, name) for name in chosen)
+    first, following = await asyncio.to_thread(page_after, pairs, after, limit, name_bytes)
+    return [facts_of(queue) for queue in _still_there(queues, first)], following, len(chosen)
 
 
 def _chosen(names: Collection[str], visible: Callable[[str], bool]) -> list[str]:

@@ -6,7 +6,7 @@ Nothing here answers a request: a value that is not valid raises an HTTPExceptio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,24 +21,6 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _MOMENT_CHARS_MAX: Final = 64
 _US: Final = timedelta(microseconds=1)
-
-
-class Parameter(Protocol):
-    """A parameter as the description shows it."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the query."""
-        ...
-
-    @property
-    def summary(self) -> str:
-        """Its meaning in one line."""
-        ...
-
-    def schema(self) -> Mapping[str, object]:
-        """Return the JSON Schema of its values."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +67,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number between two bounds, with a default or None."""
+    """A whole number from 1 on, with a default or None."""
 
     name: str
     summary: str
-    least: int
     most: int
     default: int | None
     rule: str  # completes the error: "NAME must be ..."
@@ -113,20 +94,14 @@ class Whole:
         text = request.query_params.get(self.name)
         if text is None:
             return self.default
-        # The length is checked first: converting very long digits would block the event loop.
-        if text.isascii() and text.isdigit() and len(text) <= len(str(self.most)):
-            number = int(text)
-            if self.least <= number <= self.most:
-                return number
-        raise HTTPException(400, f"{self.name} must be {self.rule}")
+        number = whole_number(text, self.most)
+        if number is None:
+            raise HTTPException(400, f"{self.name} must be {self.rule}")
+        return number
 
     def schema(self) -> Mapping[str, object]:
         """Return the JSON Schema of its values."""
-        schema: dict[str, object] = {
-            "type": "integer",
-            "minimum": self.least,
-            "maximum": self.most,
-        }
+        schema: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": self.most}
         return schema if self.default is None else {**schema, "default": self.default}
 
 
@@ -186,25 +161,31 @@ class Moment:
         return {"type": "string", "format": "date-time"}
 
 
+Parameter = Text | Whole | Choice | Moment
+"""A parameter of a query."""
+
 AFTER: Final = Text("after", "Continue after this; the `next` of the previous page.")
 SEARCH: Final = Text("search", "Show only names that contain this text, in any case.")
 TOPIC: Final = Name("topic", "The topic's name.")
 LIMIT: Final = Whole(
     "limit",
     "The maximum number of rows.",
-    1,
     PAGE_MAX,
     PAGE_DEFAULT,
     f"a whole number from 1 to {PAGE_MAX}",
 )
 FROM: Final = Whole(
-    "from",
-    "The offset to begin with.",
-    1,
-    ID_MAX,
-    1,
-    "an offset, a whole number from 1 on",
+    "from", "The offset to begin with.", ID_MAX, 1, "an offset, a whole number from 1 on"
 )
+
+
+def whole_number(text: str, most: int) -> int | None:
+    """Return the number that *text* writes, None if it is not one from 1 to *most*."""
+    # The length is checked first: converting very long digits would block the event loop.
+    if text.isascii() and text.isdigit() and len(text) <= len(str(most)):
+        number = int(text)
+        return number if 1 <= number <= most else None
+    return None
 
 
 def iso(moment_us: int) -> str:

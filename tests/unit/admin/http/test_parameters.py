@@ -6,7 +6,17 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from braidmq.admin.http.parameters import FROM, LIMIT, Choice, Moment, Name, Text, Whole, iso
+from braidmq.admin.http.parameters import (
+    FROM,
+    LIMIT,
+    Choice,
+    Moment,
+    Name,
+    Text,
+    Whole,
+    iso,
+    whole_number,
+)
 
 SORT = Choice("sort", "How.", ("name", "size"))
 TIME = Moment("time", "When.")
@@ -80,7 +90,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 def test_nothing_said_is_nothing_given() -> None:
     """Where there is no default."""
-    number = Whole("n", "How many.", 1, 9, None, "a digit")
+    number = Whole("n", "How many.", 9, None, "a digit")
 
     assert [None, None, None] == [
         number.given(asked()),
@@ -96,6 +106,16 @@ def test_each_says_what_its_values_are() -> None:
     assert {"type": "string", "format": "date-time"} == TIME.schema()
     assert {"type": "string", "minLength": 1} == Name("n", "A name.").schema()
     assert "integer" == Name("n", "A number.", whole=True).schema()["type"]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1", 1), ("10", 10), ("11", None), ("0", None), ("007", None), (5000 * "9", None)]
+    + [(text, None) for text in ("", "-1", "1.0", "\u0663", "\u00b2", " 1")],
+)
+def test_a_number_is_plain_digits_within_its_bound(text: str, number: int | None) -> None:
+    """Five thousand digits are none: Python refuses them with an error of its own."""
+    assert number == whole_number(text, 10)
 
 
 def test_a_moment_is_shown_in_utc() -> None:
