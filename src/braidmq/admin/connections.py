@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 from starlette.requests import Request
 
-from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.paging import name_bytes, page_by_id, place_of
 from braidmq.admin.http.parameters import AFTER, LIMIT, Name, iso
 from braidmq.admin.http.refusals import UnknownThingError
-from braidmq.admin.http.requests import FindPrincipal, allow
+from braidmq.admin.http.requests import allow
 from braidmq.broker.authorize import ADMIN, Principal, authorize
 from braidmq.server.strands.listeners import Line, Listener
 
@@ -89,26 +89,19 @@ class Connections:
     def _lines(self) -> list[Line]:
         return [line for listener in self._find_listeners() for line in listener.lines()]
 
-
-def connection_endpoints(
-    find_principal: FindPrincipal, connections: Connections
-) -> list[Endpoint]:
-    """Return `/api/connections`."""
-    api = KeyedEndpoints("connections", find_principal)
-
-    @api.declare("GET /api/connections", AFTER, LIMIT)
-    async def show(request: Request, principal: Principal) -> ConnectionsPage:
+    @keyed("GET /api/connections", AFTER, LIMIT)
+    async def get_connections(self, request: Request, principal: Principal) -> ConnectionsPage:
         """List the open connections of all strands."""
         of = restricted_to(principal)
-        return await connections.page(after=AFTER.of(request), limit=LIMIT.of(request), of=of)
+        return await self.page(after=AFTER.of(request), limit=LIMIT.of(request), of=of)
 
-    @api.declare("DELETE /api/connections/{id}", ID, refusals=(404, 503))
-    async def close(request: Request, principal: Principal) -> ClosedConnection:
+    @keyed("DELETE /api/connections/{id}", ID, refusals=(404, 503))
+    async def delete_connection(
+        self, request: Request, principal: Principal
+    ) -> ClosedConnection:
         """Close a connection; for administrators."""
         allow(principal, ADMIN, "")
-        return ClosedConnection(connections.close(request.path_params["id"]))
-
-    return api.declared
+        return ClosedConnection(self.close(request.path_params["id"]))
 
 
 def restricted_to(principal: Principal) -> Principal | None:

@@ -12,10 +12,9 @@ import msgspec
 from starlette.requests import Request
 
 from braidmq.admin.connections import restricted_to
-from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.parameters import Name
 from braidmq.admin.http.refusals import NotYoursError, UnknownThingError
-from braidmq.admin.http.requests import FindPrincipal
 from braidmq.base.errors import CursorError, NotAllowedError
 from braidmq.broker.authorize import Principal
 from braidmq.server.cursors import Cursors, CursorState
@@ -35,27 +34,27 @@ class RemovedCursor(msgspec.Struct, frozen=True):
     name: str
 
 
-def cursor_endpoints(find_principal: FindPrincipal, cursors: Cursors) -> list[Endpoint]:
-    """Return `/api/cursors`."""
-    api = KeyedEndpoints("cursors", find_principal)
+class ShownCursors:
+    """The cursors as operators list and remove them; their readers move them over Flight."""
 
-    @api.declare("GET /api/cursors")
-    async def show(_request: Request, principal: Principal) -> CursorsList:
+    def __init__(self, cursors: Cursors) -> None:
+        self._cursors = cursors
+
+    @keyed("GET /api/cursors")
+    async def get_cursors(self, _request: Request, principal: Principal) -> CursorsList:
         """List the cursors of readers outside the broker, and their lag."""
         of = restricted_to(principal)
-        rows = cursors.all()
+        rows = self._cursors.all()
         return CursorsList([one for one in rows if of is None or one.principal == of.name])
 
-    @api.declare("DELETE /api/cursors/{cursor}", CURSOR, refusals=(404, 503))
-    async def remove(request: Request, principal: Principal) -> RemovedCursor:
+    @keyed("DELETE /api/cursors/{cursor}", CURSOR, refusals=(404, 503))
+    async def delete_cursor(self, request: Request, principal: Principal) -> RemovedCursor:
         """Remove a cursor: retention no longer waits for its reader."""
         name = request.path_params["cursor"]
         try:
-            await cursors.remove(principal, name)
+            await self._cursors.remove(principal, name)
         except CursorError:
             raise UnknownThingError("no such cursor") from None
         except NotAllowedError:
             raise NotYoursError("the cursor belongs to another principal") from None
         return RemovedCursor(name)
-
-    return api.declared

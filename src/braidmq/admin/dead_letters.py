@@ -20,10 +20,10 @@ import msgspec
 from starlette.requests import Request
 
 from braidmq.admin.backlogs import letter_queues
-from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.parameters import AFTER, FROM, LIMIT, Text
 from braidmq.admin.http.refusals import UnknownQueueError
-from braidmq.admin.http.requests import FindPrincipal, allow
+from braidmq.admin.http.requests import allow
 from braidmq.admin.log import read_log
 from braidmq.admin.messages import SHOWN_BYTES_MAX, ShownMessage, shown_message
 from braidmq.admin.queues import page_of
@@ -151,18 +151,15 @@ class DeadLetters:
                 limit=limit,
             )
 
-
-def letter_endpoints(find_principal: FindPrincipal, letters: DeadLetters) -> list[Endpoint]:
-    """Return GET `/api/dead-letters`."""
-    api = KeyedEndpoints("dead letters", find_principal)
-
-    @api.declare("GET /api/dead-letters", QUEUE, AFTER, FROM, LIMIT, refusals=(404, 503))
-    async def show(request: Request, principal: Principal) -> LetterQueuesList | LettersList:
+    @keyed("GET /api/dead-letters", QUEUE, AFTER, FROM, LIMIT, refusals=(404, 503))
+    async def get_letters(
+        self, request: Request, principal: Principal
+    ) -> LetterQueuesList | LettersList:
         """List the dead-letter queues; with `queue`, the letters in one of them."""
         queue = QUEUE.given(request)
         from_offset = FROM.of(request)
         if queue is None:
-            return await letters.page(
+            return await self.page(
                 after=AFTER.of(request),
                 limit=LIMIT.of(request),
                 visible=lambda name: authorize(principal, LIST_QUEUES, name),
@@ -171,9 +168,7 @@ def letter_endpoints(find_principal: FindPrincipal, letters: DeadLetters) -> lis
         # is not enough: headers and payloads are the publisher's.
         if not authorize(principal, SUBSCRIBE, queue):
             allow(principal, PURGE_QUEUE, queue)
-        return await letters.letters(queue, from_offset=from_offset, limit=LIMIT.of(request))
-
-    return api.declared
+        return await self.letters(queue, from_offset=from_offset, limit=LIMIT.of(request))
 
 
 def letter_queue(engine: Engine, name: str) -> Queue:

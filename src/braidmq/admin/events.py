@@ -17,8 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
-from braidmq.admin.http.requests import FindPrincipal
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.numbers import Numbers, Point
 from braidmq.broker.authorize import Principal
 
@@ -59,37 +58,36 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def event_endpoints(find_principal: FindPrincipal, numbers: Numbers) -> list[Endpoint]:
-    """Return `/api/events`."""
-    api = KeyedEndpoints("broker", find_principal)
-    listening: set[object] = set()
+class Events:
+    """The streams of live numbers; at most LISTENERS_MAX are open."""
 
-    async def events() -> AsyncGenerator[bytes]:
-        me = object()
-        listening.add(me)
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+        self._listening = 0
+
+    @keyed("GET /api/events", answer=Point, media=EVENT_STREAM)
+    async def get_events(self, request: Request, _principal: Principal) -> Response:
+        """Stream live numbers: `history` first, then `numbers` each second."""
+        if request.method == "HEAD":
+            return Response(media_type=EVENT_STREAM)
+        if self._listening >= LISTENERS_MAX:
+            raise HTTPException(
+                503, f"too many event streams: {LISTENERS_MAX} are open; close one and retry"
+            )
+        return EventStream(self._events())
+
+    async def _events(self) -> AsyncGenerator[bytes]:
+        self._listening += 1
         try:
-            count = numbers.count
-            yield event("history", numbers.history())
+            count = self._numbers.count
+            yield event("history", self._numbers.history())
             while True:
-                count, point = await numbers.after(count)
+                count, point = await self._numbers.after(count)
                 if point is None:
                     return
                 yield event("numbers", point)
         finally:
-            listening.discard(me)
-
-    @api.declare("GET /api/events", answer=Point, media=EVENT_STREAM)
-    async def listen(request: Request, _principal: Principal) -> Response:
-        """Stream live numbers: `history` first, then `numbers` each second."""
-        if request.method == "HEAD":
-            return Response(media_type=EVENT_STREAM)
-        if len(listening) >= LISTENERS_MAX:
-            raise HTTPException(
-                503, f"too many event streams: {LISTENERS_MAX} are open; close one and retry"
-            )
-        return EventStream(events())
-
-    return api.declared
+            self._listening -= 1
 
 
 def event(kind: str, data: object) -> bytes:

@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 from starlette.requests import Request
 
-from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.paging import rows_on_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, iso
 from braidmq.admin.http.refusals import BadCursorError
-from braidmq.admin.http.requests import FindPrincipal, allow
+from braidmq.admin.http.requests import allow
 from braidmq.broker.authorize import ADMIN, Grant, Principal
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.access.users import Account
@@ -105,20 +105,13 @@ class Keys:
             total,
         )
 
-
-def key_endpoints(find_principal: FindPrincipal, keys: Keys) -> list[Endpoint]:
-    """Return `/api/keys`."""
-    api = KeyedEndpoints("keys", find_principal)
-
-    @api.declare("GET /api/keys", AFTER, LIMIT, SEARCH)
-    async def show(request: Request, principal: Principal) -> KeysPage:
+    @keyed("GET /api/keys", AFTER, LIMIT, SEARCH)
+    async def get_keys(self, request: Request, principal: Principal) -> KeysPage:
         """List names and permissions of keys and users; for administrators."""
         allow(principal, ADMIN, "")
-        return await keys.page(
+        return await self.page(
             after=AFTER.of(request), limit=LIMIT.of(request), search=SEARCH.of(request)
         )
-
-    return api.declared
 
 
 def _chosen(

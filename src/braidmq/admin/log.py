@@ -15,8 +15,8 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
-from braidmq.admin.http.requests import FindPrincipal, allow
+from braidmq.admin.http.endpoints import keyed
+from braidmq.admin.http.requests import allow
 from braidmq.base.errors import DamagedLogError, LogError
 from braidmq.broker.authorize import ADMIN, Principal
 from braidmq.server.config.config import WalConfig
@@ -155,23 +155,16 @@ class Log:
             verified=self._verified.get(segment.first_id) if segment.sealed else None,
         )
 
-
-def log_endpoints(find_principal: FindPrincipal, log: Log) -> list[Endpoint]:
-    """Return `/api/log` and what is below it."""
-    api = KeyedEndpoints("log", find_principal)
-
-    @api.declare("GET /api/log")
-    async def show(_request: Request, _principal: Principal) -> LogFacts:
+    @keyed("GET /api/log")
+    async def get_log(self, _request: Request, _principal: Principal) -> LogFacts:
         """Show the log: segments, sizes, settings."""
-        return await log.facts()
+        return await self.facts()
 
-    @api.declare("POST /api/log/verify")
-    async def verify(_request: Request, principal: Principal) -> LogFacts:
+    @keyed("POST /api/log/verify")
+    async def post_verify(self, _request: Request, principal: Principal) -> LogFacts:
         """Check every sealed segment; for administrators."""
         allow(principal, ADMIN, "")
-        return await log.verify()
-
-    return api.declared
+        return await self.verify()
 
 
 def damage_of(wal: Wal, segment: SegmentInfo) -> DamagedLogError | None:

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints, answered
+from braidmq.admin.http.endpoints import answered, keyed
 from braidmq.admin.http.parameters import (
     FROM,
     LIMIT,
@@ -34,7 +34,7 @@ from braidmq.admin.http.parameters import (
     whole_number,
 )
 from braidmq.admin.http.refusals import UnknownMessageError, UnknownTopicError
-from braidmq.admin.http.requests import FindPrincipal, allow
+from braidmq.admin.http.requests import allow
 from braidmq.admin.log import read_log
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import KIB, MIB, RECORD_BYTES_MAX
@@ -179,24 +179,19 @@ class Messages:
             raise UnknownTopicError
         return topic
 
-
-def message_endpoints(find_principal: FindPrincipal, messages: Messages) -> list[Endpoint]:
-    """Return GET of everything below `/api/topics/{topic}/messages`."""
-    api = KeyedEndpoints("messages", find_principal)
-
     # A page may hold megabytes, so that it is encoded on a thread, too.
 
-    @api.declare(
+    @keyed(
         f"GET {PATH}",
         *(TOPIC, FROM_ANY, TIME, LIMIT, ORDER),
         answer=MessagesPage,
         refusals=(404, 503),
     )
-    async def browse(request: Request, principal: Principal) -> Response:
+    async def get_messages(self, request: Request, principal: Principal) -> Response:
         """List the messages of a topic in the log, a page at a time."""
         topic = request.path_params["topic"]
         allow(principal, SUBSCRIBE, topic)
-        page = await messages.page(
+        page = await self.page(
             topic,
             from_offset=FROM_ANY.given(request),
             time_us=TIME.given(request),
@@ -205,19 +200,15 @@ def message_endpoints(find_principal: FindPrincipal, messages: Messages) -> list
         )
         return await asyncio.to_thread(answered, page)
 
-    @api.declare(
-        f"GET {PATH}/{{offset}}", TOPIC, OFFSET, answer=ShownMessage, refusals=(404, 503)
-    )
-    async def show(request: Request, principal: Principal) -> Response:
+    @keyed(f"GET {PATH}/{{offset}}", TOPIC, OFFSET, answer=ShownMessage, refusals=(404, 503))
+    async def get_message(self, request: Request, principal: Principal) -> Response:
         """Show one message with its whole payload."""
         topic = request.path_params["topic"]
         allow(principal, SUBSCRIBE, topic)
         offset = whole_number(request.path_params["offset"], ID_MAX)
         if offset is None:
             raise HTTPException(404, "no such message: offsets are whole numbers from 1 on")
-        return await asyncio.to_thread(answered, await messages.one(topic, offset))
-
-    return api.declared
+        return await asyncio.to_thread(answered, await self.one(topic, offset))
 
 
 def shown_payload(

@@ -13,7 +13,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import MAYBE_KEY, Endpoint, KeyedEndpoints, answered
+from braidmq.admin.http.endpoints import MAYBE_KEY, Endpoint, answered, keyed
 from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.base.build import compiled_modules, hot_modules, is_compiled
 from braidmq.broker.authorize import ADMIN, Principal, authorize
@@ -76,23 +76,21 @@ class Session(msgspec.Struct, frozen=True):
     admin: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-def overview_endpoints(
-    find_principal: FindPrincipal, find_facts: Callable[[], BrokerFacts]
-) -> list[Endpoint]:
-    """Return `/api/overview`."""
-    api = KeyedEndpoints("broker", find_principal)
+class Overviews:
+    """The overview, for the principal that asks."""
 
-    @api.declare("GET /api/overview", refusals=())
-    async def show(_request: Request, principal: Principal) -> Overview:
+    def __init__(self, find_facts: Callable[[], BrokerFacts]) -> None:
+        self._find_facts = find_facts
+
+    @keyed("GET /api/overview", refusals=())
+    async def get_overview(self, _request: Request, principal: Principal) -> Overview:
         """Show the broker at a glance."""
         return Overview(
-            **msgspec.structs.asdict(find_facts()),
+            **msgspec.structs.asdict(self._find_facts()),
             principal=principal.name,
             admin=authorize(principal, ADMIN, ""),
             build=_build(),
         )
-
-    return api.declared
 
 
 def session_endpoints(

@@ -20,12 +20,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints, answered
+from braidmq.admin.http.endpoints import answered, keyed
 from braidmq.admin.http.paging import name_bytes, page_after, ranked_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
 from braidmq.admin.http.refusals import QueueExistsError, UnknownQueueError
 from braidmq.admin.http.requests import (
-    FindPrincipal,
     allow,
     body_of,
     name_in,
@@ -240,21 +239,11 @@ class Queues:
         await engine.waiters.committed(engine.broker.barrier(), lasts=True)
         return purged
 
-
-def queue_endpoints(find_principal: FindPrincipal, queues: Queues) -> list[Endpoint]:
-    """Return everything below `/api/queues`."""
-    api = KeyedEndpoints("queues", find_principal)
-    _declare_reading(api, queues)
-    _declare_changing(api, queues)
-    return api.declared
-
-
-def _declare_reading(api: KeyedEndpoints, queues: Queues) -> None:
-    @api.declare("GET /api/queues", AFTER, LIMIT, SEARCH, SORT)
-    async def list_queues(request: Request, principal: Principal) -> QueuesList:
+    @keyed("GET /api/queues", AFTER, LIMIT, SEARCH, SORT)
+    async def get_queues(self, request: Request, principal: Principal) -> QueuesList:
         """List the queues, a page at a time."""
         wanted = SEARCH.of(request).casefold()
-        return await queues.page(
+        return await self.page(
             after=AFTER.of(request),
             limit=LIMIT.of(request),
             visible=lambda name: (
@@ -263,23 +252,21 @@ def _declare_reading(api: KeyedEndpoints, queues: Queues) -> None:
             sort=SORT.of(request),
         )
 
-    @api.declare("GET /api/queues/{queue}", QUEUE, refusals=(404, 503))
-    async def show(request: Request, principal: Principal) -> ShownQueue:
+    @keyed("GET /api/queues/{queue}", QUEUE, refusals=(404, 503))
+    async def get_queue(self, request: Request, principal: Principal) -> ShownQueue:
         """Show one queue."""
         name = request.path_params["queue"]
         allow(principal, QUEUE_INFO, name)
-        return as_json(queues.facts(name))
+        return as_json(self.facts(name))
 
-
-def _declare_changing(api: KeyedEndpoints, queues: Queues) -> None:
-    @api.declare(
+    @keyed(
         "POST /api/queues",
         body=DeclaredQueue,
         answer=ShownQueue,
         statuses=(201, 200),
         refusals=(409, 503),
     )
-    async def create(request: Request, principal: Principal) -> Response:
+    async def post_queue(self, request: Request, principal: Principal) -> Response:
         """Declare a queue; 200 if it exists already with the same options."""
         body = await body_of(request)
         name = name_in(object_of(body, DECLARING), "name")
@@ -288,25 +275,25 @@ def _declare_changing(api: KeyedEndpoints, queues: Queues) -> None:
             rule = "is not 1 to 256 letters, digits, hyphens, underscores and dots"
             raise HTTPException(400, f"name: {shown(name)} {rule}")
         try:
-            is_new = await queues.create(name, read_options({}, body))
+            is_new = await self.create(name, read_options({}, body))
         except OptionError as error:
             raise HTTPException(400, str(error)) from None
-        return answered(as_json(queues.facts(name)), 201 if is_new else 200)
+        return answered(as_json(self.facts(name)), 201 if is_new else 200)
 
-    @api.declare("DELETE /api/queues/{queue}", QUEUE, refusals=(404, 503))
-    async def delete(request: Request, principal: Principal) -> DeletedQueue:
+    @keyed("DELETE /api/queues/{queue}", QUEUE, refusals=(404, 503))
+    async def delete_queue(self, request: Request, principal: Principal) -> DeletedQueue:
         """Delete a queue and its messages; its dead letters stay."""
         name = request.path_params["queue"]
         allow(principal, DELETE_QUEUE, name)
-        await queues.delete(name)
+        await self.delete(name)
         return DeletedQueue(name)
 
-    @api.declare("POST /api/queues/{queue}/purge", QUEUE, refusals=(404, 503))
-    async def purge(request: Request, principal: Principal) -> PurgedQueue:
+    @keyed("POST /api/queues/{queue}/purge", QUEUE, refusals=(404, 503))
+    async def post_purge(self, request: Request, principal: Principal) -> PurgedQueue:
         """Purge a queue: remove every message that waits in it."""
         name = request.path_params["queue"]
         allow(principal, PURGE_QUEUE, name)
-        return PurgedQueue(name, await queues.purge(name))
+        return PurgedQueue(name, await self.purge(name))
 
 
 def as_json(facts: QueueFacts) -> ShownQueue:

@@ -18,14 +18,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from braidmq.admin.dead_letters import letter_queue
-from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.refusals import (
     FanOutError,
     LetterStaysError,
     UnknownThingError,
 )
 from braidmq.admin.http.requests import (
-    FindPrincipal,
     allow,
     body_of,
     name_in,
@@ -179,13 +178,8 @@ class Replays:
                 partial(_has_read, engine, queue, reads_done), within_s=deadline - loop.time()
             )
 
-
-def replay_endpoints(find_principal: FindPrincipal, replays: Replays) -> list[Endpoint]:
-    """Return `/api/dead-letters/replay`."""
-    api = KeyedEndpoints("dead letters", find_principal)
-
-    @api.declare("POST /api/dead-letters/replay", body=_Replay, refusals=(404, 409, 503))
-    async def replay(request: Request, principal: Principal) -> Replayed:
+    @keyed("POST /api/dead-letters/replay", body=_Replay, refusals=(404, 409, 503))
+    async def post_replay(self, request: Request, principal: Principal) -> Replayed:
         """Send dead letters back to where they came from, oldest first."""
         given = object_of(await body_of(request), REPLAYING)
         queue = name_in(given, "queue")
@@ -193,13 +187,11 @@ def replay_endpoints(find_principal: FindPrincipal, replays: Replays) -> list[En
         count = _whole(given, "count", REPLAY_COUNT_MAX)
         offset = _whole(given, "offset", SIGNED_MAX)
         if offset is None:
-            return Replayed(queue, await replays.replay(queue, count))
+            return Replayed(queue, await self.replay(queue, count))
         if count is not None:
             raise HTTPException(400, "give one of count and offset")
-        await replays.replay_one(queue, offset)
+        await self.replay_one(queue, offset)
         return Replayed(queue, replayed=1)
-
-    return api.declared
 
 
 def read_letter(wal: Wal, topic: Topic, offset: int) -> tuple[Message, int] | None:

@@ -15,10 +15,9 @@ from starlette.requests import Request
 
 from braidmq.admin.backlogs import lag_of, lag_of_follower
 from braidmq.admin.connections import restricted_to
-from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.paging import Place, name_bytes, page_by_id, place_of
 from braidmq.admin.http.parameters import AFTER, LIMIT, Text
-from braidmq.admin.http.requests import FindPrincipal
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.followers import Follower
 from braidmq.broker.delivery.queues import Queue, QueueConsumer
@@ -101,24 +100,17 @@ class Subscriptions:
             *await asyncio.to_thread(page_by_id, rows(), place, limit, _name_bytes)
         )
 
-
-def subscription_endpoints(
-    find_principal: FindPrincipal, subscriptions: Subscriptions
-) -> list[Endpoint]:
-    """Return `/api/subscriptions`."""
-    api = KeyedEndpoints("connections", find_principal)
-
-    @api.declare("GET /api/subscriptions", AFTER, LIMIT, TOPIC_SEARCH)
-    async def show(request: Request, principal: Principal) -> SubscriptionsPage:
+    @keyed("GET /api/subscriptions", AFTER, LIMIT, TOPIC_SEARCH)
+    async def get_subscriptions(
+        self, request: Request, principal: Principal
+    ) -> SubscriptionsPage:
         """List the subscriptions, their principals, and how far behind they are."""
-        return await subscriptions.page(
+        return await self.page(
             after=AFTER.of(request),
             limit=LIMIT.of(request),
             search=TOPIC_SEARCH.of(request),
             of=restricted_to(principal),
         )
-
-    return api.declared
 
 
 def _using(connections: list[Connection]) -> dict[int, int]:

@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 from starlette.requests import Request
 
-from braidmq.admin.http.endpoints import Endpoint, KeyedEndpoints
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.paging import ranked_page, rows_on_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, TOPIC, Choice, iso
 from braidmq.admin.http.refusals import UnknownTopicError
-from braidmq.admin.http.requests import FindPrincipal, allow
+from braidmq.admin.http.requests import allow
 from braidmq.admin.log import read_log
 from braidmq.broker import headers
 from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, Principal, authorize
@@ -153,15 +153,10 @@ class Topics:
             timestamp,
         )
 
-
-def topic_endpoints(find_principal: FindPrincipal, topics: Topics) -> list[Endpoint]:
-    """Return `/api/topics` and what is directly below it."""
-    api = KeyedEndpoints("topics", find_principal)
-
-    @api.declare("GET /api/topics", AFTER, LIMIT, SEARCH, SORT)
-    async def list_topics(request: Request, principal: Principal) -> TopicsPage:
+    @keyed("GET /api/topics", AFTER, LIMIT, SEARCH, SORT)
+    async def get_topics(self, request: Request, principal: Principal) -> TopicsPage:
         """List the topics, a page at a time."""
-        return await topics.page(
+        return await self.page(
             after=AFTER.of(request),
             limit=LIMIT.of(request),
             search=SEARCH.of(request),
@@ -169,15 +164,13 @@ def topic_endpoints(find_principal: FindPrincipal, topics: Topics) -> list[Endpo
             visible=visible_to(principal),
         )
 
-    @api.declare("GET /api/topics/{topic}", TOPIC, refusals=(404, 503))
-    async def show(request: Request, principal: Principal) -> TopicDetail:
+    @keyed("GET /api/topics/{topic}", TOPIC, refusals=(404, 503))
+    async def get_topic(self, request: Request, principal: Principal) -> TopicDetail:
         """Show one topic."""
         name = request.path_params["topic"]
         if not may_see(principal, name):
             allow(principal, SUBSCRIBE, name)
-        return await topics.detail(name)
-
-    return api.declared
+        return await self.detail(name)
 
 
 def visible_to(principal: Principal) -> Visible | None:

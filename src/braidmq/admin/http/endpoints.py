@@ -9,7 +9,8 @@ Handlers answer with typed structures, and the description is generated from the
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -24,7 +25,7 @@ from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.broker.authorize import Principal
 
 Handler = Callable[[Request], Awaitable[Response]]
-KeyedHandler = Callable[[Request, Principal], Awaitable[object]]
+KeyedMethod = Callable[[Any, Request, Principal], Awaitable[object]]
 """Answers a request of an authenticated principal, with a structure or a whole response."""
 
 JSON: Final = "application/json"
@@ -73,54 +74,63 @@ def answered(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status_code=status, media_type=JSON)
 
 
-class KeyedEndpoints:
-    """The endpoints of one noun of the API, declared by decorating their handlers.
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A method of a noun of the API that answers requests; each of them needs a key."""
 
-    Every request needs a key. The docstring of a handler is the endpoint's summary, and its
-    return type describes the answer, unless it returns a response and `answer` says more.
+    method: KeyedMethod
+    declared: Callable[..., Endpoint]  # but for its handler and its tag
+    status: int
+
+    def bound(self, noun: object, find_principal: FindPrincipal, tag: str) -> Endpoint:
+        """Return the endpoint that *noun* answers."""
+
+        async def handle(request: Request) -> Response:
+            said = await self.method(noun, request, principal_of(request, find_principal))
+            return said if isinstance(said, Response) else answered(said, self.status)
+
+        return self.declared(handler=handle, tag=tag)
+
+
+def keyed(
+    method_and_path: str,
+    *parameters: Name | Parameter,
+    body: object = None,
+    answer: object = None,
+    media: str = JSON,
+    statuses: tuple[int, ...] = (200,),
+    refusals: tuple[int, ...] = (503,),
+) -> Callable[[KeyedMethod], Keyed]:
+    """Declare that a method answers an endpoint, such as `GET /api/topics`.
+
+    The method's docstring is the summary, and its return type describes the answer, unless it
+    returns a response and *answer* says more. An answer has the first of *statuses*.
     """
+    verb, path = method_and_path.split()
 
-    def __init__(self, tag: str, find_principal: FindPrincipal) -> None:
-        self._tag = tag
-        self._find_principal = find_principal
-        self.declared: list[Endpoint] = []
+    def declared(method: KeyedMethod) -> Keyed:
+        facts = partial(
+            Endpoint,
+            method=verb,
+            path=path,
+            summary=method.__doc__ or "",
+            names=tuple(one for one in parameters if isinstance(one, Name)),
+            query=tuple(one for one in parameters if not isinstance(one, Name)),
+            body=body,
+            answer=answer or inspect.signature(method).return_annotation,
+            media=media,
+            statuses=statuses,
+            refusals=refusals,
+        )
+        return Keyed(method, facts, statuses[0])
 
-    def declare(
-        self,
-        method_and_path: str,
-        *parameters: Name | Parameter,
-        body: object = None,
-        answer: object = None,
-        media: str = JSON,
-        statuses: tuple[int, ...] = (200,),
-        refusals: tuple[int, ...] = (503,),
-    ) -> Callable[[KeyedHandler], KeyedHandler]:
-        """Declare an endpoint, such as `GET /api/topics`; answers have the first status."""
-        method, path = method_and_path.split()
+    return declared
 
-        def declared(handler: KeyedHandler) -> KeyedHandler:
-            async def handle(request: Request) -> Response:
-                said = await handler(request, principal_of(request, self._find_principal))
-                return said if isinstance(said, Response) else answered(said, statuses[0])
 
-            endpoint = Endpoint(
-                method=method,
-                path=path,
-                handler=handle,
-                summary=handler.__doc__ or "",
-                tag=self._tag,
-                names=tuple(one for one in parameters if isinstance(one, Name)),
-                query=tuple(one for one in parameters if not isinstance(one, Name)),
-                body=body,
-                answer=answer or inspect.signature(handler).return_annotation,
-                media=media,
-                statuses=statuses,
-                refusals=refusals,
-            )
-            self.declared.append(endpoint)
-            return handler
-
-        return declared
+def keyed_endpoints(noun: object, find_principal: FindPrincipal, tag: str) -> list[Endpoint]:
+    """Return the endpoints that the methods of *noun* answer."""
+    methods = [one for one in vars(type(noun)).values() if isinstance(one, Keyed)]
+    return [one.bound(noun, find_principal, tag) for one in methods]
 
 
 class RawRoute(BaseRoute):
