@@ -3,12 +3,14 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import typer
 
 from braidmq.cli.exact_json import json_text
 
 Row = Mapping[str, object]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:

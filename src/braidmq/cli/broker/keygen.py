@@ -10,8 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from braidmq.cli.broker.config import AsJson
-from braidmq.cli.tables import print_json, printable
+from braidmq.cli.tables import AsJson, print_json, printable
 
 DEFAULT_FILE: Final = "qumbed.key"
 STDOUT: Final = "-"

@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
-from braidmq.cli.broker.config import AsJson, ConfigFile, effective_config
-from braidmq.cli.tables import print_json, print_rows
+from braidmq.cli.broker.config import ConfigFile, effective_config
+from braidmq.cli.tables import AsJson, print_json, print_rows
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 

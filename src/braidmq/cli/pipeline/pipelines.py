@@ -11,7 +11,6 @@ import typer
 
 from braidmq.base.errors import ConfigError
 from braidmq.cli.option_groups import grouped
-from braidmq.cli.pipeline.ends import stoppable
 from braidmq.cli.pipeline.options import (
     Course,
     FromLog,
@@ -23,6 +22,7 @@ from braidmq.cli.pipeline.options import (
     plan_of,
 )
 from braidmq.cli.progress import telling
+from braidmq.cli.signals import stoppable
 
 app = typer.Typer(help="The log as tables, through Apache Spark.", no_args_is_help=True)
 
