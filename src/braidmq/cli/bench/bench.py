@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
+from typer import Option
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
@@ -44,28 +44,28 @@ class Strand(StrEnum):
 
 
 Publishers = Annotated[
-    int, typer.Option(min=1, max=PARTIES_MAX, help="Publishers, each with its own connection.")
+    int, Option(min=1, max=PARTIES_MAX, help="Publishers, each with its own connection.")
 ]
 Subscribers = Annotated[
     int,
-    typer.Option(
+    Option(
         min=0,
         max=PARTIES_MAX,
         help="Subscribers; 0: only publish. On Vibe they share the messages.",
     ),
 ]
 Size = Annotated[
-    int, typer.Option(min=SIZE_MIN, max=MESSAGE_BYTES_MAX, help="Size of a message in bytes.")
+    int, Option(min=SIZE_MIN, max=MESSAGE_BYTES_MAX, help="Size of a message in bytes.")
 ]
 Messages = Annotated[
     int | None,
-    typer.Option(
+    Option(
         min=1, max=MESSAGES_MAX, help=f"Total number of messages; default: {MESSAGES_DEFAULT}."
     ),
 ]
 Duration = Annotated[
     float | None,
-    typer.Option(
+    Option(
         min=0.1,
         max=SECONDS_MAX,
         metavar="SECONDS",
@@ -73,14 +73,14 @@ Duration = Annotated[
     ),
 ]
 Rate = Annotated[
-    float, typer.Option(min=0, help="Total messages per second; 0: as fast as possible.")
+    float, Option(min=0, help="Total messages per second; 0: as fast as possible.")
 ]
 Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write charts to this .svg or .html file.")
+    Path | None, Option(metavar="FILE", help="Write charts to this .svg or .html file.")
 ]
 Url = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="URL",
         help="Broker's address: blip://, vibe:// or qumbed://KEY@HOST:PORT, or http:// to look "
         "up the strand's; also BRAIDMQ_URL; default: start a temporary broker.",
@@ -91,19 +91,19 @@ Url = Annotated[
 def bench(
     *,
     strand: Annotated[
-        Strand | None, typer.Option(help="Protocol; default: that of --url, or blip.")
+        Strand | None, Option(help="Protocol; default: that of --url, or blip.")
     ] = None,
     publishers: Publishers = 1,
     subscribers: Subscribers = 1,
     size: Size = 128,
     messages: Messages = None,
     duration: Duration = None,
-    qos: Annotated[int, typer.Option(min=0, max=1, help="1: durable; 0: in memory only.")] = 1,
+    qos: Annotated[int, Option(min=0, max=1, help="1: durable; 0: in memory only.")] = 1,
     rate: Rate = 0.0,
     percentiles: Annotated[
-        str, typer.Option(metavar="LIST", help="Percentiles of the latencies.")
+        str, Option(metavar="LIST", help="Percentiles of the latencies.")
     ] = PERCENTILES,
-    topic: Annotated[str | None, typer.Option(help="Topic to use; default: a new one.")] = None,
+    topic: Annotated[str | None, Option(help="Topic to use; default: a new one.")] = None,
     plot: Plot = None,
     url: Url = None,
     as_json: AsJson = False,

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 from urllib.parse import quote, urlencode
 
 import typer
+from typer import Argument, Option
 
 from braidmq.base.counts import counted
 from braidmq.cli.api import PAGE_SIZE, Api, HttpError, Url, api_at, path_of
@@ -31,7 +32,7 @@ _COLUMNS: Final = ("offset", "id", "reason", "deathQueue", "attempts", "timestam
 
 Queue = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="QUEUE",
         help="Dead letter queue, as `dlq list` names it.",
         autocompletion=letter_queue_names,
@@ -43,7 +44,7 @@ Queue = Annotated[
 def list_(
     queue: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[QUEUE]",
             help="List the letters in this queue.",
             autocompletion=letter_queue_names,
@@ -51,7 +52,7 @@ def list_(
     ] = None,
     *,
     count: Annotated[
-        int, typer.Option(min=1, help="Maximum number of letters to list.")
+        int, Option(min=1, help="Maximum number of letters to list.")
     ] = LETTERS_DEFAULT,
     url: Url = None,
     as_json: AsJson = False,
@@ -71,11 +72,10 @@ def replay(
     queue: Queue,
     *,
     count: Annotated[
-        int | None,
-        typer.Option(min=1, help="Replay only this many, oldest first; default: all."),
+        int | None, Option(min=1, help="Replay only this many, oldest first; default: all.")
     ] = None,
     offset: Annotated[
-        int | None, typer.Option(min=1, help="Replay only the letter at this offset.")
+        int | None, Option(min=1, help="Replay only the letter at this offset.")
     ] = None,
     url: Url = None,
     as_json: AsJson = False,

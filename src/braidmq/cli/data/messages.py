@@ -9,7 +9,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
+from typer import Argument, Option
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
@@ -29,14 +29,14 @@ DEFAULT_URL: Final = "blip://dev-key@127.0.0.1:5555"
 
 Url = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="URL",
         help="Broker's address: blip://, vibe:// or qumbed://KEY@HOST:PORT, or http:// to look "
         "up Blip's; also BRAIDMQ_URL, which keeps the key off the command line.",
     ),
 ]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)]
-Qos = Annotated[int, typer.Option(min=0, max=1, help="1: durable; 0: in memory only.")]
+Topic = Annotated[str, Argument(metavar="TOPIC", autocompletion=topic_names)]
+Qos = Annotated[int, Option(min=0, max=1, help="1: durable; 0: in memory only.")]
 _NO_PAYLOAD: Final = "is missing; give a text, '' for an empty message, or pipe it in"
 
 
@@ -47,16 +47,16 @@ class Sending:
     qos: Qos = 1
     header: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Header to send; may be repeated (Vibe)."),
+        Option(metavar="NAME=VALUE", help="Header to send; may be repeated (Vibe)."),
     ] = None
-    priority: Annotated[int | None, typer.Option(help="Priority of the message (Vibe).")] = None
+    priority: Annotated[int | None, Option(help="Priority of the message (Vibe).")] = None
     recipient: Annotated[
         str | None,
-        typer.Option(metavar="HEX", help="Encrypt the payload for this public key (Qumbed)."),
+        Option(metavar="HEX", help="Encrypt the payload for this public key (Qumbed)."),
     ] = None
     envelope: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--envelope",
             help="Encrypt topic, sequence number and time with the payload (Qumbed).",
         ),
@@ -68,23 +68,21 @@ class OverQumbed:
     """Options of both commands that only Qumbed has."""
 
     schema: Annotated[
-        str, typer.Option(metavar="ID", help="Schema that payloads must match (Qumbed).")
+        str, Option(metavar="ID", help="Schema that payloads must match (Qumbed).")
     ] = ""
     private_key: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE", help="Private key written by `keygen`; default: a new one (Qumbed)."
         ),
     ] = None
     ca_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="CA certificates to verify the broker with (Qumbed)."
-        ),
+        Option(metavar="FILE", help="CA certificates to verify the broker with (Qumbed)."),
     ] = None
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Accept any certificate (Qumbed).")
-    ] = False
+    insecure: Annotated[bool, Option("--insecure", help="Accept any certificate (Qumbed).")] = (
+        False
+    )
 
     def choices(self, trust: list[str] | None = None) -> "Choices":
         """Return the options of the connection."""
@@ -101,7 +99,7 @@ def publish(
     topic: Topic,
     payload: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="PAYLOAD|-",
             help="Text to publish; - or nothing reads standard input.",
             show_default=False,
@@ -110,7 +108,7 @@ def publish(
     *,
     sending: Sending,
     qumbed: OverQumbed,
-    count: Annotated[int, typer.Option(min=1, help="Publish the message this many times.")] = 1,
+    count: Annotated[int, Option(min=1, help="Publish the message this many times.")] = 1,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -125,19 +123,17 @@ def publish(
 def subscribe(
     topic: Topic,
     *,
-    count: Annotated[
-        int | None, typer.Option(min=1, help="Exit after this many messages.")
-    ] = None,
+    count: Annotated[int | None, Option(min=1, help="Exit after this many messages.")] = None,
     qos: Qos = 1,
     trust: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="HEX",
             help="Accept only messages from this public key; may be repeated (Qumbed).",
         ),
     ] = None,
     envelope: Annotated[
-        bool, typer.Option("--envelope", help="Refuse messages without an envelope (Qumbed).")
+        bool, Option("--envelope", help="Refuse messages without an envelope (Qumbed).")
     ] = False,
     qumbed: OverQumbed,
     url: Url = None,

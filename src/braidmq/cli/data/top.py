@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Final
 
-import typer
+from typer import Option
 
 from braidmq.cli.api import Api, HttpError, Url, api_at
 from braidmq.cli.data.top_view import View, plain, point_of, print_drawn
@@ -38,10 +38,10 @@ def topics(url: Url = None, as_json: AsJson = False) -> None:
 
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Print one update and exit.")] = False,
+    once: Annotated[bool, Option("--once", help="Print one update and exit.")] = False,
     interval: Annotated[
         float,
-        typer.Option(
+        Option(
             min=1,
             max=INTERVAL_S_MAX,
             metavar="SECONDS",

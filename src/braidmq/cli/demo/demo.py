@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer import Option
 
 from braidmq.base.counts import counted
 from braidmq.base.errors import ConfigError
@@ -66,13 +67,11 @@ PROGRESS_S: Final = 1.0
 def demo(
     readings: Annotated[
         int,
-        typer.Option(
-            min=BATCH_COUNT, max=1_000_000, help="Number of sensor readings to publish."
-        ),
+        Option(min=BATCH_COUNT, max=1_000_000, help="Number of sensor readings to publish."),
     ] = READINGS_DEFAULT,
     tables: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="New directory in which to keep Spark's tables."),
+        Option(metavar="DIR", help="New directory in which to keep Spark's tables."),
     ] = None,
 ) -> None:
     """Kill a busy broker, restart it, and verify that no confirmed message is lost."""

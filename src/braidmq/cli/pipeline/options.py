@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from braidmq.base.errors import ConfigError
 
@@ -19,36 +19,31 @@ class FromLog:
 
     path: Annotated[
         Path | None,
-        typer.Option(
-            "--path", metavar="DIR", help="Data directory of the broker, on this machine."
-        ),
+        Option("--path", metavar="DIR", help="Data directory of the broker, on this machine."),
     ] = None
     endpoint: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="URL", help="Broker's Flight address instead of --path: grpc://HOST:8815."
         ),
     ] = None
     api_key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="API key for --endpoint; also BRAIDMQ_API_KEY."),
+        str | None, Option(metavar="KEY", help="API key for --endpoint; also BRAIDMQ_API_KEY.")
     ] = None
     subscribe: Annotated[
         str | None,
-        typer.Option(
-            metavar="TOPICS", help="Topics to read, separated by commas; default: all."
-        ),
+        Option(metavar="TOPICS", help="Topics to read, separated by commas; default: all."),
     ] = None
     subscribe_pattern: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="REGEX",
             help="Read the topics whose whole name matches, instead of --subscribe.",
         ),
     ] = None
     fail_on_data_loss: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--fail-on-data-loss/--no-fail-on-data-loss",
             help="Fail if retention removed unread messages; otherwise skip them.",
         ),
@@ -99,12 +94,12 @@ class Times:
 
     since: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--from", metavar="WHEN", help="Start time, 2026-11-16T12:00:00Z or milliseconds."
         ),
     ] = None
     until: Annotated[
-        str | None, typer.Option("--to", metavar="WHEN", help="End time, exclusive; as --from.")
+        str | None, Option("--to", metavar="WHEN", help="End time, exclusive; as --from.")
     ] = None
 
     def source(self) -> dict[str, str]:
@@ -132,11 +127,11 @@ class Unsealing:
 
     private_key: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Decrypt payloads with this private key (Qumbed)."),
+        Option(metavar="FILE", help="Decrypt payloads with this private key (Qumbed)."),
     ] = None
     trust: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="HEX",
             help="Accept only payloads from this public key; may be repeated (Qumbed).",
         ),
@@ -152,9 +147,9 @@ class Unsealing:
 class Tables:
     """Where tables are written, and in which format."""
 
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the tables.")]
+    out: Annotated[Path, Option(metavar="DIR", help="Directory for the tables.")]
     format_: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="Table format: parquet or delta.")
+        str, Option("--format", metavar="FORMAT", help="Table format: parquet or delta.")
     ] = "parquet"
 
 
@@ -163,12 +158,11 @@ class Course:
     """When a pipeline reads, and where it keeps its checkpoint."""
 
     checkpoint: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Checkpoint directory; default: inside --out."),
+        Path | None, Option(metavar="DIR", help="Checkpoint directory; default: inside --out.")
     ] = None
     trigger: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="WHEN", help="available-now, or an interval such as 10s (not for replay)."
         ),
     ] = "available-now"
@@ -180,23 +174,21 @@ class Streaming:
 
     starting_offsets: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="WHERE",
             help='First offset: earliest, a number, or {"topic": {"0": number}}.',
         ),
     ] = None
     max_offsets: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--max-offsets-per-trigger",
             min=1,
             metavar="COUNT",
             help="Maximum number of messages in a micro-batch.",
         ),
     ] = None
-    compact: Annotated[
-        bool, typer.Option("--compact", help="Merge small files afterwards.")
-    ] = False
+    compact: Annotated[bool, Option("--compact", help="Merge small files afterwards.")] = False
 
     def source(self) -> dict[str, str]:
         """Return the options of the source for batches."""
@@ -210,11 +202,10 @@ class OnSpark:
     """Where and how Spark runs."""
 
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark master; default: this machine.")
+        str | None, Option(metavar="URL", help="Spark master; default: this machine.")
     ] = None
     conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated."),
+        list[str] | None, Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")
     ] = None
 
 
