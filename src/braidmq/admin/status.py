@@ -12,13 +12,13 @@ from braidmq import __version__
 from braidmq.admin.backlogs import Backlogs
 from braidmq.admin.connections import Connections
 from braidmq.admin.dead_letters import DeadLetters
+from braidmq.admin.events import Numbers, rss_bytes
 from braidmq.admin.health import unready_reason
 from braidmq.admin.http.parameters import iso
 from braidmq.admin.keys import Keys
 from braidmq.admin.log import Log
 from braidmq.admin.messages import Messages
 from braidmq.admin.metrics import MetricValues
-from braidmq.admin.numbers import Numbers, rss_bytes
 from braidmq.admin.overview import BrokerFacts
 from braidmq.admin.publishing import Publishing
 from braidmq.admin.queues import Queues

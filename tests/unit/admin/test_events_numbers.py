@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from braidmq.admin.events import HISTORY_POINTS, Numbers, rss_bytes
 from braidmq.admin.metrics import MetricValues
-from braidmq.admin.numbers import HISTORY_POINTS, Numbers, rss_bytes
 
 pytestmark = pytest.mark.asyncio
 
