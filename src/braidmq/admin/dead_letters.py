@@ -29,13 +29,7 @@ from braidmq.admin.messages import SHOWN_BYTES_MAX, ShownMessage, shown_message
 from braidmq.admin.queues import page_of
 from braidmq.base.limits import MIB
 from braidmq.broker import dead_letters
-from braidmq.broker.authorize import (
-    LIST_QUEUES,
-    PURGE_QUEUE,
-    SUBSCRIBE,
-    Principal,
-    authorize,
-)
+from braidmq.broker.authorize import LIST_QUEUES, PURGE_QUEUE, SUBSCRIBE, Principal, authorize
 from braidmq.broker.delivery.queues import Queue
 from braidmq.broker.records import Head
 from braidmq.server.engine.engine import Engine

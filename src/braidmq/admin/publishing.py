@@ -20,13 +20,7 @@ from starlette.requests import Request
 from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.parameters import TOPIC
 from braidmq.admin.http.refusals import QueueFullError
-from braidmq.admin.http.requests import (
-    BODY_BYTES_MAX,
-    allow,
-    body_of,
-    is_small,
-    shown,
-)
+from braidmq.admin.http.requests import BODY_BYTES_MAX, allow, body_of, is_small, shown
 from braidmq.admin.messages import PATH
 from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, MIB, TOPIC_BYTES_MAX
 from braidmq.broker import admission
@@ -152,11 +146,7 @@ class Publishing:
         else:
             posted, payload = await asyncio.to_thread(taken, body)
         offset = await self.publish(
-            topic,
-            payload,
-            headers=posted.headers,
-            qos=posted.qos,
-            priority=posted.priority,
+            topic, payload, headers=posted.headers, qos=posted.qos, priority=posted.priority
         )
         return Published(offset)
 

@@ -24,13 +24,7 @@ from braidmq.admin.http.endpoints import answered, keyed
 from braidmq.admin.http.paging import name_bytes, page_after, ranked_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
 from braidmq.admin.http.refusals import QueueExistsError, UnknownQueueError
-from braidmq.admin.http.requests import (
-    allow,
-    body_of,
-    name_in,
-    object_of,
-    shown,
-)
+from braidmq.admin.http.requests import allow, body_of, name_in, object_of, shown
 from braidmq.broker import dead_letters
 from braidmq.broker.authorize import (
     CREATE_QUEUE,
@@ -68,8 +62,7 @@ QUEUE: Final = Name("queue", "The queue's name.")
 _NameOrNone = Annotated[
     str,
     Meta(
-        max_length=QUEUE_NAME_CHARACTERS_MAX,
-        extra_json_schema={"pattern": QUEUE_NAME_PATTERN},
+        max_length=QUEUE_NAME_CHARACTERS_MAX, extra_json_schema={"pattern": QUEUE_NAME_PATTERN}
     ),
 ]
 _Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]

@@ -19,17 +19,8 @@ from starlette.requests import Request
 
 from braidmq.admin.dead_letters import letter_queue
 from braidmq.admin.http.endpoints import keyed
-from braidmq.admin.http.refusals import (
-    FanOutError,
-    LetterStaysError,
-    UnknownThingError,
-)
-from braidmq.admin.http.requests import (
-    allow,
-    body_of,
-    name_in,
-    object_of,
-)
+from braidmq.admin.http.refusals import FanOutError, LetterStaysError, UnknownThingError
+from braidmq.admin.http.requests import allow, body_of, name_in, object_of
 from braidmq.admin.log import read_log
 from braidmq.broker.authorize import PURGE_QUEUE, Principal
 from braidmq.broker.delivery import replays
@@ -70,8 +61,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _ONE_OF: Final = {name: {"type": "integer"} for name in ("count", "offset")}
 _Replay = Annotated[
-    Replay,
-    Meta(extra_json_schema={"not": {"properties": _ONE_OF, "required": list(_ONE_OF)}}),
+    Replay, Meta(extra_json_schema={"not": {"properties": _ONE_OF, "required": list(_ONE_OF)}})
 ]
 
 

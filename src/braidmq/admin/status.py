@@ -210,10 +210,7 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
         dropped[reason] = dropped.get(reason, 0) + count
     values.messages_dropped = dropped
     values.acknowledgements_unknown = stats.unknown_acks
-    values.subscriptions_ended = {
-        "request": stats.unsubscribed,
-        "lease": stats.leases_ended,
-    }
+    values.subscriptions_ended = {"request": stats.unsubscribed, "lease": stats.leases_ended}
     values.messages_inflight = broker.in_flight_count()
     values.retry_heap_size = broker.retry_count()
     values.memory_used_bytes = broker.memory_bytes()

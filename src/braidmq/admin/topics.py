@@ -203,13 +203,7 @@ def _plain_page(named: _Named, *, after: str, limit: int) -> TopicsPage:
 
 
 def _chosen_page(
-    named: _Named,
-    *,
-    after: str,
-    limit: int,
-    search: str,
-    sort: str,
-    visible: Visible | None,
+    named: _Named, *, after: str, limit: int, search: str, sort: str, visible: Visible | None
 ) -> TopicsPage:
     chosen = named.topics
     if search:

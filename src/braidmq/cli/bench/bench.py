@@ -66,10 +66,7 @@ Messages = Annotated[
 Duration = Annotated[
     float | None,
     Option(
-        min=0.1,
-        max=SECONDS_MAX,
-        metavar="SECONDS",
-        help="Run for this many seconds instead.",
+        min=0.1, max=SECONDS_MAX, metavar="SECONDS", help="Run for this many seconds instead."
     ),
 ]
 Rate = Annotated[

@@ -20,8 +20,7 @@ _MODE: Final = 0o600
 
 def keygen(
     out: Annotated[
-        str,
-        typer.Option(metavar="FILE", help="New file for the private key; - prints it."),
+        str, typer.Option(metavar="FILE", help="New file for the private key; - prints it.")
     ] = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:

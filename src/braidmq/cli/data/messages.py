@@ -190,11 +190,7 @@ def _payload(argument: str | None) -> bytes:
 
 
 async def _publish(
-    url: str,
-    topic: str,
-    payloads: Iterable[bytes],
-    sending: Sending,
-    qumbed: OverQumbed,
+    url: str, topic: str, payloads: Iterable[bytes], sending: Sending, qumbed: OverQumbed
 ) -> None:
     import braidmq
     from braidmq.client.errors import PublishError

@@ -187,12 +187,7 @@ class Story:
             await vibe.declare_queue(COMMANDS, mode="PriorityBased")
             subscriptions = await self._subscribe(stack, group, blip, vibe)
             subscriptions += await self.meters.subscribe(
-                stack,
-                group,
-                blip=blip,
-                vibe=vibe,
-                readings=READINGS,
-                commands=COMMANDS,
+                stack, group, blip=blip, vibe=vibe, readings=READINGS, commands=COMMANDS
             )
             progress = group.create_task(self._tell_progress())
             commands = group.create_task(self._publish_commands(vibe))
