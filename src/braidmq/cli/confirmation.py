@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from braidmq.base.errors import EXIT_USAGE, BraidError
-from braidmq.cli.tables import printable
+from braidmq.cli.terminal import printable
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 

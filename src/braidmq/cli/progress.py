@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
-from braidmq.cli.tables import printable
+from braidmq.cli.terminal import printable
 
 if TYPE_CHECKING:  # rich is not needed to print --help
     from rich.progress import TaskID

@@ -23,7 +23,7 @@ from braidmq.cli.bench.load import MESSAGES_MAX, SIZE_MIN
 from braidmq.cli.bench.report import PERCENTILES
 from braidmq.cli.signals import run_until_ended
 from braidmq.cli.strand_address import is_http, strand_address
-from braidmq.cli.tables import AsJson, print_json, print_rows, printable
+from braidmq.cli.terminal import AsJson, print_json, print_rows, printable
 
 if TYPE_CHECKING:  # what a command needs is imported when it runs
     from braidmq.cli.bench.load import Load, Measured

@@ -9,7 +9,7 @@ from typing import Final
 from braidmq.base.counts import counted
 from braidmq.base.errors import ConfigError
 from braidmq.cli.bench.load import Load, Measured
-from braidmq.cli.tables import printable
+from braidmq.cli.terminal import printable
 
 PERCENTILES: Final = "50,90,99,99.9"
 PERCENTILES_MAX: Final = 20

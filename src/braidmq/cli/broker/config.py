@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braidmq.cli.tables import AsJson, print_json
+from braidmq.cli.terminal import AsJson, print_json
 
 if TYPE_CHECKING:  # pydantic is slow to import, and most commands do not need it
     from braidmq.server.config.config import Config

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from typer import Option
 
-from braidmq.cli.tables import AsJson, print_rows
+from braidmq.cli.terminal import AsJson, print_rows
 
 DEFAULT_TIMEOUT_S: Final = 3.0
 """An answer takes a tenth of a second; a lost query is repeated after one second."""

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from braidmq.cli.tables import AsJson, print_json, printable
+from braidmq.cli.terminal import AsJson, print_json, printable
 
 DEFAULT_FILE: Final = "qumbed.key"
 STDOUT: Final = "-"

@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from braidmq.cli.broker.config import ConfigFile, effective_config
-from braidmq.cli.tables import AsJson, print_json, print_rows
+from braidmq.cli.terminal import AsJson, print_json, print_rows
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 

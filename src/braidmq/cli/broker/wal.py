@@ -19,7 +19,7 @@ from braidmq.base.errors import EXIT_DAMAGED_LOG, ConfigError
 from braidmq.cli.broker.config import ConfigFile, effective_config
 from braidmq.cli.exact_json import payload_as_json
 from braidmq.cli.progress import progress
-from braidmq.cli.tables import AsJson, print_json, printable
+from braidmq.cli.terminal import AsJson, print_json, printable
 
 if TYPE_CHECKING:  # what a command needs is imported when it runs
     from braidmq.wal.disk import Disk

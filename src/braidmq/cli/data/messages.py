@@ -18,7 +18,7 @@ from braidmq.cli.exact_json import payload_as_json
 from braidmq.cli.option_groups import grouped
 from braidmq.cli.signals import run_until_ended
 from braidmq.cli.strand_address import strand_address
-from braidmq.cli.tables import AsJson, print_done, print_json, printable
+from braidmq.cli.terminal import AsJson, print_done, print_json, printable
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Message, Subscription

@@ -16,7 +16,7 @@ from typer import Option
 
 from braidmq.cli.api import Api, HttpError, Url, api_at
 from braidmq.cli.data.top_view import View, plain, point_of, print_drawn
-from braidmq.cli.tables import AsJson, print_json, print_rows
+from braidmq.cli.terminal import AsJson, print_json, print_rows
 
 EVENTS: Final = "/api/events"
 OVERVIEW: Final = "/api/overview"

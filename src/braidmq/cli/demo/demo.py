@@ -38,7 +38,7 @@ from braidmq.cli.demo.meters import ALARMS, Meters
 from braidmq.cli.demo.spark import Tables, can_run
 from braidmq.cli.own_broker import LOOK_S, BrokerProcess, DemoError
 from braidmq.cli.signals import cancel_on_signals
-from braidmq.cli.tables import styled
+from braidmq.cli.terminal import styled
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Client, Subscription

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from braidmq.cli.tables import print_done, print_json, print_rows, printable, styled
+from braidmq.cli.terminal import print_done, print_json, print_rows, printable, styled
 
 ROWS: list[dict[str, object]] = [
     {"name": "a\tb\x1b[2J", "count": 3, "patterns": ["x.*", "y"], "on": True},
