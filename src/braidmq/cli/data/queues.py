@@ -8,8 +8,15 @@ from typer import Argument, Option
 from braidmq.base.counts import counted
 from braidmq.cli.api import Url, api_at, path_of
 from braidmq.cli.completion import queue_names
-from braidmq.cli.confirmation import Yes, confirm
-from braidmq.cli.terminal import AsJson, print_done, print_json, print_rows, printable
+from braidmq.cli.terminal import (
+    AsJson,
+    Yes,
+    confirm,
+    print_done,
+    print_json,
+    print_rows,
+    printable,
+)
 
 app = typer.Typer(help="Queues of a running broker.", no_args_is_help=True)
 
