@@ -155,7 +155,7 @@ class Tables:
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """When a pipeline reads, and where it keeps its checkpoint."""
+    """When and where a pipeline runs, and where it keeps its checkpoint."""
 
     checkpoint: Annotated[
         Path | None, Option(metavar="DIR", help="Checkpoint directory; default: inside --out.")
@@ -166,12 +166,24 @@ class Course:
             metavar="WHEN", help="available-now, or an interval such as 10s (not for replay)."
         ),
     ] = "available-now"
+    master: Annotated[
+        str | None, Option(metavar="URL", help="Spark master; default: this machine.")
+    ] = None
+    conf: Annotated[
+        list[str] | None, Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Streaming:
     """How a query reads the log, batch by batch."""
 
+    group: Annotated[
+        str | None,
+        Option(
+            metavar="NAME", help="Consumer group that retention waits for; needs an API key."
+        ),
+    ] = None
     starting_offsets: Annotated[
         str | None,
         Option(
@@ -197,29 +209,12 @@ class Streaming:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnSpark:
-    """Where and how Spark runs."""
-
-    master: Annotated[
-        str | None, Option(metavar="URL", help="Spark master; default: this machine.")
-    ] = None
-    conf: Annotated[
-        list[str] | None, Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")
-    ] = None
-
-
 ONCE = Streaming()
 """For pipelines that read a range once."""
 
 
 def plan_of(
-    source: dict[str, str],
-    *,
-    tables: Tables,
-    course: Course,
-    spark: OnSpark,
-    streaming: Streaming = ONCE,
+    source: dict[str, str], *, tables: Tables, course: Course, streaming: Streaming = ONCE
 ) -> "Plan":
     """Return the plan of a pipeline.
 
@@ -240,8 +235,8 @@ def plan_of(
         checkpoint=None if checkpoint is None else checkpoint.absolute(),
         trigger=parse_trigger(course.trigger),
         format=tables.format_,
-        master=spark.master or MASTER,
-        config=dict(map(_setting, spark.conf or ())),
+        master=course.master or MASTER,
+        config=dict(map(_setting, course.conf or ())),
         compact=streaming.compact,
     )
 

@@ -15,7 +15,6 @@ from braidmq.cli.option_groups import grouped
 from braidmq.cli.pipeline.options import (
     Course,
     FromLog,
-    OnSpark,
     Streaming,
     Tables,
     Times,
@@ -33,27 +32,13 @@ TypedPairs = Annotated[
 ]
 
 
-Group = Annotated[
-    str | None,
-    Option(metavar="NAME", help="Consumer group that retention waits for; needs an API key."),
-]
-
-
 @app.command("archive")
 @grouped
 @stoppable
-def archive(
-    *,
-    tables: Tables,
-    log: FromLog,
-    group: Group = None,
-    streaming: Streaming,
-    course: Course,
-    spark: OnSpark,
-) -> None:
+def archive(*, tables: Tables, log: FromLog, streaming: Streaming, course: Course) -> None:
     """Write all messages to files, partitioned by day and topic."""
     plan = plan_of(
-        log.source(group), tables=tables, course=course, spark=spark, streaming=streaming
+        log.source(streaming.group), tables=tables, course=course, streaming=streaming
     )
     from braidmq.spark.pipelines.archive import archive as run
 
@@ -77,18 +62,16 @@ def typed(
     ] = None,
     unsealing: Unsealing,
     log: FromLog,
-    group: Group = None,
     streaming: Streaming,
     course: Course,
-    spark: OnSpark,
 ) -> None:
     """Write messages to tables with the columns of their schema; quarantine the rest."""
     chosen = log.subscribe or log.subscribe_pattern
     if bool(pairs) == bool(schema_id) or bool(pairs) == bool(chosen):
         problem = "give either --typed, or --schema-id with --subscribe"
         raise ConfigError("--typed", problem)
-    source = log.source(group) | unsealing.source()
-    plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
+    source = log.source(streaming.group) | unsealing.source()
+    plan = plan_of(source, tables=tables, course=course, streaming=streaming)
     from braidmq.spark.pipelines.typed import Wish, wishes
     from braidmq.spark.pipelines.typed import typed as run
 
@@ -124,14 +107,12 @@ def rollup(
     ] = True,
     unsealing: Unsealing,
     log: FromLog,
-    group: Group = None,
     streaming: Streaming,
     course: Course,
-    spark: OnSpark,
 ) -> None:
     """Aggregate readings by sensor and minute, to a table and the topic rollup.SCHEMA."""
-    source = log.source_beside_sink(group) | unsealing.source()
-    plan = plan_of(source, tables=tables, course=course, spark=spark, streaming=streaming)
+    source = log.source_beside_sink(streaming.group) | unsealing.source()
+    plan = plan_of(source, tables=tables, course=course, streaming=streaming)
     from braidmq.spark.pipelines.moments import length_ms
     from braidmq.spark.pipelines.rollup.rollup import Wish
     from braidmq.spark.pipelines.rollup.rollup import rollup as run
@@ -181,7 +162,6 @@ def replay(
     times: Times,
     log: FromLog,
     course: Course,
-    spark: OnSpark,
 ) -> None:
     """Republish rows of a table or a range of the log; dead letters go to their origin."""
     source = log.source_beside_sink()
@@ -195,7 +175,7 @@ def replay(
     if own is None:
         raise ConfigError("--out", "is required, or --checkpoint")
     source |= times.source()
-    plan = plan_of(source, tables=Tables(out=own), course=course, spark=spark)
+    plan = plan_of(source, tables=Tables(out=own), course=course)
     from braidmq.spark.pipelines.replay.replay import Wish
     from braidmq.spark.pipelines.replay.replay import replay as run
 
@@ -208,17 +188,11 @@ def replay(
 @grouped
 @stoppable
 def report(
-    *,
-    tables: Tables,
-    pairs: TypedPairs = None,
-    times: Times,
-    log: FromLog,
-    course: Course,
-    spark: OnSpark,
+    *, tables: Tables, pairs: TypedPairs = None, times: Times, log: FromLog, course: Course
 ) -> None:
     """Report on the log as tables and a page: volume, sizes, dead letters, misfits."""
     source = log.source() | times.source()
-    plan = plan_of(source, tables=tables, course=course, spark=spark)
+    plan = plan_of(source, tables=tables, course=course)
     from braidmq.spark.pipelines.report.report import PAGE
     from braidmq.spark.pipelines.report.report import report as run
     from braidmq.spark.pipelines.typed import wishes

@@ -8,7 +8,6 @@ from braidmq.base.errors import ConfigError
 from braidmq.cli.pipeline.options import (
     Course,
     FromLog,
-    OnSpark,
     Streaming,
     Tables,
     Times,
@@ -74,13 +73,10 @@ def test_options_are_passed_on_as_the_source_reads_them(tmp_path: Path) -> None:
 def test_a_plan_is_made_of_the_groups() -> None:
     """Without a stream it reads once, from the source's own beginning."""
     tables = Tables(out=Path("out"), format_="delta")
-    spark = OnSpark(conf=["spark.x=1=2"])
-    once = plan_of({"path": "data"}, tables=tables, course=Course(), spark=spark)
+    once = plan_of({"path": "data"}, tables=tables, course=Course(conf=["spark.x=1=2"]))
     often = Course(trigger="10s", checkpoint=Path("place"))
     batches = Streaming(max_offsets=5, compact=True)
-    stream = plan_of(
-        {"path": "data"}, tables=tables, course=often, spark=spark, streaming=batches
-    )
+    stream = plan_of({"path": "data"}, tables=tables, course=often, streaming=batches)
 
     assert ({"path": "data"}, Path("out").absolute(), "delta") == (
         once.source,
