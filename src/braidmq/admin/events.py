@@ -4,7 +4,7 @@
 
 One timer fires ten times a second, with or without listeners, so that a new listener gets a
 history. A point is made of differences between counters that the broker keeps anyway. The timer
-also measures how late the event loop is.
+also measures the delay of the event loop.
 
 Events are not buffered for a slow listener: it misses points, and the HTTP server closes a
 connection whose client has read nothing for a while.
@@ -32,10 +32,10 @@ from braidmq.broker.authorize import Principal
 STRANDS: Final = ("blip", "vibe", "qumbed", "http", "spark")
 
 HISTORY_POINTS: Final = 120
-"""Points that a new listener gets of the past, one for each second."""
+"""Points of the past, one per second, that a new listener gets."""
 
 BEAT_S: Final = 0.1
-"""How often the lateness of the event loop is measured."""
+"""How often the delay of the event loop is measured."""
 
 BEATS: Final = 10
 """Beats per point."""

@@ -124,8 +124,8 @@ def _chosen(
 
 
 def _rows(found: list[_Found], limit: int) -> list[KeyRow | UserRow]:
-    # A user may have many long patterns, so a row counts with its size in the answer. Sizes
-    # are asked for lazily: rows behind the end of the page are never made.
+    # A user may have many long patterns, so a row counts with its encoded size. Sizes are
+    # computed lazily: rows after the end of the page are never made.
     rows: list[KeyRow | UserRow] = []
 
     def sizes() -> Iterator[int]:

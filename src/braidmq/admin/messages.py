@@ -179,8 +179,6 @@ class Messages:
             raise UnknownTopicError
         return topic
 
-    # A page may hold megabytes, so that it is encoded on a thread, too.
-
     @keyed(
         f"GET {PATH}",
         *(TOPIC, FROM_ANY, TIME, LIMIT, ORDER),
@@ -198,6 +196,7 @@ class Messages:
             limit=LIMIT.of(request),
             newest_first=ORDER.of(request) == "desc",
         )
+        # A page may hold megabytes, so it is encoded on a thread as well.
         return await asyncio.to_thread(answered, page)
 
     @keyed(f"GET {PATH}/{{offset}}", TOPIC, OFFSET, answer=ShownMessage, refusals=(404, 503))

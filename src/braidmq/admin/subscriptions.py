@@ -1,4 +1,4 @@
-"""Subscriptions over HTTP: what is subscribed to, by which principal, and how far behind.
+"""Subscriptions over HTTP: topics, principals, and how far behind each one is.
 
     GET /api/subscriptions?after=&limit=&search=    {"subscriptions": [...], "next", "total"}
 
@@ -71,8 +71,8 @@ class Subscriptions:
         place = place_of(after)
         engine = running(self._find_engine())
         broker = engine.broker
-        # The lists are copied on the event loop. The thread reads single attributes of what is
-        # in them while the broker goes on, so rows may be of slightly different moments.
+        # The lists are copied on the event loop. The thread reads attributes of their items
+        # while the broker keeps changing them, so rows may differ by a moment.
         subscriptions = list(broker.subscriptions.by_id.values())
         followers = list(broker.followers.by_id.values())
         queues = list(broker.queues.by_name.values())

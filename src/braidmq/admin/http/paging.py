@@ -1,7 +1,7 @@
 """Pages of a list: where a page ends, and where the next one begins.
 
-A page ends after so many rows or so many bytes of names, whichever comes first. Lists are
-ordered in one of three ways, each with its own form of `next`:
+A page ends after `limit` rows or PAGE_BYTES_MAX bytes of names, whichever comes first. Lists
+are ordered in one of three ways, each with its own form of `next`:
 
     by name     NAME             the last row of the page
     by number   NUMBER:NAME      the same, with the number that ranked it
