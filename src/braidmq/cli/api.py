@@ -32,7 +32,7 @@ PAGE_SIZE: Final = 200
 """Rows per request."""
 
 NAMES_IN_ROW_MAX: Final = 2
-"""A queue's row holds its own name and that of its dead letter queue."""
+"""A queue's row holds its own name and that of its dead-letter queue."""
 
 ANSWER_BYTES_MAX: Final = PAGE_SIZE * (6 * NAMES_IN_ROW_MAX * TOPIC_BYTES_MAX + 2_048)
 """A page of the longest names, every character escaped, plus the numbers of each row."""

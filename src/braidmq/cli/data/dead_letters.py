@@ -33,7 +33,7 @@ Queue = Annotated[
     str,
     Argument(
         metavar="QUEUE",
-        help="Dead letter queue, as `dlq list` names it.",
+        help="Dead-letter queue, as `dlq list` names it.",
         autocompletion=letter_queue_names,
     ),
 ]
@@ -56,7 +56,7 @@ def list_(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the dead letter queues, or the letters waiting in one, oldest first."""
+    """List the dead-letter queues, or the letters waiting in one, oldest first."""
     api = api_at(url)
     if queue is None:
         print_rows(list(api.rows(LETTERS, "queues")), _QUEUE_COLUMNS, as_json=as_json)
@@ -96,7 +96,7 @@ def replay(
 
 @app.command("purge")
 def purge(queue: Queue, *, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
-    """Delete all letters waiting in a dead letter queue."""
+    """Delete all letters waiting in a dead-letter queue."""
     api = api_at(url)
     # The broker would purge any queue; this command must not delete live messages.
     with _meant(api, queue):
@@ -132,7 +132,7 @@ def _send_back(api: Api, queue: str, *, count: int | None, offset: int | None = 
 
 
 def _waiting_in(api: Api, queue: str) -> int:
-    """Return how many letters wait in a queue; 0 if it is no dead letter queue."""
+    """Return how many letters wait in a queue; 0 if it is no dead-letter queue."""
     row = _row_of(api, queue)
     return 0 if row is None else api.number_in(row, "messageCount")
 
@@ -148,7 +148,7 @@ def _row_of(api: Api, queue: str) -> dict[str, object] | None:
 
 @contextmanager
 def _meant(api: Api, queue: str) -> Iterator[None]:
-    """If *queue* is where letters came from, name its dead letter queue in the error."""
+    """If *queue* is where letters came from, name its dead-letter queue in the error."""
     try:
         yield
     except HttpError as error:
@@ -157,7 +157,7 @@ def _meant(api: Api, queue: str) -> Iterator[None]:
         with suppress(HttpError):  # the first error says more
             letters = _letters_of(api, queue)
             if _row_of(api, letters) is not None:
-                told = f"{printable(queue)} is not a dead letter queue"
+                told = f"{printable(queue)} is not a dead-letter queue"
                 error = HttpError(f"{told}; did you mean {printable(letters)}?", error.status)
         raise error from None
 

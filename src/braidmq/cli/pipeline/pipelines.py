@@ -190,7 +190,7 @@ def replay(
 def report(
     *, tables: Tables, pairs: TypedPairs = None, times: Times, log: FromLog, course: Course
 ) -> None:
-    """Report on the log as tables and a page: volume, sizes, dead letters, misfits."""
+    """Report on the log as tables and a page: volume, sizes, dead letters, bad payloads."""
     source = log.source() | times.source()
     plan = plan_of(source, tables=tables, course=course)
     from braidmq.spark.pipelines.report.report import PAGE
