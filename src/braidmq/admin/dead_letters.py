@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 from braidmq.admin.backlogs import letter_queues
 from braidmq.admin.http.endpoints import keyed
-from braidmq.admin.http.parameters import AFTER, FROM, LIMIT, Text
+from braidmq.admin.http.parameters import AFTER, FROM, LIMIT, text
 from braidmq.admin.http.refusals import UnknownQueueError
 from braidmq.admin.http.requests import allow
 from braidmq.admin.log import read_log
@@ -42,7 +42,7 @@ READ_BYTES_MAX: Final = 8 * MIB
 PAGE_BYTES_MAX: Final = MIB
 """Headers and shown payloads on one page; the last letter may exceed it."""
 
-QUEUE: Final = Text("queue", "The dead-letter queue whose letters to list.")
+QUEUE: Final = text("queue", "The dead-letter queue whose letters to list.", default=None)
 
 _ATTEMPTS_DIGITS_MAX: Final = 10
 

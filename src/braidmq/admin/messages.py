@@ -26,11 +26,11 @@ from braidmq.admin.http.parameters import (
     FROM,
     LIMIT,
     TOPIC,
-    Choice,
-    Moment,
     Name,
-    Whole,
+    choice,
     iso,
+    moment,
+    whole,
     whole_number,
 )
 from braidmq.admin.http.refusals import UnknownMessageError, UnknownTopicError
@@ -81,9 +81,9 @@ ORIGINS: Final = {
     ORIGIN_SPARK: "spark",
 }
 
-ORDER: Final = Choice("order", "Oldest first, or newest first.", ("asc", "desc"))
-TIME: Final = Moment("time", "Begin with the first message that is not older than this.")
-FROM_ANY: Final = Whole(
+ORDER: Final = choice("order", "Oldest first, or newest first.", ("asc", "desc"))
+TIME: Final = moment("time", "Begin with the first message that is not older than this.")
+FROM_ANY: Final = whole(
     "from",
     "The offset to begin with; with `desc`, show the messages before it.",
     ID_MAX,

@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import answered, keyed
 from braidmq.admin.http.paging import name_bytes, page_after, ranked_page
-from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
+from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Name, choice, iso
 from braidmq.admin.http.refusals import QueueExistsError, UnknownQueueError
 from braidmq.admin.http.requests import allow, body_of, name_in, object_of, shown
 from braidmq.broker import dead_letters
@@ -135,7 +135,7 @@ class PurgedQueue(msgspec.Struct, frozen=True):
 
 
 BY_NAME: Final = "name"
-SORT: Final = Choice(
+SORT: Final = choice(
     "sort", "Sort by name, or by backlog, largest first.", (BY_NAME, "waiting")
 )
 

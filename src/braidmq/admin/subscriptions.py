@@ -17,7 +17,7 @@ from braidmq.admin.backlogs import lag_of, lag_of_follower
 from braidmq.admin.connections import restricted_to
 from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.paging import Place, name_bytes, page_by_id, place_of
-from braidmq.admin.http.parameters import AFTER, LIMIT, Text
+from braidmq.admin.http.parameters import AFTER, LIMIT, text
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.followers import Follower
 from braidmq.broker.delivery.queues import Queue, QueueConsumer
@@ -25,7 +25,7 @@ from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.requests import FindEngine, running
 
-TOPIC_SEARCH: Final = Text("search", "Show only topics that contain this text, in any case.")
+TOPIC_SEARCH: Final = text("search", "Show only topics that contain this text, in any case.")
 
 
 class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.paging import ranked_page, rows_on_page
-from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, TOPIC, Choice, iso
+from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, TOPIC, choice, iso
 from braidmq.admin.http.refusals import UnknownTopicError
 from braidmq.admin.http.requests import allow
 from braidmq.admin.log import read_log
@@ -29,7 +29,7 @@ from braidmq.broker.topics import Topic
 from braidmq.server.engine.requests import FindEngine, running
 from braidmq.wal.wal import Wal
 
-SORT: Final = Choice(
+SORT: Final = choice(
     "sort",
     "Sort by name, by number of messages, or by newest message.",
     ("name", "messages", "last"),

@@ -60,7 +60,7 @@ class Endpoint:
     summary: str
     tag: str = "broker"
     names: tuple[Name, ...] = ()  # the parameters in the path
-    query: tuple[Parameter, ...] = ()
+    query: tuple[Parameter[Any], ...] = ()
     body: object = None
     answer: object = None  # a type, or a union of alternatives
     media: str = JSON
@@ -94,7 +94,7 @@ class Keyed:
 
 def keyed(
     method_and_path: str,
-    *parameters: Name | Parameter,
+    *parameters: Name | Parameter[Any],
     body: object = None,
     answer: object = None,
     media: str = JSON,

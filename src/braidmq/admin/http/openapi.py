@@ -6,7 +6,7 @@ GET /api/openapi.json
 import functools
 from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -145,15 +145,13 @@ def _content(endpoint: Endpoint, named: Mapping[object, dict[str, object]]) -> o
     return {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}
 
 
-def _parameter(parameter: Parameter | Name, place: str) -> dict[str, object]:
+def _parameter(parameter: Parameter[Any] | Name, place: str) -> dict[str, object]:
     return {
         "name": parameter.name,
         "in": place,
         "required": place == "path",
-        "description": parameter.description
-        if isinstance(parameter, Name)
-        else parameter.summary,
-        "schema": dict(parameter.schema()),
+        "description": parameter.description,
+        "schema": dict(parameter.schema),
     }
 
 
