@@ -45,7 +45,7 @@ _MS: Final = 1_000
 _PAGE_BYTES: Final = mmap.PAGESIZE
 
 LISTENERS_MAX: Final = 32
-"""Open streams; a dashboard needs one."""
+"""Most open streams; a dashboard needs one."""
 
 EVENT_STREAM: Final = "text/event-stream"
 _HEAD: Final = [
@@ -75,6 +75,33 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, rename={"into": "in"}):
     log_bytes: int
 
 
+class EventStream(Response):
+    """An answer that goes on until the client disconnects or the events end."""
+
+    def __init__(self, events: AsyncGenerator[bytes]) -> None:
+        super().__init__()
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the client disconnects."""
+        del scope
+        await send({"type": "http.response.start", "status": 200, "headers": list(_HEAD)})
+        sending = asyncio.ensure_future(self._send_all(send))
+        disconnected = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait({sending, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sending.cancel()
+            disconnected.cancel()
+            await asyncio.gather(sending, disconnected, return_exceptions=True)
+
+    async def _send_all(self, send: Send) -> None:
+        async with contextlib.aclosing(self._events) as events:
+            async for piece in events:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class Numbers:
     """The latest points.
 
@@ -100,6 +127,7 @@ class Numbers:
         self._beat = 0
         self._is_over = False
         self._lag_s = 0.0  # worst of this second
+        self._listening = 0  # open streams
         self._before: tuple[float, MetricValues] | None = None
         self.count = 0
         self.lag_seconds = 0.0  # worst of the previous second
@@ -129,6 +157,17 @@ class Numbers:
         while self.count <= count and not self._is_over:
             await self._arrived.wait()
         return self.count, None if self._is_over else self._points[-1]
+
+    @keyed("GET /api/events", answer=Point, media=EVENT_STREAM)
+    async def get_events(self, request: Request, _principal: Principal) -> Response:
+        """Stream live numbers: `history` first, then `numbers` each second."""
+        if request.method == "HEAD":
+            return Response(media_type=EVENT_STREAM)
+        if self._listening >= LISTENERS_MAX:
+            raise HTTPException(
+                503, f"too many event streams: {LISTENERS_MAX} are open; close one and retry"
+            )
+        return EventStream(self._events())
 
     def take(self) -> Point:
         """Make a point from the changes since the previous one."""
@@ -176,6 +215,19 @@ class Numbers:
         self._arrived = asyncio.Event()
         return point
 
+    async def _events(self) -> AsyncGenerator[bytes]:
+        self._listening += 1
+        try:
+            count = self.count
+            yield event("history", self.history())
+            while True:
+                count, point = await self.after(count)
+                if point is None:
+                    return
+                yield event("numbers", point)
+        finally:
+            self._listening -= 1
+
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due = loop.time() + BEAT_S
         self._timer = loop.call_at(self._due, self._look, loop)
@@ -200,65 +252,6 @@ def _percentile_ms(ordered: list[float], percent: int) -> float:
     if not ordered:
         return 0.0
     return round(ordered[min(len(ordered) * percent // 100, len(ordered) - 1)] * _MS, 3)
-
-
-class EventStream(Response):
-    """An answer that goes on until the client disconnects or the events end."""
-
-    def __init__(self, events: AsyncGenerator[bytes]) -> None:
-        super().__init__()
-        self._events = events
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the client disconnects."""
-        del scope
-        await send({"type": "http.response.start", "status": 200, "headers": list(_HEAD)})
-        sending = asyncio.ensure_future(self._send_all(send))
-        disconnected = asyncio.ensure_future(_disconnected(receive))
-        try:
-            await asyncio.wait({sending, disconnected}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sending.cancel()
-            disconnected.cancel()
-            await asyncio.gather(sending, disconnected, return_exceptions=True)
-
-    async def _send_all(self, send: Send) -> None:
-        async with contextlib.aclosing(self._events) as events:
-            async for piece in events:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class Events:
-    """The streams of live numbers; at most LISTENERS_MAX are open."""
-
-    def __init__(self, numbers: Numbers) -> None:
-        self._numbers = numbers
-        self._listening = 0
-
-    @keyed("GET /api/events", answer=Point, media=EVENT_STREAM)
-    async def get_events(self, request: Request, _principal: Principal) -> Response:
-        """Stream live numbers: `history` first, then `numbers` each second."""
-        if request.method == "HEAD":
-            return Response(media_type=EVENT_STREAM)
-        if self._listening >= LISTENERS_MAX:
-            raise HTTPException(
-                503, f"too many event streams: {LISTENERS_MAX} are open; close one and retry"
-            )
-        return EventStream(self._events())
-
-    async def _events(self) -> AsyncGenerator[bytes]:
-        self._listening += 1
-        try:
-            count = self._numbers.count
-            yield event("history", self._numbers.history())
-            while True:
-                count, point = await self._numbers.after(count)
-                if point is None:
-                    return
-                yield event("numbers", point)
-        finally:
-            self._listening -= 1
 
 
 def event(kind: str, data: object) -> bytes:

@@ -7,16 +7,15 @@ The session is the dashboard's first question, asked with a key or without.
 """
 
 import functools
-from collections.abc import Callable
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import MAYBE_KEY, Endpoint, answered, keyed
+from braidmq.admin.http.endpoints import MAYBE_KEY, Endpoint, answered
 from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.base.build import compiled_modules, hot_modules, is_compiled
-from braidmq.broker.authorize import ADMIN, Principal, authorize
+from braidmq.broker.authorize import ADMIN, authorize
 
 
 class Build(msgspec.Struct, frozen=True):
@@ -76,23 +75,6 @@ class Session(msgspec.Struct, frozen=True):
     admin: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class Overviews:
-    """The overview, for the principal that asks."""
-
-    def __init__(self, find_facts: Callable[[], BrokerFacts]) -> None:
-        self._find_facts = find_facts
-
-    @keyed("GET /api/overview", refusals=())
-    async def get_overview(self, _request: Request, principal: Principal) -> Overview:
-        """Show the broker at a glance."""
-        return Overview(
-            **msgspec.structs.asdict(self._find_facts()),
-            principal=principal.name,
-            admin=authorize(principal, ADMIN, ""),
-            build=_build(),
-        )
-
-
 def session_endpoints(
     find_principal: FindPrincipal, *, version: str, dev: bool
 ) -> list[Endpoint]:
@@ -118,7 +100,8 @@ def session_endpoints(
 
 
 @functools.cache
-def _build() -> Build:
+def build() -> Build:
+    """Return which hot modules run compiled."""
     # Cached: it reads the file system, and cannot change while the process runs.
     compiled = compiled_modules()
     interpreted = [name for name in hot_modules() if name not in compiled]

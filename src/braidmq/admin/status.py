@@ -8,24 +8,28 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+from starlette.requests import Request
+
 from braidmq import __version__
 from braidmq.admin.backlogs import Backlogs
 from braidmq.admin.connections import Connections
 from braidmq.admin.dead_letters import DeadLetters
 from braidmq.admin.events import Numbers, rss_bytes
 from braidmq.admin.health import unready_reason
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.parameters import iso
 from braidmq.admin.keys import Keys
 from braidmq.admin.log import Log
 from braidmq.admin.messages import Messages
 from braidmq.admin.metrics import MetricValues
-from braidmq.admin.overview import BrokerFacts
+from braidmq.admin.overview import BrokerFacts, Overview, build
 from braidmq.admin.publishing import Publishing
 from braidmq.admin.queues import Queues
 from braidmq.admin.replays import Replays
 from braidmq.admin.subscriptions import Subscriptions
 from braidmq.admin.topics import Topics
-from braidmq.broker.authorize import Principal
+from braidmq.broker.authorize import ADMIN, Principal, authorize
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.config.config import Config
 from braidmq.server.cursors import Cursors
@@ -120,6 +124,13 @@ class Status:
             log_bytes=values.wal_size_bytes,
             committed_id=values.wal_committed_id,
         )
+
+    @keyed("GET /api/overview", refusals=())
+    async def get_overview(self, _request: Request, principal: Principal) -> Overview:
+        """Show the broker at a glance."""
+        is_admin = authorize(principal, ADMIN, "")
+        facts = msgspec.structs.asdict(self.overview())
+        return Overview(**facts, principal=principal.name, admin=is_admin, build=build())
 
     def metrics(self) -> MetricValues:
         """Return the numbers of this moment."""

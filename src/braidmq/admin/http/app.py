@@ -13,14 +13,13 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
 from braidmq.admin.cursors import ShownCursors
-from braidmq.admin.events import Events
 from braidmq.admin.health import health_endpoints
 from braidmq.admin.http.endpoints import Endpoint, keyed_endpoints, routes_of
 from braidmq.admin.http.openapi import openapi_endpoint
 from braidmq.admin.http.refusals import RefusedError
 from braidmq.admin.http.security import LoopbackHost, SameOrigin, SecurityHeaders
 from braidmq.admin.metrics import metrics_endpoints
-from braidmq.admin.overview import Overviews, session_endpoints
+from braidmq.admin.overview import session_endpoints
 from braidmq.admin.pages import load_pages, page_endpoints
 from braidmq.admin.status import Status
 from braidmq.server.engine.refusals import UnavailableError
@@ -32,8 +31,8 @@ def endpoints_of(status: Status, *, loopback: bool) -> list[Endpoint]:
     """Return every endpoint, the API's own description included."""
     find = status.principal
     nouns = (  # and their tags in the description
-        (Overviews(status.overview), "broker"),
-        (Events(status.numbers), "broker"),
+        (status, "broker"),
+        (status.numbers, "broker"),
         (status.topics, "topics"),
         (status.messages, "messages"),
         (status.publishing, "messages"),
