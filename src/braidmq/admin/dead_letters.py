@@ -24,7 +24,7 @@ from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.parameters import AFTER, FROM, LIMIT, text
 from braidmq.admin.http.refusals import UnknownQueueError
 from braidmq.admin.http.requests import allow
-from braidmq.admin.log import read_log
+from braidmq.admin.log import Log
 from braidmq.admin.messages import SHOWN_BYTES_MAX, ShownMessage, shown_message
 from braidmq.admin.queues import page_of
 from braidmq.base.limits import MIB
@@ -97,9 +97,9 @@ class LettersList(msgspec.Struct, frozen=True):
 class DeadLetters:
     """The dead letters that are not settled."""
 
-    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+    def __init__(self, find_engine: FindEngine, log: Log) -> None:
         self._find_engine = find_engine
-        self._find_wal = find_wal
+        self._log = log
         self._reading = asyncio.Lock()  # one page at a time, to bound memory
 
     async def page(
@@ -136,13 +136,8 @@ class DeadLetters:
         async with self._reading:
             engine = running(self._find_engine())
             waiting = Waiting(letter_queue(engine, queue), engine.broker.committed_id)
-            return await read_log(
-                engine,
-                self._find_wal(),
-                read_letters,
-                waiting,
-                from_offset=from_offset,
-                limit=limit,
+            return await self._log.read(
+                read_letters, waiting, from_offset=from_offset, limit=limit
             )
 
     @keyed("GET /api/dead-letters", QUEUE, AFTER, FROM, LIMIT, refusals=(404, 503))

@@ -12,7 +12,6 @@ import asyncio
 import base64
 import binascii
 import codecs
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,7 +34,7 @@ from braidmq.admin.http.parameters import (
 )
 from braidmq.admin.http.refusals import UnknownMessageError, UnknownTopicError
 from braidmq.admin.http.requests import allow
-from braidmq.admin.log import read_log
+from braidmq.admin.log import Log
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import KIB, MIB, RECORD_BYTES_MAX
 from braidmq.base.strict_json import is_json
@@ -133,9 +132,9 @@ class Wanted:
 class Messages:
     """The messages in the log."""
 
-    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+    def __init__(self, find_engine: FindEngine, log: Log) -> None:
         self._find_engine = find_engine
-        self._find_wal = find_wal
+        self._log = log
         self._reading = asyncio.Lock()  # one page at a time, to bound memory
 
     async def page(
@@ -157,7 +156,7 @@ class Messages:
         wanted = Wanted(found.raw, found.last_id, from_offset, time_us, limit)
         read = newest_before if newest_first else oldest_from
         async with self._reading:
-            return await read_log(self._find_engine(), self._find_wal(), read, wanted)
+            return await self._log.read(read, wanted)
 
     async def one(self, topic: str, offset: int) -> ShownMessage:
         """Return one message.
@@ -168,7 +167,7 @@ class Messages:
         """
         raw = self._topic(topic).raw
         async with self._reading:
-            message = await read_log(self._find_engine(), self._find_wal(), _read, raw, offset)
+            message = await self._log.read(_read, raw, offset)
         if message is None:
             raise UnknownMessageError
         return message

@@ -8,7 +8,6 @@ stays.
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Final
 
@@ -21,7 +20,7 @@ from braidmq.admin.dead_letters import letter_queue
 from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.refusals import FanOutError, LetterStaysError, UnknownThingError
 from braidmq.admin.http.requests import allow, body_of, name_in, object_of
-from braidmq.admin.log import read_log
+from braidmq.admin.log import Log
 from braidmq.broker.authorize import PURGE_QUEUE, Principal
 from braidmq.broker.delivery import replays
 from braidmq.broker.delivery.backlog import stored
@@ -79,9 +78,9 @@ REPLAYING: Final = frozenset(Replay.__struct_encode_fields__)
 class Replays:
     """Replays, one at a time: two of them must not count the same letter."""
 
-    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+    def __init__(self, find_engine: FindEngine, log: Log) -> None:
         self._find_engine = find_engine
-        self._find_wal = find_wal
+        self._log = log
         self._replaying = asyncio.Lock()
 
     async def replay(self, queue: str, count: int | None) -> int:
@@ -152,9 +151,7 @@ class Replays:
             # Asked again after each wait: by now a consumer may hold it, or have settled it.
             outcome = queues.replay_one(queue, offset, engine.now_us())
             if outcome == replays.FAR and read is None:
-                read = await read_log(
-                    engine, self._find_wal(), read_letter, queue.topic, offset
-                )
+                read = await self._log.read(read_letter, queue.topic, offset)
                 if read is None:
                     return replays.GONE
                 continue

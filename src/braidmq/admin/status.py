@@ -71,17 +71,17 @@ class Status:
         self.numbers = Numbers(
             self.metrics, now_us=self._now, take_fsyncs=lambda: _fsyncs_of(self.wal)
         )
-        self.topics = Topics(find_engine, find_wal)
-        self.messages = Messages(find_engine, find_wal)
+        self.log = Log(config.wal, files, find_engine, find_wal)
+        self.topics = Topics(find_engine, self.log)
+        self.messages = Messages(find_engine, self.log)
         self.publishing = Publishing(find_engine)
         self.queues = Queues(find_engine)
-        self.letters = DeadLetters(find_engine, find_wal)
-        self.replays = Replays(find_engine, find_wal)
+        self.letters = DeadLetters(find_engine, self.log)
+        self.replays = Replays(find_engine, self.log)
         self.cursors = Cursors(find_engine, find_wal)
         self.connections = Connections(lambda: self.listeners)
         self.subscriptions = Subscriptions(find_engine)
         self.keys = Keys(keys, find_engine)
-        self.log = Log(config.wal, files, find_engine, find_wal)
 
     def principal(self, key: str) -> Principal | None:
         """Return the principal of an API key, or None; unknown keys are counted."""

@@ -20,7 +20,7 @@ from braidmq.admin.http.paging import ranked_page, rows_on_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, TOPIC, choice, iso
 from braidmq.admin.http.refusals import UnknownTopicError
 from braidmq.admin.http.requests import allow
-from braidmq.admin.log import read_log
+from braidmq.admin.log import Log
 from braidmq.broker import headers
 from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, Principal, authorize
 from braidmq.broker.marks import SCHEMA_ID
@@ -90,9 +90,9 @@ class Topics:
     broker never forgets a topic: the sorted names are valid until there are more.
     """
 
-    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+    def __init__(self, find_engine: FindEngine, log: Log) -> None:
         self._find_engine = find_engine
-        self._find_wal = find_wal
+        self._log = log
         self._named = _Named([])
 
     async def page(
@@ -126,16 +126,13 @@ class Topics:
             UnknownTopicError: There is no such topic.
             UnavailableError: The broker is still recovering, or cannot read the log now.
         """
-        engine = running(self._find_engine())
-        topic = engine.broker.topics.find(name)
+        topic = running(self._find_engine()).broker.topics.find(name)
         if topic is None:
             raise UnknownTopicError
         # Taken before the log is read: the topic may grow while the thread reads.
         row = _row(topic)
         is_queue = topic.queue is not None
-        first, newest = await read_log(
-            engine, self._find_wal(), _ends, topic.raw, topic.last_id
-        )
+        first, newest = await self._log.read(_ends, topic.raw, topic.last_id)
         schema, timestamp = None, None
         if newest is not None:
             head = Head(newest)

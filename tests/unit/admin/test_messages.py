@@ -13,7 +13,6 @@ from starlette.testclient import TestClient
 import braidmq
 from braidmq.admin import messages
 from braidmq.admin.http.refusals import UnknownMessageError, UnknownTopicError
-from braidmq.admin.log import read_log
 from braidmq.admin.messages import (
     SHOWN_BYTES_MAX,
     MessagesPage,
@@ -245,11 +244,12 @@ async def test_one_page_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
         nonlocal began
         began += 1
         await may_end.wait()
-        return await read_log(*given, **named)
+        return await read(*given, **named)
 
     world = World()
+    read = world.status.log.read
     world.publish("t", b"x")
-    monkeypatch.setattr(messages, "read_log", slowly)
+    monkeypatch.setattr(world.status.log, "read", slowly)
     asked = [
         asyncio.ensure_future(asking)
         for asking in (page(world), world.status.messages.one("t", 1), page(world))
