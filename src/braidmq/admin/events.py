@@ -89,6 +89,7 @@ class EventStream(Response):
         sending = asyncio.ensure_future(self._send_all(send))
         disconnected = asyncio.ensure_future(_disconnected(receive))
         try:
+            # The client may disconnect while no event is due: sending alone would not notice.
             await asyncio.wait({sending, disconnected}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             sending.cancel()

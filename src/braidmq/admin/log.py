@@ -145,6 +145,7 @@ class Log:
         if wal is None or engine is None:
             raise UnavailableError("recovering the log")
         try:
+            # On the event loop, a read from a slow disk would stall every connection.
             return await asyncio.to_thread(read, wal, *args, **kwargs)
         except LogError as error:
             if isinstance(error, DamagedLogError):

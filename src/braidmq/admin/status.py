@@ -176,6 +176,7 @@ def _encrypted(config: Config) -> list[str]:
 def _fsyncs_of(wal: Wal | None) -> list[float]:
     if wal is None:
         return []
+    # Popped one by one: the log's writer thread appends meanwhile.
     lately = wal.stats.fsync_seconds_lately
     return [lately.popleft() for _ in range(len(lately))]
 
@@ -210,15 +211,14 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     values.messages_acknowledged = stats.acknowledged
     values.messages_nacked = stats.nacked
     values.messages_dead_lettered = stats.dead_lettered
-    dropped = {
-        "expired": stats.expired,
-        "overflow": stats.dropped.overflow,
-        "retention": stats.dropped.retention,
-        "unheard": stats.dropped.unheard,
-        "purged": stats.dropped.purged,
-    }
-    for reason, count in stats.dropped.by_reason.items():
-        dropped[reason] = dropped.get(reason, 0) + count
+    dropped = Counter(
+        expired=stats.expired,
+        overflow=stats.dropped.overflow,
+        retention=stats.dropped.retention,
+        unheard=stats.dropped.unheard,
+        purged=stats.dropped.purged,
+    )
+    dropped.update(stats.dropped.by_reason)  # adds
     values.messages_dropped = dropped
     values.acknowledgements_unknown = stats.unknown_acks
     values.subscriptions_ended = {"request": stats.unsubscribed, "lease": stats.leases_ended}

@@ -107,6 +107,7 @@ class Topics:
         topics = running(self._find_engine()).broker.topics
         if len(topics) != len(self._named.names):
             self._named = await asyncio.to_thread(_Named, topics.all())
+        # The usual page is a slice of the sorted names, which is not worth a thread.
         if sort == "name" and not search and visible is None:
             return _plain_page(self._named, after=after, limit=limit)
         return await asyncio.to_thread(

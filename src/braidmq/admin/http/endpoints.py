@@ -103,8 +103,9 @@ def keyed(
 ) -> Callable[[KeyedMethod], Keyed]:
     """Declare that a method answers an endpoint, such as `GET /api/topics`.
 
-    The method's docstring is the summary, and its return type describes the answer, unless it
-    returns a response and *answer* says more. An answer has the first of *statuses*.
+    The method's docstring is the summary, and its return type describes the answer, so that
+    code and description cannot disagree; *answer* is for a method that returns a response.
+    Other answers have the first of *statuses*.
     """
     verb, path = method_and_path.split()
 

@@ -60,6 +60,7 @@ def page_after(
     *size* is the size of the names in a row.
     """
     behind = rows if after is None else (pair for pair in rows if pair[0] > after)
+    # One row more than a page holds tells whether another page follows.
     first = heapq.nsmallest(limit + 1, behind, key=itemgetter(0))
     on_page = rows_on_page((size(row) for _, row in first), limit)
     following = first[on_page - 1][0] if len(first) > on_page else None

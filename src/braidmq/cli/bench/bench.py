@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -195,7 +196,7 @@ def _tell(
     if plot is not None:
         write(plot, found, measured)
     if as_json:
-        print_json(bench_report.as_json(found))
+        print_json(asdict(found))
         return
     print_rows(bench_report.rows(found), bench_report.columns(found), as_json=False)
     told = bench_report.troubles(found)
