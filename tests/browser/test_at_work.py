@@ -144,10 +144,10 @@ def test_spark_cursors_are_shown_with_their_lag(stage: Stage, tab: Tab) -> None:
     dialog = tab.page.get_by_role("dialog")
     dialog.get_by_label("Type the name to confirm").fill("live")
     dialog.get_by_role("button", name="Remove cursor").click()
-    tab.sees("That is not the name. Nothing was changed.")
+    tab.sees("The name does not match. Nothing was changed.")
     dialog.get_by_label("Type the name to confirm").fill("nightly")
     dialog.get_by_role("button", name="Remove cursor").click()
-    tab.sees("The cursor is removed.")
+    tab.sees("Cursor removed.")
     assert ["live"] == [c["name"] for c in stage.api("GET", "/api/cursors")["cursors"]]
 
 
@@ -163,7 +163,7 @@ def test_users_are_shown_with_their_grants_and_no_password(stage: Stage, tab: Ta
     tab.open("#/keys")
 
     assert ["ada", "orders.* create queue, publish"] == cells(tab, "ada")[:2]
-    assert ["bob.2", "nothing", "user"] == cells(tab, "bob.2")[:3]
+    assert ["bob.2", "none", "user"] == cells(tab, "bob.2")[:3]
     assert re.search(r"\d\d:\d\d", cells(tab, "ada")[3])
     key = ["dev", "* publish, subscribe", "API key admin", "\N{EN DASH}"]
     assert key == cells(tab, "dev")
@@ -199,9 +199,9 @@ def keys_of(tab: Tab) -> list[str]:
 def test_what_was_torn_is_shown_as_set_aside(tab: Tab) -> None:
     """The bytes behind the last whole record, by the file that they are kept in."""
     tab.open("#/log")
-    tab.page.get_by_role("table", name="Set aside").wait_for()
+    tab.page.get_by_role("table", name="Quarantine").wait_for()
     (name, size) = (
-        tab.page.get_by_role("table", name="Set aside").locator("td").all_inner_texts()
+        tab.page.get_by_role("table", name="Quarantine").locator("td").all_inner_texts()
     )
 
     assert re.fullmatch(r"\d{20}\.wal\..*", name)

@@ -78,7 +78,7 @@ def test_what_is_no_json_is_told_before_it_is_sent(stage: Stage, tab: Tab) -> No
     tab.goto_topic("not.json")
     tab.page.get_by_label("Payload", exact=True).fill("{oops")
     tab.button("Publish")
-    tab.sees("That is not JSON")
+    tab.sees("Invalid JSON")
 
     assert [] == stage.api("GET", "/api/topics?search=not.json")["topics"]
 
@@ -117,7 +117,7 @@ def test_messages_are_browsed_from_any_offset_and_time(stage: Stage, tab: Tab) -
     tomorrow = datetime.now(UTC).year + 1
     tab.page.get_by_label("Local time").fill(f"{tomorrow}-01-01T00:00:00")
     tab.button("Show")
-    tab.sees("No messages from there on.")
+    tab.sees("No messages from this point on.")
 
 
 def test_payloads_are_shown_in_every_way_they_allow(stage: Stage, tab: Tab) -> None:
@@ -139,7 +139,7 @@ def test_payloads_are_shown_in_every_way_they_allow(stage: Stage, tab: Tab) -> N
         return rows.nth(n).locator(".segmented button").all_inner_texts()
 
     assert [["Sealed", "Hex"], ["Text", "Hex"], ["Hex"]] == [ways(n) for n in range(3)]
-    assert "sealed from end to end" in rows.nth(0).locator(".sealed").inner_text()
+    assert "end-to-end encrypted" in rows.nth(0).locator(".sealed").inner_text()
     assert "senderPublicKey" in rows.nth(0).locator(".sealed").inner_text()
     tab.until(f"document.querySelectorAll('{ROW} pre')[1].textContent.startsWith('000000')")
     assert "two\nlines" == rows.nth(1).locator("pre").inner_text()
@@ -176,7 +176,7 @@ def test_topics_are_searched_sorted_and_paged(stage: Stage, tab: Tab) -> None:
     )
     assert "sort=messages" in tab.page.url
     tab.page.get_by_label("Search topics").fill("nothing is called this")
-    tab.sees("Nothing matches.")
+    tab.sees("No matches.")
 
 
 def test_queues_are_sorted_by_what_waits(stage: Stage, tab: Tab) -> None:
@@ -201,13 +201,13 @@ def test_dead_letters_say_why_and_are_replayed(stage: Stage, tab: Tab) -> None:
     tab.open("#/dead-letters")
     tab.page.get_by_role("link", name="dlq.mail").click()
     tab.page.locator(ROW).nth(2).wait_for()
-    assert "queue was full" in tab.text(f"{ROW} > summary")
+    assert "queue full" in tab.text(f"{ROW} > summary")
 
     stage.api("POST", "/api/queues/mail/purge")  # so that there is room again
     tab.page.locator(f"{ROW} > summary").nth(1).click()
     replayed = tab.page.locator(ROW).nth(1).get_attribute("data-offset")
     tab.button("Replay this letter")
-    tab.sees("The letter was sent back.")
+    tab.sees("Letter replayed.")
     tab.until(f"document.querySelectorAll('{ROW}').length === 2")
 
     assert 0 == tab.page.locator(f'{ROW}[data-offset="{replayed}"]').count()
@@ -220,8 +220,8 @@ def test_dead_letters_say_why_and_are_replayed(stage: Stage, tab: Tab) -> None:
     stage.api("POST", "/api/queues", {"name": "mail"})
     tab.button("Replay all…")
     tab.button("Replay all")
-    tab.sees("2 letters sent back.")
-    tab.sees("No letters here")
+    tab.sees("2 letters replayed.")
+    tab.sees("No dead letters")
     assert 2 == stage.queue("mail")["messageCount"]
 
 
@@ -234,7 +234,7 @@ def test_a_purge_is_confirmed_by_the_name_and_by_nothing_else(stage: Stage, tab:
     dialog = tab.page.get_by_role("dialog")
     dialog.get_by_label("Type the name to confirm").fill("dlq.parcel")
     dialog.get_by_role("button", name="Purge").click()
-    tab.sees("That is not the name. Nothing was changed.")
+    tab.sees("The name does not match. Nothing was changed.")
     assert 2 == stage.queue("dlq.parcels")["messageCount"]
 
     dialog.get_by_label("Type the name to confirm").fill("dlq.parcels")
@@ -249,10 +249,10 @@ def test_a_queue_is_made_and_deleted_on_the_page(stage: Stage, tab: Tab) -> None
     tab.button("New queue…")
     dialog = tab.page.get_by_role("dialog")
     dialog.get_by_role("button", name="Create queue").click()
-    tab.sees("A queue has a name.")
+    tab.sees("Enter a name.")
     dialog.get_by_label("Name").fill("invoices")
     dialog.get_by_label("Delivery").select_option("FanOutWithAck")
-    dialog.get_by_label("At most waiting").fill("10")
+    dialog.get_by_label("Maximum waiting").fill("10")
     dialog.get_by_role("button", name="Create queue").click()
     tab.page.get_by_role("link", name="invoices", exact=True).wait_for()
     made = stage.queue("invoices")
@@ -262,7 +262,7 @@ def test_a_queue_is_made_and_deleted_on_the_page(stage: Stage, tab: Tab) -> None
     row.get_by_role("button", name="Delete…").click()
     dialog.get_by_label("Type the name to confirm").fill("invoices")
     dialog.get_by_role("button", name="Delete queue").click()
-    tab.sees("The queue is deleted.")
+    tab.sees("Queue deleted.")
     row.wait_for(state="detached")
 
 
@@ -286,7 +286,7 @@ def test_readers_and_their_connections_are_seen_and_closed(stage: Stage, tab: Ta
         newest = tab.page.locator("tbody tr").last.get_attribute("data-key")
         tab.page.locator("tbody tr").last.get_by_role("button", name="Close").click()
         tab.button("Close connection")
-        tab.sees("The connection is closed.")
+        tab.sees("Connection closed.")
         tab.until(f"!document.querySelector('tr[data-key=\"{newest}\"]')")
         assert before >= 1
         assert messages.topic == "watched"
@@ -359,8 +359,8 @@ def test_an_empty_broker_says_what_to_do_first(
 def test_an_address_that_leads_nowhere_says_so(tab: Tab) -> None:
     """A wrong link ends on a page with a way back, never on a blank one."""
     tab.open("#/nonsense/1")
-    assert "There is no such page" == tab.text("h1")
-    tab.page.get_by_role("link", name="To the overview").click()
+    assert "Page not found" == tab.text("h1")
+    tab.page.get_by_role("link", name="Go to the overview").click()
     tab.until("document.querySelector('h1').textContent === 'Overview'")
 
 

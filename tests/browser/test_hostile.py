@@ -111,7 +111,7 @@ def test_a_list_shows_payloads_as_they_were_sent(stage: Stage, tab: Tab) -> None
     tab.goto_topic("as.sent", "?order=asc")
     tab.page.locator(ROW).nth(len(AS_SENT) - 1).wait_for()
     found = tab.page.locator(".message-preview").all_inner_texts()
-    shown = {b"": "empty", AS_SENT[10]: f"{len(AS_SENT[10])} B, not text"}
+    shown = {b"": "empty", AS_SENT[10]: f"{len(AS_SENT[10])} B, binary"}
     assert [shown.get(p) or p.decode().strip() for p in AS_SENT] == [f.strip() for f in found]
 
     tab.open("#/dead-letters/dlq.letters.as.sent")
@@ -190,7 +190,7 @@ def test_a_name_is_confirmed_letter_by_letter(stage: Stage, tab: Tab) -> None:
     for typed in (f"dlq.{name}".replace("o", "\u043e"), "dlq.orders..eu", name):
         dialog.get_by_label("Type the name to confirm").fill(typed)
         dialog.get_by_role("button", name="Purge").click()
-        tab.sees("That is not the name.")
+        tab.sees("The name does not match.")
     dialog.get_by_label("Type the name to confirm").fill(f"dlq.{name}")
     dialog.get_by_role("button", name="Purge").click()
     tab.sees("1 message purged.")

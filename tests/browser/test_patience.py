@@ -151,7 +151,7 @@ def test_a_rare_message_is_searched_for_until_it_is_found(stage: Stage, tab: Tab
         look_from(tab, 2)
         for reached in ("1,000,001", "2,000,001", "3,000,001"):
             held.pass_on()
-            tab.sees(f"Searching… nothing yet up to offset {reached}")
+            tab.sees(f"Searching… nothing found yet up to offset {reached}")
             assert [] == offsets(tab)
             assert not tab.page.get_by_text("No messages").is_visible()
         assert "from=3000002&" in held.pass_on()
@@ -186,7 +186,7 @@ def test_an_older_message_is_searched_for_backwards(stage: Stage, tab: Tab) -> N
         tab.button("Show")
         for reached in ("3,000,000", "2,000,000"):
             empty(held.wait())
-            tab.sees(f"Searching… nothing yet down to offset {reached}")
+            tab.sees(f"Searching… nothing found yet down to offset {reached}")
             assert [] == offsets(tab)
         given_up = held.wait()
         assert "from=2000000" in given_up.request.url
@@ -215,7 +215,7 @@ def test_a_search_that_finds_nothing_says_so_at_its_end(stage: Stage, tab: Tab) 
     """And not before."""
     last = stage.api("GET", "/api/topics/rare")["last_offset"]
     tab.goto_topic("rare", f"?order=asc&from={last + 1}")
-    tab.sees("No messages from there on.")
+    tab.sees("No messages from this point on.")
 
     assert not tab.page.get_by_text("Searching").is_visible()
 
@@ -227,7 +227,7 @@ def test_a_search_is_stopped_and_goes_on_where_it_was(stage: Stage, tab: Tab) ->
     with Held(tab, SEARCH) as held:
         tab.page.get_by_role("button", name="Newer messages").press("Enter")
         held.pass_on()
-        tab.sees("Searching… nothing yet up to offset 2,000,000")
+        tab.sees("Searching… nothing found yet up to offset 2,000,000")
         given_up = held.wait()
         with aborting(tab, given_up):
             tab.page.keyboard.press("Enter")
@@ -300,9 +300,9 @@ def delete(tab: Tab) -> None:
 
 LONG: Final = {
     "verify": (verify, "**/api/log/verify", "verified, no damage."),
-    "replay": (replay, "**/api/dead-letters/replay", "0 letters sent back."),
+    "replay": (replay, "**/api/dead-letters/replay", "0 letters replayed."),
     "purge": (purge, "**/api/queues/*/purge", "0 messages purged."),
-    "delete": (delete, "**/api/queues/dlq.slow", "The queue is deleted."),
+    "delete": (delete, "**/api/queues/dlq.slow", "Queue deleted."),
 }
 
 

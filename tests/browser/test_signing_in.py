@@ -70,11 +70,11 @@ def test_a_key_that_is_nobodys_is_refused(keyed: Stage, new_tab: Callable[..., T
     tab = new_tab(keyed.origin)
     tab.open()
     for key, told in (
-        ("wrong", "That key is not known here."),
-        ("two words", "A key has no spaces"),
-        ("dev-key", "That key is not known here."),
-        ("ключ", "A key has no spaces"),
-        ("", "An API key is needed."),
+        ("wrong", "Unknown API key."),
+        ("two words", "A key holds only printable ASCII"),
+        ("dev-key", "Unknown API key."),
+        ("ключ", "A key holds only printable ASCII"),
+        ("", "Enter an API key."),
     ):
         sign_in(tab, key)
         tab.page.locator("#sign-in-problem", has_text=told).wait_for()
@@ -119,10 +119,10 @@ def test_a_key_sees_and_is_offered_what_it_may(
     tab.sees("No queues yet")
     assert 0 == tab.page.get_by_role("button", name="New queue…").count()
     tab.open("#/keys")
-    tab.sees("For administrators")
+    tab.sees("Administrators only")
     tab.goto_topic("closed.news")
-    tab.sees("This key may not read the topic")
-    tab.sees("This key may not publish to the topic")
+    tab.sees("This key cannot read the topic")
+    tab.sees("This key cannot publish to the topic")
     assert 0 == tab.page.get_by_label("Payload", exact=True).count()
 
 
@@ -136,7 +136,7 @@ def test_a_key_that_only_reads_is_told_so_when_it_publishes(
     tab.page.locator("details.message").wait_for()
     tab.page.get_by_label("Payload", exact=True).fill("[1]")
     tab.button("Publish")
-    tab.sees("This key may not publish to the topic: it has no publish permission for it.")
+    tab.sees("This key cannot publish to the topic: it lacks the publish permission.")
 
     assert "[1]" == tab.page.get_by_label("Payload", exact=True).input_value()
 
@@ -177,7 +177,7 @@ def test_without_its_broker_the_page_says_so_and_comes_back(
         first.stop()
         tab.page.get_by_role("link", name="Queues").click()
         tab.sees("The broker cannot be reached.")
-        tab.sees("This page tries again by itself.")
+        tab.sees("Retrying automatically.")
         other.button("Sign out")
         other.page.get_by_label("API key").wait_for()
         assert 0 == other.page.locator(".tiles").count()

@@ -8,18 +8,20 @@ A key sees its own connections, an administrator sees all. Unknown values are nu
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.paging import name_bytes, page_by_id, place_of
 from braidmq.admin.http.parameters import AFTER, LIMIT, Name, iso
 from braidmq.admin.http.refusals import UnknownThingError
-from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
+from braidmq.admin.http.requests import allow
 from braidmq.broker.authorize import ADMIN, Principal, authorize
 from braidmq.server.strands.listeners import Listener, OpenConnection
+
+ID: Final = Name("id", "The connection's id.", whole=True)
 
 
 class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,43 +91,19 @@ class Connections:
             line for listener in self._find_listeners() for line in listener.open_connections()
         ]
 
+    @keyed("GET /api/connections", AFTER, LIMIT)
+    async def get_connections(self, request: Request, principal: Principal) -> ConnectionsPage:
+        """List the open connections of all strands."""
+        of = restricted_to(principal)
+        return await self.page(after=AFTER.of(request), limit=LIMIT.of(request), of=of)
 
-def connection_endpoints(
-    find_principal: FindPrincipal, connections: Connections
-) -> list[Endpoint]:
-    """Return `/api/connections`."""
-
-    async def show(request: Request) -> Response:
-        of = restricted_to(principal_of(request, find_principal))
-        page = await connections.page(after=AFTER.of(request), limit=LIMIT.of(request), of=of)
-        return answered(page)
-
-    async def close(request: Request) -> Response:
-        allow(principal_of(request, find_principal), ADMIN, "")
-        return answered(ClosedConnection(connections.close(request.path_params["id"])))
-
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/connections",
-            handler=show,
-            summary="List the open connections of all strands.",
-            tag="connections",
-            query=(AFTER, LIMIT),
-            answer=ConnectionsPage,
-            refusals=(503,),
-        ),
-        Endpoint(
-            method="DELETE",
-            path="/api/connections/{id}",
-            handler=close,
-            summary="Close a connection; for administrators.",
-            tag="connections",
-            names=(Name("id", "The connection's id.", whole=True),),
-            answer=ClosedConnection,
-            refusals=(404, 503),
-        ),
-    ]
+    @keyed("DELETE /api/connections/{id}", ID, refusals=(404, 503))
+    async def delete_connection(
+        self, request: Request, principal: Principal
+    ) -> ClosedConnection:
+        """Close a connection; for administrators."""
+        allow(principal, ADMIN, "")
+        return ClosedConnection(self.close(request.path_params["id"]))
 
 
 def restricted_to(principal: Principal) -> Principal | None:

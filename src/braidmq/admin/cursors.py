@@ -6,35 +6,26 @@
 A key sees its own cursors, an administrator sees all. A lag is counted in ids of the log.
 """
 
-from dataclasses import asdict
+from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from braidmq.admin.connections import restricted_to
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.parameters import Name
 from braidmq.admin.http.refusals import NotYoursError, UnknownThingError
-from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.base.errors import CursorError, NotAllowedError
-from braidmq.server.cursors import Cursors
+from braidmq.broker.authorize import Principal
+from braidmq.server.cursors import Cursors, CursorState
 
-
-class CursorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One cursor: where its reader began, the next offset it needs, and its lag."""
-
-    name: str
-    principal: str
-    initial: int
-    position: int
-    lag: int
+CURSOR: Final = Name("cursor", "The cursor's name.")
 
 
 class CursorsList(msgspec.Struct, frozen=True):
     """The cursors, by name."""
 
-    cursors: list[CursorSnapshot]
+    cursors: list[CursorState]
 
 
 class RemovedCursor(msgspec.Struct, frozen=True):
@@ -43,47 +34,27 @@ class RemovedCursor(msgspec.Struct, frozen=True):
     name: str
 
 
-def cursor_endpoints(find_principal: FindPrincipal, cursors: Cursors) -> list[Endpoint]:
-    """Return `/api/cursors`."""
+class ShownCursors:
+    """The cursors as operators list and remove them; their readers move them over Flight."""
 
-    async def list_cursors(request: Request) -> Response:
-        of = restricted_to(principal_of(request, find_principal))
-        rows = [
-            CursorSnapshot(**asdict(one))
-            for one in cursors.all()
-            if of is None or one.principal == of.name
-        ]
-        return answered(CursorsList(rows))
+    def __init__(self, cursors: Cursors) -> None:
+        self._cursors = cursors
 
-    async def remove(request: Request) -> Response:
-        principal = principal_of(request, find_principal)
+    @keyed("GET /api/cursors")
+    async def get_cursors(self, _request: Request, principal: Principal) -> CursorsList:
+        """List the cursors of readers outside the broker, and their lag."""
+        of = restricted_to(principal)
+        rows = self._cursors.all()
+        return CursorsList([one for one in rows if of is None or one.principal == of.name])
+
+    @keyed("DELETE /api/cursors/{cursor}", CURSOR, refusals=(404, 503))
+    async def delete_cursor(self, request: Request, principal: Principal) -> RemovedCursor:
+        """Remove a cursor: retention no longer waits for its reader."""
         name = request.path_params["cursor"]
         try:
-            await cursors.remove(principal, name)
+            await self._cursors.remove(principal, name)
         except CursorError:
             raise UnknownThingError("no such cursor") from None
         except NotAllowedError:
             raise NotYoursError("the cursor belongs to another principal") from None
-        return answered(RemovedCursor(name))
-
-    return [
-        Endpoint(
-            method="DELETE",
-            path="/api/cursors/{cursor}",
-            handler=remove,
-            summary="Remove a cursor: retention no longer waits for its reader.",
-            tag="cursors",
-            names=(Name("cursor", "The cursor's name."),),
-            answer=RemovedCursor,
-            refusals=(404, 503),
-        ),
-        Endpoint(
-            method="GET",
-            path="/api/cursors",
-            handler=list_cursors,
-            summary="List the cursors of readers outside the broker, and their lag.",
-            tag="cursors",
-            answer=CursorsList,
-            refusals=(503,),
-        ),
-    ]
+        return RemovedCursor(name)

@@ -14,24 +14,22 @@ from the log. Every dead letter has a record there.
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from braidmq.admin.backlogs import letter_queues
-from braidmq.admin.http.endpoints import Endpoint, answered
-from braidmq.admin.http.parameters import AFTER, FROM, LIMIT, Text, iso
+from braidmq.admin.http.endpoints import keyed
+from braidmq.admin.http.parameters import AFTER, FROM, LIMIT, text
 from braidmq.admin.http.refusals import UnknownQueueError
-from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
-from braidmq.admin.log import read_log
-from braidmq.admin.messages import SHOWN_BYTES_MAX, StoredMessage, shown_payload, stored
-from braidmq.admin.queues import QueuesPage, page_of
+from braidmq.admin.http.requests import allow
+from braidmq.admin.log import Log
+from braidmq.admin.messages import SHOWN_BYTES_MAX, ShownMessage, shown_message
+from braidmq.admin.queues import page_of
 from braidmq.base.limits import MIB
 from braidmq.broker import dead_letters
-from braidmq.broker.authorize import LIST_QUEUES, PURGE_QUEUE, SUBSCRIBE, authorize
+from braidmq.broker.authorize import LIST_QUEUES, PURGE_QUEUE, SUBSCRIBE, Principal, authorize
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.records import Head
 from braidmq.server.engine.engine import Engine
@@ -44,27 +42,12 @@ READ_BYTES_MAX: Final = 8 * MIB
 PAGE_BYTES_MAX: Final = MIB
 """Headers and shown payloads on one page; the last letter may exceed it."""
 
-QUEUE: Final = Text("queue", "The dead-letter queue whose letters to list.")
+QUEUE: Final = text("queue", "The dead-letter queue whose letters to list.", default=None)
 
 _ATTEMPTS_DIGITS_MAX: Final = 10
 
 Ranges = list[tuple[int, int]]
 """Ids as (after, last], in order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """One dead letter."""
-
-    offset: int
-    message_id: str
-    reason: str
-    death_queue: str
-    attempts: int
-    timestamp_us: int
-    payload: bytes
-    headers: dict[str, str]
-    sealed: bool
 
 
 class LetterQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -111,25 +94,17 @@ class LettersList(msgspec.Struct, frozen=True):
     next: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class LettersPage:
-    """Letters by offset, and the offset of the next page, or None at the end."""
-
-    letters: list[Letter]
-    next_offset: int | None
-
-
 class DeadLetters:
     """The dead letters that are not settled."""
 
-    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+    def __init__(self, find_engine: FindEngine, log: Log) -> None:
         self._find_engine = find_engine
-        self._find_wal = find_wal
+        self._log = log
         self._reading = asyncio.Lock()  # one page at a time, to bound memory
 
     async def page(
         self, *, after: str, limit: int, visible: Callable[[str], bool]
-    ) -> QueuesPage:
+    ) -> LetterQueuesList:
         """Return up to *limit* visible dead-letter queues after *after*.
 
         Raises:
@@ -137,9 +112,21 @@ class DeadLetters:
         """
         queues = running(self._find_engine()).broker.queues.by_name
         names = set(letter_queues(queues))
-        return await page_of(names, queues, after=after, limit=limit, visible=visible)
+        found, following, total = await page_of(
+            names, queues, after=after, limit=limit, visible=visible
+        )
+        rows = [
+            LetterQueue(
+                queue=facts.name,
+                message_count=facts.waiting,
+                in_flight=facts.in_flight,
+                subscriber_count=facts.subscribers,
+            )
+            for facts in found
+        ]
+        return LetterQueuesList(rows, following, total)
 
-    async def letters(self, queue: str, *, from_offset: int, limit: int) -> LettersPage:
+    async def letters(self, queue: str, *, from_offset: int, limit: int) -> LettersList:
         """Return up to *limit* letters that are not settled, from an offset on.
 
         Raises:
@@ -149,50 +136,28 @@ class DeadLetters:
         async with self._reading:
             engine = running(self._find_engine())
             waiting = Waiting(letter_queue(engine, queue), engine.broker.committed_id)
-            return await read_log(
-                engine,
-                self._find_wal(),
-                read_letters,
-                waiting,
-                from_offset=from_offset,
-                limit=limit,
+            return await self._log.read(
+                read_letters, waiting, from_offset=from_offset, limit=limit
             )
 
-
-def letter_endpoints(find_principal: FindPrincipal, letters: DeadLetters) -> list[Endpoint]:
-    """Return GET `/api/dead-letters`."""
-
-    async def show(request: Request) -> Response:
-        principal = principal_of(request, find_principal)
+    @keyed("GET /api/dead-letters", QUEUE, AFTER, FROM, LIMIT, refusals=(404, 503))
+    async def get_letters(
+        self, request: Request, principal: Principal
+    ) -> LetterQueuesList | LettersList:
+        """List the dead-letter queues; with `queue`, the letters in one of them."""
         queue = QUEUE.given(request)
         from_offset = FROM.of(request)
         if queue is None:
-            page = await letters.page(
+            return await self.page(
                 after=AFTER.of(request),
                 limit=LIMIT.of(request),
                 visible=lambda name: authorize(principal, LIST_QUEUES, name),
             )
-            return answered(_queues_as_json(page))
         # A key that may consume or purge the letters may read them. Permission to see the queue
         # is not enough: headers and payloads are the publisher's.
         if not authorize(principal, SUBSCRIBE, queue):
             allow(principal, PURGE_QUEUE, queue)
-        found = await letters.letters(queue, from_offset=from_offset, limit=LIMIT.of(request))
-        shown = [_as_json(letter) for letter in found.letters]
-        return answered(LettersList(shown, found.next_offset))
-
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/dead-letters",
-            handler=show,
-            summary="List the dead-letter queues; with `queue`, the letters in one of them.",
-            tag="dead letters",
-            query=(QUEUE, AFTER, FROM, LIMIT),
-            answer=(LetterQueuesList, LettersList),
-            refusals=(404, 503),
-        ),
-    ]
+        return await self.letters(queue, from_offset=from_offset, limit=LIMIT.of(request))
 
 
 def letter_queue(engine: Engine, name: str) -> Queue:
@@ -203,7 +168,7 @@ def letter_queue(engine: Engine, name: str) -> Queue:
     """
     queues = engine.broker.queues.by_name
     if name not in queues or name not in letter_queues(queues):
-        raise UnknownQueueError("queue of dead letters")
+        raise UnknownQueueError("no such queue of dead letters")
     return queues[name]
 
 
@@ -247,13 +212,13 @@ def open_ranges(settled: Ranges, up_to: int) -> Ranges:
     return found
 
 
-def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) -> LettersPage:
+def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) -> LettersList:
     """Read a page of letters; on any thread.
 
     Raises:
         LogError: The log cannot be read.
     """
-    letters: list[Letter] = []
+    letters: list[ShownLetter] = []
     left_bytes = READ_BYTES_MAX
     page_bytes = 0
     position = waiting.after(from_offset - 1)
@@ -270,7 +235,7 @@ def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) ->
         for letter_id, record in found.records:
             head = Head(record)
             if waiting.has(letter_id, head.priority):
-                letters.append(_letter(stored(letter_id, record, waiting.topic)))
+                letters.append(_letter(shown_message(letter_id, record, waiting.topic)))
                 page_bytes += min(len(record) - head.headers_at, 2 * SHOWN_BYTES_MAX)
                 if page_bytes >= PAGE_BYTES_MAX:
                     reached_id = letter_id
@@ -278,55 +243,27 @@ def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) ->
                     break
         assert reached_id > position
         position = waiting.after(reached_id)
-    return LettersPage(letters, None if position is None else position + 1)
+    return LettersList(letters, None if position is None else position + 1)
 
 
-def _queues_as_json(page: QueuesPage) -> LetterQueuesList:
-    rows = [
-        LetterQueue(
-            queue=facts.name,
-            message_count=facts.waiting,
-            in_flight=facts.in_flight,
-            subscriber_count=facts.subscribers,
-        )
-        for facts in page.queues
-    ]
-    return LetterQueuesList(rows, page.next, page.total)
-
-
-def _as_json(letter: Letter) -> ShownLetter:
-    payload, encoding, encoded = shown_payload(letter.payload, SHOWN_BYTES_MAX)
-    return ShownLetter(
-        offset=letter.offset,
-        id=letter.message_id,
-        reason=letter.reason,
-        death_queue=letter.death_queue,
-        attempts=letter.attempts,
-        timestamp=iso(letter.timestamp_us),
-        payload=payload,
-        payload_base64=encoded,
-        encoding=encoding,
-        size=len(letter.payload),
-        sealed=letter.sealed,
-        truncated=len(letter.payload) > SHOWN_BYTES_MAX,
-        headers=letter.headers,
-    )
-
-
-def _letter(message: StoredMessage) -> Letter:
+def _letter(message: ShownMessage) -> ShownLetter:
     kept = message.headers
     attempts = kept.pop(dead_letters.ATTEMPTS_HEADER, "")
     is_number = attempts.isascii() and attempts.isdigit()
-    return Letter(
+    return ShownLetter(
         offset=message.offset,
-        message_id=message.message_id or str(message.offset),
+        id=message.id or str(message.offset),
         reason=kept.pop(dead_letters.REASON_HEADER, ""),
         death_queue=kept.pop(dead_letters.QUEUE_HEADER, ""),
         attempts=int(attempts) if is_number and len(attempts) <= _ATTEMPTS_DIGITS_MAX else 0,
-        timestamp_us=message.timestamp_us,
+        timestamp=message.timestamp,
         payload=message.payload,
-        headers=kept,
+        payload_base64=message.payload_base64,
+        encoding=message.encoding,
+        size=message.size,
         sealed=message.sealed,
+        truncated=message.truncated,
+        headers=kept,
     )
 
 

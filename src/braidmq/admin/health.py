@@ -8,7 +8,6 @@ log is poisoned.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 from starlette.requests import Request
@@ -19,42 +18,30 @@ from braidmq.server.engine.engine import Engine
 from braidmq.wal.wal import Wal
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Whether the broker accepts work, and if not, why."""
-
-    ready: bool
-    reason: str = ""
-
-
 class Health(msgspec.Struct, frozen=True):
     """`ok` for liveness, `ready` for readiness."""
 
     status: str
 
 
-def readiness_of(engine: Engine | None, wal: Wal | None) -> Readiness:
-    """Return whether a broker accepts work; without an engine or a log it is recovering."""
+def unready_reason(engine: Engine | None, wal: Wal | None) -> str:
+    """Return why a broker does not accept work; empty if it does."""
     if engine is None or wal is None:
-        return Readiness(ready=False, reason="recovering the log")
+        return "recovering the log"
     if engine.failed is not None or wal.is_poisoned:
-        return Readiness(ready=False, reason="the log is poisoned")
-    if engine.draining:
-        return Readiness(ready=False, reason="shutting down")
-    return Readiness(ready=True)
+        return "the log is poisoned"
+    return "shutting down" if engine.draining else ""
 
 
-def health_endpoints(find_readiness: Callable[[], Readiness]) -> list[Endpoint]:
+def health_endpoints(find_reason: Callable[[], str]) -> list[Endpoint]:
     """Return `/healthz`, its synonym `/livez`, and `/readyz`; none needs a key."""
 
     async def live(_request: Request) -> Response:
         return answered(Health("ok"))
 
     async def ready(_request: Request) -> Response:
-        readiness = find_readiness()
-        if readiness.ready:
-            return answered(Health("ready"))
-        return answered(Refusal(readiness.reason), 503)
+        reason = find_reason()
+        return answered(Refusal(reason), 503) if reason else answered(Health("ready"))
 
     def declared(path: str, handler: Handler, summary: str, *refusals: int) -> Endpoint:
         return Endpoint(

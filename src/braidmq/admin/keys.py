@@ -13,13 +13,12 @@ from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.paging import rows_on_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, iso
 from braidmq.admin.http.refusals import BadCursorError
-from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
+from braidmq.admin.http.requests import allow
 from braidmq.broker.authorize import ADMIN, Grant, Principal
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.access.users import Account
@@ -106,29 +105,13 @@ class Keys:
             total,
         )
 
-
-def key_endpoints(find_principal: FindPrincipal, keys: Keys) -> list[Endpoint]:
-    """Return `/api/keys`."""
-
-    async def show(request: Request) -> Response:
-        allow(principal_of(request, find_principal), ADMIN, "")
-        page = await keys.page(
+    @keyed("GET /api/keys", AFTER, LIMIT, SEARCH)
+    async def get_keys(self, request: Request, principal: Principal) -> KeysPage:
+        """List names and permissions of keys and users; for administrators."""
+        allow(principal, ADMIN, "")
+        return await self.page(
             after=AFTER.of(request), limit=LIMIT.of(request), search=SEARCH.of(request)
         )
-        return answered(page)
-
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/keys",
-            handler=show,
-            summary="List names and permissions of keys and users; for administrators.",
-            tag="keys",
-            query=(AFTER, LIMIT, SEARCH),
-            answer=KeysPage,
-            refusals=(503,),
-        )
-    ]
 
 
 def _chosen(
@@ -141,8 +124,8 @@ def _chosen(
 
 
 def _rows(found: list[_Found], limit: int) -> list[KeyRow | UserRow]:
-    # A user may have many long patterns, so a row counts with its size in the answer. Sizes
-    # are asked for lazily: rows behind the end of the page are never made.
+    # A user may have many long patterns, so a row counts with its encoded size. Sizes are
+    # computed lazily: rows after the end of the page are never made.
     rows: list[KeyRow | UserRow] = []
 
     def sizes() -> Iterator[int]:

@@ -3,7 +3,7 @@
     GET  /api/log           segments, sizes, settings, files in quarantine
     POST /api/log/verify    the same, after reading and checking every sealed segment
 
-Every request that reads the log does so here, on a thread (`read_log`). One that meets damage
+Every request that reads the log does so here, on a thread (`Log.read`). One that meets damage
 is answered 503; then the broker ends, as it does when the scrub finds damage: a log that has
 lost records must not be served.
 """
@@ -14,12 +14,11 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
-from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
+from braidmq.admin.http.endpoints import keyed
+from braidmq.admin.http.requests import allow
 from braidmq.base.errors import DamagedLogError, LogError
-from braidmq.broker.authorize import ADMIN
+from braidmq.broker.authorize import ADMIN, Principal
 from braidmq.server.config.config import WalConfig
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.requests import FindEngine, UnavailableError, running
@@ -125,7 +124,7 @@ class Log:
         """
         if self._verifying is None or self._verifying.done():
             loop = asyncio.get_running_loop()
-            self._verifying = loop.create_task(self._verify(self._find_wal()))
+            self._verifying = loop.create_task(self._verify())
         # Shielded: one client that disconnects must not cancel the check for the others.
         damage = await asyncio.shield(self._verifying)
         facts = await self.facts()
@@ -133,14 +132,34 @@ class Log:
             report_damage(running(self._find_engine()), damage)
         return facts
 
-    async def _verify(self, wal: Wal | None) -> DamagedLogError | None:
+    async def read(
+        self, read: Callable[Concatenate[Wal, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call *read* with the log on a thread, and return its result.
+
+        Raises:
+            UnavailableError: The broker is still recovering the log, or cannot read it now.
+        """
+        wal, engine = self._find_wal(), self._find_engine()
+        if wal is None or engine is None:
+            raise UnavailableError("recovering the log")
+        try:
+            # On the event loop, a read from a slow disk would stall every connection.
+            return await asyncio.to_thread(read, wal, *args, **kwargs)
+        except LogError as error:
+            if isinstance(error, DamagedLogError):
+                report_damage(engine, error)
+            raise UnavailableError(str(error)) from None
+
+    async def _verify(self) -> DamagedLogError | None:
         """Check one segment after the other; return the first damage."""
+        wal = self._find_wal()
         found: DamagedLogError | None = None
         sealed = [] if wal is None else wal.segments()[:-1]
         present = {segment.first_id for segment in sealed}
         self._verified = {key: value for key, value in self._verified.items() if key in present}
         for segment in sealed:
-            damage = await read_log(self._find_engine(), wal, damage_of, segment)
+            damage = await self.read(damage_of, segment)
             self._verified[segment.first_id] = damage is None
             found = found or damage
         return found
@@ -155,38 +174,16 @@ class Log:
             verified=self._verified.get(segment.first_id) if segment.sealed else None,
         )
 
+    @keyed("GET /api/log")
+    async def get_log(self, _request: Request, _principal: Principal) -> LogFacts:
+        """Show the log: segments, sizes, settings."""
+        return await self.facts()
 
-def log_endpoints(find_principal: FindPrincipal, log: Log) -> list[Endpoint]:
-    """Return `/api/log` and what is below it."""
-
-    async def show(request: Request) -> Response:
-        principal_of(request, find_principal)
-        return answered(await log.facts())
-
-    async def verify(request: Request) -> Response:
-        allow(principal_of(request, find_principal), ADMIN, "")
-        return answered(await log.verify())
-
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/log",
-            handler=show,
-            summary="Show the log: segments, sizes, settings.",
-            tag="log",
-            answer=LogFacts,
-            refusals=(503,),
-        ),
-        Endpoint(
-            method="POST",
-            path="/api/log/verify",
-            handler=verify,
-            summary="Check every sealed segment; for administrators.",
-            tag="log",
-            answer=LogFacts,
-            refusals=(503,),
-        ),
-    ]
+    @keyed("POST /api/log/verify")
+    async def post_verify(self, _request: Request, principal: Principal) -> LogFacts:
+        """Check every sealed segment; for administrators."""
+        allow(principal, ADMIN, "")
+        return await self.verify()
 
 
 def damage_of(wal: Wal, segment: SegmentInfo) -> DamagedLogError | None:
@@ -216,28 +213,6 @@ def quarantined(files: Files) -> list[QuarantineRow]:
             finally:
                 file.close()
     return rows
-
-
-async def read_log(
-    engine: Engine | None,
-    wal: Wal | None,
-    read: Callable[Concatenate[Wal, P], T],
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> T:
-    """Call *read* with the log on a thread, and return its result.
-
-    Raises:
-        UnavailableError: The broker is still recovering the log, or cannot read it now.
-    """
-    if wal is None or engine is None:
-        raise UnavailableError("recovering the log")
-    try:
-        return await asyncio.to_thread(read, wal, *args, **kwargs)
-    except LogError as error:
-        if isinstance(error, DamagedLogError):
-            report_damage(engine, error)
-        raise UnavailableError(str(error)) from None
 
 
 def report_damage(engine: Engine, error: DamagedLogError) -> None:

@@ -12,7 +12,6 @@ import asyncio
 import base64
 import binascii
 import codecs
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,15 +20,25 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
-from braidmq.admin.http.parameters import FROM, LIMIT, Choice, Moment, Name, Whole, iso
+from braidmq.admin.http.endpoints import answered, keyed
+from braidmq.admin.http.parameters import (
+    FROM,
+    LIMIT,
+    TOPIC,
+    Name,
+    choice,
+    iso,
+    moment,
+    whole,
+    whole_number,
+)
 from braidmq.admin.http.refusals import UnknownMessageError, UnknownTopicError
-from braidmq.admin.http.requests import FindPrincipal, allow, number_of, principal_of
-from braidmq.admin.log import read_log
+from braidmq.admin.http.requests import allow
+from braidmq.admin.log import Log
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import KIB, MIB, RECORD_BYTES_MAX
 from braidmq.base.strict_json import is_json
-from braidmq.broker.authorize import SUBSCRIBE
+from braidmq.broker.authorize import SUBSCRIBE, Principal
 from braidmq.broker.marks import SENDER_PUBLIC_KEY
 from braidmq.broker.records import Head
 from braidmq.broker.schemas import SEALED_BYTES_MIN, SENDER_KEY_BYTES
@@ -48,7 +57,7 @@ from braidmq.wal.browse import Bounds
 from braidmq.wal.wal import Wal
 
 PATH: Final = "/api/topics/{topic}/messages"
-TOPIC: Final = Name("topic", "The topic's name.")
+OFFSET: Final = Name("offset", "The message's offset.", whole=True)
 
 SHOWN_BYTES_MAX: Final = 64 * KIB
 """How much of one payload a page shows; beyond that the message is `truncated`."""
@@ -72,39 +81,17 @@ ORIGINS: Final = {
     ORIGIN_SPARK: "spark",
 }
 
-ORDER: Final = Choice("order", "Oldest first, or newest first.", ("asc", "desc"))
-TIME: Final = Moment("time", "Begin with the first message that is not older than this.")
-FROM_ANY: Final = Whole(
+ORDER: Final = choice("order", "Oldest first, or newest first.", ("asc", "desc"))
+TIME: Final = moment("time", "Begin with the first message that is not older than this.")
+FROM_ANY: Final = whole(
     "from",
     "The offset to begin with; with `desc`, show the messages before it.",
-    1,
     ID_MAX,
     None,
     FROM.rule,
 )
 
 _Utf8: Final = codecs.getincrementaldecoder("utf-8")
-
-
-class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message in the log."""
-
-    offset: int
-    timestamp_us: int
-    payload: bytes
-    message_id: str
-    headers: dict[str, str]
-    qos: int
-    priority: int
-    origin: str
-    sealed: bool
-
-
-class StoredPage(msgspec.Struct, frozen=True):
-    """Messages in the requested order, and the offset of the next page, or None."""
-
-    messages: list[StoredMessage]
-    next_offset: int | None
 
 
 class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,9 +133,9 @@ class Wanted:
 class Messages:
     """The messages in the log."""
 
-    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+    def __init__(self, find_engine: FindEngine, log: Log) -> None:
         self._find_engine = find_engine
-        self._find_wal = find_wal
+        self._log = log
         self._reading = asyncio.Lock()  # one page at a time, to bound memory
 
     async def page(
@@ -159,7 +146,7 @@ class Messages:
         time_us: int | None,
         limit: int,
         newest_first: bool,
-    ) -> StoredPage:
+    ) -> MessagesPage:
         """Return up to *limit* messages of a topic.
 
         Raises:
@@ -170,9 +157,9 @@ class Messages:
         wanted = Wanted(found.raw, found.last_id, from_offset, time_us, limit)
         read = newest_before if newest_first else oldest_from
         async with self._reading:
-            return await read_log(self._find_engine(), self._find_wal(), read, wanted)
+            return await self._log.read(read, wanted)
 
-    async def one(self, topic: str, offset: int) -> StoredMessage:
+    async def one(self, topic: str, offset: int) -> ShownMessage:
         """Return one message.
 
         Raises:
@@ -181,7 +168,7 @@ class Messages:
         """
         raw = self._topic(topic).raw
         async with self._reading:
-            message = await read_log(self._find_engine(), self._find_wal(), _read, raw, offset)
+            message = await self._log.read(_read, raw, offset)
         if message is None:
             raise UnknownMessageError
         return message
@@ -192,80 +179,35 @@ class Messages:
             raise UnknownTopicError
         return topic
 
-
-def message_endpoints(find_principal: FindPrincipal, messages: Messages) -> list[Endpoint]:
-    """Return GET of everything below `/api/topics/{topic}/messages`."""
-
-    async def browse(request: Request) -> Response:
+    @keyed(
+        f"GET {PATH}",
+        *(TOPIC, FROM_ANY, TIME, LIMIT, ORDER),
+        answer=MessagesPage,
+        refusals=(404, 503),
+    )
+    async def get_messages(self, request: Request, principal: Principal) -> Response:
+        """List the messages of a topic in the log, a page at a time."""
         topic = request.path_params["topic"]
-        allow(principal_of(request, find_principal), SUBSCRIBE, topic)
-        found = await messages.page(
+        allow(principal, SUBSCRIBE, topic)
+        page = await self.page(
             topic,
             from_offset=FROM_ANY.given(request),
             time_us=TIME.given(request),
             limit=LIMIT.of(request),
             newest_first=ORDER.of(request) == "desc",
         )
-        return await asyncio.to_thread(page_of, found)
+        # A page may hold megabytes, so it is encoded on a thread as well.
+        return await asyncio.to_thread(answered, page)
 
-    async def show(request: Request) -> Response:
+    @keyed(f"GET {PATH}/{{offset}}", TOPIC, OFFSET, answer=ShownMessage, refusals=(404, 503))
+    async def get_message(self, request: Request, principal: Principal) -> Response:
+        """Show one message with its whole payload."""
         topic = request.path_params["topic"]
-        allow(principal_of(request, find_principal), SUBSCRIBE, topic)
-        offset = number_of(request.path_params["offset"], 0, ID_MAX)
-        if not offset:
+        allow(principal, SUBSCRIBE, topic)
+        offset = whole_number(request.path_params["offset"], ID_MAX)
+        if offset is None:
             raise HTTPException(404, "no such message: offsets are whole numbers from 1 on")
-        message = await messages.one(topic, offset)
-        return await asyncio.to_thread(lambda: answered(as_json(message, None)))
-
-    return [
-        Endpoint(
-            method="GET",
-            path=PATH,
-            handler=browse,
-            summary="List the messages of a topic in the log, a page at a time.",
-            tag="messages",
-            names=(TOPIC,),
-            query=(FROM_ANY, TIME, LIMIT, ORDER),
-            answer=MessagesPage,
-            refusals=(404, 503),
-        ),
-        Endpoint(
-            method="GET",
-            path=PATH + "/{offset}",
-            handler=show,
-            summary="Show one message with its whole payload.",
-            tag="messages",
-            names=(TOPIC, Name("offset", "The message's offset.", whole=True)),
-            answer=ShownMessage,
-            refusals=(404, 503),
-        ),
-    ]
-
-
-def page_of(found: StoredPage) -> Response:
-    """Return the answer for a page; on any thread."""
-    messages = [as_json(one, SHOWN_BYTES_MAX) for one in found.messages]
-    return answered(MessagesPage(messages, found.next_offset))
-
-
-def as_json(message: StoredMessage, bytes_max: int | None) -> ShownMessage:
-    """Return a message as the API shows it, with at most *bytes_max* bytes of its payload."""
-    payload, encoding, encoded = shown_payload(message.payload, bytes_max)
-    return ShownMessage(
-        offset=message.offset,
-        timestamp=iso(message.timestamp_us),
-        id=message.message_id or None,
-        payload=payload,
-        payload_base64=encoded,
-        encoding=encoding,
-        size=len(message.payload),
-        headers=message.headers,
-        qos=message.qos,
-        priority=message.priority,
-        origin=message.origin,
-        sealed=message.sealed,
-        truncated=bytes_max is not None and len(message.payload) > bytes_max,
-    )
+        return await asyncio.to_thread(answered, await self.one(topic, offset))
 
 
 def shown_payload(
@@ -284,7 +226,7 @@ def shown_payload(
     return msgspec.Raw(msgspec.json.encode(text)), "text", msgspec.UNSET
 
 
-def oldest_from(wal: Wal, wanted: Wanted) -> StoredPage:
+def oldest_from(wal: Wal, wanted: Wanted) -> MessagesPage:
     """Read a page forwards; on any thread.
 
     Raises:
@@ -296,17 +238,17 @@ def oldest_from(wal: Wal, wanted: Wanted) -> StoredPage:
     after = first_id - 1
     up_to = min(wanted.last_id, after + READ_ROWS_MAX)
     if after >= up_to:
-        return StoredPage([], None)
+        return MessagesPage([], None)
     topic = wanted.topic
     found = wal.read(
         after, topic=topic, up_to=up_to, count_max=wanted.limit, bytes_max=READ_BYTES_MAX
     )
-    messages = [stored(one, record, topic) for one, record in found.records]
+    messages = [shown_message(one, record, topic) for one, record in found.records]
     is_last = found.reached_id >= wanted.last_id
-    return StoredPage(messages, None if is_last else found.reached_id + 1)
+    return MessagesPage(messages, None if is_last else found.reached_id + 1)
 
 
-def newest_before(wal: Wal, wanted: Wanted) -> StoredPage:
+def newest_before(wal: Wal, wanted: Wanted) -> MessagesPage:
     """Read a page backwards, before an offset and not newer than a time; on any thread.
 
     Raises:
@@ -321,7 +263,7 @@ def newest_before(wal: Wal, wanted: Wanted) -> StoredPage:
     found = wal.browse_before(
         before, topic, Bounds(wanted.limit, READ_BYTES_MAX, READ_ROWS_MAX)
     )
-    messages: list[StoredMessage] = []
+    messages: list[ShownMessage] = []
     reached_id = found.reached_id
     left_bytes = READ_BYTES_MAX
     for at in range(0, len(found.ids), GROUP_MESSAGES):
@@ -337,30 +279,39 @@ def newest_before(wal: Wal, wanted: Wanted) -> StoredPage:
             bytes_max=GROUP_BYTES_MAX,
         )
         left_bytes -= read.body_bytes
-        messages += [stored(one, record, topic) for one, record in reversed(read.records)]
-    return StoredPage(messages, reached_id if reached_id > wal.first_id else None)
+        messages += [
+            shown_message(one, record, topic) for one, record in reversed(read.records)
+        ]
+    return MessagesPage(messages, reached_id if reached_id > wal.first_id else None)
 
 
-def _read(wal: Wal, topic: bytes, offset: int) -> StoredMessage | None:
+def _read(wal: Wal, topic: bytes, offset: int) -> ShownMessage | None:
     found = wal.read(offset - 1, topic=topic, up_to=offset, count_max=1, bytes_max=1)
-    return stored(*found.records[0], topic) if found.records else None
+    return shown_message(*found.records[0], topic, None) if found.records else None
 
 
-def stored(offset: int, record: bytes, topic: bytes) -> StoredMessage:
-    """Return the message in a record of *topic*."""
+def shown_message(
+    offset: int, record: bytes, topic: bytes, bytes_max: int | None = SHOWN_BYTES_MAX
+) -> ShownMessage:
+    """Return the message in a record of *topic*, with up to *bytes_max* bytes of payload."""
     head = Head(record)
     kept = decode_headers(record[head.headers_at : head.body_at])
-    payload = record[head.body_at + 2 + len(topic) :]
-    return StoredMessage(
+    content = record[head.body_at + 2 + len(topic) :]
+    payload, encoding, encoded = shown_payload(content, bytes_max)
+    return ShownMessage(
         offset=offset,
-        timestamp_us=head.timestamp_us,
+        timestamp=iso(head.timestamp_us),
+        id=kept.pop(MESSAGE_ID_HEADER, None) or None,
         payload=payload,
-        message_id=kept.pop(MESSAGE_ID_HEADER, ""),
+        payload_base64=encoded,
+        encoding=encoding,
+        size=len(content),
         headers=kept,
         qos=head.qos,
         priority=head.priority,
         origin=ORIGINS.get(head.origin, "unknown"),
-        sealed=head.origin == ORIGIN_QUMBED and is_sealed(payload, kept),
+        sealed=head.origin == ORIGIN_QUMBED and is_sealed(content, kept),
+        truncated=bytes_max is not None and len(content) > bytes_max,
     )
 
 

@@ -7,8 +7,9 @@ to one moment; nothing is counted here.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -32,304 +33,131 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 METRICS_PATH: Final = "/metrics"
 
 
+def _shown(kind: type[Metric], help_text: str, label: str = "", *, is_ours: bool = True) -> Any:  # noqa: ANN401 - the default of a field of any type
+    """Return a field of MetricValues; with a *label*, one of numbers by strand or reason."""
+    about = {"kind": kind, "help": help_text, "label": label, "is_ours": is_ours}
+    if kind is HistogramMetricFamily:
+        return field(default_factory=lambda: Histogram(()), metadata=about)
+    if label:
+        return field(default_factory=dict, metadata=about)
+    return field(default=0, metadata=about)
+
+
+_counter: Final = partial(_shown, CounterMetricFamily)
+_gauge: Final = partial(_shown, GaugeMetricFamily)
+_histogram: Final = partial(_shown, HistogramMetricFamily)
+
+
 @dataclass(slots=True, kw_only=True)
 class MetricValues:
-    """Every number on the page; counters start at 0 with the process."""
+    """Every number on the page, called `braidmq_` and the field's name there.
 
-    topics: int = 0
-    subscriptions: int = 0
-    connections: Mapping[str, int] = field(default_factory=dict)  # by strand
-    connections_refused: Mapping[str, int] = field(default_factory=dict)  # by reason
-    authentication_failures: Mapping[str, int] = field(default_factory=dict)  # by strand
-    quic_events: Mapping[str, int] = field(default_factory=dict)  # by event
-    messages_published: int = 0
-    messages_published_by_strand: Mapping[str, int] = field(default_factory=dict)
-    messages_delivered_by_strand: Mapping[str, int] = field(default_factory=dict)
-    messages_waiting: int = 0
-    dead_letters: int = 0
-    messages_nacked: int = 0
-    event_loop_lag_seconds: float = 0.0
-    messages_published_bytes: int = 0
-    messages_refused: int = 0
-    messages_duplicate: int = 0
-    messages_delivered: int = 0
-    messages_redelivered: int = 0
-    messages_acknowledged: int = 0
-    messages_dead_lettered: int = 0
-    acknowledgements_unknown: int = 0
-    queues: int = 0
-    messages_dropped: Mapping[str, int] = field(default_factory=dict)  # by reason
-    subscriptions_ended: Mapping[str, int] = field(default_factory=dict)  # by reason
-    cursor_lag: Mapping[str, int] = field(default_factory=dict)  # by cursor
-    messages_inflight: int = 0
-    expiration_heap_size: int = 0
-    retry_heap_size: int = 0
-    memory_bytes: int = 0
-    memory_limit_bytes: int = 0
-    wal_appends: int = 0
-    wal_bytes: int = 0
-    wal_commits: int = 0
-    wal_fsyncs: int = 0
-    wal_fsync_seconds: float = 0.0
-    wal_fsync_last_seconds: float = 0.0
-    wal_fsync_duration: Histogram = field(default_factory=lambda: Histogram(()))
-    wal_commit_records: Histogram = field(default_factory=lambda: Histogram(()))
-    wal_segments: int = 0
-    wal_size_bytes: int = 0
-    wal_committed_id: int = 0
-    wal_full: bool = False
-    wal_poisoned: bool = False
-    recovery_seconds: float = 0.0
-    torn_tail_bytes: int = 0
+    Counters start at 0 with the process.
+    """
+
+    topics: int = _gauge("Topics the broker knows.")
+    subscriptions: int = _gauge("Subscriptions that are open.")
+    connections: Mapping[str, int] = _gauge("Open connections.", label="strand")
+    connections_refused: Mapping[str, int] = _counter(
+        "Connections closed on accept or before authentication, by reason.", label="reason"
+    )
+    authentication_failures: Mapping[str, int] = _counter(
+        "Keys and tokens that the broker did not accept.", label="strand"
+    )
+    quic_events: Mapping[str, int] = _counter(
+        "Retry packets and stateless resets sent, datagrams the kernel had no room for, and "
+        "writes to streams that the peer had stopped.",
+        label="event",
+    )
+    messages_published: int = _counter("Messages accepted from publishers.")
+    strand_messages_published: Mapping[str, int] = _counter(
+        "Messages accepted from publishers, by strand.", label="strand"
+    )
+    strand_messages_delivered: Mapping[str, int] = _counter(
+        "Messages delivered to consumers, by strand.", label="strand"
+    )
+    messages_published_bytes: int = _counter(
+        "Payload bytes of the messages accepted from publishers."
+    )
+    messages_refused: int = _counter("Messages that the broker refused.")
+    messages_duplicate: int = _counter(
+        "Messages recognised as duplicates and not stored again."
+    )
+    messages_delivered: int = _counter("Deliveries to consumers, redeliveries included.")
+    messages_redelivered: int = _counter(
+        "Deliveries of messages that had been delivered before."
+    )
+    messages_acknowledged: int = _counter("Deliveries that consumers acknowledged.")
+    messages_nacked: int = _counter("Deliveries that consumers returned or rejected.")
+    acknowledgements_unknown: int = _counter(
+        "Acknowledgements on the Vibe strand that matched no delivery of the connection."
+    )
+    queues: int = _gauge("Queues, dead-letter queues included.")
+    messages_dead_lettered: int = _counter("Messages moved to a dead-letter topic.")
+    messages_dropped: Mapping[str, int] = _counter(
+        "Messages that ended without acknowledgement, by reason. Only `expired` ones may also "
+        "have become dead letters: in a queue they count as both.",
+        label="reason",
+    )
+    subscriptions_ended: Mapping[str, int] = _counter(
+        "Subscriptions that ended, by reason.", label="reason"
+    )
+    cursor_lag: Mapping[str, int] = _gauge(
+        "Log ids that the reader of a cursor has not reached.", label="cursor"
+    )
+    messages_inflight: int = _gauge("Messages delivered and not yet settled.")
+    messages_waiting: int = _gauge(
+        "The backlog: messages waiting for a consumer; an upper bound for subscriptions that "
+        "are behind, of which only the position in the log is known."
+    )
+    dead_letters: int = _gauge("Dead letters waiting in their queues.")
+    event_loop_lag_seconds: float = _gauge("Worst delay of the event loop in the last second.")
+    memory_used_bytes: int = _gauge("Memory held by messages and buffers.")
+    memory_limit_bytes: int = _gauge("The limit on that memory, limits.max_memory_bytes.")
+    wal_appends: int = _counter("Records written to the log.")
+    wal_written_bytes: int = _counter("Bytes written to the log, record headers included.")
+    wal_commits: int = _counter("Batches committed to the log.")
+    wal_fsyncs: int = _counter("Calls to fdatasync on the log.")
+    wal_fsync_seconds: float = _counter("Time spent in fdatasync on the log.")
+    wal_fsync_last_seconds: float = _gauge("Duration of the latest fdatasync.")
+    wal_fsync_duration_seconds: Histogram = _histogram(  # noqa: RUF009 - it is a field
+        "Duration of each fdatasync on the log."
+    )
+    wal_commit_records: Histogram = _histogram("Records per commit.")  # noqa: RUF009 - as above
+    wal_segments: int = _gauge("Segment files of the log.")
+    wal_size_bytes: int = _gauge("Size of the log on the disk.")
+    wal_committed_id: int = _gauge("Id of the latest committed record.")
+    wal_full: bool = _gauge("1 while the disk is full and durable publishes are refused.")
+    wal_poisoned: bool = _gauge("1 once a write or fsync of the log has failed.")
+    recovery_seconds: float = _gauge("Duration of recovery at start.")
+    recovery_torn_tail_bytes: int = _gauge(
+        "Bytes of an unfinished write that recovery moved to quarantine."
+    )
+    expiration_heap_size: int = _gauge(
+        "Messages in memory that have a time to live, once for each subscription or queue; "
+        "estimated from the first message of each.",
+        is_ours=False,
+    )
+    retry_heap_size: int = _gauge(
+        "Entries in the retry timer, stale ones included.", is_ours=False
+    )
 
 
 Measure = Callable[[], MetricValues]
 """Returns the numbers of this moment."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    field: str  # of MetricValues
-    name: str
-    help: str
-    counter: bool = False
-    label: str = ""  # for values by strand or by reason
-
-
-_OURS: Final = (
-    _Shown("topics", "braidmq_topics", "Topics the broker knows."),
-    _Shown("subscriptions", "braidmq_subscriptions", "Subscriptions that are open."),
-    _Shown("connections", "braidmq_connections", "Open connections.", label="strand"),
-    _Shown(
-        "connections_refused",
-        "braidmq_connections_refused",
-        "Connections closed on accept or before authentication, by reason.",
-        counter=True,
-        label="reason",
-    ),
-    _Shown(
-        "authentication_failures",
-        "braidmq_authentication_failures",
-        "Keys and tokens that the broker did not accept.",
-        counter=True,
-        label="strand",
-    ),
-    _Shown(
-        "quic_events",
-        "braidmq_quic_events",
-        "Retry packets and stateless resets sent, datagrams the kernel had no room for, and "
-        "writes to streams that the peer had stopped.",
-        counter=True,
-        label="event",
-    ),
-    _Shown(
-        "messages_published",
-        "braidmq_messages_published",
-        "Messages accepted from publishers.",
-        counter=True,
-    ),
-    _Shown(
-        "messages_published_by_strand",
-        "braidmq_strand_messages_published",
-        "Messages accepted from publishers, by strand.",
-        counter=True,
-        label="strand",
-    ),
-    _Shown(
-        "messages_delivered_by_strand",
-        "braidmq_strand_messages_delivered",
-        "Messages delivered to consumers, by strand.",
-        counter=True,
-        label="strand",
-    ),
-    _Shown(
-        "messages_published_bytes",
-        "braidmq_messages_published_bytes",
-        "Payload bytes of the messages accepted from publishers.",
-        counter=True,
-    ),
-    _Shown(
-        "messages_refused",
-        "braidmq_messages_refused",
-        "Messages that the broker refused.",
-        counter=True,
-    ),
-    _Shown(
-        "messages_duplicate",
-        "braidmq_messages_duplicate",
-        "Messages recognised as duplicates and not stored again.",
-        counter=True,
-    ),
-    _Shown(
-        "messages_delivered",
-        "braidmq_messages_delivered",
-        "Deliveries to consumers, redeliveries included.",
-        counter=True,
-    ),
-    _Shown(
-        "messages_redelivered",
-        "braidmq_messages_redelivered",
-        "Deliveries of messages that had been delivered before.",
-        counter=True,
-    ),
-    _Shown(
-        "messages_acknowledged",
-        "braidmq_messages_acknowledged",
-        "Deliveries that consumers acknowledged.",
-        counter=True,
-    ),
-    _Shown(
-        "messages_nacked",
-        "braidmq_messages_nacked",
-        "Deliveries that consumers returned or rejected.",
-        counter=True,
-    ),
-    _Shown(
-        "acknowledgements_unknown",
-        "braidmq_acknowledgements_unknown",
-        "Acknowledgements on the Vibe strand that matched no delivery of the connection.",
-        counter=True,
-    ),
-    _Shown(
-        "queues",
-        "braidmq_queues",
-        "Queues, dead-letter queues included.",
-    ),
-    _Shown(
-        "messages_dead_lettered",
-        "braidmq_messages_dead_lettered",
-        "Messages moved to a dead-letter topic.",
-        counter=True,
-    ),
-    _Shown(
-        "messages_dropped",
-        "braidmq_messages_dropped",
-        "Messages that ended without acknowledgement, by reason. Only `expired` ones may also "
-        "have become dead letters: in a queue they count as both.",
-        counter=True,
-        label="reason",
-    ),
-    _Shown(
-        "subscriptions_ended",
-        "braidmq_subscriptions_ended",
-        "Subscriptions that ended, by reason.",
-        counter=True,
-        label="reason",
-    ),
-    _Shown(
-        "cursor_lag",
-        "braidmq_cursor_lag",
-        "Log ids that the reader of a cursor has not reached.",
-        label="cursor",
-    ),
-    _Shown(
-        "messages_inflight",
-        "braidmq_messages_inflight",
-        "Messages delivered and not yet settled.",
-    ),
-    _Shown(
-        "messages_waiting",
-        "braidmq_messages_waiting",
-        "The backlog: messages waiting for a consumer; an upper bound for subscriptions that "
-        "are behind, of which only the position in the log is known.",
-    ),
-    _Shown("dead_letters", "braidmq_dead_letters", "Dead letters waiting in their queues."),
-    _Shown(
-        "event_loop_lag_seconds",
-        "braidmq_event_loop_lag_seconds",
-        "Worst delay of the event loop in the last second.",
-    ),
-    _Shown("memory_bytes", "braidmq_memory_used_bytes", "Memory held by messages and buffers."),
-    _Shown(
-        "memory_limit_bytes",
-        "braidmq_memory_limit_bytes",
-        "The limit on that memory, limits.max_memory_bytes.",
-    ),
-    _Shown("wal_appends", "braidmq_wal_appends", "Records written to the log.", counter=True),
-    _Shown(
-        "wal_bytes",
-        "braidmq_wal_written_bytes",
-        "Bytes written to the log, record headers included.",
-        counter=True,
-    ),
-    _Shown("wal_commits", "braidmq_wal_commits", "Batches committed to the log.", counter=True),
-    _Shown("wal_fsyncs", "braidmq_wal_fsyncs", "Calls to fdatasync on the log.", counter=True),
-    _Shown(
-        "wal_fsync_seconds",
-        "braidmq_wal_fsync_seconds",
-        "Time spent in fdatasync on the log.",
-        counter=True,
-    ),
-    _Shown(
-        "wal_fsync_last_seconds",
-        "braidmq_wal_fsync_last_seconds",
-        "Duration of the latest fdatasync.",
-    ),
-    _Shown(
-        "wal_fsync_duration",
-        "braidmq_wal_fsync_duration_seconds",
-        "Duration of each fdatasync on the log.",
-    ),
-    _Shown(
-        "wal_commit_records",
-        "braidmq_wal_commit_records",
-        "Records per commit.",
-    ),
-    _Shown("wal_segments", "braidmq_wal_segments", "Segment files of the log."),
-    _Shown("wal_size_bytes", "braidmq_wal_size_bytes", "Size of the log on the disk."),
-    _Shown(
-        "wal_committed_id", "braidmq_wal_committed_id", "Id of the latest committed record."
-    ),
-    _Shown(
-        "wal_full",
-        "braidmq_wal_full",
-        "1 while the disk is full and durable publishes are refused.",
-    ),
-    _Shown(
-        "wal_poisoned", "braidmq_wal_poisoned", "1 once a write or fsync of the log has failed."
-    ),
-    _Shown(
-        "recovery_seconds",
-        "braidmq_recovery_seconds",
-        "Duration of recovery at start.",
-    ),
-    _Shown(
-        "torn_tail_bytes",
-        "braidmq_recovery_torn_tail_bytes",
-        "Bytes of an unfinished write that recovery moved to quarantine.",
-    ),
-)
-
-_BLIPMQ: Final = (
-    _Shown("topics", "topics", "Topics the broker knows."),
-    _Shown("subscriptions", "subscribers", "Subscriptions that are open."),
-    _Shown(
-        "messages_published",
-        "messages_published",
-        "Messages accepted from publishers.",
-        counter=True,
-    ),
-    _Shown(
-        "messages_delivered",
-        "messages_delivered",
-        "Deliveries to consumers.",
-        counter=True,
-    ),
-    _Shown("messages_inflight", "messages_inflight", "Messages delivered and not yet settled."),
-    _Shown(
-        "expiration_heap_size",
-        "subscriber_expiration_heap_size",
-        "Messages in memory that have a time to live, once for each subscription or queue; "
-        "estimated from the first message of each.",
-    ),
-    _Shown(
-        "retry_heap_size",
-        "subscriber_retry_heap_size",
-        "Entries in the retry timer, stale ones included.",
-    ),
-    _Shown("wal_appends", "wal_appends", "Records written to the log.", counter=True),
-    _Shown("wal_bytes", "wal_bytes", "Bytes written to the log.", counter=True),
-)
+BLIPMQ_NAMES: Final = {
+    "topics": "topics",
+    "subscribers": "subscriptions",
+    "messages_published": "messages_published",
+    "messages_delivered": "messages_delivered",
+    "messages_inflight": "messages_inflight",
+    "subscriber_expiration_heap_size": "expiration_heap_size",
+    "subscriber_retry_heap_size": "retry_heap_size",
+    "wal_appends": "wal_appends",
+    "wal_bytes": "wal_written_bytes",
+}
+"""The metrics of BlipMQ, for dashboards that were made for it, and our fields."""
 
 
 class BrokerCollector(Collector):
@@ -341,21 +169,26 @@ class BrokerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every metric of one snapshot."""
         values = self._measure()
-        for shown in (*_OURS, *_BLIPMQ):
-            yield _family(shown, getattr(values, shown.field))
+        known = {one.name: one.metadata for one in fields(MetricValues)}
+        named = [(f"braidmq_{name}", name) for name in known if known[name]["is_ours"]]
+        for name, source in (*named, *BLIPMQ_NAMES.items()):
+            yield _family(name, known[source], getattr(values, source))
 
     def describe(self) -> list[Metric]:
         """Return nothing: registering the collector must not take a snapshot."""
         return []
 
 
-def _family(shown: _Shown, value: float | Mapping[str, int] | Histogram) -> Metric:
+def _family(
+    name: str, about: Mapping[str, Any], value: float | Mapping[str, int] | Histogram
+) -> Metric:
     if isinstance(value, Histogram):
-        histogram = HistogramMetricFamily(shown.name, shown.help)
+        histogram = HistogramMetricFamily(name, about["help"])
         histogram.add_metric([], value.cumulated(), value.sum)
         return histogram
-    kind = CounterMetricFamily if shown.counter else GaugeMetricFamily
-    family = kind(shown.name, shown.help, labels=[shown.label] if shown.label else None)
+    family: CounterMetricFamily | GaugeMetricFamily = about["kind"](
+        name, about["help"], labels=[about["label"]] if about["label"] else None
+    )
     if isinstance(value, Mapping):
         for label, number in sorted(value.items()):
             family.add_metric([label], number)

@@ -1,16 +1,18 @@
 """The overview: the broker at a glance, and the principal of the key.
 
-GET /api/overview
+    GET /api/overview
+    GET /api/session     {"version", "dev"}, and with a key {"principal", "admin"}
+
+The session is the dashboard's first question, asked with a key or without.
 """
 
 import functools
-from collections.abc import Callable
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import MAYBE_KEY, Endpoint, answered
 from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.base.build import compiled_modules, hot_modules, is_compiled
 from braidmq.broker.authorize import ADMIN, authorize
@@ -64,34 +66,42 @@ class Overview(BrokerFacts, frozen=True, kw_only=True):
     build: Build
 
 
-def overview_endpoints(
-    find_principal: FindPrincipal, find_facts: Callable[[], BrokerFacts]
+class Session(msgspec.Struct, frozen=True):
+    """The broker, and the key's principal; with `dev`, the key `dev-key` is valid."""
+
+    version: str
+    dev: bool
+    principal: str | msgspec.UnsetType = msgspec.UNSET
+    admin: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+def session_endpoints(
+    find_principal: FindPrincipal, *, version: str, dev: bool
 ) -> list[Endpoint]:
-    """Return `/api/overview`."""
+    """Return `/api/session`."""
 
     async def show(request: Request) -> Response:
+        if "authorization" not in request.headers:
+            return answered(Session(version, dev))
         principal = principal_of(request, find_principal)
-        overview = Overview(
-            **msgspec.structs.asdict(find_facts()),
-            principal=principal.name,
-            admin=authorize(principal, ADMIN, ""),
-            build=_build(),
-        )
-        return answered(overview)
+        is_admin = authorize(principal, ADMIN, "")
+        return answered(Session(version, dev, principal.name, is_admin))
 
     return [
         Endpoint(
             method="GET",
-            path="/api/overview",
+            path="/api/session",
             handler=show,
-            summary="Show the broker at a glance.",
-            answer=Overview,
+            summary="Show the broker's version, and the principal of the key.",
+            answer=Session,
+            key=MAYBE_KEY,
         )
     ]
 
 
 @functools.cache
-def _build() -> Build:
+def build() -> Build:
+    """Return which hot modules run compiled."""
     # Cached: it reads the file system, and cannot change while the process runs.
     compiled = compiled_modules()
     interpreted = [name for name in hot_modules() if name not in compiled]

@@ -1,4 +1,4 @@
-"""The dashboard's files, as they are in the package: no build step, nothing from elsewhere.
+"""The dashboard's files, served as they are in the package: no build step, no external sources.
 
     GET /                  index.html
     GET /static/{file}     any other file

@@ -16,23 +16,15 @@ import msgspec
 from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import keyed
+from braidmq.admin.http.parameters import TOPIC
 from braidmq.admin.http.refusals import QueueFullError
-from braidmq.admin.http.requests import (
-    BODY_BYTES_MAX,
-    FindPrincipal,
-    allow,
-    body_of,
-    is_small,
-    principal_of,
-    shown,
-)
-from braidmq.admin.messages import PATH, TOPIC
+from braidmq.admin.http.requests import BODY_BYTES_MAX, allow, body_of, is_small, shown
+from braidmq.admin.messages import PATH
 from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, MIB, TOPIC_BYTES_MAX
 from braidmq.broker import admission
-from braidmq.broker.authorize import PUBLISH
+from braidmq.broker.authorize import PUBLISH, Principal
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.topics import ORIGIN_HTTP, Message, encode_headers, is_brokers_header
 from braidmq.broker.topics import body_of as broker_body_of
@@ -109,6 +101,7 @@ class Publishing:
 
     def __init__(self, find_engine: FindEngine) -> None:
         self._find_engine = find_engine
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE_MAX)
 
     async def publish(
         self, topic: str, payload: bytes, *, headers: dict[str, str], qos: int, priority: int
@@ -131,6 +124,29 @@ class Publishing:
         message.headers = encode_headers(kept)
         given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""))
         return await _told(engine, given)
+
+    @keyed(f"POST {PATH}", TOPIC, body=_OnePayload, statuses=(201,), refusals=(409, 503))
+    async def post_message(self, request: Request, principal: Principal) -> Published:
+        """Publish a message; answered once it is durable."""
+        topic = request.path_params["topic"]
+        allow(principal, PUBLISH, topic)
+        if len(topic.encode()) > TOPIC_BYTES_MAX:
+            raise HTTPException(400, f"a topic has at most {TOPIC_BYTES_MAX} bytes of UTF-8")
+        if is_small(request):
+            return await self._take(request, topic)
+        async with self._large:
+            return await self._take(request, topic)
+
+    async def _take(self, request: Request, topic: str) -> Published:
+        body = await body_of(request, POST_BYTES_MAX)
+        if len(body) <= BODY_BYTES_MAX:
+            posted, payload = taken(body)
+        else:
+            posted, payload = await asyncio.to_thread(taken, body)
+        offset = await self.publish(
+            topic, payload, headers=posted.headers, qos=posted.qos, priority=posted.priority
+        )
+        return Published(offset)
 
 
 async def _admitted(engine: Engine, message: Message, dedup_id: str) -> int:
@@ -181,51 +197,6 @@ async def _told(engine: Engine, given: int) -> int | None:
         return None
     await engine.waiters.committed(given)
     return given
-
-
-def publish_endpoints(find_principal: FindPrincipal, publishing: Publishing) -> list[Endpoint]:
-    """Return POST `/api/topics/{topic}/messages`."""
-    large = asyncio.Semaphore(LARGE_AT_ONCE_MAX)
-
-    async def publish(request: Request) -> Response:
-        topic = request.path_params["topic"]
-        allow(principal_of(request, find_principal), PUBLISH, topic)
-        if len(topic.encode()) > TOPIC_BYTES_MAX:
-            raise HTTPException(400, f"a topic has at most {TOPIC_BYTES_MAX} bytes of UTF-8")
-        if is_small(request):
-            return await take(request, topic)
-        async with large:
-            return await take(request, topic)
-
-    async def take(request: Request, topic: str) -> Response:
-        body = await body_of(request, POST_BYTES_MAX)
-        if len(body) <= BODY_BYTES_MAX:
-            posted, payload = taken(body)
-        else:
-            posted, payload = await asyncio.to_thread(taken, body)
-        offset = await publishing.publish(
-            topic,
-            payload,
-            headers=posted.headers,
-            qos=posted.qos,
-            priority=posted.priority,
-        )
-        return answered(Published(offset), 201)
-
-    return [
-        Endpoint(
-            method="POST",
-            path=PATH,
-            handler=publish,
-            summary="Publish a message; answered once it is durable.",
-            tag="messages",
-            names=(TOPIC,),
-            body=_OnePayload,
-            answer=Published,
-            statuses=(201,),
-            refusals=(409, 503),
-        )
-    ]
 
 
 def taken(body: bytes) -> tuple[Posted, bytes]:

@@ -11,9 +11,7 @@ given is null. A change is answered once the log has committed it.
 """
 
 import asyncio
-import heapq
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import msgspec
@@ -22,19 +20,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
-from braidmq.admin.http.paging import name_bytes, ranked_page, rows_on_page
-from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
+from braidmq.admin.http.endpoints import answered, keyed
+from braidmq.admin.http.paging import name_bytes, page_after, ranked_page
+from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Name, choice, iso
 from braidmq.admin.http.refusals import QueueExistsError, UnknownQueueError
-from braidmq.admin.http.requests import (
-    FindPrincipal,
-    allow,
-    body_of,
-    name_in,
-    object_of,
-    principal_of,
-    shown,
-)
+from braidmq.admin.http.requests import allow, body_of, name_in, object_of, shown
 from braidmq.broker import dead_letters
 from braidmq.broker.authorize import (
     CREATE_QUEUE,
@@ -42,6 +32,7 @@ from braidmq.broker.authorize import (
     LIST_QUEUES,
     PURGE_QUEUE,
     QUEUE_INFO,
+    Principal,
     authorize,
 )
 from braidmq.broker.dead_letters import QUEUE_NAME_CHARACTERS_MAX
@@ -66,13 +57,12 @@ from braidmq.wire.vibe.queue_options import (
 RANKED_AT_ONCE: Final = 1_000
 """Queues ranked before the event loop serves others: there may be many thousand."""
 
-_NAMES: Final = (Name("queue", "The queue's name."),)
+QUEUE: Final = Name("queue", "The queue's name.")
 
 _NameOrNone = Annotated[
     str,
     Meta(
-        max_length=QUEUE_NAME_CHARACTERS_MAX,
-        extra_json_schema={"pattern": QUEUE_NAME_PATTERN},
+        max_length=QUEUE_NAME_CHARACTERS_MAX, extra_json_schema={"pattern": QUEUE_NAME_PATTERN}
     ),
 ]
 _Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
@@ -145,18 +135,9 @@ class PurgedQueue(msgspec.Struct, frozen=True):
 
 
 BY_NAME: Final = "name"
-SORT: Final = Choice(
+SORT: Final = choice(
     "sort", "Sort by name, or by backlog, largest first.", (BY_NAME, "waiting")
 )
-
-
-@dataclass(frozen=True, slots=True)
-class QueuesPage:
-    """Queues in the requested order, the next `after`, and how many there are in all."""
-
-    queues: list[QueueFacts]
-    next: str | None
-    total: int
 
 
 class Queues:
@@ -167,7 +148,7 @@ class Queues:
 
     async def page(
         self, *, after: str, limit: int, visible: Callable[[str], bool], sort: str = BY_NAME
-    ) -> QueuesPage:
+    ) -> QueuesList:
         """Return up to *limit* visible queues after *after*, by name or by backlog.
 
         Raises:
@@ -176,18 +157,20 @@ class Queues:
         """
         queues = running(self._find_engine()).broker.queues.by_name
         if sort == BY_NAME:
-            return await page_of(
+            found, following, total = await page_of(
                 list(queues), queues, after=after, limit=limit, visible=visible
             )
+            return QueuesList([as_json(facts) for facts in found], following, total)
         chosen = await asyncio.to_thread(_chosen, list(queues), visible)
         ranked: list[tuple[int, str, Queue]] = []
         for at in range(0, len(chosen), RANKED_AT_ONCE):
             # On the event loop: the broker changes queues while a thread would count.
-            found = _still_there(queues, chosen[at : at + RANKED_AT_ONCE])
-            ranked += [(queue.waiting(), queue.topic.name, queue) for queue in found]
+            some = _still_there(queues, chosen[at : at + RANKED_AT_ONCE])
+            ranked += [(queue.waiting(), queue.topic.name, queue) for queue in some]
             await asyncio.sleep(0)
         page, following = await asyncio.to_thread(ranked_page, ranked, after=after, limit=limit)
-        return QueuesPage([facts_of(queue) for queue in page], following, len(ranked))
+        rows = [as_json(facts_of(queue)) for queue in page]
+        return QueuesList(rows, following, len(ranked))
 
     def facts(self, name: str) -> QueueFacts:
         """Return one queue.
@@ -249,17 +232,11 @@ class Queues:
         await engine.waiters.committed(engine.broker.barrier(), lasts=True)
         return purged
 
-
-def queue_endpoints(find_principal: FindPrincipal, queues: Queues) -> list[Endpoint]:
-    """Return everything below `/api/queues`."""
-    return [*_reading(find_principal, queues), *_changing(find_principal, queues)]
-
-
-def _reading(find_principal: FindPrincipal, queues: Queues) -> list[Endpoint]:
-    async def list_queues(request: Request) -> Response:
-        principal = principal_of(request, find_principal)
+    @keyed("GET /api/queues", AFTER, LIMIT, SEARCH, SORT)
+    async def get_queues(self, request: Request, principal: Principal) -> QueuesList:
+        """List the queues, a page at a time."""
         wanted = SEARCH.of(request).casefold()
-        page = await queues.page(
+        return await self.page(
             after=AFTER.of(request),
             limit=LIMIT.of(request),
             visible=lambda name: (
@@ -267,40 +244,23 @@ def _reading(find_principal: FindPrincipal, queues: Queues) -> list[Endpoint]:
             ),
             sort=SORT.of(request),
         )
-        return answered(QueuesList([as_json(q) for q in page.queues], page.next, page.total))
 
-    async def show(request: Request) -> Response:
+    @keyed("GET /api/queues/{queue}", QUEUE, refusals=(404, 503))
+    async def get_queue(self, request: Request, principal: Principal) -> ShownQueue:
+        """Show one queue."""
         name = request.path_params["queue"]
-        allow(principal_of(request, find_principal), QUEUE_INFO, name)
-        return answered(as_json(queues.facts(name)))
+        allow(principal, QUEUE_INFO, name)
+        return as_json(self.facts(name))
 
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/queues",
-            handler=list_queues,
-            summary="List the queues, a page at a time.",
-            tag="queues",
-            query=(AFTER, LIMIT, SEARCH, SORT),
-            answer=QueuesList,
-            refusals=(503,),
-        ),
-        Endpoint(
-            method="GET",
-            path="/api/queues/{queue}",
-            handler=show,
-            summary="Show one queue.",
-            tag="queues",
-            names=_NAMES,
-            answer=ShownQueue,
-            refusals=(404, 503),
-        ),
-    ]
-
-
-def _changing(find_principal: FindPrincipal, queues: Queues) -> list[Endpoint]:
-    async def create(request: Request) -> Response:
-        principal = principal_of(request, find_principal)
+    @keyed(
+        "POST /api/queues",
+        body=DeclaredQueue,
+        answer=ShownQueue,
+        statuses=(201, 200),
+        refusals=(409, 503),
+    )
+    async def post_queue(self, request: Request, principal: Principal) -> Response:
+        """Declare a queue; 200 if it exists already with the same options."""
         body = await body_of(request)
         name = name_in(object_of(body, DECLARING), "name")
         allow(principal, CREATE_QUEUE, name)
@@ -308,55 +268,25 @@ def _changing(find_principal: FindPrincipal, queues: Queues) -> list[Endpoint]:
             rule = "is not 1 to 256 letters, digits, hyphens, underscores and dots"
             raise HTTPException(400, f"name: {shown(name)} {rule}")
         try:
-            is_new = await queues.create(name, read_options({}, body))
+            is_new = await self.create(name, read_options({}, body))
         except OptionError as error:
             raise HTTPException(400, str(error)) from None
-        return answered(as_json(queues.facts(name)), 201 if is_new else 200)
+        return answered(as_json(self.facts(name)), 201 if is_new else 200)
 
-    async def delete(request: Request) -> Response:
+    @keyed("DELETE /api/queues/{queue}", QUEUE, refusals=(404, 503))
+    async def delete_queue(self, request: Request, principal: Principal) -> DeletedQueue:
+        """Delete a queue and its messages; its dead letters stay."""
         name = request.path_params["queue"]
-        allow(principal_of(request, find_principal), DELETE_QUEUE, name)
-        await queues.delete(name)
-        return answered(DeletedQueue(name))
+        allow(principal, DELETE_QUEUE, name)
+        await self.delete(name)
+        return DeletedQueue(name)
 
-    async def purge(request: Request) -> Response:
+    @keyed("POST /api/queues/{queue}/purge", QUEUE, refusals=(404, 503))
+    async def post_purge(self, request: Request, principal: Principal) -> PurgedQueue:
+        """Purge a queue: remove every message that waits in it."""
         name = request.path_params["queue"]
-        allow(principal_of(request, find_principal), PURGE_QUEUE, name)
-        return answered(PurgedQueue(name, await queues.purge(name)))
-
-    return [
-        Endpoint(
-            method="POST",
-            path="/api/queues",
-            handler=create,
-            summary="Declare a queue; 200 if it exists already with the same options.",
-            tag="queues",
-            body=DeclaredQueue,
-            answer=ShownQueue,
-            statuses=(201, 200),
-            refusals=(409, 503),
-        ),
-        Endpoint(
-            method="DELETE",
-            path="/api/queues/{queue}",
-            handler=delete,
-            summary="Delete a queue and its messages; its dead letters stay.",
-            tag="queues",
-            names=_NAMES,
-            answer=DeletedQueue,
-            refusals=(404, 503),
-        ),
-        Endpoint(
-            method="POST",
-            path="/api/queues/{queue}/purge",
-            handler=purge,
-            summary="Purge a queue: remove every message that waits in it.",
-            tag="queues",
-            names=_NAMES,
-            answer=PurgedQueue,
-            refusals=(404, 503),
-        ),
-    ]
+        allow(principal, PURGE_QUEUE, name)
+        return PurgedQueue(name, await self.purge(name))
 
 
 def as_json(facts: QueueFacts) -> ShownQueue:
@@ -385,15 +315,15 @@ async def page_of(
     after: str,
     limit: int,
     visible: Callable[[str], bool],
-) -> QueuesPage:
-    """Return up to *limit* visible queues among *names*, by name, after *after*."""
+) -> tuple[list[QueueFacts], str | None, int]:
+    """Return up to *limit* visible queues among *names* after *after*, by name.
+
+    Also returned are the next `after`, and how many queues are visible in all.
+    """
     chosen = await asyncio.to_thread(_chosen, names, visible)
-    behind = (name for name in chosen if name > after)
-    first = await asyncio.to_thread(heapq.nsmallest, limit + 1, behind)
-    on_page = rows_on_page(map(name_bytes, first), limit)
-    shown = [facts_of(queue) for queue in _still_there(queues, first[:on_page])]
-    following = first[on_page - 1] if len(first) > on_page else None
-    return QueuesPage(shown, following, len(chosen))
+    pairs = ((name, name) for name in chosen)
+    first, following = await asyncio.to_thread(page_after, pairs, after, limit, name_bytes)
+    return [facts_of(queue) for queue in _still_there(queues, first)], following, len(chosen)
 
 
 def _chosen(names: Collection[str], visible: Callable[[str], bool]) -> list[str]:

@@ -8,7 +8,6 @@ stays.
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Final
 
@@ -16,25 +15,13 @@ import msgspec
 from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
 
 from braidmq.admin.dead_letters import letter_queue
-from braidmq.admin.http.endpoints import Endpoint, answered
-from braidmq.admin.http.refusals import (
-    FanOutError,
-    LetterStaysError,
-    UnknownThingError,
-)
-from braidmq.admin.http.requests import (
-    FindPrincipal,
-    allow,
-    body_of,
-    name_in,
-    object_of,
-    principal_of,
-)
-from braidmq.admin.log import read_log
-from braidmq.broker.authorize import PURGE_QUEUE
+from braidmq.admin.http.endpoints import keyed
+from braidmq.admin.http.refusals import FanOutError, LetterStaysError, UnknownThingError
+from braidmq.admin.http.requests import allow, body_of, name_in, object_of
+from braidmq.admin.log import Log
+from braidmq.broker.authorize import PURGE_QUEUE, Principal
 from braidmq.broker.delivery import replays
 from braidmq.broker.delivery.dispatch import stored
 from braidmq.broker.delivery.queue import Queue
@@ -72,8 +59,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _ONE_OF: Final = {name: {"type": "integer"} for name in ("count", "offset")}
 _Replay = Annotated[
-    Replay,
-    Meta(extra_json_schema={"not": {"properties": _ONE_OF, "required": list(_ONE_OF)}}),
+    Replay, Meta(extra_json_schema={"not": {"properties": _ONE_OF, "required": list(_ONE_OF)}})
 ]
 
 
@@ -91,9 +77,9 @@ REPLAYING: Final = frozenset(Replay.__struct_encode_fields__)
 class Replays:
     """Replays, one at a time: two of them must not count the same letter."""
 
-    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+    def __init__(self, find_engine: FindEngine, log: Log) -> None:
         self._find_engine = find_engine
-        self._find_wal = find_wal
+        self._log = log
         self._replaying = asyncio.Lock()
 
     async def replay(self, queue: str, count: int | None) -> int:
@@ -164,9 +150,7 @@ class Replays:
             # Asked again after each wait: by now a consumer may hold it, or have settled it.
             outcome = queues.replays.replay_one(queue, offset, engine.now_us())
             if outcome == replays.FAR and read is None:
-                read = await read_log(
-                    engine, self._find_wal(), read_letter, queue.topic, offset
-                )
+                read = await self._log.read(read_letter, queue.topic, offset)
                 if read is None:
                     return replays.GONE
                 continue
@@ -180,36 +164,20 @@ class Replays:
                 partial(_has_read, engine, queue, reads_done), within_s=deadline - loop.time()
             )
 
-
-def replay_endpoints(find_principal: FindPrincipal, replays: Replays) -> list[Endpoint]:
-    """Return `/api/dead-letters/replay`."""
-
-    async def replay(request: Request) -> Response:
-        principal = principal_of(request, find_principal)
+    @keyed("POST /api/dead-letters/replay", body=_Replay, refusals=(404, 409, 503))
+    async def post_replay(self, request: Request, principal: Principal) -> Replayed:
+        """Send dead letters back to where they came from, oldest first."""
         given = object_of(await body_of(request), REPLAYING)
         queue = name_in(given, "queue")
         allow(principal, PURGE_QUEUE, queue)
         count = _whole(given, "count", REPLAY_COUNT_MAX)
         offset = _whole(given, "offset", SIGNED_MAX)
         if offset is None:
-            return answered(Replayed(queue, await replays.replay(queue, count)))
+            return Replayed(queue, await self.replay(queue, count))
         if count is not None:
             raise HTTPException(400, "give one of count and offset")
-        await replays.replay_one(queue, offset)
-        return answered(Replayed(queue, replayed=1))
-
-    return [
-        Endpoint(
-            method="POST",
-            path="/api/dead-letters/replay",
-            handler=replay,
-            summary="Send dead letters back to where they came from, oldest first.",
-            tag="dead letters",
-            body=_Replay,
-            answer=Replayed,
-            refusals=(404, 409, 503),
-        ),
-    ]
+        await self.replay_one(queue, offset)
+        return Replayed(queue, replayed=1)
 
 
 def read_letter(wal: Wal, topic: Topic, offset: int) -> tuple[Message, int] | None:

@@ -8,24 +8,28 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+from starlette.requests import Request
+
 from braidmq import __version__
 from braidmq.admin.backlogs import Backlogs
 from braidmq.admin.connections import Connections
 from braidmq.admin.dead_letters import DeadLetters
-from braidmq.admin.health import Readiness, readiness_of
+from braidmq.admin.events import Numbers, rss_bytes
+from braidmq.admin.health import unready_reason
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.parameters import iso
 from braidmq.admin.keys import Keys
 from braidmq.admin.log import Log
 from braidmq.admin.messages import Messages
 from braidmq.admin.metrics import MetricValues
-from braidmq.admin.numbers import Numbers, rss_bytes
-from braidmq.admin.overview import BrokerFacts
+from braidmq.admin.overview import BrokerFacts, Overview, build
 from braidmq.admin.publishing import Publishing
 from braidmq.admin.queues import Queues
 from braidmq.admin.replays import Replays
 from braidmq.admin.subscriptions import Subscriptions
 from braidmq.admin.topics import Topics
-from braidmq.broker.authorize import Principal
+from braidmq.broker.authorize import ADMIN, Principal, authorize
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.config.config import Config
 from braidmq.server.cursors import Cursors
@@ -67,17 +71,17 @@ class Status:
         self.numbers = Numbers(
             self.metrics, now_us=self._now, take_fsyncs=lambda: _fsyncs_of(self.wal)
         )
-        self.topics = Topics(find_engine, find_wal)
-        self.messages = Messages(find_engine, find_wal)
+        self.log = Log(config.wal, files, find_engine, find_wal)
+        self.topics = Topics(find_engine, self.log)
+        self.messages = Messages(find_engine, self.log)
         self.publishing = Publishing(find_engine)
         self.queues = Queues(find_engine)
-        self.letters = DeadLetters(find_engine, find_wal)
-        self.replays = Replays(find_engine, find_wal)
+        self.letters = DeadLetters(find_engine, self.log)
+        self.replays = Replays(find_engine, self.log)
         self.cursors = Cursors(find_engine, find_wal)
         self.connections = Connections(lambda: self.listeners)
         self.subscriptions = Subscriptions(find_engine)
         self.keys = Keys(keys, find_engine)
-        self.log = Log(config.wal, files, find_engine, find_wal)
 
     def principal(self, key: str) -> Principal | None:
         """Return the principal of an API key, or None; unknown keys are counted."""
@@ -86,19 +90,19 @@ class Status:
             self._http_failures += 1
         return principal
 
-    def readiness(self) -> Readiness:
-        """Return whether the broker accepts work now."""
-        return readiness_of(self.engine, self.wal)
+    def unready_reason(self) -> str:
+        """Return why the broker does not accept work now; empty if it does."""
+        return unready_reason(self.engine, self.wal)
 
     def overview(self) -> BrokerFacts:
         """Return the broker at a glance."""
         values = self.metrics()
-        readiness = self.readiness()
+        reason = self.unready_reason()
         return BrokerFacts(
             version=self.version,
             dev=self.dev,
-            ready=readiness.ready,
-            reason=readiness.reason,
+            ready=not reason,
+            reason=reason,
             started=iso(self._started_us),
             uptime_s=max(0, self._now() - self._started_us) / _US_PER_S,
             fsync=self._config.wal.fsync,
@@ -113,13 +117,20 @@ class Status:
             messages_inflight=values.messages_inflight,
             backlog=values.messages_waiting,
             dead_letters=values.dead_letters,
-            memory_bytes=values.memory_bytes,
+            memory_bytes=values.memory_used_bytes,
             memory_limit_bytes=values.memory_limit_bytes,
             rss_bytes=rss_bytes(),
             recovery_seconds=values.recovery_seconds,
             log_bytes=values.wal_size_bytes,
             committed_id=values.wal_committed_id,
         )
+
+    @keyed("GET /api/overview", refusals=())
+    async def get_overview(self, _request: Request, principal: Principal) -> Overview:
+        """Show the broker at a glance."""
+        is_admin = authorize(principal, ADMIN, "")
+        facts = msgspec.structs.asdict(self.overview())
+        return Overview(**facts, principal=principal.name, admin=is_admin, build=build())
 
     def metrics(self) -> MetricValues:
         """Return the numbers of this moment."""
@@ -165,6 +176,7 @@ def _encrypted(config: Config) -> list[str]:
 def _fsyncs_of(wal: Wal | None) -> list[float]:
     if wal is None:
         return []
+    # Popped one by one: the log's writer thread appends meanwhile.
     lately = wal.stats.fsync_seconds_lately
     return [lately.popleft() for _ in range(len(lately))]
 
@@ -187,8 +199,8 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     values.subscriptions = broker.subscription_count()
     values.queues = len(broker.queues.by_name)
     values.messages_published = stats.published
-    values.messages_published_by_strand = stats.published_by_origin()
-    values.messages_delivered_by_strand = {
+    values.strand_messages_published = stats.published_by_origin()
+    values.strand_messages_delivered = {
         strand: count for strand, count in engine.handed_out.items() if strand
     }
     values.messages_published_bytes = stats.published_bytes
@@ -199,39 +211,35 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     values.messages_acknowledged = stats.acknowledged
     values.messages_nacked = stats.nacked
     values.messages_dead_lettered = stats.dead_lettered
-    dropped = {
-        "expired": stats.expired,
-        "overflow": stats.dropped.overflow,
-        "retention": stats.dropped.retention,
-        "unheard": stats.dropped.unheard,
-        "purged": stats.dropped.purged,
-    }
-    for reason, count in stats.dropped.by_reason.items():
-        dropped[reason] = dropped.get(reason, 0) + count
+    dropped = Counter(
+        expired=stats.expired,
+        overflow=stats.dropped.overflow,
+        retention=stats.dropped.retention,
+        unheard=stats.dropped.unheard,
+        purged=stats.dropped.purged,
+    )
+    dropped.update(stats.dropped.by_reason)  # adds
     values.messages_dropped = dropped
     values.acknowledgements_unknown = stats.unknown_acks
-    values.subscriptions_ended = {
-        "request": stats.unsubscribed,
-        "lease": stats.leases_ended,
-    }
+    values.subscriptions_ended = {"request": stats.unsubscribed, "lease": stats.leases_ended}
     values.messages_inflight = broker.in_flight_count()
     values.retry_heap_size = broker.retry_count()
-    values.memory_bytes = broker.memory_bytes()
+    values.memory_used_bytes = broker.memory_bytes()
     values.wal_full = engine.log_is_full
 
 
 def _fill_from_log(values: MetricValues, wal: Wal) -> None:
     segments = wal.segments()
     values.wal_appends = wal.stats.records
-    values.wal_bytes = wal.stats.bytes
+    values.wal_written_bytes = wal.stats.bytes
     values.wal_commits = wal.stats.commits
     values.wal_fsyncs = wal.stats.fsyncs
     values.wal_fsync_seconds = wal.stats.fsync_seconds_total
     values.wal_fsync_last_seconds = wal.stats.fsync_seconds_last
-    values.wal_fsync_duration = wal.stats.fsync_seconds
+    values.wal_fsync_duration_seconds = wal.stats.fsync_seconds
     values.wal_commit_records = wal.stats.batches
     values.wal_segments = len(segments)
     values.wal_size_bytes = sum(segment.size for segment in segments)
     values.wal_committed_id = wal.committed_id
     values.wal_poisoned = wal.is_poisoned
-    values.torn_tail_bytes = wal.recovered.torn_bytes
+    values.recovery_torn_tail_bytes = wal.recovered.torn_bytes

@@ -1,4 +1,4 @@
-"""Subscriptions over HTTP: what is subscribed to, by which principal, and how far behind.
+"""Subscriptions over HTTP: topics, principals, and how far behind each one is.
 
     GET /api/subscriptions?after=&limit=&search=    {"subscriptions": [...], "next", "total"}
 
@@ -12,14 +12,12 @@ from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from braidmq.admin.backlogs import lag_of, lag_of_follower
 from braidmq.admin.connections import restricted_to
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.paging import Place, name_bytes, page_by_id, place_of
-from braidmq.admin.http.parameters import AFTER, LIMIT, Text
-from braidmq.admin.http.requests import FindPrincipal, principal_of
+from braidmq.admin.http.parameters import AFTER, LIMIT, text
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.followers import Follower
 from braidmq.broker.delivery.queue import Queue, QueueConsumer
@@ -27,7 +25,7 @@ from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.requests import FindEngine, running
 
-TOPIC_SEARCH: Final = Text("search", "Show only topics that contain this text, in any case.")
+TOPIC_SEARCH: Final = text("search", "Show only topics that contain this text, in any case.")
 
 
 class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +71,8 @@ class Subscriptions:
         place = place_of(after)
         engine = running(self._find_engine())
         broker = engine.broker
-        # The lists are copied on the event loop. The thread reads single attributes of what is
-        # in them while the broker goes on, so rows may be of slightly different moments.
+        # The lists are copied on the event loop. The thread reads attributes of their items
+        # while the broker keeps changing them, so rows may differ by a moment.
         subscriptions = list(broker.subscriptions.by_id.values())
         followers = list(broker.followers.by_id.values())
         queues = list(broker.queues.by_name.values())
@@ -102,34 +100,17 @@ class Subscriptions:
             *await asyncio.to_thread(page_by_id, rows(), place, limit, _name_bytes)
         )
 
-
-def subscription_endpoints(
-    find_principal: FindPrincipal, subscriptions: Subscriptions
-) -> list[Endpoint]:
-    """Return `/api/subscriptions`."""
-
-    async def show(request: Request) -> Response:
-        of = restricted_to(principal_of(request, find_principal))
-        page = await subscriptions.page(
+    @keyed("GET /api/subscriptions", AFTER, LIMIT, TOPIC_SEARCH)
+    async def get_subscriptions(
+        self, request: Request, principal: Principal
+    ) -> SubscriptionsPage:
+        """List the subscriptions, their principals, and how far behind they are."""
+        return await self.page(
             after=AFTER.of(request),
             limit=LIMIT.of(request),
             search=TOPIC_SEARCH.of(request),
-            of=of,
+            of=restricted_to(principal),
         )
-        return answered(page)
-
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/subscriptions",
-            handler=show,
-            summary="List the subscriptions, their principals, and how far behind they are.",
-            tag="connections",
-            query=(AFTER, LIMIT, TOPIC_SEARCH),
-            answer=SubscriptionsPage,
-            refusals=(503,),
-        ),
-    ]
 
 
 def _using(connections: list[Connection]) -> dict[int, int]:

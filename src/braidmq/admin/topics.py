@@ -14,14 +14,13 @@ from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
-from braidmq.admin.http.endpoints import Endpoint, answered
+from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.paging import ranked_page, rows_on_page
-from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Choice, Name, iso
+from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, TOPIC, choice, iso
 from braidmq.admin.http.refusals import UnknownTopicError
-from braidmq.admin.http.requests import FindPrincipal, allow, principal_of
-from braidmq.admin.log import read_log
+from braidmq.admin.http.requests import allow
+from braidmq.admin.log import Log
 from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, Principal, authorize
 from braidmq.broker.marks import SCHEMA_ID
 from braidmq.broker.records import Head
@@ -29,7 +28,7 @@ from braidmq.broker.topics import Topic, decode_headers
 from braidmq.server.engine.requests import FindEngine, running
 from braidmq.wal.wal import Wal
 
-SORT: Final = Choice(
+SORT: Final = choice(
     "sort",
     "Sort by name, by number of messages, or by newest message.",
     ("name", "messages", "last"),
@@ -90,9 +89,9 @@ class Topics:
     broker never forgets a topic: the sorted names are valid until there are more.
     """
 
-    def __init__(self, find_engine: FindEngine, find_wal: Callable[[], Wal | None]) -> None:
+    def __init__(self, find_engine: FindEngine, log: Log) -> None:
         self._find_engine = find_engine
-        self._find_wal = find_wal
+        self._log = log
         self._named = _Named([])
 
     async def page(
@@ -107,6 +106,7 @@ class Topics:
         topics = running(self._find_engine()).broker.topics
         if len(topics) != len(self._named.names):
             self._named = await asyncio.to_thread(_Named, topics.all())
+        # The usual page is a slice of the sorted names, which is not worth a thread.
         if sort == "name" and not search and visible is None:
             return _plain_page(self._named, after=after, limit=limit)
         return await asyncio.to_thread(
@@ -126,16 +126,13 @@ class Topics:
             UnknownTopicError: There is no such topic.
             UnavailableError: The broker is still recovering, or cannot read the log now.
         """
-        engine = running(self._find_engine())
-        topic = engine.broker.topics.find(name)
+        topic = running(self._find_engine()).broker.topics.find(name)
         if topic is None:
             raise UnknownTopicError
         # Taken before the log is read: the topic may grow while the thread reads.
         row = _row(topic)
         is_queue = topic.queue is not None
-        first, newest = await read_log(
-            engine, self._find_wal(), _ends, topic.raw, topic.last_id
-        )
+        first, newest = await self._log.read(_ends, topic.raw, topic.last_id)
         schema, timestamp = None, None
         if newest is not None:
             head = Head(newest)
@@ -153,50 +150,24 @@ class Topics:
             timestamp,
         )
 
-
-def topic_endpoints(find_principal: FindPrincipal, topics: Topics) -> list[Endpoint]:
-    """Return `/api/topics` and what is directly below it."""
-
-    async def list_topics(request: Request) -> Response:
-        principal = principal_of(request, find_principal)
-        page = await topics.page(
+    @keyed("GET /api/topics", AFTER, LIMIT, SEARCH, SORT)
+    async def get_topics(self, request: Request, principal: Principal) -> TopicsPage:
+        """List the topics, a page at a time."""
+        return await self.page(
             after=AFTER.of(request),
             limit=LIMIT.of(request),
             search=SEARCH.of(request),
             sort=SORT.of(request),
             visible=visible_to(principal),
         )
-        return answered(page)
 
-    async def show(request: Request) -> Response:
-        principal = principal_of(request, find_principal)
+    @keyed("GET /api/topics/{topic}", TOPIC, refusals=(404, 503))
+    async def get_topic(self, request: Request, principal: Principal) -> TopicDetail:
+        """Show one topic."""
         name = request.path_params["topic"]
         if not may_see(principal, name):
             allow(principal, SUBSCRIBE, name)
-        return answered(await topics.detail(name))
-
-    return [
-        Endpoint(
-            method="GET",
-            path="/api/topics",
-            handler=list_topics,
-            summary="List the topics, a page at a time.",
-            tag="topics",
-            query=(AFTER, LIMIT, SEARCH, SORT),
-            answer=TopicsPage,
-            refusals=(503,),
-        ),
-        Endpoint(
-            method="GET",
-            path="/api/topics/{topic}",
-            handler=show,
-            summary="Show one topic.",
-            tag="topics",
-            names=(Name("topic", "The topic's name."),),
-            answer=TopicDetail,
-            refusals=(404, 503),
-        ),
-    ]
+        return await self.detail(name)
 
 
 def visible_to(principal: Principal) -> Visible | None:
@@ -229,13 +200,7 @@ def _plain_page(named: _Named, *, after: str, limit: int) -> TopicsPage:
 
 
 def _chosen_page(
-    named: _Named,
-    *,
-    after: str,
-    limit: int,
-    search: str,
-    sort: str,
-    visible: Visible | None,
+    named: _Named, *, after: str, limit: int, search: str, sort: str, visible: Visible | None
 ) -> TopicsPage:
     chosen = named.topics
     if search:

@@ -1,6 +1,10 @@
 """The HTTP client of the commands: the broker's address and key, requests and their errors.
 
 It prints nothing and knows no command; every failure is an HttpError that says what to do.
+
+One BRAIDMQ_URL serves all commands. Those that use HTTP assume its default port when they are
+given a strand's address (`api_at`); those that speak a strand ask over HTTP for its port
+(`strand_address`).
 """
 
 import http.client
@@ -28,7 +32,7 @@ PAGE_SIZE: Final = 200
 """Rows per request."""
 
 NAMES_IN_ROW_MAX: Final = 2
-"""A queue's row holds its own name and that of its dead letter queue."""
+"""A queue's row holds its own name and that of its dead-letter queue."""
 
 ANSWER_BYTES_MAX: Final = PAGE_SIZE * (6 * NAMES_IN_ROW_MAX * TOPIC_BYTES_MAX + 2_048)
 """A page of the longest names, every character escaped, plus the numbers of each row."""
@@ -60,6 +64,11 @@ expired certificate, are not solved by trusting another CA."""
 
 _AT_IT: Final = "the broker may still be working on it"
 _OTHER_PORT: Final = f"check the port; the default of HTTP is {HTTP_PORT}"
+
+BLIP: Final = "blip"
+_USUAL_PORTS: Final = {BLIP: 5555, "vibe": 2925, "qumbed": 6121}
+_ALWAYS_TLS: Final = "qumbed"
+"""QUIC is always encrypted, so there is no `qumbeds://`."""
 
 
 class HttpError(BraidError):
@@ -282,8 +291,7 @@ def api_at(url: str | None) -> Api:
     key = unquote(parts.netloc.rpartition("@")[0])
     if not (key.isascii() and key.isprintable()):
         raise ConfigError("--url", "the key must be printable ASCII")
-    # One BRAIDMQ_URL serves all commands: of a strand's address, host and key are used, and
-    # HTTP is assumed on its default port.
+    # Of a strand's address, host and key are used.
     is_own = scheme == "http"
     own_port = port if is_own and port is not None else HTTP_PORT
     tls = parts.scheme.endswith("s")
@@ -306,3 +314,49 @@ def path_of(*parts: str) -> str:
     return "".join(
         f"/%FF{part}" if part in {".", ".."} else f"/{quote(part, safe='')}" for part in parts
     )
+
+
+def is_http(url: str) -> bool:
+    """Return whether *url* is an HTTP address."""
+    return url.partition("://")[0].lower() in {"http", "https"}
+
+
+def strand_address(url: str, strand: str = BLIP) -> str:
+    """Return *url*, or the address of *strand* at the broker whose HTTP address is *url*.
+
+    Only the port is asked for: the broker may listen on 0.0.0.0, which is no address to
+    connect to, so the host is taken from the URL.
+
+    Raises:
+        ConfigError: The URL is invalid, or the strand is off or has no TLS there.
+        HttpError: The broker does not answer.
+    """
+    if not is_http(url):
+        return url
+    api = api_at(url)
+    port, tls = _listening(api, strand)
+    if api.tls and not tls:
+        other = f"{strand}://KEY@{_host(api)}:{port}"
+        raise ConfigError(
+            "--url", f"{strand} has no TLS there; to connect without it, use {other}"
+        )
+    scheme = f"{strand}s" if tls and strand != _ALWAYS_TLS else strand
+    return f"{scheme}://{quote(api.key, safe='')}@{_host(api)}:{port}"
+
+
+def _listening(api: Api, strand: str) -> tuple[int, bool]:
+    """Return a strand's port and whether it has TLS; assume the defaults if not told."""
+    told = api.ask("GET", "/api/overview")
+    listeners, encrypted = told.get("listeners"), told.get("tls")
+    tls = strand in encrypted if isinstance(encrypted, list) else api.tls
+    if not isinstance(listeners, dict) or strand not in listeners:
+        return _USUAL_PORTS[strand], tls
+    port = str(listeners[strand]).rpartition(":")[2]
+    if not port.isdigit():  # null: it is off
+        problem = f"{strand} is off at that broker; give the address of a strand that is on"
+        raise ConfigError("--url", problem)
+    return int(port), tls
+
+
+def _host(api: Api) -> str:
+    return f"[{api.host}]" if ":" in api.host else api.host

@@ -49,7 +49,7 @@ def queue_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def letter_queue_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return dead letter queues that begin with *incomplete*."""
+    """Return dead-letter queues that begin with *incomplete*."""
     query: dict[str, str | int] = {"limit": NAMES_MAX}
     return _found(context, incomplete, "dead-letters", query, field="queues", name="queue")
 

@@ -28,7 +28,7 @@ from braidmq.cli import completion
 from braidmq.cli.api import TRUST_HINT
 from braidmq.cli.bench import bench
 from braidmq.cli.broker import config, discover, doctor, keygen, keys, serve, wal
-from braidmq.cli.data import dead_letters, messages, queues, top, topics
+from braidmq.cli.data import dead_letters, messages, queues, top
 from braidmq.cli.demo import demo
 from braidmq.cli.pipeline import pipelines
 
@@ -76,7 +76,7 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("publish")(messages.publish)
 app.command("subscribe")(messages.subscribe)
-app.command("topics")(topics.topics)
+app.command("topics")(top.topics)
 app.command("top")(top.top)
 app.command("discover")(discover.discover)
 app.command("doctor")(doctor.doctor)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
-from braidmq.cli.tables import printable
+from braidmq.cli.terminal import printable
 
 if TYPE_CHECKING:  # rich is not needed to print --help
     from rich.progress import TaskID
@@ -27,7 +27,7 @@ def is_watched() -> bool:
 def progress(title: str, *, in_bytes: bool = False) -> Iterator[Advance]:
     """Yield a function that moves a bar; the bar disappears when the work is done."""
     if not is_watched():
-        yield _nowhere
+        yield lambda _done, _total: None
         return
     from rich.console import Console
     from rich.progress import (
@@ -84,20 +84,14 @@ def telling(place: Path | None = None) -> Iterator[Callable[[str], None]]:
     if not is_watched():
         yield _say
         return
-    with _terminal() as screen:
+    # A copy of the present stderr: while Spark starts, its descriptor points to a file.
+    with os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8") as screen:
         shown = _Shown(screen)
         shown.say("starting Spark; this takes about half a minute")
         with shown:
             yield shown.tell
         if place is not None:
             shown.say(printable(f"see {place}"))
-
-
-@contextmanager
-def _terminal() -> Iterator[TextIO]:
-    """Yield the present stderr: while Spark starts, its descriptor points to a file."""
-    with os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8") as screen:
-        yield screen
 
 
 class _Shown:
@@ -164,7 +158,3 @@ class _Shown:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _nowhere(_done: int, _total: int) -> None:
-    """Print nothing: stderr is no terminal."""

@@ -365,7 +365,7 @@ async def test_windows_keep_the_memory_budget() -> None:
             await peer.publish(f"t{topic}", *[bytes(size)] * count)
 
         # One message always fits into each window, however small the budget is.
-        held = broker.daemon.status.metrics().memory_bytes
+        held = broker.daemon.status.metrics().memory_used_bytes
         assert held <= budget + topics * (size + 100)
         for subscription in subscriptions:
             for _ in range(count):
@@ -401,10 +401,10 @@ async def test_the_memory_budget_pauses_publishers(held_disk: threading.Event) -
     ):
         held_disk.clear()
         peer.send(*(publish(1, "t", bytes(size)) for _ in range(count)), ping(2))
-        await until(lambda: broker.daemon.status.metrics().memory_bytes >= budget)
+        await until(lambda: broker.daemon.status.metrics().memory_used_bytes >= budget)
         for _ in range(50):
             await other.expect_silence()
-        assert broker.daemon.status.metrics().memory_bytes <= budget + size + 100
+        assert broker.daemon.status.metrics().memory_used_bytes <= budget + size + 100
         held_disk.set()
         await peer.expect(pong(2))
 

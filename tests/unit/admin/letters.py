@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from braidmq.admin.dead_letters import LettersPage
+from braidmq.admin.dead_letters import LettersList
 from braidmq.testing.broker import RunningBroker
 from tests.unit.admin.queue_broker import status_of
 from tests.unit.admin.world import World
@@ -17,14 +17,14 @@ async def ids(world: World, queue: str, limit: int = 100) -> list[str]:
     while following is not None:
         page = await letters(world, queue, from_offset=following, limit=limit)
         assert len(page.letters) <= limit
-        found += [letter.message_id for letter in page.letters]
-        following = page.next_offset
+        found += [letter.id for letter in page.letters]
+        following = page.next
     return found
 
 
 async def letters(
     world: World | RunningBroker, queue: str, *, from_offset: int = 1, limit: int = 100
-) -> LettersPage:
+) -> LettersList:
     status = world.status if isinstance(world, World) else status_of(world)
     return await status.letters.letters(queue, from_offset=from_offset, limit=limit)
 

@@ -142,11 +142,11 @@ async def test_a_letter_that_says_nothing_is_shown_as_it_is() -> None:
     (letter,) = (await letters(world, "dlq.orders")).letters
 
     assert (str(letter.offset), "", "", 0, 1, {}) == (
-        letter.message_id,
+        letter.id,
         letter.reason,
         letter.death_queue,
         letter.attempts,
-        len(letter.payload),
+        letter.size,
         letter.headers,
     )
 
@@ -204,7 +204,7 @@ async def test_a_page_ends_when_enough_was_read(monkeypatch: pytest.MonkeyPatch)
         with monkeypatch.context() as patch:
             patch.setattr(dead_letters, bound, 1)
             page = await letters(world, "dlq.orders")
-            assert (1, 3) == (len(page.letters), page.next_offset)
+            assert (1, 3) == (len(page.letters), page.next)
             assert named(payloads) == await ids(world, "dlq.orders")
 
 

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 from starlette.types import ASGIApp, Message, Scope
 
-from braidmq.admin.events import LISTENERS_MAX, event
+from braidmq.admin.events import LISTENERS_MAX, Point, event
 from braidmq.admin.http.app import build_app
-from braidmq.admin.numbers import Point
 from tests.unit.admin.world import ADMIN_KEY, World
 
 pytestmark = pytest.mark.asyncio

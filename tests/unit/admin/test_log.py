@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from braidmq.admin import log as log_module
-from braidmq.admin.log import damage_of, quarantined, read_log
+from braidmq.admin.log import damage_of, quarantined
 from braidmq.base.errors import DamagedLogError, LogFullError
 from braidmq.server.engine.requests import UnavailableError
 from braidmq.wal.disk import Disk
@@ -147,7 +147,7 @@ def test_before_recovery_there_is_no_log() -> None:
 @pytest.mark.asyncio
 async def test_the_log_is_read_on_a_thread(world: World) -> None:
     """The event loop goes on meanwhile."""
-    thread = await read_log(world.engine, world.wal, lambda _: threading.current_thread())
+    thread = await world.status.log.read(lambda _: threading.current_thread())
 
     assert threading.current_thread() is not thread
 
@@ -160,14 +160,15 @@ async def test_a_log_that_cannot_be_read_is_unavailable(world: World) -> None:
         raise LogFullError("no room for an index")
 
     with pytest.raises(UnavailableError, match="no room for an index"):
-        await read_log(world.engine, world.wal, read)
-    with pytest.raises(UnavailableError, match="recovering the log"):
-        await read_log(world.engine, None, read)
-    with pytest.raises(UnavailableError, match="recovering the log"):
-        await read_log(None, world.wal, read)
+        await world.status.log.read(read)
     await asyncio.sleep(0)
-
     assert None is world.engine.failed
+    world.status.engine = None
+    with pytest.raises(UnavailableError, match="recovering the log"):
+        await world.status.log.read(read)
+    world.status.engine, world.status.wal = world.engine, None
+    with pytest.raises(UnavailableError, match="recovering the log"):
+        await world.status.log.read(read)
 
 
 @pytest.mark.asyncio
@@ -181,7 +182,7 @@ async def test_damage_is_answered_and_then_ends_the_broker() -> None:
     async with quiet_broker() as broker:
         engine = engine_of(broker)
         with pytest.raises(UnavailableError, match="torn"):
-            await read_log(engine, status_of(broker).wal, read)
+            await status_of(broker).log.read(read)
         assert not broker.daemon.ended.is_set()
         await asyncio.wait_for(broker.daemon.ended.wait(), 10)
 

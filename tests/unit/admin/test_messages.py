@@ -6,23 +6,22 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
 import braidmq
 from braidmq.admin import messages
 from braidmq.admin.http.refusals import UnknownMessageError, UnknownTopicError
-from braidmq.admin.log import read_log
 from braidmq.admin.messages import (
     SHOWN_BYTES_MAX,
-    StoredMessage,
-    StoredPage,
-    as_json,
+    MessagesPage,
     is_sealed,
+    shown_message,
 )
 from braidmq.testing.broker import running_broker
 from tests.unit.admin.queue_broker import status_of
-from tests.unit.admin.world import ADMIN, ORDERS, World
+from tests.unit.admin.world import ADMIN, ORDERS, World, shown_bytes
 
 SECOND_US = 1_000_000
 READING = "/api/topics/orders.a/messages"
@@ -35,7 +34,7 @@ async def page(
     time_us: int | None = None,
     limit: int = 100,
     newest_first: bool = False,
-) -> StoredPage:
+) -> MessagesPage:
     return await world.status.messages.page(
         "t", from_offset=from_offset, time_us=time_us, limit=limit, newest_first=newest_first
     )
@@ -48,33 +47,21 @@ async def payloads(world: World, *, limit: int, newest_first: bool) -> list[byte
     while True:
         one = await page(world, from_offset=following, limit=limit, newest_first=newest_first)
         assert len(one.messages) <= limit
-        found += [message.payload for message in one.messages]
-        following = one.next_offset
+        found += [shown_bytes(message) for message in one.messages]
+        following = one.next
         if following is None:
             return found
 
 
-def message(offset: int, payload: bytes) -> StoredMessage:
-    """Return a message as the log has it."""
-    return StoredMessage(
-        offset=offset,
-        timestamp_us=3_000_000,
-        payload=payload,
-        message_id="",
-        headers={},
-        qos=1,
-        priority=1,
-        origin="blip",
-        sealed=False,
-    )
-
-
 def shown(payload: bytes, bytes_max: int | None = SHOWN_BYTES_MAX) -> tuple[object, str, bool]:
     """Return a payload as the API shows it: value, encoding, and whether it was cut."""
-    found = as_json(message(1, payload), bytes_max)
+    world = World()
+    world.publish("t", payload)
+    (stored,) = world.wal.read(0, topic=b"t", up_to=1, count_max=1, bytes_max=1).records
+    found = shown_message(*stored, b"t", bytes_max)
     if found.encoding == "base64":
         return found.payload_base64, found.encoding, found.truncated
-    assert isinstance(found.payload, bytes | bytearray | memoryview) or found.payload
+    assert isinstance(found.payload, msgspec.Raw)
     return json.loads(bytes(found.payload)), found.encoding, found.truncated
 
 
@@ -199,13 +186,13 @@ def test_messages_are_shown_on_a_thread(
 
         return called
 
-    for name in ("page_of", "as_json"):
+    names = ("shown_message", "answered")
+    for name in names:
         monkeypatch.setattr(messages, name, noted(name, getattr(messages, name)))
-    assert 200 == client.get(READING, headers=ORDERS).status_code
-    assert on_thread.pop("page_of")
-    on_thread.clear()
-    assert 200 == client.get(f"{READING}/1", headers=ORDERS).status_code
-    assert on_thread.pop("as_json")
+    for path in (READING, f"{READING}/1"):
+        on_thread.clear()
+        assert 200 == client.get(path, headers=ORDERS).status_code
+        assert dict.fromkeys(names, True) == on_thread
 
 
 @pytest.mark.asyncio
@@ -257,11 +244,12 @@ async def test_one_page_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
         nonlocal began
         began += 1
         await may_end.wait()
-        return await read_log(*given, **named)
+        return await read(*given, **named)
 
     world = World()
+    read = world.status.log.read
     world.publish("t", b"x")
-    monkeypatch.setattr(messages, "read_log", slowly)
+    monkeypatch.setattr(world.status.log, "read", slowly)
     asked = [
         asyncio.ensure_future(asking)
         for asking in (page(world), world.status.messages.one("t", 1), page(world))
@@ -287,8 +275,8 @@ async def test_a_page_begins_at_a_time() -> None:
     forwards = await page(world, time_us=middle_us)
     backwards = await page(world, time_us=middle_us, newest_first=True)
 
-    assert [b"2", b"3", b"4"] == [message.payload for message in forwards.messages]
-    assert [b"2", b"1", b"0"] == [message.payload for message in backwards.messages]
+    assert [b"2", b"3", b"4"] == [shown_bytes(message) for message in forwards.messages]
+    assert [b"2", b"1", b"0"] == [shown_bytes(message) for message in backwards.messages]
     assert [] == (await page(world, time_us=start_us + 99 * SECOND_US)).messages
 
 
@@ -307,12 +295,12 @@ async def test_a_publishers_id_stands_beside_the_headers() -> None:
 
         assert message == alone
         assert (b'{"n": 1}', "vibe", 2, "v") == (
-            message.payload,
+            shown_bytes(message),
             message.origin,
             message.priority,
             message.headers["k"],
         )
-        assert message.message_id
+        assert message.id
         assert "" not in message.headers
 
 
@@ -330,7 +318,7 @@ async def test_what_is_not_there_is_told() -> None:
             await source.one("t", offset)
     past = await page(world, from_offset=2**64 - 1)
 
-    assert ([], None) == (past.messages, past.next_offset)
+    assert ([], None) == (past.messages, past.next)
 
 
 def test_sealed_is_a_box_of_a_known_key() -> None:

@@ -47,7 +47,7 @@ def test_the_nine_names_of_blipmq_are_there_under_their_own() -> None:
             expiration_heap_size=6,
             retry_heap_size=7,
             wal_appends=8,
-            wal_bytes=9,
+            wal_written_bytes=9,
         )
     )
 
@@ -87,7 +87,7 @@ def test_a_histogram_has_buckets_a_count_and_a_sum() -> None:
     histogram = Histogram((0.001, 0.5))
     for value in (0.001, 0.2, 0.3, 7):
         histogram.add(value)
-    found = samples(MetricValues(wal_fsync_duration=histogram))
+    found = samples(MetricValues(wal_fsync_duration_seconds=histogram))
     name = "braidmq_wal_fsync_duration_seconds"
 
     assert [1.0, 3.0, 4.0, 4.0, 7.501] == [

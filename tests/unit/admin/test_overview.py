@@ -1,4 +1,4 @@
-"""The overview: the broker's facts, the principal, and what runs compiled."""
+"""The overview and the session: the broker's facts, the principal, what runs compiled."""
 
 from pathlib import Path
 
@@ -70,3 +70,36 @@ def test_listeners_with_tls_are_named(tmp_path: Path) -> None:
     worlds = [World(), World(blip=Config(blip=blip).blip.model_dump())]
 
     assert [["qumbed"], ["qumbed", "blip"]] == [w.status.overview().tls for w in worlds]
+
+
+@pytest.fixture
+def dev() -> TestClient:
+    """Return a client of a broker in development mode."""
+    return World(dev=True).client()
+
+
+def test_without_a_key_the_session_shows_the_version(dev: TestClient) -> None:
+    """The dashboard asks before it has a key; nothing else is shown."""
+    assert {"version": __version__, "dev": True} == dev.get("/api/session").json()
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "admin"), [(ADMIN_KEY, "ops", True), (ORDERS_KEY, "orders", False)]
+)
+def test_with_a_key_the_session_shows_the_principal(
+    dev: TestClient, key: str, name: str, admin: bool
+) -> None:
+    """The sign-in page can say which key was accepted."""
+    answer = dev.get("/api/session", headers=bearer(key))
+
+    assert {
+        "version": __version__,
+        "dev": True,
+        "principal": name,
+        "admin": admin,
+    } == answer.json()
+
+
+def test_the_session_of_an_unknown_key_is_401(dev: TestClient) -> None:
+    """A wrong key is not the same as none."""
+    assert 401 == dev.get("/api/session", headers=bearer("wrong")).status_code

@@ -19,7 +19,7 @@ from braidmq.admin import publishing
 from braidmq.admin.http.app import build_app
 from braidmq.admin.http.refusals import QueueFullError
 from braidmq.admin.http.requests import BODY_BYTES_MAX
-from braidmq.admin.messages import StoredMessage, as_json
+from braidmq.admin.messages import ShownMessage
 from braidmq.admin.publishing import (
     BASE64_PATTERN,
     LARGE_AT_ONCE_MAX,
@@ -32,13 +32,13 @@ from braidmq.server.engine.requests import UnavailableError
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.unit.admin.queue_broker import engine_of, status_of
-from tests.unit.admin.world import ADMIN, ORDERS, World
+from tests.unit.admin.world import ADMIN, ORDERS, World, shown_bytes
 
 DROP_NEWEST, BLOCK_PUBLISHER = 1, 2
 POSTING = "/api/topics/in.a/messages"
 
 
-def published(world: World, topic: str = "in.a") -> list[StoredMessage]:
+def published(world: World, topic: str = "in.a") -> list[ShownMessage]:
     """Return the messages of a topic that are in the log."""
     if world.engine.broker.topics.find(topic) is None:
         return []
@@ -94,7 +94,7 @@ def test_what_is_posted_is_published(
     assert (201, {"offset": 1 if is_stored else None}) == (answer.status_code, answer.json())
     assert 1 == world.engine.broker.stats.published
     assert ([expected] if is_stored else []) == [
-        (one.payload, one.headers, one.qos, one.priority) for one in published(world)
+        (shown_bytes(one), one.headers, one.qos, one.priority) for one in published(world)
     ]
 
 
@@ -105,12 +105,12 @@ def test_what_is_shown_can_be_posted_again(
     """Unchanged, with every field; the payload is the same to the byte."""
     world.publish("orders.a", payload)
     (stored,) = published(world, "orders.a")
-    body = msgspec.json.encode(as_json(stored, None))
+    body = msgspec.json.encode(stored)
     answer = client.post(POSTING, headers=ORDERS, content=body)
 
     assert 201 == answer.status_code
     assert [(payload, stored.headers, stored.qos, stored.priority)] == [
-        (one.payload, one.headers, one.qos, one.priority) for one in published(world)
+        (shown_bytes(one), one.headers, one.qos, one.priority) for one in published(world)
     ]
 
 
@@ -169,7 +169,7 @@ def test_a_body_without_a_length_is_taken_as_well(client: TestClient, world: Wor
     answer = client.post(POSTING, headers=ORDERS, content=iter([b'{"payload"', b": 1}"]))
 
     assert 201 == answer.status_code
-    assert [b"1"] == [one.payload for one in published(world)]
+    assert [b"1"] == [shown_bytes(one) for one in published(world)]
 
 
 def test_a_body_beyond_its_bound_is_413(
@@ -294,7 +294,7 @@ async def test_what_is_published_is_durable_and_delivered() -> None:
 
         assert (b"hello", b"hello", "http", 2, {"k": "v"}) == (
             message.payload,
-            stored.payload,
+            shown_bytes(stored),
             stored.origin,
             stored.priority,
             stored.headers,

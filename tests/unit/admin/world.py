@@ -6,11 +6,15 @@ no loop runs. A world costs a few milliseconds.
 """
 
 import asyncio
+import base64
+import json
 from typing import Final
 
+import msgspec
 from starlette.testclient import TestClient
 
 from braidmq.admin.http.app import build_app
+from braidmq.admin.messages import ShownMessage
 from braidmq.admin.status import Status
 from braidmq.base.errors import BraidError
 from braidmq.broker.delivery.dispatch import ReadRequest
@@ -161,6 +165,15 @@ class World:
             policy = declared_policy(name, given, queues.new_policy(name))
             queues.declare(topic, policy, self.engine.now_us())
         self.settle()
+
+
+def shown_bytes(message: ShownMessage) -> bytes:
+    """Return the payload that a message shows, to the byte."""
+    if message.encoding == "base64":
+        return base64.b64decode(str(message.payload_base64), validate=True)
+    assert isinstance(message.payload, msgspec.Raw)
+    payload = bytes(message.payload)
+    return payload if message.encoding == "json" else str(json.loads(payload)).encode()
 
 
 def names_by_page(client: TestClient, path: str, row: str, limit: int) -> list[list[str]]:

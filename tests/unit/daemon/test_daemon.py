@@ -64,7 +64,7 @@ async def test_a_failing_disk_ends_the_daemon(disk: FakeDisk, tmp_path: Path) ->
         assert (NACK, 7) == answer[:2]
         assert broker.daemon.failure is not None
         assert 74 == broker.daemon.failure.exit_code
-        assert not broker.daemon.status.readiness().ready
+        assert broker.daemon.status.unready_reason()
 
 
 async def test_acknowledgements_of_a_full_disk_survive(disk: FakeDisk, tmp_path: Path) -> None:

@@ -12,28 +12,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
-from braidmq.admin.connections import connection_endpoints
-from braidmq.admin.cursors import cursor_endpoints
-from braidmq.admin.dead_letters import letter_endpoints
-from braidmq.admin.events import event_endpoints
+from braidmq.admin.cursors import ShownCursors
 from braidmq.admin.health import health_endpoints
-from braidmq.admin.http.endpoints import Endpoint, routes_of
+from braidmq.admin.http.endpoints import Endpoint, keyed_endpoints, routes_of
 from braidmq.admin.http.openapi import openapi_endpoint
 from braidmq.admin.http.refusals import RefusedError
 from braidmq.admin.http.security import LoopbackHost, SameOrigin, SecurityHeaders
-from braidmq.admin.keys import key_endpoints
-from braidmq.admin.log import log_endpoints
-from braidmq.admin.messages import message_endpoints
 from braidmq.admin.metrics import metrics_endpoints
-from braidmq.admin.overview import overview_endpoints
+from braidmq.admin.overview import session_endpoints
 from braidmq.admin.pages import load_pages, page_endpoints
-from braidmq.admin.publishing import publish_endpoints
-from braidmq.admin.queues import queue_endpoints
-from braidmq.admin.replays import replay_endpoints
-from braidmq.admin.session import session_endpoints
 from braidmq.admin.status import Status
-from braidmq.admin.subscriptions import subscription_endpoints
-from braidmq.admin.topics import topic_endpoints
 from braidmq.server.engine.requests import UnavailableError
 
 _log = structlog.get_logger(__name__)
@@ -42,23 +30,26 @@ _log = structlog.get_logger(__name__)
 def endpoints_of(status: Status, *, loopback: bool) -> list[Endpoint]:
     """Return every endpoint, the API's own description included."""
     find = status.principal
+    nouns = (  # and their tags in the description
+        (status, "broker"),
+        (status.numbers, "broker"),
+        (status.topics, "topics"),
+        (status.messages, "messages"),
+        (status.publishing, "messages"),
+        (status.queues, "queues"),
+        (status.letters, "dead letters"),
+        (status.replays, "dead letters"),
+        (ShownCursors(status.cursors), "cursors"),
+        (status.connections, "connections"),
+        (status.subscriptions, "connections"),
+        (status.log, "log"),
+        (status.keys, "keys"),
+    )
     endpoints = [
-        *health_endpoints(status.readiness),
+        *health_endpoints(status.unready_reason),
         *metrics_endpoints(find, status.metrics, loopback=loopback),
         *session_endpoints(find, version=status.version, dev=status.dev),
-        *overview_endpoints(find, status.overview),
-        *event_endpoints(find, status.numbers),
-        *topic_endpoints(find, status.topics),
-        *message_endpoints(find, status.messages),
-        *publish_endpoints(find, status.publishing),
-        *queue_endpoints(find, status.queues),
-        *letter_endpoints(find, status.letters),
-        *replay_endpoints(find, status.replays),
-        *cursor_endpoints(find, status.cursors),
-        *connection_endpoints(find, status.connections),
-        *subscription_endpoints(find, status.subscriptions),
-        *log_endpoints(find, status.log),
-        *key_endpoints(find, status.keys),
+        *(one for noun, tag in nouns for one in keyed_endpoints(noun, find, tag)),
         *page_endpoints(load_pages()),
     ]
     return [*endpoints, openapi_endpoint(endpoints, status.version)]

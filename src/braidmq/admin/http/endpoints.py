@@ -6,9 +6,11 @@ the segments `.` and `..`, encoded or not, so these names are sent as `%FF.` and
 Handlers answer with typed structures, and the description is generated from them.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -19,8 +21,12 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from braidmq.admin.http.parameters import Name, Parameter
+from braidmq.admin.http.requests import FindPrincipal, principal_of
+from braidmq.broker.authorize import Principal
 
 Handler = Callable[[Request], Awaitable[Response]]
+KeyedMethod = Callable[[Any, Request, Principal], Awaitable[object]]
+"""Answers a request of an authenticated principal, with a structure or a whole response."""
 
 JSON: Final = "application/json"
 
@@ -54,9 +60,9 @@ class Endpoint:
     summary: str
     tag: str = "broker"
     names: tuple[Name, ...] = ()  # the parameters in the path
-    query: tuple[Parameter, ...] = ()
+    query: tuple[Parameter[Any], ...] = ()
     body: object = None
-    answer: object = None  # a type, or a tuple of alternatives
+    answer: object = None  # a type, or a union of alternatives
     media: str = JSON
     statuses: tuple[int, ...] = (200,)
     refusals: tuple[int, ...] = ()
@@ -66,6 +72,66 @@ class Endpoint:
 def answered(value: object, status: int = 200) -> Response:
     """Return a structure as a JSON response."""
     return Response(msgspec.json.encode(value), status_code=status, media_type=JSON)
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A method of a noun of the API that answers requests; each of them needs a key."""
+
+    method: KeyedMethod
+    declared: Callable[..., Endpoint]  # but for its handler and its tag
+    status: int
+
+    def bound(self, noun: object, find_principal: FindPrincipal, tag: str) -> Endpoint:
+        """Return the endpoint that *noun* answers."""
+
+        async def handle(request: Request) -> Response:
+            said = await self.method(noun, request, principal_of(request, find_principal))
+            return said if isinstance(said, Response) else answered(said, self.status)
+
+        return self.declared(handler=handle, tag=tag)
+
+
+def keyed(
+    method_and_path: str,
+    *parameters: Name | Parameter[Any],
+    body: object = None,
+    answer: object = None,
+    media: str = JSON,
+    statuses: tuple[int, ...] = (200,),
+    refusals: tuple[int, ...] = (503,),
+) -> Callable[[KeyedMethod], Keyed]:
+    """Declare that a method answers an endpoint, such as `GET /api/topics`.
+
+    The method's docstring is the summary, and its return type describes the answer, so that
+    code and description cannot disagree; *answer* is for a method that returns a response.
+    Other answers have the first of *statuses*.
+    """
+    verb, path = method_and_path.split()
+
+    def declared(method: KeyedMethod) -> Keyed:
+        facts = partial(
+            Endpoint,
+            method=verb,
+            path=path,
+            summary=method.__doc__ or "",
+            names=tuple(one for one in parameters if isinstance(one, Name)),
+            query=tuple(one for one in parameters if not isinstance(one, Name)),
+            body=body,
+            answer=answer or inspect.signature(method).return_annotation,
+            media=media,
+            statuses=statuses,
+            refusals=refusals,
+        )
+        return Keyed(method, facts, statuses[0])
+
+    return declared
+
+
+def keyed_endpoints(noun: object, find_principal: FindPrincipal, tag: str) -> list[Endpoint]:
+    """Return the endpoints that the methods of *noun* answer."""
+    methods = [one for one in vars(type(noun)).values() if isinstance(one, Keyed)]
+    return [one.bound(noun, find_principal, tag) for one in methods]
 
 
 class RawRoute(BaseRoute):

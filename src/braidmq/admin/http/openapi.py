@@ -5,7 +5,8 @@ GET /api/openapi.json
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Final
+from types import UnionType
+from typing import Any, Final, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -144,22 +145,22 @@ def _content(endpoint: Endpoint, named: Mapping[object, dict[str, object]]) -> o
     return {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}
 
 
-def _parameter(parameter: Parameter | Name, place: str) -> dict[str, object]:
+def _parameter(parameter: Parameter[Any] | Name, place: str) -> dict[str, object]:
     return {
         "name": parameter.name,
         "in": place,
         "required": place == "path",
-        "description": parameter.description
-        if isinstance(parameter, Name)
-        else parameter.summary,
-        "schema": dict(parameter.schema()),
+        "description": parameter.description,
+        "schema": dict(parameter.schema),
     }
 
 
 def _answers_of(endpoint: Endpoint) -> tuple[object, ...]:
     if endpoint.answer is None:
         return ()
-    return endpoint.answer if isinstance(endpoint.answer, tuple) else (endpoint.answer,)
+    # msgspec describes no union of structures, so each alternative is described by itself.
+    is_union = isinstance(endpoint.answer, UnionType)
+    return get_args(endpoint.answer) if is_union else (endpoint.answer,)
 
 
 def _types_of(endpoint: Endpoint) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """Pages of a list: where a page ends, and where the next one begins.
 
-A page ends after so many rows or so many bytes of names, whichever comes first. Lists are
-ordered in one of three ways, each with its own form of `next`:
+A page ends after `limit` rows or PAGE_BYTES_MAX bytes of names, whichever comes first. Lists
+are ordered in one of three ways, each with its own form of `next`:
 
     by name     NAME             the last row of the page
     by number   NUMBER:NAME      the same, with the number that ranked it
@@ -12,6 +12,7 @@ import heapq
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Final, TypeVar
 
 from braidmq.admin.http.refusals import BadCursorError
@@ -31,6 +32,7 @@ _FIRST: Final = (-(2**64), 0)
 Place = tuple[int, int]
 """The position of a row in a list ordered by id: the id, and a connection's number or 0."""
 
+Key = TypeVar("Key", str, tuple[int, int], tuple[int, str])
 Row = TypeVar("Row")
 
 
@@ -50,6 +52,21 @@ def name_bytes(name: str) -> int:
     return len(name.encode())
 
 
+def page_after(
+    rows: Iterable[tuple[Key, Row]], after: Key | None, limit: int, size: Callable[[Row], int]
+) -> tuple[list[Row], Key | None]:
+    """Return up to *limit* rows after *after* by their keys, and the last key if more follow.
+
+    *size* is the size of the names in a row.
+    """
+    behind = rows if after is None else (pair for pair in rows if pair[0] > after)
+    # One row more than a page holds tells whether another page follows.
+    first = heapq.nsmallest(limit + 1, behind, key=itemgetter(0))
+    on_page = rows_on_page((size(row) for _, row in first), limit)
+    following = first[on_page - 1][0] if len(first) > on_page else None
+    return [row for _, row in first[:on_page]], following
+
+
 def ranked_page(
     rows: Iterable[tuple[int, str, Row]], *, after: str, limit: int
 ) -> tuple[list[Row], str | None]:
@@ -61,42 +78,30 @@ def ranked_page(
     Raises:
         BadCursorError: *after* is not the `next` of such a page.
     """
-    ranked = (((-number, name), row) for number, name, row in rows)
-    if after:
-        last = _rank(after)
-        ranked = (pair for pair in ranked if pair[0] > last)
-    first = heapq.nsmallest(limit + 1, ranked, key=lambda pair: pair[0])
-    shown = rows_on_page((name_bytes(name) for (_, name), _ in first), limit)
-    following = None
-    if len(first) > shown:
-        (negative, name), _ = first[shown - 1]
-        following = f"{-negative}:{name}"
-    return [row for _, row in first[:shown]], following
+    ranked = (((-number, name), (name, row)) for number, name, row in rows)
+    last = _rank(after) if after else None
+    page, following = page_after(ranked, last, limit, lambda named: name_bytes(named[0]))
+    shown = [row for _, row in page]
+    return shown, None if following is None else f"{-following[0]}:{following[1]}"
 
 
 def page_by_id(
     rows: Iterable[tuple[Place, Row]], after: Place, limit: int, size: Callable[[Row], int]
 ) -> tuple[list[Row], str | None, int]:
-    """Return up to *limit* rows after *after*, the next `after`, and the number of all rows.
-
-    *size* is the size of the names in a row.
-    """
+    """Return up to *limit* rows after *after*, the next `after`, and the number of all rows."""
     total = 0
 
-    def behind() -> Iterator[tuple[Place, Row]]:
+    def counted() -> Iterator[tuple[Place, Row]]:
         nonlocal total
         for pair in rows:
             total += 1
-            if pair[0] > after:
-                yield pair
+            yield pair
 
-    first = heapq.nsmallest(limit + 1, behind(), key=lambda pair: pair[0])
-    on_page = rows_on_page((size(row) for _, row in first), limit)
+    page, last = page_after(counted(), after, limit, size)
     following = None
-    if len(first) > on_page:
-        number, connection = first[on_page - 1][0]
-        following = f"{number}.{connection}" if connection else str(number)
-    return [row for _, row in first[:on_page]], following, total
+    if last is not None:
+        following = f"{last[0]}.{last[1]}" if last[1] else str(last[0])
+    return page, following, total
 
 
 def place_of(after: str) -> Place:

@@ -4,12 +4,12 @@
     |-- UnknownQueueError    there is no such queue            404
     |-- UnknownTopicError    there is no such topic            404
     |-- UnknownMessageError  there is no such message          404
+    |-- UnknownThingError    no such cursor, connection        404
     |-- BadCursorError       `after` is not a page's `next`    400
     |-- QueueFullError       the queue is full                 409
     |-- QueueExistsError     it exists with other options      409
     |-- FanOutError          a fan-out's letters stay          409
     |-- LetterStaysError     this letter cannot be sent back   409
-    |-- UnknownThingError    no such cursor, connection        404
     `-- NotYoursError        it belongs to another principal   403
 
 What the engine cannot do now is an `UnavailableError` of `server.engine.requests`, and is
@@ -20,82 +20,73 @@ from braidmq.base.errors import BraidError
 
 
 class RefusedError(BraidError):
-    """The broker refuses the request."""
+    """The broker refuses the request; `text` says why, unless the one who raises it does."""
 
     status: int = 400
+    text: str = ""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text or self.text)
 
 
 class UnknownQueueError(RefusedError):
     """There is no such queue, or it is not a dead-letter queue."""
 
     status = 404
-
-    def __init__(self, kind: str = "queue") -> None:
-        super().__init__(f"no such {kind}")
+    text = "no such queue"
 
 
 class UnknownTopicError(RefusedError):
     """There is no topic of that name."""
 
     status = 404
-
-    def __init__(self) -> None:
-        super().__init__("no such topic")
+    text = "no such topic"
 
 
 class UnknownMessageError(RefusedError):
     """There is no message of the topic at that offset, or no longer."""
 
     status = 404
+    text = "no such message"
 
-    def __init__(self) -> None:
-        super().__init__("no such message")
+
+class UnknownThingError(RefusedError):
+    """There is no such cursor, connection or letter."""
+
+    status = 404
 
 
 class BadCursorError(RefusedError):
     """The request's `after` is not the `next` of a page with the same sort."""
 
-    def __init__(self) -> None:
-        super().__init__("after must be the `next` of a page with the same sort")
+    text = "after must be the `next` of a page with the same sort"
 
 
 class QueueFullError(RefusedError):
     """The queue is full, and its overflow strategy refuses new messages."""
 
     status = 409
-
-    def __init__(self) -> None:
-        super().__init__("the queue is full")
+    text = "the queue is full"
 
 
 class QueueExistsError(RefusedError):
     """The queue exists with other options."""
 
     status = 409
-
-    def __init__(self) -> None:
-        super().__init__("the queue exists with other options")
+    text = "the queue exists with other options"
 
 
 class FanOutError(RefusedError):
     """The letters of a fan-out belong to its subscribers; there is nothing to send back."""
 
     status = 409
-
-    def __init__(self) -> None:
-        super().__init__("letters of a fan-out cannot be replayed: its subscribers get them")
+    text = "letters of a fan-out cannot be replayed: its subscribers get them"
 
 
 class LetterStaysError(RefusedError):
-    """A letter cannot be sent back by itself now; the text says why."""
+    """A letter cannot be sent back by itself now."""
 
     status = 409
-
-
-class UnknownThingError(RefusedError):
-    """There is no cursor, no connection, no letter of that name."""
-
-    status = 404
 
 
 class NotYoursError(RefusedError):

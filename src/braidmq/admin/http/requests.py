@@ -4,14 +4,15 @@ Nothing here answers a request: what cannot be used raises an HTTPException with
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+from braidmq.admin.http.parameters import whole_number
 from braidmq.base.limits import KIB
+from braidmq.base.strict_json import read_value
 from braidmq.broker.authorize import Principal, authorize
 
 BODY_BYTES_MAX: Final = 64 * KIB
@@ -57,24 +58,12 @@ def allow(principal: Principal, operation: str, name: str) -> None:
         raise HTTPException(403, f"this API key lacks the permission {operation}")
 
 
-def number_of(text: str | None, default: int, number_max: int) -> int | None:
-    """Return *text* as a number from 1 to *number_max*, None if it is no such number."""
-    if text is None:
-        return default
-    # The length is checked first: converting very long digits would block the event loop.
-    if text.isascii() and text.isdigit() and len(text) <= len(str(number_max)):
-        number = int(text)
-        if 1 <= number <= number_max:
-            return number
-    return None
-
-
 def is_small(request: Request) -> bool:
     """Return whether a request announces a body of at most BODY_BYTES_MAX."""
     if "transfer-encoding" in request.headers:
         return False  # a chunked body has no length to announce
-    announced = number_of(request.headers.get("content-length"), 0, BODY_BYTES_MAX)
-    return bool(announced)
+    announced = request.headers.get("content-length", "")
+    return whole_number(announced, BODY_BYTES_MAX) is not None
 
 
 async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
@@ -107,7 +96,7 @@ def object_of(body: bytes, keys: frozenset[str]) -> dict[str, object]:
         HTTPException: 400, it is not a JSON object, or has a key that is not among *keys*.
     """
     try:
-        value = json.loads(body)
+        value = read_value(body)
     except (ValueError, RecursionError):
         raise HTTPException(400, "the body is not JSON") from None
     if not isinstance(value, dict):
@@ -115,7 +104,7 @@ def object_of(body: bytes, keys: frozenset[str]) -> dict[str, object]:
     for key in value:
         if key not in keys:
             raise HTTPException(
-                400, f"{shown(key)}: unknown field; known fields are {_listed(keys)}"
+                400, f"{shown(key)}: unknown field; known fields are {', '.join(sorted(keys))}"
             )
     return value
 
@@ -135,7 +124,3 @@ def name_in(given: dict[str, object], key: str) -> str:
 def shown(name: str, chars_max: int = NAME_SHOWN_CHARS_MAX) -> str:
     """Return the part of a name that an error repeats, in valid UTF-8."""
     return name[:chars_max].encode(errors="replace").decode()
-
-
-def _listed(keys: frozenset[str]) -> str:
-    return ", ".join(sorted(keys))

@@ -55,9 +55,9 @@ _MALFORMED: Final = JSONResponse(
 
 
 class Uptake:
-    """Whether a peer reads its answers, judged by the bytes sent between two looks.
+    """Whether a peer reads its answers, judged by the bytes sent between two checks.
 
-    Unsent bytes alone prove nothing: a stream always has some, also for a peer that reads.
+    Unsent bytes alone prove nothing: a stream may always have some, even for a peer that reads.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Uptake:
         self._taken = 0
 
     def is_stuck(self, *, given: int, unsent: int) -> bool:
-        """Return whether bytes have waited since the last look, and none was sent.
+        """Return whether bytes have waited since the last check, and none was sent.
 
         *given* counts all bytes written for the peer so far, *unsent* those still waiting.
         """

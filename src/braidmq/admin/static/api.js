@@ -1,7 +1,7 @@
 // The HTTP API of the broker, and the key that opens it.
 //
-// Every refusal is an ApiError with the one line that the broker said. A 401 is also told to
-// `onRefused`, because the caller cannot fix it: the key is no longer valid.
+// Every failure is an ApiError with the broker's one-line reason. A 401 is also reported to the
+// listener of `onRefused`, because the caller cannot fix it: the key is no longer valid.
 
 import { exactly } from "./exact.js";
 import { inAddress } from "./names.js";
@@ -11,7 +11,7 @@ const SIGNED_OUT = "braidmq.signed-out";
 const PATIENCE_MS = 30_000;
 export const DEV_KEY = "dev-key";
 
-/** What the broker, or the network, answered instead of what was asked for. */
+/** An error from the broker or the network; `status` is 0 if there was no response. */
 export class ApiError extends Error {
   constructor(status, text) {
     super(text);
@@ -22,12 +22,12 @@ export class ApiError extends Error {
 let key = sessionStorage.getItem(PLACE);
 let refused = () => {};
 
-/** Call *listener* when a key that was good is so no more. */
+/** Call *listener* when the broker no longer accepts the key. */
 export function onRefused(listener) {
   refused = listener;
 }
 
-/** Keep *newKey* until the tab is closed, or forget the one there is (null). */
+/** Keep *newKey* until the tab is closed; null forgets the current key. */
 export function keepKey(newKey) {
   key = newKey;
   if (newKey === null) {
@@ -44,19 +44,19 @@ export function keyState() {
   return { present: key !== null, signedOut: sessionStorage.getItem(SIGNED_OUT) !== null };
 }
 
-/** Return the address of something: `path("topics", name, "messages")`. */
+/** Return a path of the API: `path("topics", name, "messages")`. */
 export function path(...parts) {
   return `/api/${parts.map(inPath).join("/")}`;
 }
 
-// A part that is `.` or `..`, encoded or not, is taken away by the browser; %FF is in no name.
+// The browser removes the parts `.` and `..`, encoded or not; %FF occurs in no name.
 function inPath(name) {
   return name === "." || name === ".." ? `%FF${name}` : inAddress(name);
 }
 
 /** Send a request with the key and return the Response, whatever its status. */
 export function send(address, { headers = {}, trial, ...options } = {}) {
-  const used = trial === undefined ? key : trial; // null: without any
+  const used = trial === undefined ? key : trial; // null: send none
   return fetch(address, {
     ...options,
     cache: "no-store",
@@ -66,25 +66,25 @@ export function send(address, { headers = {}, trial, ...options } = {}) {
   });
 }
 
-/** Look: return what the API answers. *query* is without what is empty; *exact* keeps payloads. */
+/** GET: return the parsed answer. Empty values of *query* are not sent; *exact* keeps payloads verbatim. */
 export function get(address, { query = {}, signal, exact = false, trial } = {}) {
   const wanted = Object.entries(query).filter(([, value]) => value !== "" && value != null);
   const search = new URLSearchParams(wanted.map(([name, value]) => [name, String(value)]));
   return answer(wanted.length ? `${address}?${search}` : address, { trial, signal }, exact ? exactly : JSON.parse);
 }
 
-/** Look: return the answer as the text that it is. */
+/** GET: return the answer as text. */
 export function getText(address) {
   return answer(address, {}, (text) => text);
 }
 
-/** Change something; *long* is for work that the broker goes on with however long it takes. */
+/** POST *body*; *long* disables the timeout, for work that may take minutes. */
 export function post(address, body, { long = false } = {}) {
   const headers = { "Content-Type": "application/json" };
   return answer(address, { method: "POST", headers, body: JSON.stringify(body ?? {}), long });
 }
 
-/** Remove something; *long* as above. */
+/** DELETE; *long* as above. */
 export function remove(address, { long = false } = {}) {
   return answer(address, { method: "DELETE", long });
 }
@@ -114,7 +114,7 @@ function reason(text, status) {
     const said = JSON.parse(text).error;
     if (typeof said === "string") return said;
   } catch {
-    // Not ours: a proxy between us, perhaps.
+    // Not a broker's answer: perhaps a proxy's.
   }
   return `the broker answered ${status}`;
 }

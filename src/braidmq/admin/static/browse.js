@@ -1,4 +1,4 @@
-// Browsing a topic: from the newest, the oldest, an offset or a moment; page by page, or live.
+// Browse a topic from the newest message, the oldest, an offset or a time; page by page, or live.
 //
 // With the newest on top, new messages appear as they arrive, unless Follow is off. While the
 // user is reading (has opened a message or scrolled down), the page only says that there are more.
@@ -13,13 +13,13 @@ import { command } from "./pieces.js";
 const PAGE_MESSAGES = 50;
 const SHOWN_MAX = 500;
 const FOLLOW_MS = 1_000;
-const BREATH_MS = 50; // between two parts of a long search: others ask the broker, too
+const BREATH_MS = 50; // between two requests of a long search, to leave the broker time for others
 
 /**
  * Return `{element, showNewest(), topicIsThere()}` for the messages of *topic*.
  *
- * The last is to be called when the broker has said so: a topic may come into being while its
- * page is open.
+ * Call `topicIsThere` when the broker reports the topic: it may be created while its page is
+ * open.
  */
 export function browser({ topic, query, signal }) {
   const rows = h("div", { class: "messages", role: "list" });
@@ -29,10 +29,10 @@ export function browser({ topic, query, signal }) {
   const controls = browseControls(query, { go, showNew });
   let state = { order: "desc" };
   let next = null;
-  let last = 0; // the newest offset that is shown: following goes on behind it
-  let looking = new AbortController(); // an answer to an older look comes too late
-  let settled = false; // whether there is what new messages are put before
-  let failed = false; // whether a later try may find what this one did not
+  let last = 0; // the newest offset shown; following continues after it
+  let looking = new AbortController(); // of the current request; answers to older ones are ignored
+  let settled = false; // whether a page is shown that new messages can be put on top of
+  let failed = false; // whether a retry might succeed
 
   async function page(wanted, until) {
     return get(path("topics", topic, "messages"), { query: { ...wanted, limit: PAGE_MESSAGES }, signal: until, exact: true });
@@ -41,8 +41,8 @@ export function browser({ topic, query, signal }) {
   /**
    * Return the first page that has messages, or the last one.
    *
-   * The broker searches a part of the log at a time: a page may be empty and name the next.
-   * *step* is told each of those.
+   * The broker searches a part of the log at a time, so a page may be empty and name the next
+   * one; *step* is called with the start of each.
    */
   async function search(wanted, until, step = () => {}) {
     let found = await page(wanted, until);
@@ -76,16 +76,16 @@ export function browser({ topic, query, signal }) {
     if (next !== null) await look({ order: state.order, from: next }, (items) => rows.append(...items));
   }
 
-  /** Look for a page and *put* its rows; a look that goes on longer says how far it is. */
+  /** Load a page and *put* its rows; a search of several steps shows how far it is. */
   async function look(wanted, put) {
     looking.abort();
     const mine = new AbortController();
     looking = mine;
     const wasSettled = settled;
-    settled = false; // nothing is put on top meanwhile
+    settled = false; // put nothing on top meanwhile
     try {
       const found = await search(wanted, AbortSignal.any([signal, mine.signal]), (from) => {
-        put([]); // what an older look has found does not stay meanwhile
+        put([]); // do not leave the rows of an older search there
         next = from;
         fill(told);
         searching.show(reached());
@@ -105,13 +105,13 @@ export function browser({ topic, query, signal }) {
     settle();
   }
 
-  /** Say up to where there is nothing; `next` is the first that was not searched. */
+  /** Return how far nothing was found; `next` is the first offset not yet searched. */
   function reached() {
     return state.order === "desc" ? `down to offset ${count(next)}` : `up to offset ${count(next - 1)}`;
   }
 
   function settle() {
-    if (looking.signal.aborted) looking = new AbortController(); // it was stopped; following goes on
+    if (looking.signal.aborted) looking = new AbortController(); // it was stopped; following continues
     more.hidden = next === null;
     fill(more, state.order === "desc" ? "Older messages" : "Newer messages");
     if (searching.hide() && !more.hidden) more.focus();
@@ -124,7 +124,7 @@ export function browser({ topic, query, signal }) {
       return;
     }
     failed = !settled && next === null && error.status !== 403;
-    const refused = error.status === 403 ? "This key may not read the topic: it has no subscribe permission for it." : sentence(error);
+    const refused = error.status === 403 ? "This key cannot read the topic: it lacks the subscribe permission." : sentence(error);
     fill(told, error.status === 404 ? noMessages(topic, "No messages yet") : h("div", { class: "problem-box", role: "alert" }, refused));
   }
 
@@ -153,11 +153,11 @@ export function browser({ topic, query, signal }) {
       rows.prepend(...fresh.map(item).reverse());
       trim();
     } catch {
-      // The header says when the broker is away; the next look may find it back.
+      // The header shows when the broker is unreachable; the next attempt may succeed.
     }
   }
 
-  /** Keep a page that is open for days short; what is dropped is asked for again by "Older". */
+  /** Drop the oldest rows, so that a page open for days stays small; "Older" loads them again. */
   function trim() {
     if (rows.childElementCount <= SHOWN_MAX) return;
     while (rows.childElementCount > SHOWN_MAX || rows.lastElementChild.matches(".messages-gap")) rows.lastElementChild.remove();
@@ -189,19 +189,19 @@ export function browser({ topic, query, signal }) {
   };
 }
 
-/** Return `{element, show(words), hide(), focus()}` for a search that may take long. */
+/** Return `{element, show(words), hide(), focus()}`: the progress of a search, with a stop button. */
 function searchBar(stop) {
-  // Spoken once: numbers that run are for the eye.
+  // A screen reader should announce the search once, not every number.
   const far = h("span", { "aria-live": "off" });
   const button = h("button", { type: "button", onclick: stop }, "Stop");
-  const element = h("div", { class: "searching", role: "status", hidden: true }, h("span", { class: "muted" }, "Searching… nothing yet ", far), button);
+  const element = h("div", { class: "searching", role: "status", hidden: true }, h("span", { class: "muted" }, "Searching… nothing found yet ", far), button);
   return {
     element,
     show(words) {
       fill(far, words);
       element.hidden = false;
     },
-    /** Say whether the focus went with it. */
+    /** Hide it; return whether it had the focus. */
     hide() {
       const focused = document.activeElement === button;
       element.hidden = true;
@@ -216,22 +216,22 @@ function gap() {
     "Messages arrive faster than the page can show them; some are skipped here.");
 }
 
-/** Keep in the address where was looked. */
+/** Keep the position in the address. */
 function keep(wanted) {
   const kept = new URLSearchParams(Object.entries(wanted).filter(([name, value]) => value !== "" && !(name === "order" && value === "desc")));
   history.replaceState(null, "", location.hash.split("?")[0] + (kept.size ? `?${kept}` : ""));
 }
 
 function nothing(topic, wanted) {
-  if (wanted.from || wanted.time) return h("p", { class: "muted nothing" }, "No messages from there on.");
+  if (wanted.from || wanted.time) return h("p", { class: "muted nothing" }, "No messages from this point on.");
   return noMessages(topic, "No messages in the log");
 }
 
 function noMessages(topic, title) {
-  // A name that a shell would take apart is not offered as a command.
+  // Do not suggest a command with a name that the shell would split or expand.
   const word = /^[\w.-]{1,64}$/.test(topic) ? topic : "TOPIC";
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title),
-    h("p", { class: "muted" }, "Publish one with the form, or:"), command(`braidmq publish ${word} '{"n": 1}'`));
+    h("p", { class: "muted" }, "Publish one with the form, or from a terminal:"), command(`braidmq publish ${word} '{"n": 1}'`));
 }
 
 function browseControls(query, { go, showNew }) {
@@ -266,7 +266,7 @@ function browseControls(query, { go, showNew }) {
   function onsubmit(event) {
     event.preventDefault();
     fill(problem);
-    if (start.value === "offset" && !/^\d+$/.test(offset.value.replace(/[,\s]/g, ""))) fill(problem, "An offset is a whole number.");
+    if (start.value === "offset" && !/^\d+$/.test(offset.value.replace(/[,\s]/g, ""))) fill(problem, "The offset must be a whole number.");
     else if (start.value === "time" && Number.isNaN(Date.parse(time.value))) fill(problem, "Choose a date and a time.");
     else go(wanted());
   }
@@ -285,7 +285,7 @@ function browseControls(query, { go, showNew }) {
   }
 
   const given = { from: query.get("from"), time: query.get("time"), order: query.get("order") ?? "desc" };
-  if (given.from && !/^\d+$/.test(given.from)) given.from = null; // typed by hand into the address
+  if (given.from && !/^\d+$/.test(given.from)) given.from = null; // edited by hand in the address
   if (given.time && Number.isNaN(Date.parse(given.time))) given.time = null;
   set(given);
   return {

@@ -1,7 +1,7 @@
-// Live charts: SVG that is drawn anew with every point, in the pixels there are.
+// Live charts: SVG, redrawn with every point at the size of its element.
 //
-// The legend says in text what each line is at, now or where the pointer is, and the picture's
-// label says the whole in a sentence; so nothing is told by colour or shape alone.
+// The legend shows each line's value as text, now or at the pointer, and the picture's label
+// sums it up in a sentence: no information is in colour or shape alone.
 
 import { fill, h, svg } from "./dom.js";
 import { clock } from "./format.js";
@@ -12,14 +12,14 @@ const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;
 const SPAN_MS = 120_000;
-const GAP_MS = 4_000; // longer than that between two points, and the line is broken there
+const GAP_MS = 4_000; // a longer gap between two points breaks the line
 
 /**
  * Return `{element, draw(points)}`.
  *
- * A series is `{name, of, value(point)}`, *of* the class of its colour; *stacked* puts them on
- * top of each other; *format* makes text of a value; *floor* is the least that the axis shows;
- * *binary* has it end at a round number of bytes.
+ * A series is `{name, of, value(point)}`, where *of* is the class of its colour; *stacked* draws
+ * them on top of each other; *format* formats a value; *floor* is the smallest maximum of the
+ * axis; *binary* rounds that maximum to a round number of bytes.
  */
 export function chart({ title, note = null, series, format, stacked = false, floor = 1, binary = false }) {
   const picture = svg("svg", { class: "plot", role: "img", height: HEIGHT });
@@ -121,7 +121,7 @@ function marks(points, tops, series, frame, stacked) {
   const at = (index, value) => `${frame.x(points[index]).toFixed(1)},${frame.y(value).toFixed(1)}`;
   return series.map((one, which) => {
     const below = (index) => (stacked && which ? tops[index][which - 1] : 0);
-    // In a stack, a series that is silent would only paint over the one below it.
+    // In a stack, a series at zero would only paint over the one below it.
     const runs = unbroken(points).flatMap((run) => (stacked ? spoken(run, (i) => tops[i][which] > below(i)) : [run]));
     return runs.map((run) => {
       const line = run.map((index) => at(index, tops[index][which]));
@@ -134,7 +134,7 @@ function marks(points, tops, series, frame, stacked) {
   });
 }
 
-/** Return the parts of *run* where *speaks*, each with a silent neighbour on either side. */
+/** Return the parts of *run* where *speaks* holds, each with its neighbours on either side. */
 function spoken(run, speaks) {
   const parts = [];
   run.forEach((index, place) => {

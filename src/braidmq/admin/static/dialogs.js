@@ -1,4 +1,4 @@
-// Questions before something cannot be undone, and forms too small for a page of their own.
+// Confirmations of what cannot be undone, and forms too small for a page of their own.
 
 import { busy, fill, h } from "./dom.js";
 import { named } from "./names.js";
@@ -6,10 +6,10 @@ import { sentence } from "./notices.js";
 import { copyButton } from "./pieces.js";
 
 /**
- * Ask, and do it: *act* runs while the dialog is open, so that its refusal is told there.
+ * Ask, then run *act* while the dialog is still open, so that its error appears there.
  *
- * With *typed*, a name must be typed (or pasted) first, letter by letter; a slip is told and
- * nothing is done. Resolves to whether it was done.
+ * With *typed*, the user must first type or paste that name exactly. Resolves to whether it was
+ * done.
  */
 export function confirm({ title, text, action, act, typed = null, danger = true }) {
   const input = typed !== null && h("input", {
@@ -26,18 +26,18 @@ export function confirm({ title, text, action, act, typed = null, danger = true 
     action,
     danger,
     async submit() {
-      // An input has one line; a name may have more, and is pasted without their ends.
+      // An input has one line; line breaks of a name are lost when it is pasted.
       if (typed !== null && input.value !== typed.replace(/[\r\n]/g, "")) {
         input.setAttribute("aria-invalid", "true");
         input.select();
-        throw new Error("That is not the name. Nothing was changed.");
+        throw new Error("The name does not match. Nothing was changed.");
       }
       await act();
     },
   });
 }
 
-/** Show a form in a dialog; *submit* throws what is wrong. Resolves to whether it was sent. */
+/** Show a form in a dialog; *submit* throws on invalid input. Resolves to whether it was sent. */
 export function ask({ title, body, action, submit, danger = false }) {
   const problem = h("p", { class: "problem", id: "dialog-problem", role: "alert" });
   const go = h("button", { type: "submit", class: danger ? "danger" : "primary" }, action);

@@ -1,7 +1,7 @@
-// Elements without markup: a tag, attributes, children; whatever is a string becomes text.
+// Elements without markup: a tag, attributes, children; strings become text nodes.
 //
-// This is the only module that makes elements. Nothing here reads HTML, so no name, header or
-// payload can become any, whatever it holds. Styles are classes; the few that depend on a
+// This is the only module that creates elements. Nothing here parses HTML, so no name, header or
+// payload can become markup, whatever it contains. Styles are classes; the few that depend on a
 // number are set on `element.style`, which the content security policy allows.
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -30,7 +30,7 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** Return *children* without the lists they came in and without what is not there. */
+/** Return *children* flattened, without null, undefined and false. */
 function nodes(children) {
   return children
     .flat(Infinity)
@@ -38,18 +38,18 @@ function nodes(children) {
     .map((child) => (child instanceof Node ? child : String(child)));
 }
 
-/** Put *children* in the place of all that *element* holds. */
+/** Replace the children of *element*. */
 export function fill(element, ...children) {
   element.replaceChildren(...nodes(children));
   return element;
 }
 
 /**
- * Put *children* in the place of all that *element* holds, but touch only what is different.
+ * Replace the children of *element*, but touch only what is different.
  *
- * For what is drawn again and again: the focus, a selection, a click that is half made and a
- * screen reader's place are lost with the node that they are on. Listeners cannot be compared,
- * so a button goes with what it stands in: kept when all of that is equal, else replaced.
+ * For content that is redrawn often: focus, selection, a half-finished click and a screen
+ * reader's position are lost with their node. Listeners cannot be compared, so an element that
+ * holds a button is kept only if it is equal as a whole, and replaced otherwise.
  */
 export function redraw(element, ...children) {
   adapt(element, nodes(children).map((child) => (child instanceof Node ? child : new Text(child))));
@@ -90,18 +90,18 @@ const ICONS = {
   down: "M4 6l4 4 4-4",
 };
 
-/** Return one of our few pictures; it says nothing by itself, so it needs words beside it. */
+/** Return an icon; it is hidden from screen readers, so it needs a text beside it. */
 export function icon(name) {
   return svg("svg", { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true" },
     svg("path", { d: ICONS[name] }));
 }
 
-/** Return words that only screen readers get. */
+/** Return text for screen readers only. */
 export function unseen(text) {
   return h("span", { class: "unseen-text" }, text);
 }
 
-/** Call *run* now and every *ms* while the page is seen, until *signal* says stop. */
+/** Call *run* now and every *ms* while the page is visible, until *signal* aborts. */
 export async function every(ms, run, signal) {
   while (!signal.aborted) {
     if (!document.hidden) await run();
@@ -109,7 +109,7 @@ export async function every(ms, run, signal) {
   }
 }
 
-/** Wait; return early, without complaint, when *signal* says stop. */
+/** Wait; return early, without an error, when *signal* aborts. */
 export function pause(ms, signal) {
   return new Promise((resolve) => {
     const timer = setTimeout(end, ms);
@@ -127,7 +127,7 @@ export function pause(ms, signal) {
 /**
  * Run *work* for a button, once at a time.
  *
- * It is not disabled meanwhile: that would take the keyboard focus away.
+ * The button is not disabled meanwhile: it would lose the keyboard focus.
  */
 export async function busy(button, work) {
   if (button.getAttribute("aria-disabled") === "true") return;

@@ -1,14 +1,14 @@
-// Answers of the API with payloads as they were sent: parsing alone would change them.
+// Answers of the API with payloads exactly as they were sent: plain parsing would change them.
 //
-// The broker puts the JSON of a payload into its answer to the letter. Numbers that JavaScript
-// would write otherwise keep their digits where the browser can, and beside each payload of a
-// list stands its own text, as `sent`, spaces and all.
+// The broker copies the JSON of a payload verbatim into its answer. Numbers that JavaScript would
+// format differently keep their digits, if the browser supports it, and each message of a list
+// gets the verbatim text of its payload as `sent`.
 
-const SCANNED_CHARS_MAX = 1024 * 1024; // it is for one line of each: more would be felt
+const SCANNED_CHARS_MAX = 1024 * 1024; // only previews need it, and scanning more would be noticeable
 const MESSAGE_DEPTH = 3; // {"messages": [{
-const TOKENS = /"(?:[^"\\]+|\\.)*"|[{}[\]]/gs; // strings are whole: what is in them is no bracket
+const TOKENS = /"(?:[^"\\]+|\\.)*"|[{}[\]]/gs; // strings match as a whole: brackets inside them do not count
 
-/** Return what the answer *text* says. */
+/** Parse the answer *text*. */
 export function exactly(text) {
   const answer = typeof JSON.rawJSON === "function" ? JSON.parse(text, digits) : JSON.parse(text);
   const messages = answer.messages ?? answer.letters;
@@ -20,7 +20,7 @@ export function exactly(text) {
   return answer;
 }
 
-// A payload's 12345678901234567890 or 1.10 must not change by being looked at.
+// A payload's 12345678901234567890 or 1.10 must be shown unchanged.
 function digits(_name, value, context) {
   return typeof value === "number" && String(value) !== context.source ? JSON.rawJSON(context.source) : value;
 }
@@ -37,7 +37,7 @@ function payloadsIn(text) {
       if (depth === MESSAGE_DEPTH) found.push(null);
     } else if (token === "}" || token === "]") depth -= 1;
     else if (depth === MESSAGE_DEPTH && text[end] === ":") {
-      // A name: what was before it has ended, with a comma.
+      // The next name: the value before it has ended, with a comma.
       if (start) found[found.length - 1] = text.slice(start, index - 1);
       start = token === '"payload"' ? end + 1 : 0;
     }

@@ -1,7 +1,7 @@
-// Lists that the broker searches, sorts and pages, and that keep themselves fresh.
+// Lists that the broker searches, sorts and pages, and that refresh themselves.
 //
-// What is looked at is in the address, so that a page can be sent to a colleague, and the
-// browser's Back comes back to it.
+// Search, sort and position are in the address, so that a page can be sent to a colleague, and
+// the browser's Back button returns to it.
 
 import { every, fill, h, redraw } from "./dom.js";
 import { count, plural } from "./format.js";
@@ -15,9 +15,9 @@ const TYPING_MS = 200;
 /**
  * Return `{element, reload()}`.
  *
- * *noun* is what a row is, one and many; *load* takes `{search, sort, after, limit, signal}`
- * and returns `{rows, next, total}`; *empty* is what to show when there is nothing at all; *search* and *sorts* are the labels of
- * what can be searched and `[[word, label], …]` of what it can be sorted by.
+ * *noun* names a row, singular and plural; *load* takes `{search, sort, after, limit, signal}`
+ * and returns `{rows, next, total}`; *empty* is shown when there are no rows at all; *search* is
+ * the label of the search field, and *sorts* are the orders, as `[[word, label], …]`.
  */
 export function list({ context, noun, columns, key, load, empty, search = null, sorts = null }) {
   const { query, signal } = context;
@@ -27,22 +27,22 @@ export function list({ context, noun, columns, key, load, empty, search = null, 
     after: query.get("after") ?? "",
   };
   const caption = noun[1];
-  // How many rows are before this page. Cursors do not know; so it is counted, and kept in the
-  // address. Null: the address does not say.
+  // How many rows precede this page. Cursors do not tell, so it is counted and kept in the
+  // address. Null: unknown.
   let skipped = state.after ? wholeNumber(query.get("skipped")) : 0;
-  const before = []; // `{after, skipped}` of earlier pages: cursors only know the way forward
+  const before = []; // `{after, skipped}` of earlier pages: cursors lead forward only
   const shown = table({ caption, columns, key, sorting: state.sort, onSort: sorts && sortBy });
   const place = h("div", { class: "list-place" }, h("p", { class: "muted" }, "Loading…"));
   const trouble = h("div", { role: "alert" });
   const summary = h("span", { class: "muted list-summary", role: "status" });
   const previous = h("button", { type: "button", onclick: back }, "Previous");
   const following = h("button", { type: "button", onclick: forward }, "Next");
-  const position = h("span", { class: "muted list-summary", "aria-hidden": "true" }); // the summary is spoken
+  const position = h("span", { class: "muted list-summary", "aria-hidden": "true" }); // the summary is announced instead
   const pager = h("nav", { class: "pager", hidden: true, "aria-label": `Pages of ${caption}` }, position, previous, following);
   let next = null;
   let rowsShown = 0;
   let asked = 0;
-  let answered = null; // the question whose answer is shown
+  let answered = null; // the request whose answer is shown
 
   async function reload() {
     const mine = ++asked;
@@ -53,7 +53,7 @@ export function list({ context, noun, columns, key, load, empty, search = null, 
       answered = question;
       draw(page);
     } catch (error) {
-      // While the broker is away, what it said last is still worth reading.
+      // While the broker is unreachable, its last answer stays readable.
       if (mine === asked && !signal.aborted) fail(error, error.status === 0 && answered === question);
     }
   }
@@ -65,7 +65,7 @@ export function list({ context, noun, columns, key, load, empty, search = null, 
     place.hidden = false;
     const nothing = rows.length === 0 && !state.search && !state.after;
     if (nothing) show(empty);
-    else if (rows.length === 0) fill(place, h("p", { class: "muted nothing" }, state.search ? "Nothing matches." : "No more rows."));
+    else if (rows.length === 0) fill(place, h("p", { class: "muted nothing" }, state.search ? "No matches." : "No more rows."));
     else {
       shown.render(rows, state.sort);
       show(shown.element);
@@ -89,7 +89,7 @@ export function list({ context, noun, columns, key, load, empty, search = null, 
     return typeof total === "number" ? `${which} of ${plural(total, ...noun)}` : `${which} shown`;
   }
 
-  /** Say which rows are shown: "51–100"; or how many, where that is not known or cannot be. */
+  /** Return which rows are shown, "51–100"; only how many, if their position is unknown. */
   function placed(rows, total) {
     if (skipped === null || rows === 0 || skipped + rows > total) return count(rows);
     return rows === 1 ? count(skipped + 1) : `${count(skipped + 1)}–${count(skipped + rows)}`;
@@ -107,7 +107,7 @@ export function list({ context, noun, columns, key, load, empty, search = null, 
   }
 
   function go(change, nowSkipped = 0) {
-    if (signal.aborted) return null; // typed in the last moment; the address is another view's now
+    if (signal.aborted) return null; // typed just before leaving; the address is another view's now
     Object.assign(state, change);
     skipped = nowSkipped;
     const kept = new URLSearchParams(Object.entries({ ...state, skipped })

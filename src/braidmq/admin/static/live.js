@@ -1,13 +1,13 @@
-// The broker's numbers as they happen: one stream for the whole page, kept for two minutes.
+// Live numbers of the broker: one stream for the whole page; two minutes of points are kept.
 //
-// Read with fetch, because an EventSource cannot bring a key. When the stream ends or falls
-// silent it is opened again, later each time; `state` always says how it stands.
+// It is read with fetch, because an EventSource cannot send a key. When the stream ends or falls
+// silent it is reopened, with growing delays; `state` always has its state.
 
 import { get, path, send } from "./api.js";
 import { pause } from "./dom.js";
 
 const POINTS_MAX = 120;
-const SILENCE_MS_MAX = 6_000; // the broker speaks each second
+const SILENCE_MS_MAX = 6_000; // the broker sends an event each second
 const RETRY_MS_MIN = 500;
 const RETRY_MS_MAX = 10_000;
 
@@ -17,7 +17,7 @@ let running = null;
 /** The points of the last two minutes, oldest first, and "idle", "connecting", "live" or "reconnecting". */
 export const live = { state: "idle", points: [] };
 
-/** Call *listener* now and after every change, until *signal* says stop. */
+/** Call *listener* now and after every change, until *signal* aborts. */
 export function watch(listener, signal) {
   listeners.add(listener);
   signal?.addEventListener("abort", () => listeners.delete(listener), { once: true });
@@ -29,14 +29,14 @@ function tell(state = live.state) {
   for (const listener of listeners) listener(live);
 }
 
-/** Open the stream; harmless when it is open. */
+/** Open the stream, unless it is open. */
 export function startLive() {
   if (running) return;
   running = new AbortController();
   keepReading(running.signal);
 }
 
-/** Close the stream and forget the numbers: they were another key's. */
+/** Close the stream and drop its points: the next user may have another key. */
 export function stopLive() {
   running?.abort();
   running = null;
@@ -56,7 +56,7 @@ async function keepReading(signal) {
   }
 }
 
-/** Read one stream to its end; return whether it said anything. */
+/** Read one stream to its end; return whether any event arrived. */
 async function readOnce(signal) {
   const silence = new AbortController();
   let timer = setTimeout(() => silence.abort(), SILENCE_MS_MAX);
@@ -64,7 +64,7 @@ async function readOnce(signal) {
   let heard = false;
   try {
     const response = await send(path("events"), { signal: stop, headers: { Accept: "text/event-stream" } });
-    if (response.status === 401) await get(path("session")); // which tells that the key is no longer good
+    if (response.status === 401) await get(path("session")); // this reports that the key is no longer valid
     if (!response.ok) return false;
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     const take = parser((event, data) => {

@@ -1,4 +1,4 @@
-// The page: who is signed in, what the address asks for, and what stands around the views.
+// The page: signing in, choosing the view for the address, and the frame around the views.
 
 import { DEV_KEY, get, keepKey, keyState, onRefused, path } from "./api.js";
 import { fill, h, icon, pause, unseen } from "./dom.js";
@@ -9,7 +9,7 @@ import { clear, sentence } from "./notices.js";
 import { heading } from "./pieces.js";
 import { load, match } from "./router.js";
 import { me } from "./session.js";
-import { signIn } from "./view_sign_in.js"; // not when it is needed: the broker may be away then
+import { signIn } from "./view_sign_in.js"; // loaded now: the broker may be unreachable when it is needed
 
 const LIVE_WORDS = { idle: "", connecting: "Connecting…", live: "Live", reconnecting: "Reconnecting…" };
 const RETRY_MS = 2_000;
@@ -21,7 +21,7 @@ let first = true;
 
 // --- signing in and out -----------------------------------------------------------------------
 
-/** Find out who we are: by the key of this tab, by the one of development, or by asking. */
+/** Sign in with this tab's key or the development key; otherwise ask for one. */
 async function begin() {
   let session;
   try {
@@ -47,8 +47,8 @@ async function begin() {
 
 function cannotStart(error) {
   document.body.dataset.state = "signed-out";
-  fill(main, heading("The broker does not answer", { about: sentence(error) }),
-    h("p", {}, "This page tries again by itself."));
+  fill(main, heading("The broker is not responding", { about: sentence(error) }),
+    h("p", {}, "Retrying automatically."));
   setTimeout(begin, RETRY_MS);
 }
 
@@ -117,19 +117,19 @@ function cannotShow(error, ...more) {
   put("error", { title: "Error", element: h("div", {}, heading("This page could not be shown", { about: sentence(error) }), more) });
 }
 
-/** Say that a view could not be loaded, and load the page again once the broker is back. */
+/** Report that a view could not be loaded, and reload the page once the broker answers. */
 async function waitForBroker(error, signal) {
   const answers = () => get(path("session"), { trial: null, signal }).then(() => null, (reason) => reason);
   let reason = await answers();
   if (signal.aborted) return;
-  // A broker that answers does not have the view: loading again and again would not help.
+  // If the broker answers, it does not have the view: reloading repeatedly would not help.
   if (reason === null) return cannotShow(error, h("button", { type: "button", onclick: () => location.reload() }, "Reload"));
-  cannotShow(reason, h("p", {}, "This page tries again by itself."));
+  cannotShow(reason, h("p", {}, "Retrying automatically."));
   while (reason !== null && !signal.aborted) {
     await pause(RETRY_MS, signal);
     reason = await answers();
   }
-  // Browsers may remember that a module could not be had, until the page is loaded again.
+  // Browsers may cache a module's failure until the page is reloaded.
   if (!signal.aborted) location.reload();
 }
 
@@ -138,13 +138,13 @@ function put(name, { title, element }) {
   fill(main, element);
   main.dataset.view = name;
   scrollTo(0, 0);
-  // The title is where a screen reader goes on reading; at the start the page begins at its top.
+  // Screen readers continue at the title of the new view; after loading they start at the top.
   if (!first) main.querySelector("h1")?.focus({ preventScroll: true });
   first = false;
 }
 
 function nowhere() {
-  return h("div", {}, heading("There is no such page"), h("p", {}, h("a", { href: "#/overview" }, "To the overview")));
+  return h("div", {}, heading("Page not found"), h("p", {}, h("a", { href: "#/overview" }, "Go to the overview")));
 }
 
 function mark(section) {

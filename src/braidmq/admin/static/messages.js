@@ -1,4 +1,4 @@
-// Messages in a list: a line for each, which opens to payload and headers.
+// Messages in a list: one line each, which expands to payload and headers.
 
 import { get, getText, path } from "./api.js";
 import { busy, fill, h } from "./dom.js";
@@ -7,7 +7,7 @@ import { complain } from "./notices.js";
 import { headerList, payloadViews, preview } from "./payload.js";
 import { copyButton, strandBadge, when } from "./pieces.js";
 
-/** Return one message of *topic* as a row; *marks*, *about* and *actions* are a view's own. */
+/** Return one message of *topic* as a row; views may add *marks*, *about* and *actions*. */
 export function messageRow(topic, message, { marks = [], about = null, actions = [] } = {}) {
   const inside = h("div", { class: "message-inside" });
   const row = h("details", { class: "message", "data-offset": message.offset },
@@ -19,7 +19,7 @@ export function messageRow(topic, message, { marks = [], about = null, actions =
         h("span", { class: "muted message-size" }, bytes(message.size))),
       h("span", { class: "message-preview" }, preview(message))),
     inside);
-  // Made when it is opened: most are never looked at.
+  // Built when it is opened: most never are.
   row.addEventListener("toggle", () => {
     if (row.open && !inside.hasChildNodes()) fill(inside, contents(topic, message, { about, actions }, inside));
   });
@@ -50,10 +50,10 @@ function envelope(message) {
 }
 
 /**
- * Return a JSON payload to the letter, spaces and all, or null.
+ * Return a JSON payload verbatim, including whitespace, or null.
  *
- * The API puts it into its answer as it was sent; parsing would lose that. No text of the
- * answer but the payload can look like what stands on either side of it, and its size is known.
+ * The API copies it into its answer unchanged; parsing would lose that. Nothing but the payload
+ * can stand between these two fields of the answer, and its size is known.
  */
 async function letterOf(topic, message) {
   try {
@@ -61,12 +61,12 @@ async function letterOf(topic, message) {
     const found = /"payload":(.*),"encoding":"json","size":\d/s.exec(answer)?.[1] ?? "";
     return new TextEncoder().encode(found).length === message.size ? found : null;
   } catch {
-    return null; // the views then say that they show another form of it
+    return null; // the views then note that whitespace may differ
   }
 }
 
 function cutNotice(topic, message, own, inside) {
-  const button = h("button", { type: "button", class: "small", onclick: () => busy(button, loadAll) }, "Load all of it");
+  const button = h("button", { type: "button", class: "small", onclick: () => busy(button, loadAll) }, "Load the whole payload");
 
   async function loadAll() {
     try {

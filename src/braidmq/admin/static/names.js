@@ -1,9 +1,8 @@
 // Names of topics, queues, keys and headers, made safe to display: clients choose them.
 //
-// A name may be 64 KiB of anything. So it is isolated from the direction of the text around
-// it, cut where it would flood a list, and its invisible characters (controls, marks that turn
-// the direction of writing, zero-width ones, blanks that are not the common one) are spelt out,
-// so that no two names differ only by what cannot be seen.
+// A name may be 64 KiB of anything. So it is isolated from the direction of the text around it,
+// truncated in lists, and its invisible characters (controls, direction marks, zero-width ones,
+// unusual spaces) are spelled out, so that no two names differ only by what cannot be seen.
 
 import { h } from "./dom.js";
 
@@ -13,11 +12,11 @@ const TITLE_CHARS_MAX = 60;
 // Controls, soft hyphen, zero-width and direction marks, separators, byte order mark.
 const UNSEEN = /([\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\ufff9-\ufffb])/u;
 
-// Blanks of other widths, and what changes or follows a letter unseen. In a payload they are
-// part of a language, and stay what they are.
+// Spaces of other widths, variation selectors and tags. In a payload they belong to a language
+// and are left alone.
 const BLANK = /([\u00a0\u034f\u1680\u180b-\u180f\u2000-\u200a\u202f\u205f\u2800\u3000\ufe00-\ufe0f\u{e0000}-\u{e0fff}])/u;
 
-/** Return *name* as an element, cut to *max* characters. */
+/** Return *name* as an element, truncated to *max* characters. */
 export function named(name, { max = LISTED_CHARS_MAX } = {}) {
   const whole = [...name.slice(0, 2 * max)];
   const cut = name.length > max && (whole.length > max || name.length > 2 * max);
@@ -27,7 +26,7 @@ export function named(name, { max = LISTED_CHARS_MAX } = {}) {
     cut && h("span", { class: "cut" }, `… ${name.length.toLocaleString("en")} characters`));
 }
 
-/** Return *text* in pieces, the invisible characters as their numbers; *lines* keeps its own. */
+/** Return *text* in pieces, invisible characters as code points; *lines* keeps line breaks and tabs. */
 export function spelt(text, { lines = false } = {}) {
   return text.split(UNSEEN).map((piece, index) =>
     index % 2 && !(lines && (piece === "\n" || piece === "\t"))
@@ -46,7 +45,7 @@ export function plain(name) {
   return text.length > TITLE_CHARS_MAX ? `${text.slice(0, TITLE_CHARS_MAX)}…` : text;
 }
 
-/** Return *name* as part of an address; what UTF-8 cannot say is replaced. */
+/** Return *name* encoded for an address; lone surrogates are replaced. */
 export function inAddress(name) {
   return encodeURIComponent(String(name).toWellFormed());
 }

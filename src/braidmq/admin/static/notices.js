@@ -1,4 +1,4 @@
-// What just happened, in one line at the foot of the page, spoken to screen readers too.
+// One-line notices at the foot of the page, announced to screen readers too.
 
 import { fill, h, icon, unseen } from "./dom.js";
 
@@ -7,15 +7,15 @@ const GOOD_NEWS_MS = 6_000;
 const place = document.getElementById("notices");
 let timer = 0;
 
-/** Say that something worked; it goes away by itself. *more* may be a link. */
+/** Show a success; it disappears by itself. *more* may be a link. */
 export function say(text, more = null) {
   show(text, more, "good");
   timer = setTimeout(clear, GOOD_NEWS_MS);
 }
 
-/** Say what went wrong; it stays until it is closed or something newer is said. */
+/** Show an error; it stays until it is dismissed or replaced. */
 export function complain(error) {
-  if (error?.name === "AbortError") return; // the page was left, and the request with it
+  if (error?.name === "AbortError") return; // the user left the page, which cancelled the request
   show(sentence(error), null, "bad");
 }
 
@@ -25,7 +25,7 @@ export function sentence(error) {
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?…]$/.test(text) ? "" : ".");
 }
 
-/** Take back what was said. */
+/** Remove the notice. */
 export function clear() {
   clearTimeout(timer);
   place.replaceChildren();

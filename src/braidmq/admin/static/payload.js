@@ -1,7 +1,7 @@
-// A payload, looked at in several ways: as JSON, as text, byte by byte, or sealed.
+// A payload in several views: JSON, text, hexadecimal, or sealed.
 //
-// The broker carries bytes and does not know what they mean; so every view is offered that the
-// bytes allow, and the likeliest is shown first. A sealed payload cannot be opened here.
+// The broker does not interpret payloads, so every view that the bytes allow is offered, the most
+// likely one first. A sealed payload cannot be decrypted here.
 
 import { fill, h } from "./dom.js";
 import { bytes, plural } from "./format.js";
@@ -13,7 +13,7 @@ const HEX_BYTES_MAX = 16_384;
 const PREVIEW_CHARS_MAX = 200;
 const SEAL_HEADERS = ["schemaId", "recipientKeyId", "senderPublicKey"];
 
-/** Return what the API says of a payload as `{json, text, bytes}`; what it is not is null. */
+/** Return a payload of the API as `{json, text, bytes}`; forms it does not have are null. */
 export function contentOf(message) {
   if (typeof message.payload_base64 === "string") {
     const raw = fromBase64(message.payload_base64);
@@ -45,12 +45,12 @@ function utf8(raw) {
   }
 }
 
-/** Return the beginning of a payload as one line of text. */
+/** Return the start of a payload as one line of text. */
 export function preview(message) {
   if (message.sealed) return badge("sealed");
   const content = contentOf(message);
   const text = content.json === null ? content.text : message.sent ?? content.compact;
-  if (text === null) return h("span", { class: "muted" }, `${bytes(message.size ?? content.bytes.length)}, not text`);
+  if (text === null) return h("span", { class: "muted" }, `${bytes(message.size ?? content.bytes.length)}, binary`);
   if (text === "") return h("span", { class: "muted" }, "empty");
   return h("bdi", {}, spelt(text.slice(0, PREVIEW_CHARS_MAX).replace(/\s+/g, " ")));
 }
@@ -58,7 +58,7 @@ export function preview(message) {
 /**
  * Return the views of a message's payload, with a button for each.
  *
- * *letter* asks for JSON to the letter; it is called when a view wants that.
+ * *letter* fetches the verbatim JSON; it is called when a view needs it.
  */
 export function payloadViews(message, letter) {
   const content = contentOf(message);
@@ -85,7 +85,7 @@ export function payloadViews(message, letter) {
     place);
 }
 
-/** Return a function for `{text, bytes, rewritten}` as they were sent, as far as can be known. */
+/** Return a function that resolves to `{text, bytes, rewritten}`, verbatim where possible. */
 function asSent(message, content, letter) {
   if (content.json === null) return async () => content;
   return async () => {
@@ -122,7 +122,7 @@ function code(content, kind = null) {
 
 const TOKENS = /("(?:\\.|[^"\\])*")(\s*:)?|\b(true|false|null)\b|(-?\d[\d.eE+-]*)/g;
 
-/** Return JSON text in pieces, the parts of speech in colours. */
+/** Return JSON text with syntax highlighting. */
 function coloured(text) {
   if (text.length > COLOURED_CHARS_MAX) return text;
   const pieces = [];
@@ -150,10 +150,10 @@ function hexView({ bytes: raw, rewritten }) {
 }
 
 function rewrittenNote() {
-  return h("p", { class: "muted hint-text" }, "This is the shortest form of the JSON, without the spaces that it was sent with.");
+  return h("p", { class: "muted hint-text" }, "This is the JSON in compact form, without its original whitespace.");
 }
 
-/** Return bytes as lines: where they are, what they are, and as ASCII. */
+/** Return a hex dump: offset, bytes and ASCII. */
 export function hexLines(raw) {
   const width = matchMedia("(max-width: 640px)").matches ? 8 : 16;
   const lines = [];
@@ -170,7 +170,7 @@ function sealed(message) {
   const about = SEAL_HEADERS.filter((name) => message.headers?.[name])
     .map((name) => [name, h("code", {}, named(message.headers[name]))]);
   return h("div", { class: "sealed" },
-    h("p", {}, `${plural(message.size, "byte")}, sealed from end to end. Only the holder of the recipient's private key can open this; the broker cannot.`),
+    h("p", {}, `${plural(message.size, "byte")}, end-to-end encrypted. Only the holder of the recipient's private key can decrypt it; the broker cannot.`),
     about.length > 0 && facts(about));
 }
 

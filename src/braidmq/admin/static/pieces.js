@@ -1,4 +1,4 @@
-// Small parts that every view is made of: headings, tiles, badges, empty states, copy buttons.
+// Small parts of every view: headings, tiles, badges, empty states, copy buttons.
 
 import { fill, h, icon, unseen } from "./dom.js";
 import { count, moment } from "./format.js";
@@ -8,7 +8,7 @@ const STRAND_NAMES = { blip: "Blip", vibe: "Vibe", qumbed: "Qumbed", http: "HTTP
 const COPIED_MS = 1_500;
 const TILE_CHARS_MAX = 11; // in the large letters of a tile
 
-/** Return a strand's name as people write it. */
+/** Return the display name of a strand. */
 export function strandName(strand) {
   return STRAND_NAMES[strand] ?? String(strand ?? "–");
 }
@@ -25,7 +25,7 @@ export function badge(text, kind = "") {
   return h("span", { class: `badge ${kind}` }, text);
 }
 
-/** Return the head of a page: its title, what it is about, and what can be done. */
+/** Return the head of a page: title, description and actions. */
 export function heading(title, { about = null, actions = [], above = null } = {}) {
   return h("header", { class: "page-head" },
     h("div", { class: "page-words" },
@@ -45,7 +45,7 @@ export function tiles(list) {
         tile.note && h("small", {}, tile.note))))));
 }
 
-/** Return a point in time: local to read, UTC beside it. */
+/** Return a point in time: shown in local time, with UTC as its tooltip. */
 export function when(iso) {
   if (!iso) return "–";
   return h("time", { datetime: iso, title: iso }, moment(iso));
@@ -57,7 +57,7 @@ export function copyButton(text, label = "Copy") {
   const button = h("button", { type: "button", class: "quiet copy", title: label }, icon("copy"), words);
   button.addEventListener("click", async () => {
     const done = await copied(text, button);
-    fill(button, icon(done ? "done" : "close"), unseen(done ? "Copied" : "The browser does not allow it"));
+    fill(button, icon(done ? "done" : "close"), unseen(done ? "Copied" : "The browser blocked copying"));
     setTimeout(() => fill(button, icon("copy"), words), COPIED_MS);
   });
   return button;
@@ -68,7 +68,7 @@ async function copied(text, near) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Without TLS and away from this machine there is no clipboard API; the old way still is.
+    // Without TLS a remote page has no clipboard API; the deprecated way still works.
     const area = h("textarea", { class: "unseen-text", value: text, "aria-hidden": "true" });
     near.after(area);
     area.select();
@@ -84,7 +84,7 @@ export function command(text) {
   return h("div", { class: "command" }, h("code", {}, text), copyButton(text, "Copy the command"));
 }
 
-/** Return what stands where nothing is yet: what would be here, and how to get it. */
+/** Return the placeholder of an empty list: what would be here, and how to get it. */
 export function emptyState(title, text, commands = []) {
   return h("div", { class: "empty" },
     h("p", { class: "empty-title" }, title),
@@ -99,13 +99,13 @@ export function panel(title, ...children) {
     h("h2", { id }, title), children);
 }
 
-/** Return facts as a list of terms and values; what is null is left out. */
+/** Return a list of terms and values; null values are left out. */
 export function facts(pairs) {
   return h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined)
     .map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value))));
 }
 
-/** Return how far behind a reader is, coloured by how bad that is. */
+/** Return a reader's lag, coloured by severity. */
 export function lag(value) {
   if (value === null || value === undefined) return h("span", { class: "muted" }, "–");
   return h("span", { class: value === 0 ? "muted" : value >= 10_000 ? "warn-text" : "" }, count(value));

@@ -1,4 +1,4 @@
-// The form that publishes: what is typed goes out as those bytes, and the offset comes back.
+// The publish form: it sends exactly the bytes that were typed, and shows the offset.
 
 import { path, post } from "./api.js";
 import { busy, fill, h, icon, unseen } from "./dom.js";
@@ -6,17 +6,17 @@ import { count } from "./format.js";
 import { sentence } from "./notices.js";
 import { fromBase64, toBase64 } from "./payload.js";
 
-/** What a key is told that has no right to publish to the topic. */
-export const MAY_NOT_PUBLISH = "This key may not publish to the topic: it has no publish permission for it.";
+/** Shown for a key without the publish permission. */
+export const MAY_NOT_PUBLISH = "This key cannot publish to the topic: it lacks the publish permission.";
 const PRIORITIES = ["low", "normal", "high", "critical"];
 
-/** Return the form for *topic*; *published* is called with the offset, null for memory only. */
+/** Return the form for *topic*; *published* is called with the offset, null if in memory only. */
 export function publishForm(topic, published) {
   const payload = h("textarea", { id: "payload", rows: "6", spellcheck: "false", placeholder: '{"n": 1}', "aria-describedby": "publish-told" });
   const kind = h("select", { id: "payload-kind" },
-    h("option", { value: "json" }, "JSON"), h("option", { value: "text" }, "Text"), h("option", { value: "base64" }, "Bytes, as base64"));
+    h("option", { value: "json" }, "JSON"), h("option", { value: "text" }, "Text"), h("option", { value: "base64" }, "Binary, as base64"));
   const qos = h("select", { id: "payload-qos" },
-    h("option", { value: "1" }, "1: durable"), h("option", { value: "0" }, "0: memory only"));
+    h("option", { value: "1" }, "1: durable"), h("option", { value: "0" }, "0: in memory only"));
   const priority = h("select", { id: "payload-priority" }, PRIORITIES.map((name, number) =>
     h("option", { value: number, selected: number === 1 }, `${number}: ${name}`)));
   const headers = headerFields();
@@ -49,7 +49,7 @@ export function publishForm(topic, published) {
   return h("form", { class: "publish", onsubmit, novalidate: true },
     h("div", { class: "field" },
       h("div", { class: "label-row" }, h("label", { for: "payload" }, "Payload"),
-        h("label", { class: "unseen-text", for: "payload-kind" }, "Kind of payload"), kind),
+        h("label", { class: "unseen-text", for: "payload-kind" }, "Payload type"), kind),
       payload),
     headers.element,
     h("div", { class: "field-pair" },
@@ -58,20 +58,20 @@ export function publishForm(topic, published) {
     h("div", { class: "actions" }, button), told);
 }
 
-/** Return the bytes that *text* means; they go out as they are, spaces and all. */
+/** Return the bytes of *text*, whitespace included. */
 function bytesOf(text, kind) {
   if (kind === "base64") {
     try {
       return fromBase64(text.trim());
     } catch {
-      throw new Error("That is not base64.");
+      throw new Error("Invalid base64.");
     }
   }
   if (kind === "json") {
     try {
       JSON.parse(text);
     } catch (error) {
-      throw new Error(`That is not JSON: ${error.message.replace(/^JSON\.parse: /, "")}`);
+      throw new Error(`Invalid JSON: ${error.message.replace(/^JSON\.parse: /, "")}`);
     }
   }
   return new TextEncoder().encode(text);

@@ -1,7 +1,7 @@
-// Which view an address asks for. Views are loaded when they are first seen.
+// The view of each address. Views are loaded when they are first shown.
 //
 // A view module has `view(context)`, which returns `{title, element}`; the context is
-// `{params, query, signal}`, and what a view starts ends with its signal.
+// `{params, query, signal}`, and everything a view starts must end with its signal.
 
 const ROUTES = [
   ["overview", "overview"],
@@ -17,7 +17,7 @@ const ROUTES = [
   ["keys", "keys"],
 ];
 
-/** Return `{module, section, params, query}` of a hash, or null when it leads nowhere. */
+/** Return `{module, section, params, query}` of a hash, or null if no view matches. */
 export function match(hash) {
   const [address, search = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
   const parts = (address || "overview").split("/").map(decoded);
@@ -42,7 +42,7 @@ function decoded(part) {
   try {
     return decodeURIComponent(part);
   } catch {
-    return part; // typed by hand, with a % that means nothing
+    return part; // edited by hand, with a stray %
   }
 }
 

@@ -1,3 +1,3 @@
-// Who looks at the page. Filled in when signed in; views hide what the key may not do anyway.
+// The signed-in principal. Views hide what its key may not do anyway.
 
 export const me = { name: "", admin: false, dev: false };

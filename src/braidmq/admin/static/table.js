@@ -1,7 +1,7 @@
-// Tables: real ones, that turn into a card for each row where there is no width for columns.
+// Tables, which become one card per row where there is no width for columns.
 //
-// A table is drawn again only when its rows have changed, and the control that has the focus
-// keeps it: a list that refreshes by itself must not pull the floor from under a keyboard.
+// A table is redrawn only when its rows have changed, and the focused control keeps the focus:
+// a list that refreshes itself must not disturb keyboard users.
 
 import { fill, h, icon, unseen } from "./dom.js";
 
@@ -9,8 +9,8 @@ import { fill, h, icon, unseen } from "./dom.js";
  * Return `{element, render(rows)}`.
  *
  * A column is `{title, cell(row), numeric, sort, wide, actions}`; *sort* is the word that the
- * server sorts by. CSS makes blocks of the cells on small screens and would take their meaning
- * with it, hence the roles.
+ * server sorts by. On small screens CSS turns cells into blocks, which loses their semantics;
+ * hence the roles.
  */
 export function table({ caption, columns, key, sorting = null, onSort = null }) {
   const head = h("tr", { role: "row" });
@@ -64,7 +64,7 @@ function cellClass(column) {
   return classes.filter(Boolean).join(" ") || null;
 }
 
-/** Return a function that gives the focus back to where it is now, or null when it is elsewhere. */
+/** Return a function that restores the focus to where it is now, or null if it is elsewhere. */
 function focusIn(body) {
   const active = document.activeElement;
   if (!body.contains(active)) return null;

@@ -1,6 +1,6 @@
 // The theme: the system's preference, unless the user has chosen one here.
 //
-// A classic script, run before the first paint; main.js finds it as `braidmqTheme`.
+// A classic script that runs before the first paint; main.js uses it as `braidmqTheme`.
 
 "use strict";
 
@@ -13,7 +13,7 @@ globalThis.braidmqTheme = (() => {
       const theme = localStorage.getItem(PLACE);
       return THEMES.includes(theme) ? theme : "auto";
     } catch {
-      return "auto"; // storage may be forbidden; then nothing is remembered
+      return "auto"; // storage may be blocked; then the choice is not remembered
     }
   }
 

@@ -1,4 +1,4 @@
-// Open connections of all strands, and how to close one.
+// Open connections of all strands; administrators can close them.
 
 import { get, path, remove } from "./api.js";
 import { confirm } from "./dialogs.js";
@@ -20,7 +20,7 @@ export function view(context) {
       { title: "Strand", cell: (row) => strandBadge(row.strand) },
       { title: "Principal", cell: (row) => row.principal ? named(row.principal) : "–" },
       { title: "Since", cell: (row) => h("time", { datetime: row.since, title: row.since }, ago(row.since)) },
-      { title: "Reads", numeric: true, cell: (row) => count(row.subscriptions) },
+      { title: "Subscriptions", numeric: true, cell: (row) => count(row.subscriptions) },
       { title: "In / out", numeric: true, cell: (row) => `${bytes(row.in_bytes)} / ${bytes(row.out_bytes)}` },
       ...(me.admin ? [{ title: "Actions", actions: true, cell: closeButton }] : []),
     ],
@@ -39,12 +39,12 @@ export function view(context) {
   async function close(row) {
     const done = await confirm({
       title: "Close this connection?",
-      text: `${row.peer ?? "The peer"} is cut off; what it holds unacknowledged goes back to its subscriptions. Clients usually come back by themselves.`,
+      text: `${row.peer ?? "The peer"} is disconnected, and what it has not acknowledged is redelivered. Most clients reconnect by themselves.`,
       action: "Close connection",
       act: () => remove(path("connections", row.id)),
     });
     if (!done) return;
-    say("The connection is closed.");
+    say("Connection closed.");
     connections.reload();
   }
 

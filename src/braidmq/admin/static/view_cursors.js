@@ -1,4 +1,4 @@
-// Spark cursors: how far readers outside the broker have come; retention waits for them.
+// Spark cursors: positions of readers outside the broker; retention waits for them.
 
 import { DEV_KEY, get, path, remove } from "./api.js";
 import { confirm } from "./dialogs.js";
@@ -18,7 +18,7 @@ export function view(context) {
     columns: [
       { title: "Cursor", wide: true, cell: (row) => named(row.name) },
       { title: "Principal", cell: (row) => named(row.principal) },
-      { title: "Began at", numeric: true, cell: (row) => count(row.initial) },
+      { title: "Started at", numeric: true, cell: (row) => count(row.initial) },
       { title: "Position", numeric: true, cell: (row) => count(row.position) },
       { title: "Lag", numeric: true, cell: (row) => lag(row.lag) },
       { title: "Actions", actions: true, cell: (row) => h("button", { type: "button", class: "small", onclick: () => drop(row) }, "Remove") },
@@ -28,7 +28,7 @@ export function view(context) {
       return { rows: page.cursors, next: null };
     },
     empty: emptyState("No Spark cursors",
-      "A pipeline or a streaming query with a group keeps its place here, and retention waits for it:",
+      "A pipeline or a streaming query with a group keeps its position here, and retention waits for it:",
       [`braidmq pipeline archive --path data --out tables/archive --group archive --api-key ${me.dev ? DEV_KEY : "KEY"}`]),
   });
 
@@ -41,7 +41,7 @@ export function view(context) {
       act: () => remove(path("cursors", row.name)),
     });
     if (!done) return;
-    say("The cursor is removed.");
+    say("Cursor removed.");
     cursors.reload();
   }
 

@@ -1,4 +1,4 @@
-// Where dead letters wait: a queue for each topic that has given up on something.
+// The dead-letter queues: one for each topic with undeliverable messages.
 
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
@@ -10,7 +10,7 @@ import { emptyState, heading } from "./pieces.js";
 export function view(context) {
   const queues = list({
     context,
-    noun: ["queue of dead letters", "queues of dead letters"],
+    noun: ["dead-letter queue", "dead-letter queues"],
     key: (row) => row.queue,
     columns: [
       { title: "Queue", wide: true, cell: (row) => h("a", { href: `#/dead-letters/${inAddress(row.queue)}` }, named(row.queue)) },

@@ -1,4 +1,4 @@
-// Users and keys: who may come in, and what for. Secrets are nowhere in it.
+// Users and keys with their permissions, and never a secret.
 
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
@@ -11,10 +11,10 @@ export function view(context) {
   return {
     title: "Users and keys",
     element: h("div", {},
-      heading("Users and keys", { about: "What each may do. A key is shown only once, when it is created." }),
+      heading("Users and keys", { about: "Permissions of each user and key. A key is shown only once, when it is created." }),
       me.admin
         ? everyPrincipal(context)
-        : emptyState("For administrators", "This key may not see users and keys. Sign in with one that has admin = true.")),
+        : emptyState("Administrators only", "This key cannot list users and keys. Sign in with one that has admin = true.")),
   };
 }
 
@@ -26,7 +26,7 @@ function everyPrincipal(context) {
     key: (row) => row.name,
     columns: [
       { title: "Name", cell: (row) => named(row.name) },
-      { title: "May", wide: true, cell: (row) => grants(row.grants) },
+      { title: "Permissions", wide: true, cell: (row) => grants(row.grants) },
       { title: "Kind", cell: (row) => row.created ? "user" : ["API key", row.admin ? [" ", badge("admin", "good")] : null] },
       { title: "Since", cell: (row) => row.created ? when(row.created) : h("span", { class: "muted" }, "–") },
     ],
@@ -38,7 +38,7 @@ function everyPrincipal(context) {
   });
   return [
     shown.element,
-    panel("More of them",
+    panel("Add a key",
       h("div", { class: "hint" },
         h("p", { class: "muted" }, "This prints a new key once, and the block for the configuration file:"),
         command("braidmq keys new --name billing --publish 'orders.*' --subscribe 'orders.*'"),
@@ -56,7 +56,7 @@ function asGranted(key) {
 }
 
 function grants(list) {
-  if (!list.length) return h("span", { class: "muted" }, "nothing");
+  if (!list.length) return h("span", { class: "muted" }, "none");
   return h("ul", { class: "plain" }, list.map((grant) =>
     h("li", {}, h("code", {}, named(grant.pattern)), ` ${grant.operations.join(", ").replaceAll("_", " ")}`)));
 }

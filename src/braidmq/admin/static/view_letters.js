@@ -1,4 +1,4 @@
-// The dead letters of one queue: why each died, what it holds, and how to send it back.
+// The dead letters of one queue: why each died, its content, and how to replay it.
 
 import { get, path, post } from "./api.js";
 import { confirm } from "./dialogs.js";
@@ -12,9 +12,9 @@ import { purge } from "./view_queues.js";
 
 const PAGE_LETTERS = 50;
 const REASONS = {
-  maxRetries: "deliveries used up",
+  maxRetries: "retries exhausted",
   expired: "expired",
-  overflow: "queue was full",
+  overflow: "queue full",
   rejected: "rejected",
   tooLarge: "too large",
 };
@@ -35,12 +35,12 @@ export function view({ params, signal }) {
       else rows.append(...items);
       next = page.next;
       more.hidden = next === null;
-      fill(told, !rows.hasChildNodes() && next === null && emptyState("No letters here", "They were replayed, purged or consumed."));
+      fill(told, !rows.hasChildNodes() && next === null && emptyState("No dead letters", "All of them were replayed, purged or consumed."));
     } catch (error) {
       if (signal.aborted) return;
       fill(rows);
       fill(told, error.status === 404
-        ? emptyState("No letters here", "This dead-letter queue does not exist, or no longer does.")
+        ? emptyState("No dead letters", "This dead-letter queue does not exist, or no longer does.")
         : h("div", { class: "problem-box", role: "alert" }, sentence(error)));
     }
   }
@@ -49,9 +49,9 @@ export function view({ params, signal }) {
     const replay = h("button", { type: "button", onclick: () => busy(replay, () => replayOne(letter)) }, "Replay this letter");
     return messageRow(queue, letter, {
       marks: letter.reason ? [badge(reason(letter, { max: MARK_CHARS_MAX }), "warn")] : [],
-      about: h("section", {}, h("h3", {}, "Its end"), facts([
-        ["Reason", letter.reason ? reason(letter) : "not said"],
-        ["Died in", letter.deathQueue ? topicLink(letter.deathQueue) : "not said"],
+      about: h("section", {}, h("h3", {}, "Dead letter"), facts([
+        ["Reason", letter.reason ? reason(letter) : "unknown"],
+        ["Died in", letter.deathQueue ? topicLink(letter.deathQueue) : "unknown"],
         ["After", plural(letter.attempts, "delivery", "deliveries")],
         ["Id", named(letter.id)],
       ])),
@@ -62,8 +62,8 @@ export function view({ params, signal }) {
   async function replayOne(letter) {
     try {
       const { replayed } = await post(path("dead-letters", "replay"), { queue, offset: letter.offset }, { long: true });
-      if (replayed === 0) throw new Error("That letter is no longer here");
-      say("The letter was sent back.", topicLink(letter.deathQueue));
+      if (replayed === 0) throw new Error("That letter is no longer in the queue");
+      say("Letter replayed.", topicLink(letter.deathQueue));
     } catch (error) {
       complain(error);
     }
@@ -74,13 +74,13 @@ export function view({ params, signal }) {
     let sent = 0;
     const done = await confirm({
       title: "Replay all letters?",
-      text: "Each goes back to where it died, to be delivered again from the first attempt on.",
+      text: "Each letter returns to where it died and is delivered again, starting with the first attempt.",
       action: "Replay all",
       danger: false,
       act: async () => { sent = (await post(path("dead-letters", "replay"), { queue }, { long: true })).replayed; },
     });
     if (!done) return;
-    say(`${plural(sent, "letter")} sent back.`);
+    say(`${plural(sent, "letter")} replayed.`);
     await load();
   }
 
@@ -104,7 +104,7 @@ export function view({ params, signal }) {
   };
 }
 
-// It may be a header, and so whatever a publisher likes, "constructor" too.
+// A publisher may have set this header, to any text: "constructor" too.
 function reason(letter, cut = {}) {
   return Object.hasOwn(REASONS, letter.reason) ? REASONS[letter.reason] : named(letter.reason, cut);
 }

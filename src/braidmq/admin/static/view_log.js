@@ -1,4 +1,4 @@
-// The log: its segments, their sizes and whether they are whole; what was set aside.
+// The log: segments, their sizes and integrity; files in quarantine.
 
 import { get, path, post } from "./api.js";
 import { busy, every, fill, h, redraw } from "./dom.js";
@@ -15,7 +15,7 @@ export function view({ signal }) {
   const place = h("div", {}, h("p", { class: "muted" }, "Loading…"));
   const verify = h("button", { type: "button", onclick: () => busy(verify, check) }, "Verify sealed segments");
   let read = false;
-  let checked = null; // what a check found out stays on the page until it is left
+  let checked = null; // the results of a check, kept until the page is left
 
   async function refresh() {
     try {
@@ -25,7 +25,7 @@ export function view({ signal }) {
     } catch (error) {
       if (signal.aborted) return;
       redraw(problem, h("div", { class: "problem-box", role: "alert" }, sentence(error)));
-      // What was read stays: a broker whose log is damaged ends, and this says where it is.
+      // Keep the last answer: a broker with a damaged log ends, and this shows where the damage is.
       if (!read) redraw(place);
     }
   }
@@ -76,17 +76,17 @@ function draw(place, log) {
   });
   shown.render(log.segments);
   redraw(place,
-    log.poisoned && h("div", { class: "problem-box", role: "alert" }, "A write to the log has failed, and the broker takes nothing more. Look at the disk, then start it again."),
-    log.full && h("div", { class: "problem-box", role: "alert" }, "The disk is full: publishers are refused until there is room. Consumers go on."),
+    log.poisoned && h("div", { class: "problem-box", role: "alert" }, "A write to the log failed, so the broker accepts nothing more. Check the disk, then restart the broker."),
+    log.full && h("div", { class: "problem-box", role: "alert" }, "The disk is full: publishes are refused until there is space. Consumers are not affected."),
     tiles([
       { label: "Size", value: bytes(log.bytes), note: plural(log.segments_total ?? log.segments.length, "segment") },
       { label: "Committed id", value: count(log.committed_id) },
       { label: "fsync", value: log.fsync },
-      { label: "Kept at least", value: kept(log), note: "then while a reader needs it" },
-      { label: "Set aside", value: count(log.quarantine.length), note: "torn tails", kind: log.quarantine.length ? "warn" : "" },
+      { label: "Retention", value: kept(log), note: "longer while a reader needs it" },
+      { label: "Quarantined", value: count(log.quarantine.length), note: "incomplete writes", kind: log.quarantine.length ? "warn" : "" },
     ]),
     panel("Segments", log.segments.length ? shown.element : emptyState("The log is empty", "The first durable message creates its first segment.", ["braidmq publish hello '{\"n\": 1}'"])),
-    log.quarantine.length > 0 && panel("Set aside", h("p", { class: "muted" }, "Bytes after the last complete record, found when the broker started. They were never confirmed to a publisher."),
+    log.quarantine.length > 0 && panel("Quarantine", h("p", { class: "muted" }, "Bytes after the last complete record, found when the broker started. They were never confirmed to a publisher."),
       quarantine(log.quarantine)));
 }
 
@@ -95,7 +95,7 @@ function kept(log) {
     log.retention_hours && duration(log.retention_hours * 3600),
     log.retention_bytes && bytes(log.retention_bytes),
   ].filter(Boolean);
-  return limits.join(", ") || "no bound";
+  return limits.join(", ") || "unlimited";
 }
 
 function range(segment) {
@@ -118,7 +118,7 @@ function integrity(segment) {
 
 function quarantine(files) {
   const shown = table({
-    caption: "Set aside",
+    caption: "Quarantine",
     key: (file) => file.name,
     columns: [
       { title: "File", wide: true, cell: (file) => h("code", {}, file.name) },

@@ -1,4 +1,4 @@
-// The overview: is it well, how much goes through, and where to look next.
+// The overview: health, throughput, and where to look next.
 
 import { get, path } from "./api.js";
 import { chart } from "./chart.js";
@@ -54,14 +54,14 @@ function numberTiles(facts, point) {
   const connections = point?.connections ?? facts.connections;
   const perSecond = h("span", { class: "unit" }, "/s");
   return tiles([
-    { id: "in", label: "In", value: [compact(total(point?.in)), perSecond], note: `${compact(facts.messages_published)} in all` },
-    { id: "out", label: "Out", value: [compact(total(point?.out)), perSecond.cloneNode(true)], note: `${compact(facts.messages_delivered)} in all` },
+    { id: "in", label: "In", value: [compact(total(point?.in)), perSecond], note: `${compact(facts.messages_published)} in total` },
+    { id: "out", label: "Out", value: [compact(total(point?.out)), perSecond.cloneNode(true)], note: `${compact(facts.messages_delivered)} in total` },
     { id: "backlog", label: "Backlog", value: compact(point?.backlog ?? facts.backlog), note: `${compact(point?.in_flight ?? facts.messages_inflight)} in flight`, href: "#/subscriptions" },
     { id: "dead", label: "Dead letters", value: compact(point?.dead_letters ?? facts.dead_letters), href: "#/dead-letters", kind: (point?.dead_letters ?? facts.dead_letters) ? "warn" : "" },
     { id: "topics", label: "Topics", value: compact(facts.topics), note: plural(facts.queues, "queue"), href: "#/topics" },
     { id: "connections", label: "Connections", value: compact(total(connections)), note: plural(facts.subscriptions, "subscription"), href: "#/connections" },
     { id: "log", label: "Log", value: bytes(point?.log_bytes ?? facts.log_bytes), note: `fsync ${facts.fsync}`, href: "#/log" },
-    { id: "uptime", label: "Up", value: duration(facts.uptime_s), note: facts.recovery_seconds !== undefined ? `recovered in ${milliseconds(1000 * facts.recovery_seconds)}` : null },
+    { id: "uptime", label: "Uptime", value: duration(facts.uptime_s), note: facts.recovery_seconds !== undefined ? `recovered in ${milliseconds(1000 * facts.recovery_seconds)}` : null },
   ]);
 }
 
@@ -75,7 +75,7 @@ function makeCharts() {
     chart({ title: "Backlog", note: "messages", series: [one("Waiting", "of-main", "backlog"), one("In flight", "of-second", "in_flight")], format: compact, floor: 10 }),
     chart({ title: "Commit to disk", note: "fsync latency", series: [one("Median", "of-main", "fsync_p50_ms"), one("99th percentile", "of-second", "fsync_p99_ms")], format: milliseconds }),
     chart({ title: "Memory", note: "bytes", series: [one("Process", "of-main", "rss_bytes"), one("Messages held", "of-second", "memory_bytes")], format: bytes, floor: 1024 * 1024, binary: true }),
-    chart({ title: "Event loop", note: "how late it is", series: [one("Delay", "of-main", "loop_lag_ms")], format: milliseconds, floor: 4 }),
+    chart({ title: "Event loop", note: "scheduling delay", series: [one("Delay", "of-main", "loop_lag_ms")], format: milliseconds, floor: 4 }),
   ];
 }
 
@@ -89,8 +89,8 @@ function brokerPanels(facts) {
       h("li", {}, strandBadge(name),
         address ? [h("code", {}, address), copyButton(address, `Copy the address of ${strandName(name)}`)] : h("span", { class: "muted" }, "off"))))),
     panel("Health", h("ul", { class: "checks" },
-      check(facts.ready, "Takes work", facts.reason),
-      check(facts.fsync === "always", facts.fsync === "always" ? "Answers only what is on disk" : `fsync is “${facts.fsync}”: a power cut can lose what was answered`),
+      check(facts.ready, "Accepting work", facts.reason),
+      check(facts.fsync === "always", facts.fsync === "always" ? "Confirms only what is on disk" : `fsync is “${facts.fsync}”: a power cut can lose confirmed messages`),
       memoryCheck(facts),
       all > 0 && check(compiled === all, compiled === all ? "Hot modules compiled" : `${count(compiled)} of ${count(all)} hot modules compiled`, "", "info"))));
 }
@@ -98,22 +98,22 @@ function brokerPanels(facts) {
 function memoryCheck(facts) {
   if (!facts.memory_limit_bytes) return null;
   const share = facts.memory_bytes / facts.memory_limit_bytes;
-  return check(share < 0.9, `Holds ${bytes(facts.memory_bytes)} of at most ${bytes(facts.memory_limit_bytes)} of messages`);
+  return check(share < 0.9, `Messages use ${bytes(facts.memory_bytes)} of ${bytes(facts.memory_limit_bytes)}`);
 }
 
 function check(well, text, reason = "", otherwise = "warn") {
-  return h("li", {}, badge(well ? "ok" : otherwise === "info" ? "note" : "look", well ? "good" : otherwise === "info" ? "" : "warn"),
+  return h("li", {}, badge(well ? "ok" : otherwise === "info" ? "note" : "check", well ? "good" : otherwise === "info" ? "" : "warn"),
     h("span", {}, text, reason && `: ${reason}`));
 }
 
 function firstSteps(facts) {
   const blip = facts.listeners?.blip;
-  // Without --url the command line goes to a development broker on the usual port.
+  // Without --url the command line connects to a development broker on the default port.
   const usual = facts.dev && (!blip || blip === "127.0.0.1:5555");
   const url = usual ? "" : ` --url blip://${facts.dev ? "dev-key" : "KEY"}@${blip ?? "HOST:5555"}`;
   return h("section", { class: "empty first-steps", "aria-label": "First steps" },
-    h("p", { class: "empty-title" }, "The broker is up, and empty"),
-    h("p", { class: "muted" }, "Subscribe first: a subscription gets messages that are published after it."),
+    h("p", { class: "empty-title" }, "The broker is running and empty"),
+    h("p", { class: "muted" }, "Subscribe first: a subscription receives only messages published after it."),
     command(`braidmq subscribe hello${url}`),
     h("p", { class: "muted" }, "Then publish in another terminal, or on this page under Topics."),
     command(`braidmq publish hello '{"n": 1}'${url}`));

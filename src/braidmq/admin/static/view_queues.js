@@ -1,4 +1,4 @@
-// Queues: topics with a declared delivery policy. Made, emptied and deleted here.
+// Queues: topics with a declared delivery policy. Administrators create, purge and delete them.
 
 import { get, path, post, remove } from "./api.js";
 import { ask, confirm } from "./dialogs.js";
@@ -21,7 +21,7 @@ const OVERFLOWS = [
   ["DropOldest", "Drop the oldest"],
   ["DropNewest", "Drop the newest"],
   ["BlockPublisher", "Make publishers wait"],
-  ["RedirectToDlq", "Send to the dead letters"],
+  ["RedirectToDlq", "Redirect to the dead-letter queue"],
 ];
 
 export function view(context) {
@@ -71,12 +71,12 @@ function waiting(queue) {
   return queue.maxQueueSize ? `${count(queue.messageCount)} of ${count(queue.maxQueueSize)}` : count(queue.messageCount);
 }
 
-/** Empty a queue, once its name was typed; dead letters are purged the same way. */
+/** Purge a queue once its name was typed; dead letters are purged the same way. */
 export async function purge(name, { what = "messages" } = {}) {
   let purged = 0;
   const done = await confirm({
     title: `Purge ${what}?`,
-    text: `Everything that waits in this queue is given up for good. ${what === "messages" ? "The log still has it for Spark, until retention removes it." : "It cannot be replayed any more."}`,
+    text: `All messages waiting in this queue are removed for good. ${what === "messages" ? "They stay in the log for Spark until retention removes them." : "They can no longer be replayed."}`,
     action: "Purge",
     typed: name,
     act: async () => { ({ purged } = await post(path("queues", name, "purge"), {}, { long: true })); },
@@ -88,12 +88,12 @@ export async function purge(name, { what = "messages" } = {}) {
 async function drop(queue) {
   const done = await confirm({
     title: "Delete this queue?",
-    text: `Its rules end, and ${plural(queue.messageCount, "waiting message")} with them.`,
+    text: `This deletes its policy and ${plural(queue.messageCount, "waiting message")}; its dead letters stay.`,
     action: "Delete queue",
     typed: queue.name,
     act: () => remove(path("queues", queue.name), { long: true }),
   });
-  if (done) say("The queue is deleted.");
+  if (done) say("Queue deleted.");
   return done;
 }
 
@@ -101,9 +101,9 @@ function create() {
   const fields = {
     name: h("input", { id: "queue-name", autocomplete: "off", spellcheck: "false", maxlength: "256" }),
     deliveryMode: select("queue-mode", MODES),
-    maxQueueSize: h("input", { id: "queue-size", type: "number", min: "1", placeholder: "no bound" }),
+    maxQueueSize: h("input", { id: "queue-size", type: "number", min: "1", placeholder: "unlimited" }),
     overflowStrategy: select("queue-overflow", OVERFLOWS),
-    messageTtl: h("input", { id: "queue-ttl", type: "number", min: "1", placeholder: "for ever" }),
+    messageTtl: h("input", { id: "queue-ttl", type: "number", min: "1", placeholder: "no expiry" }),
     maxRetryAttempts: h("input", { id: "queue-attempts", type: "number", min: "1", placeholder: "as configured" }),
     enableDeadLetterQueue: h("input", { id: "queue-dead", type: "checkbox", checked: true }),
   };
@@ -113,15 +113,15 @@ function create() {
     body: [
       field(fields.name, "Name"),
       field(fields.deliveryMode, "Delivery"),
-      h("div", { class: "field-pair" }, field(fields.maxQueueSize, "At most waiting"), field(fields.overflowStrategy, "When full")),
-      h("div", { class: "field-pair" }, field(fields.messageTtl, "Messages live, ms"), field(fields.maxRetryAttempts, "Deliveries of one message")),
-      h("label", { class: "check" }, fields.enableDeadLetterQueue, "Keep what is given up on as dead letters"),
+      h("div", { class: "field-pair" }, field(fields.maxQueueSize, "Maximum waiting"), field(fields.overflowStrategy, "When full")),
+      h("div", { class: "field-pair" }, field(fields.messageTtl, "Message TTL (ms)"), field(fields.maxRetryAttempts, "Maximum deliveries")),
+      h("label", { class: "check" }, fields.enableDeadLetterQueue, "Keep undeliverable messages as dead letters"),
     ],
     action: "Create queue",
     async submit() {
-      if (!fields.name.value) throw new Error("A queue has a name.");
+      if (!fields.name.value) throw new Error("Enter a name.");
       await post(path("queues"), described(fields));
-      say("The queue is there.");
+      say("Queue created.");
     },
   });
 }

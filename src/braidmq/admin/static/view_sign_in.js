@@ -1,11 +1,11 @@
-// Signing in: an API key, tried before it is kept, and kept by this tab only.
+// Signing in with an API key, which is tested first and kept by this tab only.
 
 import { DEV_KEY, get, keepKey, path } from "./api.js";
 import { busy, fill, h } from "./dom.js";
 import { sentence } from "./notices.js";
 import { command } from "./pieces.js";
 
-/** Return the form; *enter* is called with the session once a key was good. */
+/** Return the form; *enter* is called with the session once a key is accepted. */
 export function signIn({ dev, problem, enter }) {
   const told = h("p", { class: "problem", id: "sign-in-problem", role: "alert" }, problem);
   const input = h("input", {
@@ -23,7 +23,7 @@ export function signIn({ dev, problem, enter }) {
       keepKey(key);
       enter(session);
     } catch (error) {
-      fill(told, error.status === 401 ? "That key is not known here." : sentence(error));
+      fill(told, error.status === 401 ? "Unknown API key." : sentence(error));
       input.setAttribute("aria-invalid", "true");
       input.select();
     }
@@ -32,9 +32,9 @@ export function signIn({ dev, problem, enter }) {
   function onsubmit(event) {
     event.preventDefault();
     const key = input.value.trim();
-    // fetch would throw on characters that a header cannot hold, so no key has them.
+    // fetch would throw on characters that a header cannot hold, so no key contains them.
     if (/^[\x21-\x7e]+$/.test(key)) attempt(key);
-    else fill(told, key ? "A key has no spaces and no other letters than ASCII." : "An API key is needed.");
+    else fill(told, key ? "A key holds only printable ASCII characters, and no spaces." : "Enter an API key.");
   }
 
   return h("div", { class: "sign-in" },

@@ -1,4 +1,4 @@
-// Subscriptions and their consumers: who reads what, and how far behind.
+// Subscriptions: which principal reads which topic, and its lag.
 
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
@@ -39,6 +39,6 @@ export function view(context) {
 
 function connection(id) {
   return id === null || id === undefined
-    ? h("span", { class: "muted" }, "away")
+    ? h("span", { class: "muted" }, "not connected")
     : h("a", { href: "#/connections" }, String(id));
 }

@@ -1,4 +1,4 @@
-// One topic: its numbers, its messages from any place, and a form to publish another.
+// One topic: its numbers, its messages, and a form to publish.
 
 import { get, path } from "./api.js";
 import { every, fill, h, redraw } from "./dom.js";
@@ -34,7 +34,7 @@ export function view({ params, query, signal }) {
       if (signal.aborted) return;
       if (error.status === 403) refuse();
       else redraw(numbers, error.status === 404
-        ? h("p", { class: "muted nothing" }, "This topic does not exist yet. Its first message makes it.")
+        ? h("p", { class: "muted nothing" }, "This topic does not exist yet. Its first message creates it.")
         : h("div", { class: "problem-box", role: "alert" }, sentence(error)));
     }
   }
@@ -74,13 +74,13 @@ function title(name, marks) {
       fill(place, named(name, { max: name.length }));
       event.target.remove();
     },
-  }, "Whole name");
+  }, "Show the full name");
   return [place, " ", copyButton(name, "Copy the name"), whole, marks];
 }
 
 function topicTiles(topic) {
   return tiles([
-    { id: "messages", label: "Messages", value: count(topic.messages), note: "over all restarts" },
+    { id: "messages", label: "Messages", value: count(topic.messages), note: "across restarts" },
     { label: "First offset", value: topic.first_offset ? count(topic.first_offset) : "–", note: "still in the log" },
     { label: "Last offset", value: topic.last_offset ? count(topic.last_offset) : "–" },
     { label: "Last message", value: topic.last_timestamp ? ago(topic.last_timestamp) : "–", note: topic.last_timestamp && when(topic.last_timestamp) },
@@ -93,7 +93,7 @@ async function queuePanel(name, signal) {
   try {
     queue = await get(path("queues", name), { signal });
   } catch {
-    return []; // not a queue any more, or not ours to see
+    return []; // no longer a queue, or not visible to this key
   }
   return panel("Queue", facts([
     ["Delivery", queue.deliveryMode],
@@ -101,11 +101,11 @@ async function queuePanel(name, signal) {
     ["In flight", count(queue.inFlight)],
     ["Consumers", count(queue.subscriberCount)],
     ["When full", queue.maxQueueSize ? queue.overflowStrategy : null],
-    ["Messages live", queue.messageTtl ? duration(queue.messageTtl / 1000) : "for ever"],
-    ["Deliveries", queue.maxRetryAttempts ? count(queue.maxRetryAttempts) : "as configured"],
+    ["Message TTL", queue.messageTtl ? duration(queue.messageTtl / 1000) : "none"],
+    ["Maximum deliveries", queue.maxRetryAttempts ? count(queue.maxRetryAttempts) : "as configured"],
     ["Dead letters", queue.enableDeadLetterQueue ? deadLetterLink(queue) : "not kept"],
-    ["Durable", queue.durable ? "yes" : "no, memory only"],
-    ["Made", when(queue.createdAt)],
+    ["Durable", queue.durable ? "yes" : "no, in memory only"],
+    ["Created", when(queue.createdAt)],
   ]));
 }
 

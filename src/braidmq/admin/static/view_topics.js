@@ -1,4 +1,4 @@
-// All topics that the key may see: searched, sorted, paged; and a way to a new one.
+// The topics that the key may see, with search, order and pages.
 
 import { get, path } from "./api.js";
 import { ask } from "./dialogs.js";
@@ -27,7 +27,7 @@ export function view(context) {
       const page = await get(path("topics"), { query, signal });
       return { rows: page.topics, next: page.next, total: page.total };
     },
-    empty: emptyState("No topics yet", "A topic exists from its first message or subscription on.",
+    empty: emptyState("No topics yet", "The first message or subscription creates a topic.",
       ["braidmq publish hello '{\"n\": 1}'"]),
   });
   return {
@@ -44,10 +44,10 @@ function openTopic() {
   ask({
     title: "Publish to a topic",
     body: h("div", { class: "field" }, h("label", { for: "topic-name" }, "Topic"), input,
-      h("p", { class: "muted hint-text" }, "It is made by its first message.")),
+      h("p", { class: "muted hint-text" }, "Its first message creates it.")),
     action: "Continue",
     async submit() {
-      if (!input.value) throw new Error("A topic has a name.");
+      if (!input.value) throw new Error("Enter a topic.");
       location.hash = `#/topics/${inAddress(input.value)}`;
     },
   });

@@ -11,20 +11,20 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
+from typer import Option
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
+from braidmq.cli.api import is_http, strand_address
 from braidmq.cli.bench.load import MESSAGES_MAX, SIZE_MIN
 from braidmq.cli.bench.report import PERCENTILES
-from braidmq.cli.broker.config import AsJson
 from braidmq.cli.signals import run_until_ended
-from braidmq.cli.strand_address import is_http, strand_address
-from braidmq.cli.tables import print_json, print_rows, printable
+from braidmq.cli.terminal import AsJson, print_json, print_rows, printable
 
 if TYPE_CHECKING:  # what a command needs is imported when it runs
     from braidmq.cli.bench.load import Load, Measured
@@ -45,43 +45,40 @@ class Strand(StrEnum):
 
 
 Publishers = Annotated[
-    int, typer.Option(min=1, max=PARTIES_MAX, help="Publishers, each with its own connection.")
+    int, Option(min=1, max=PARTIES_MAX, help="Publishers, each with its own connection.")
 ]
 Subscribers = Annotated[
     int,
-    typer.Option(
+    Option(
         min=0,
         max=PARTIES_MAX,
         help="Subscribers; 0: only publish. On Vibe they share the messages.",
     ),
 ]
 Size = Annotated[
-    int, typer.Option(min=SIZE_MIN, max=MESSAGE_BYTES_MAX, help="Size of a message in bytes.")
+    int, Option(min=SIZE_MIN, max=MESSAGE_BYTES_MAX, help="Size of a message in bytes.")
 ]
 Messages = Annotated[
     int | None,
-    typer.Option(
+    Option(
         min=1, max=MESSAGES_MAX, help=f"Total number of messages; default: {MESSAGES_DEFAULT}."
     ),
 ]
 Duration = Annotated[
     float | None,
-    typer.Option(
-        min=0.1,
-        max=SECONDS_MAX,
-        metavar="SECONDS",
-        help="Run for this many seconds instead.",
+    Option(
+        min=0.1, max=SECONDS_MAX, metavar="SECONDS", help="Run for this many seconds instead."
     ),
 ]
 Rate = Annotated[
-    float, typer.Option(min=0, help="Total messages per second; 0: as fast as possible.")
+    float, Option(min=0, help="Total messages per second; 0: as fast as possible.")
 ]
 Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write charts to this .svg or .html file.")
+    Path | None, Option(metavar="FILE", help="Write charts to this .svg or .html file.")
 ]
 Url = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="URL",
         help="Broker's address: blip://, vibe:// or qumbed://KEY@HOST:PORT, or http:// to look "
         "up the strand's; also BRAIDMQ_URL; default: start a temporary broker.",
@@ -92,19 +89,19 @@ Url = Annotated[
 def bench(
     *,
     strand: Annotated[
-        Strand | None, typer.Option(help="Protocol; default: that of --url, or blip.")
+        Strand | None, Option(help="Protocol; default: that of --url, or blip.")
     ] = None,
     publishers: Publishers = 1,
     subscribers: Subscribers = 1,
     size: Size = 128,
     messages: Messages = None,
     duration: Duration = None,
-    qos: Annotated[int, typer.Option(min=0, max=1, help="1: durable; 0: in memory only.")] = 1,
+    qos: Annotated[int, Option(min=0, max=1, help="1: durable; 0: in memory only.")] = 1,
     rate: Rate = 0.0,
     percentiles: Annotated[
-        str, typer.Option(metavar="LIST", help="Percentiles of the latencies.")
+        str, Option(metavar="LIST", help="Percentiles of the latencies.")
     ] = PERCENTILES,
-    topic: Annotated[str | None, typer.Option(help="Topic to use; default: a new one.")] = None,
+    topic: Annotated[str | None, Option(help="Topic to use; default: a new one.")] = None,
     plot: Plot = None,
     url: Url = None,
     as_json: AsJson = False,
@@ -199,7 +196,7 @@ def _tell(
     if plot is not None:
         write(plot, found, measured)
     if as_json:
-        print_json(bench_report.as_json(found))
+        print_json(asdict(found))
         return
     print_rows(bench_report.rows(found), bench_report.columns(found), as_json=False)
     told = bench_report.troubles(found)

@@ -66,6 +66,11 @@ class Load:
     rate: float  # messages a second over all publishers; 0: as fast as they are confirmed
 
     @property
+    def messages_max(self) -> int:
+        """The most messages that are published."""
+        return MESSAGES_MAX if self.messages is None else self.messages
+
+    @property
     def shares(self) -> bool:
         """Whether subscribers share the messages, as consumers of a queue do."""
         return self.strand == "vibe"
@@ -222,9 +227,7 @@ class Run:
             if rate:
                 due = int((now_ns - self._started_ns) / _NS * rate) + 1
                 count = min(count, due - sent)
-            left = (
-                MESSAGES_MAX if load.messages is None else load.messages
-            ) - self._next_number
+            left = load.messages_max - self._next_number
             numbers = range(self._next_number, self._next_number + min(count, left))
             self._next_number = numbers.stop
             if rate:
@@ -245,7 +248,7 @@ class Run:
         load = self._load
         if load.seconds is not None and self._elapsed_s() >= load.seconds:
             return True
-        return self._next_number >= (MESSAGES_MAX if load.messages is None else load.messages)
+        return self._next_number >= load.messages_max
 
     async def _receive(self, messages: "Subscription") -> None:
         seen = bytearray()

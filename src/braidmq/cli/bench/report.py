@@ -3,13 +3,13 @@
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from braidmq.base.counts import counted
 from braidmq.base.errors import ConfigError
 from braidmq.cli.bench.load import Load, Measured
-from braidmq.cli.tables import printable
+from braidmq.cli.terminal import printable
 
 PERCENTILES: Final = "50,90,99,99.9"
 PERCENTILES_MAX: Final = 20
@@ -111,26 +111,24 @@ def _percentiles_ms(values: "array[float]", wanted: Sequence[float]) -> dict[str
 
 def rows(found: Figures) -> list[dict[str, object]]:
     """Return the rows of the table."""
-    told: list[dict[str, object]] = [
-        {
-            "what": "published",
-            "messages": f"{found.published:,}",
-            "messages/s": f"{found.publish_rate:,.0f}",
-            "MB/s": f"{found.publish_mb_per_s:,.2f}",
-            **_cells(found.confirmation_ms),
-        }
-    ]
+    published = (found.published, found.publish_rate, found.publish_mb_per_s)
+    told = [_row("published", *published, found.confirmation_ms)]
     if found.subscribers:
-        told.append(
-            {
-                "what": "delivered",
-                "messages": f"{found.delivered:,}",
-                "messages/s": f"{found.deliver_rate:,.0f}",
-                "MB/s": f"{found.deliver_mb_per_s:,.2f}",
-                **_cells(found.latency_ms),
-            }
-        )
+        delivered = (found.delivered, found.deliver_rate, found.deliver_mb_per_s)
+        told.append(_row("delivered", *delivered, found.latency_ms))
     return told
+
+
+def _row(
+    what: str, count: int, rate: float, mb_per_s: float, percentiles: dict[str, float]
+) -> dict[str, object]:
+    return {
+        "what": what,
+        "messages": f"{count:,}",
+        "messages/s": f"{rate:,.0f}",
+        "MB/s": f"{mb_per_s:,.2f}",
+        **{f"{name} ms": f"{value:,.2f}" for name, value in percentiles.items()},
+    }
 
 
 def columns(found: Figures) -> tuple[str, ...]:
@@ -139,19 +137,10 @@ def columns(found: Figures) -> tuple[str, ...]:
     return ("what", "messages", "messages/s", "MB/s", *percentiles)
 
 
-def _cells(percentiles: dict[str, float]) -> dict[str, str]:
-    return {f"{name} ms": f"{value:,.2f}" for name, value in percentiles.items()}
-
-
 def notes(found: Figures) -> list[str]:
     """Return notes on how to read the table."""
-    told = [
-        "published: time to confirm a batch; delivered: from when it was due to the handler"
-    ]
-    if not found.qos:
-        told[0] = (
-            "published: time to send a batch; delivered: from when it was due to the handler"
-        )
+    done = "confirm" if found.qos else "send"
+    told = [f"published: time to {done} a batch; delivered: from due time to handler"]
     if found.asked_rate is None and found.subscribers:
         told.append("without --rate the broker is saturated, and latency is mostly queueing")
     return told
@@ -178,8 +167,3 @@ def remains(found: Figures) -> str:
         queue = f"queue {printable(found.topic)} stays: `braidmq queue delete` removes it"
         told = f"{told}; {queue}" if told else queue
     return told
-
-
-def as_json(found: Figures) -> dict[str, object]:
-    """Return all figures for JSON."""
-    return asdict(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braidmq.cli.tables import print_json
+from braidmq.cli.terminal import AsJson, print_json
 
 if TYPE_CHECKING:  # pydantic is slow to import, and most commands do not need it
     from braidmq.server.config.config import Config
@@ -21,7 +21,6 @@ ConfigFile = Annotated[
         "--config", help="Configuration, TOML or YAML; also BRAIDMQ_CONFIG.", metavar="FILE"
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def effective_config(

@@ -8,10 +8,9 @@ import asyncio
 import sys
 from typing import Annotated, Final
 
-import typer
+from typer import Option
 
-from braidmq.cli.broker.config import AsJson
-from braidmq.cli.tables import print_rows
+from braidmq.cli.terminal import AsJson, print_rows
 
 DEFAULT_TIMEOUT_S: Final = 3.0
 """An answer takes a tenth of a second; a lost query is repeated after one second."""
@@ -22,11 +21,9 @@ _COLUMNS: Final = ("node", "address", "public_key", "topics")
 def discover(
     *,
     timeout: Annotated[
-        float, typer.Option(min=0.1, max=3_600, metavar="SECONDS", help="How long to listen.")
+        float, Option(min=0.1, max=3_600, metavar="SECONDS", help="How long to listen.")
     ] = DEFAULT_TIMEOUT_S,
-    count: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this many relays.")
-    ] = None,
+    count: Annotated[int | None, Option(min=1, help="Stop after this many relays.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the Qumbed relays that announce themselves over mDNS."""

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from braidmq.cli.broker.config import AsJson, ConfigFile, effective_config
-from braidmq.cli.tables import print_json, printable, styled
+from braidmq.cli.broker.config import ConfigFile, effective_config
+from braidmq.cli.terminal import AsJson, print_json, printable, styled
 
 if TYPE_CHECKING:  # pydantic is slow to import
     from braidmq.server.config.config import Config

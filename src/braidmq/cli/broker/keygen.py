@@ -10,8 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from braidmq.cli.broker.config import AsJson
-from braidmq.cli.tables import print_json, printable
+from braidmq.cli.terminal import AsJson, print_json, printable
 
 DEFAULT_FILE: Final = "qumbed.key"
 STDOUT: Final = "-"
@@ -21,8 +20,7 @@ _MODE: Final = 0o600
 
 def keygen(
     out: Annotated[
-        str,
-        typer.Option(metavar="FILE", help="New file for the private key; - prints it."),
+        str, typer.Option(metavar="FILE", help="New file for the private key; - prints it.")
     ] = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:

@@ -8,9 +8,10 @@ import sys
 from typing import Annotated, Final
 
 import typer
+from typer import Option
 
-from braidmq.cli.broker.config import AsJson, ConfigFile, effective_config
-from braidmq.cli.tables import print_json, print_rows
+from braidmq.cli.broker.config import ConfigFile, effective_config
+from braidmq.cli.terminal import AsJson, print_json, print_rows
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 
@@ -20,18 +21,17 @@ _NO_KEYS: Final = (
 )
 
 Patterns = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PATTERN", help="Topics that it may use; may be repeated."),
+    list[str] | None, Option(metavar="PATTERN", help="Topics that it may use; may be repeated.")
 ]
 
 
 @app.command("new")
 def new(
-    name: Annotated[str, typer.Option(help="Name of the principal.")],
+    name: Annotated[str, Option(help="Name of the principal.")],
     publish: Patterns = None,
     subscribe: Patterns = None,
     admin: Annotated[
-        bool, typer.Option("--admin", help="Allow administration of the broker.")
+        bool, Option("--admin", help="Allow administration of the broker.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from braidmq.cli.broker.config import ConfigFile, effective_config
 from braidmq.cli.progress import progress
 
 Address = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Address to listen on, or off.")
+    str | None, Option(metavar="HOST:PORT", help="Address to listen on, or off.")
 ]
 
 
@@ -17,13 +18,10 @@ def serve(
     *,
     config_file: ConfigFile = None,
     dev: Annotated[
-        bool,
-        typer.Option(
-            "--dev", help="Development mode: loopback only, with the API key dev-key."
-        ),
+        bool, Option("--dev", help="Development mode: loopback only, with the API key dev-key.")
     ] = False,
     data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory of the log.")
+        Path | None, Option(metavar="DIR", help="Directory of the log.")
     ] = None,
     blip: Address = None,
     vibe: Address = None,
@@ -32,12 +30,12 @@ def serve(
     flight: Address = None,
     ready_file: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE", help="Write the addresses to this file once all listeners accept."
         ),
     ] = None,
     mdns: Annotated[
-        bool, typer.Option("--mdns", help="Announce Qumbed on the local network.")
+        bool, Option("--mdns", help="Announce Qumbed on the local network.")
     ] = False,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C."""

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer import Option
 
 from braidmq.base.counts import counted
 from braidmq.base.errors import EXIT_DAMAGED_LOG, ConfigError
-from braidmq.cli.broker.config import AsJson, ConfigFile, effective_config
+from braidmq.cli.broker.config import ConfigFile, effective_config
 from braidmq.cli.exact_json import payload_as_json
 from braidmq.cli.progress import progress
-from braidmq.cli.tables import print_json, printable
+from braidmq.cli.terminal import AsJson, print_json, printable
 
 if TYPE_CHECKING:  # what a command needs is imported when it runs
     from braidmq.wal.disk import Disk
@@ -33,9 +34,7 @@ _COLUMNS: Final = ("id", "kind", "topic", "timestamp", "qos", "priority", "bytes
 
 DataDir = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="Directory of the log; default: data_dir of the configuration."
-    ),
+    Option(metavar="DIR", help="Directory of the log; default: data_dir of the configuration."),
 ]
 
 
@@ -60,7 +59,7 @@ def repair(
     config_file: ConfigFile = None,
     *,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Record unreadable messages as lost.")
+        bool, Option("--accept-loss", help="Record unreadable messages as lost.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -82,12 +81,12 @@ def dump(
     data_dir: DataDir = None,
     config_file: ConfigFile = None,
     *,
-    from_id: Annotated[int, typer.Option("--from", min=1, help="First id to print.")] = 1,
+    from_id: Annotated[int, Option("--from", min=1, help="First id to print.")] = 1,
     limit: Annotated[
-        int, typer.Option(min=1, help="Maximum number of records.")
+        int, Option(min=1, help="Maximum number of records.")
     ] = DUMP_COUNT_DEFAULT,
     payloads: Annotated[
-        bool, typer.Option("--payloads", help="With --json: print payloads too.")
+        bool, Option("--payloads", help="With --json: print payloads too.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

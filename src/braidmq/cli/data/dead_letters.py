@@ -8,14 +8,13 @@ from typing import Annotated, Final
 from urllib.parse import quote, urlencode
 
 import typer
+from typer import Argument, Option
 
 from braidmq.base.counts import counted
 from braidmq.cli.api import PAGE_SIZE, Api, HttpError, Url, api_at, path_of
-from braidmq.cli.broker.config import AsJson
 from braidmq.cli.completion import letter_queue_names
-from braidmq.cli.confirmation import Yes, confirm
 from braidmq.cli.progress import Advance, progress, waiting
-from braidmq.cli.tables import print_done, print_rows, printable
+from braidmq.cli.terminal import AsJson, Yes, confirm, print_done, print_rows, printable
 
 app = typer.Typer(help="Dead letters of a running broker.", no_args_is_help=True)
 
@@ -32,9 +31,9 @@ _COLUMNS: Final = ("offset", "id", "reason", "deathQueue", "attempts", "timestam
 
 Queue = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="QUEUE",
-        help="Dead letter queue, as `dlq list` names it.",
+        help="Dead-letter queue, as `dlq list` names it.",
         autocompletion=letter_queue_names,
     ),
 ]
@@ -44,7 +43,7 @@ Queue = Annotated[
 def list_(
     queue: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[QUEUE]",
             help="List the letters in this queue.",
             autocompletion=letter_queue_names,
@@ -52,12 +51,12 @@ def list_(
     ] = None,
     *,
     count: Annotated[
-        int, typer.Option(min=1, help="Maximum number of letters to list.")
+        int, Option(min=1, help="Maximum number of letters to list.")
     ] = LETTERS_DEFAULT,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the dead letter queues, or the letters waiting in one, oldest first."""
+    """List the dead-letter queues, or the letters waiting in one, oldest first."""
     api = api_at(url)
     if queue is None:
         print_rows(list(api.rows(LETTERS, "queues")), _QUEUE_COLUMNS, as_json=as_json)
@@ -72,11 +71,10 @@ def replay(
     queue: Queue,
     *,
     count: Annotated[
-        int | None,
-        typer.Option(min=1, help="Replay only this many, oldest first; default: all."),
+        int | None, Option(min=1, help="Replay only this many, oldest first; default: all.")
     ] = None,
     offset: Annotated[
-        int | None, typer.Option(min=1, help="Replay only the letter at this offset.")
+        int | None, Option(min=1, help="Replay only the letter at this offset.")
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
@@ -98,7 +96,7 @@ def replay(
 
 @app.command("purge")
 def purge(queue: Queue, *, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
-    """Delete all letters waiting in a dead letter queue."""
+    """Delete all letters waiting in a dead-letter queue."""
     api = api_at(url)
     # The broker would purge any queue; this command must not delete live messages.
     with _meant(api, queue):
@@ -134,7 +132,7 @@ def _send_back(api: Api, queue: str, *, count: int | None, offset: int | None = 
 
 
 def _waiting_in(api: Api, queue: str) -> int:
-    """Return how many letters wait in a queue; 0 if it is no dead letter queue."""
+    """Return how many letters wait in a queue; 0 if it is no dead-letter queue."""
     row = _row_of(api, queue)
     return 0 if row is None else api.number_in(row, "messageCount")
 
@@ -150,7 +148,7 @@ def _row_of(api: Api, queue: str) -> dict[str, object] | None:
 
 @contextmanager
 def _meant(api: Api, queue: str) -> Iterator[None]:
-    """If *queue* is where letters came from, name its dead letter queue in the error."""
+    """If *queue* is where letters came from, name its dead-letter queue in the error."""
     try:
         yield
     except HttpError as error:
@@ -159,7 +157,7 @@ def _meant(api: Api, queue: str) -> Iterator[None]:
         with suppress(HttpError):  # the first error says more
             letters = _letters_of(api, queue)
             if _row_of(api, letters) is not None:
-                told = f"{printable(queue)} is not a dead letter queue"
+                told = f"{printable(queue)} is not a dead-letter queue"
                 error = HttpError(f"{told}; did you mean {printable(letters)}?", error.status)
         raise error from None
 

@@ -3,23 +3,25 @@
 import asyncio
 import os
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
+from typer import Argument, Option
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
-from braidmq.cli.broker.config import AsJson
+from braidmq.cli.api import strand_address
 from braidmq.cli.completion import topic_names
 from braidmq.cli.exact_json import payload_as_json
+from braidmq.cli.option_groups import grouped
 from braidmq.cli.signals import run_until_ended
-from braidmq.cli.strand_address import strand_address
-from braidmq.cli.tables import print_json, printable
+from braidmq.cli.terminal import AsJson, print_done, print_json, printable
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
-    from braidmq.client.deliveries import Message
+    from braidmq.client import Message, Subscription
     from braidmq.client.options import Choices
 
 DEFAULT_URL: Final = "blip://dev-key@127.0.0.1:5555"
@@ -27,113 +29,113 @@ DEFAULT_URL: Final = "blip://dev-key@127.0.0.1:5555"
 
 Url = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="URL",
         help="Broker's address: blip://, vibe:// or qumbed://KEY@HOST:PORT, or http:// to look "
         "up Blip's; also BRAIDMQ_URL, which keeps the key off the command line.",
     ),
 ]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)]
-Qos = Annotated[int, typer.Option(min=0, max=1, help="1: durable; 0: in memory only.")]
-SchemaId = Annotated[
-    str, typer.Option(metavar="ID", help="Schema that payloads must match (Qumbed).")
-]
-PrivateKey = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Private key written by `keygen`; default: a new one (Qumbed)."
-    ),
-]
-CaFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="CA certificates to verify the broker with (Qumbed)."),
-]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Accept any certificate (Qumbed).")]
-
+Topic = Annotated[str, Argument(metavar="TOPIC", autocompletion=topic_names)]
+Qos = Annotated[int, Option(min=0, max=1, help="1: durable; 0: in memory only.")]
 _NO_PAYLOAD: Final = "is missing; give a text, '' for an empty message, or pipe it in"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sending:
+    """How a message is published."""
+
+    qos: Qos = 1
+    header: Annotated[
+        list[str] | None,
+        Option(metavar="NAME=VALUE", help="Header to send; may be repeated (Vibe)."),
+    ] = None
+    priority: Annotated[int | None, Option(help="Priority of the message (Vibe).")] = None
+    recipient: Annotated[
+        str | None,
+        Option(metavar="HEX", help="Encrypt the payload for this public key (Qumbed)."),
+    ] = None
+    envelope: Annotated[
+        bool,
+        Option(
+            "--envelope",
+            help="Encrypt topic, sequence number and time with the payload (Qumbed).",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverQumbed:
+    """Options of both commands that only Qumbed has."""
+
+    schema: Annotated[
+        str, Option(metavar="ID", help="Schema that payloads must match (Qumbed).")
+    ] = ""
+    private_key: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE", help="Private key written by `keygen`; default: a new one (Qumbed)."
+        ),
+    ] = None
+    ca_file: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="CA certificates to verify the broker with (Qumbed)."),
+    ] = None
+    insecure: Annotated[bool, Option("--insecure", help="Accept any certificate (Qumbed).")] = (
+        False
+    )
+
+    def choices(self, trust: list[str] | None = None) -> "Choices":
+        """Return the options of the connection."""
+        return {
+            "private_key": self.private_key,
+            "ca_file": self.ca_file,
+            "insecure": self.insecure,
+            "trust": trust or None,
+        }
+
+
+@grouped
 def publish(
     topic: Topic,
     payload: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="PAYLOAD|-",
             help="Text to publish; - or nothing reads standard input.",
             show_default=False,
         ),
     ] = None,
     *,
-    qos: Qos = 1,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Header to send; may be repeated (Vibe)."),
-    ] = None,
-    priority: Annotated[
-        int | None, typer.Option(help="Priority of the message (Vibe).")
-    ] = None,
-    recipient: Annotated[
-        str | None,
-        typer.Option(metavar="HEX", help="Encrypt the payload for this public key (Qumbed)."),
-    ] = None,
-    envelope: Annotated[
-        bool,
-        typer.Option(
-            "--envelope",
-            help="Encrypt topic, sequence number and time with the payload (Qumbed).",
-        ),
-    ] = False,
-    schema: SchemaId = "",
-    private_key: PrivateKey = None,
-    ca_file: CaFile = None,
-    insecure: Insecure = False,
-    count: Annotated[int, typer.Option(min=1, help="Publish the message this many times.")] = 1,
+    sending: Sending,
+    qumbed: OverQumbed,
+    count: Annotated[int, Option(min=1, help="Publish the message this many times.")] = 1,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Publish a message and wait until it is durable."""
-    asyncio.run(
-        _publish(
-            _url(url),
-            topic,
-            _payload(payload),
-            count=count,
-            qos=qos,
-            headers=dict(map(_header, header)) if header else None,
-            priority=priority,
-            recipient=recipient,
-            envelope=envelope,
-            schema=schema,
-            options=_options(private_key, ca_file, insecure=insecure),
-        )
-    )
-    if as_json:
-        print_json({"topic": topic, "count": count, "qos": qos})
-    else:
-        print(f"published {count} to {printable(topic)}")
+    payloads = repeat(_payload(payload), count)
+    asyncio.run(_publish(_url(url), topic, payloads, sending, qumbed))
+    done = {"topic": topic, "count": count, "qos": sending.qos}
+    print_done(done, f"published {count} to {printable(topic)}", as_json=as_json)
 
 
+@grouped
 def subscribe(
     topic: Topic,
     *,
-    count: Annotated[
-        int | None, typer.Option(min=1, help="Exit after this many messages.")
-    ] = None,
+    count: Annotated[int | None, Option(min=1, help="Exit after this many messages.")] = None,
     qos: Qos = 1,
     trust: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="HEX",
             help="Accept only messages from this public key; may be repeated (Qumbed).",
         ),
     ] = None,
     envelope: Annotated[
-        bool, typer.Option("--envelope", help="Refuse messages without an envelope (Qumbed).")
+        bool, Option("--envelope", help="Refuse messages without an envelope (Qumbed).")
     ] = False,
-    schema: SchemaId = "",
-    private_key: PrivateKey = None,
-    ca_file: CaFile = None,
-    insecure: Insecure = False,
+    qumbed: OverQumbed,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -142,37 +144,27 @@ def subscribe(
     Only messages published from now on are printed, except on Vibe, where those waiting in the
     queue come first. The subscription is removed on exit.
     """
-    run_until_ended(
-        _subscribe(
-            _url(url),
-            topic,
-            qos=qos,
-            count=count,
-            envelope=envelope,
-            schema=schema,
-            options=_options(private_key, ca_file, insecure=insecure, trust=trust),
-            as_json=as_json,
-        )
-    )
+    address, choices = _url(url), qumbed.choices(trust)
+
+    async def run() -> None:
+        import braidmq
+
+        choices["on_reconnect"] = lambda: _note("reconnected")
+        async with (
+            braidmq.connect(address, **choices) as client,
+            client.subscribe(
+                topic, qos=qos, envelope=envelope, schema=qumbed.schema
+            ) as messages,
+        ):
+            if sys.stderr.isatty():
+                _note(f"waiting for messages on {printable(topic)}; press Ctrl-C to stop")
+            await _print_messages(messages, count, as_json=as_json)
+
+    run_until_ended(run())
 
 
 def _url(url: str | None) -> str:
     return strand_address(url or os.environ.get("BRAIDMQ_URL") or DEFAULT_URL)
-
-
-def _options(
-    private_key: Path | None,
-    ca_file: Path | None,
-    *,
-    insecure: bool,
-    trust: list[str] | None = None,
-) -> "Choices":
-    return {
-        "private_key": private_key,
-        "ca_file": ca_file,
-        "insecure": insecure,
-        "trust": trust or None,
-    }
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -198,77 +190,41 @@ def _payload(argument: str | None) -> bytes:
 
 
 async def _publish(
-    url: str,
-    topic: str,
-    payload: bytes,
-    *,
-    count: int,
-    qos: int,
-    headers: dict[str, str] | None,
-    priority: int | None,
-    recipient: str | None,
-    envelope: bool,
-    schema: str,
-    options: "Choices",
+    url: str, topic: str, payloads: Iterable[bytes], sending: Sending, qumbed: OverQumbed
 ) -> None:
     import braidmq
     from braidmq.client.errors import PublishError
 
-    async with braidmq.connect(url, **options) as client:
-        if headers is None and priority is None:
-            results = await client.publish_many(
-                topic,
-                repeat(payload, count),
-                qos=qos,
-                recipient=recipient,
-                envelope=envelope,
-                schema=schema,
-            )
-            for result in results:
+    headers = dict(map(_header, sending.header)) if sending.header else None
+    options: dict[str, Any] = {
+        "qos": sending.qos,
+        "recipient": sending.recipient,
+        "envelope": sending.envelope,
+        "schema": qumbed.schema,
+    }
+    async with braidmq.connect(url, **qumbed.choices()) as client:
+        if headers is None and sending.priority is None:
+            for result in await client.publish_many(topic, payloads, **options):
                 if isinstance(result, PublishError):
                     raise result
             return
-        for _ in range(count):
+        for payload in payloads:
             await client.publish(
-                topic,
-                payload,
-                qos=qos,
-                headers=headers,
-                priority=priority,
-                recipient=recipient,
-                envelope=envelope,
-                schema=schema,
+                topic, payload, headers=headers, priority=sending.priority, **options
             )
 
 
-async def _subscribe(
-    url: str,
-    topic: str,
-    *,
-    qos: int,
-    count: int | None,
-    envelope: bool,
-    schema: str,
-    options: "Choices",
-    as_json: bool,
+async def _print_messages(
+    messages: "Subscription", count: int | None, *, as_json: bool
 ) -> None:
-    import braidmq
-
-    options["on_reconnect"] = lambda: _note("reconnected")
-    async with (
-        braidmq.connect(url, **options) as client,
-        client.subscribe(topic, qos=qos, envelope=envelope, schema=schema) as messages,
-    ):
-        if sys.stderr.isatty():
-            _note(f"waiting for messages on {printable(topic)}; press Ctrl-C to stop")
-        printed = 0
-        async for message in messages:
-            # Acknowledged after printing: if printing fails, the message is redelivered.
-            async with message.process():
-                _print_message(message, as_json=as_json)
-            printed += 1
-            if printed == count:
-                return
+    printed = 0
+    async for message in messages:
+        # Acknowledged after printing: if printing fails, the message is redelivered.
+        async with message.process():
+            _print_message(message, as_json=as_json)
+        printed += 1
+        if printed == count:
+            return
 
 
 def _note(text: str) -> None:

@@ -3,13 +3,20 @@
 from typing import Annotated, Final
 
 import typer
+from typer import Argument, Option
 
 from braidmq.base.counts import counted
 from braidmq.cli.api import Url, api_at, path_of
-from braidmq.cli.broker.config import AsJson
 from braidmq.cli.completion import queue_names
-from braidmq.cli.confirmation import Yes, confirm
-from braidmq.cli.tables import print_done, print_json, print_rows, printable
+from braidmq.cli.terminal import (
+    AsJson,
+    Yes,
+    confirm,
+    print_done,
+    print_json,
+    print_rows,
+    printable,
+)
 
 app = typer.Typer(help="Queues of a running broker.", no_args_is_help=True)
 
@@ -20,18 +27,16 @@ DIGITS_MAX: Final = 18
 
 _COLUMNS: Final = ("name", "deliveryMode", "messageCount", "inFlight", "subscriberCount")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=queue_names)]
+Name = Annotated[str, Argument(metavar="NAME", autocompletion=queue_names)]
 DeliveryMode = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="MODE", help="RoundRobin, FanOutWithAck, FanOutWithoutAck or PriorityBased."
     ),
 ]
 OverflowStrategy = Annotated[
     str | None,
-    typer.Option(
-        metavar="STRATEGY", help="DropOldest, DropNewest, BlockPublisher or RedirectToDlq."
-    ),
+    Option(metavar="STRATEGY", help="DropOldest, DropNewest, BlockPublisher or RedirectToDlq."),
 ]
 
 
@@ -42,36 +47,31 @@ def create(
     delivery_mode: DeliveryMode = None,
     max_queue_size: Annotated[
         int | None,
-        typer.Option(
-            metavar="COUNT", help="Maximum number of waiting messages; default: unlimited."
-        ),
+        Option(metavar="COUNT", help="Maximum number of waiting messages; default: unlimited."),
     ] = None,
     overflow_strategy: OverflowStrategy = None,
     message_ttl: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Expiry of messages: milliseconds, or hh:mm:ss."),
+        Option(metavar="TIME", help="Expiry of messages: milliseconds, or hh:mm:ss."),
     ] = None,
     max_retry_attempts: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="COUNT", help="Deliveries of a message before the queue gives up on it."
         ),
     ] = None,
     dead_letters: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--dead-letters/--no-dead-letters", help="Keep messages that the queue gives up on."
         ),
     ] = None,
     dead_letter_queue: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Queue for dead letters; default: dlq.NAME."),
+        str | None, Option(metavar="NAME", help="Queue for dead letters; default: dlq.NAME.")
     ] = None,
     durable: Annotated[
         bool | None,
-        typer.Option(
-            "--durable/--in-memory", help="Whether messages survive a broker restart."
-        ),
+        Option("--durable/--in-memory", help="Whether messages survive a broker restart."),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,

@@ -1,9 +1,9 @@
-"""`braidmq top`: a live view of a running broker, until Ctrl-C.
+"""`braidmq topics` lists the topics; `braidmq top` is a live view of a running broker.
 
-The numbers are those of `/api/events`, which the broker sends once a second; a topic's rate is
-the difference of two requests to `/api/topics`. On a terminal it takes the whole screen and
-waits for a broker that is restarting. In a pipe each update is a block of plain lines, with
---json one object per line, and it ends when the broker does.
+The numbers of the view are those of `/api/events`, which the broker sends once a second; a
+topic's rate is the difference of two requests to `/api/topics`. On a terminal the view takes
+the whole screen and waits for a broker that is restarting. In a pipe each update is a block of
+plain lines, with --json one object per line, and it ends when the broker does.
 """
 
 import http
@@ -12,17 +12,18 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Final
 
-import typer
+from typer import Option
 
 from braidmq.cli.api import Api, HttpError, Url, api_at
-from braidmq.cli.broker.config import AsJson
 from braidmq.cli.data.top_view import View, plain, point_of, print_drawn
-from braidmq.cli.tables import print_json
+from braidmq.cli.terminal import AsJson, print_json, print_rows
 
 EVENTS: Final = "/api/events"
 OVERVIEW: Final = "/api/overview"
 TOPICS: Final = "/api/topics?sort=last&limit=100"
 """The topics published to most recently: the busiest are among them."""
+
+_COLUMNS: Final = ("name", "messages", "last_offset", "subscriptions")
 
 INTERVAL_S_MAX: Final = 3_600
 RETRY_S: Final = 1.0
@@ -30,12 +31,17 @@ _AWAY: Final = frozenset({0, http.HTTPStatus.SERVICE_UNAVAILABLE})
 """No answer, or none yet: a broker that is stopping, gone, or recovering its log."""
 
 
+def topics(url: Url = None, as_json: AsJson = False) -> None:
+    """List the topics that the key may see."""
+    print_rows(list(api_at(url).rows("/api/topics", "topics")), _COLUMNS, as_json=as_json)
+
+
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Print one update and exit.")] = False,
+    once: Annotated[bool, Option("--once", help="Print one update and exit.")] = False,
     interval: Annotated[
         float,
-        typer.Option(
+        Option(
             min=1,
             max=INTERVAL_S_MAX,
             metavar="SECONDS",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from braidmq.cli.tables import printable
+from braidmq.cli.terminal import printable
 
 if TYPE_CHECKING:  # rich is not needed to print --help
     from rich.console import RenderableType

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import typer
 
-from braidmq.cli.tables import styled
+from braidmq.cli.terminal import styled
 
 
 @dataclass

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer import Option
 
 from braidmq.base.counts import counted
 from braidmq.base.errors import ConfigError
@@ -37,7 +38,7 @@ from braidmq.cli.demo.meters import ALARMS, Meters
 from braidmq.cli.demo.spark import Tables, can_run
 from braidmq.cli.own_broker import LOOK_S, BrokerProcess, DemoError
 from braidmq.cli.signals import cancel_on_signals
-from braidmq.cli.tables import styled
+from braidmq.cli.terminal import styled
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Client, Subscription
@@ -66,13 +67,11 @@ PROGRESS_S: Final = 1.0
 def demo(
     readings: Annotated[
         int,
-        typer.Option(
-            min=BATCH_COUNT, max=1_000_000, help="Number of sensor readings to publish."
-        ),
+        Option(min=BATCH_COUNT, max=1_000_000, help="Number of sensor readings to publish."),
     ] = READINGS_DEFAULT,
     tables: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="New directory in which to keep Spark's tables."),
+        Option(metavar="DIR", help="New directory in which to keep Spark's tables."),
     ] = None,
 ) -> None:
     """Kill a busy broker, restart it, and verify that no confirmed message is lost."""
@@ -188,12 +187,7 @@ class Story:
             await vibe.declare_queue(COMMANDS, mode="PriorityBased")
             subscriptions = await self._subscribe(stack, group, blip, vibe)
             subscriptions += await self.meters.subscribe(
-                stack,
-                group,
-                blip=blip,
-                vibe=vibe,
-                readings=READINGS,
-                commands=COMMANDS,
+                stack, group, blip=blip, vibe=vibe, readings=READINGS, commands=COMMANDS
             )
             progress = group.create_task(self._tell_progress())
             commands = group.create_task(self._publish_commands(vibe))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from braidmq.base.errors import ConfigError
 
@@ -19,31 +19,29 @@ class FromLog:
 
     path: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Broker's data directory, on this machine."),
+        Option(metavar="DIR", help="Broker's data directory, on this machine."),
     ] = None
     endpoint: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL", help="Instead of --path: Flight address, grpc://HOST:8815."
-        ),
+        Option(metavar="URL", help="Instead of --path: Flight address, grpc://HOST:8815."),
     ] = None
     api_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="API key for --endpoint; also BRAIDMQ_API_KEY."),
+        Option(metavar="KEY", help="API key for --endpoint; also BRAIDMQ_API_KEY."),
     ] = None
     subscribe: Annotated[
         str | None,
-        typer.Option(metavar="TOPICS", help="Topics to read, comma-separated; default: all."),
+        Option(metavar="TOPICS", help="Topics to read, comma-separated; default: all."),
     ] = None
     subscribe_pattern: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="REGEX", help="Instead of --subscribe: topics whose whole name matches."
         ),
     ] = None
     fail_on_data_loss: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--fail-on-data-loss/--no-fail-on-data-loss",
             help="Fail if retention removed unread messages; otherwise skip them.",
         ),
@@ -85,10 +83,10 @@ class Times:
 
     since: Annotated[
         str | None,
-        typer.Option("--from", metavar="WHEN", help="Start time: ISO 8601, or milliseconds."),
+        Option("--from", metavar="WHEN", help="Start time: ISO 8601, or milliseconds."),
     ] = None
     until: Annotated[
-        str | None, typer.Option("--to", metavar="WHEN", help="End time, exclusive; as --from.")
+        str | None, Option("--to", metavar="WHEN", help="End time, exclusive; as --from.")
     ] = None
 
     def source(self) -> dict[str, str]:
@@ -116,13 +114,11 @@ class Unsealing:
 
     private_key: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Decrypt payloads with this private key (Qumbed)."),
+        Option(metavar="FILE", help="Decrypt payloads with this private key (Qumbed)."),
     ] = None
     trust: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="HEX", help="Accept only payloads from this public key; repeatable."
-        ),
+        Option(metavar="HEX", help="Accept only payloads from this public key; repeatable."),
     ] = None
 
     def source(self) -> dict[str, str]:
@@ -135,9 +131,9 @@ class Unsealing:
 class Tables:
     """Where tables are written, and in which format."""
 
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the tables.")]
+    out: Annotated[Path, Option(metavar="DIR", help="Directory for the tables.")]
     format_: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="Table format: parquet or delta.")
+        str, Option("--format", metavar="FORMAT", help="Table format: parquet or delta.")
     ] = "parquet"
 
 
@@ -147,20 +143,20 @@ class Running:
 
     checkpoint: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Checkpoint directory; default: inside --out."),
+        Option(metavar="DIR", help="Checkpoint directory; default: inside --out."),
     ] = None
     trigger: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="WHEN", help="available-now, or an interval such as 10s (not for replay)."
         ),
     ] = "available-now"
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark master; default: this machine.")
+        str | None, Option(metavar="URL", help="Spark master; default: this machine.")
     ] = None
     conf: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated."),
+        Option(metavar="KEY=VALUE", help="Spark setting; may be repeated."),
     ] = None
 
 
@@ -170,13 +166,11 @@ class Streaming:
 
     starting_offsets: Annotated[
         str | None,
-        typer.Option(
-            metavar="WHERE", help='Start: earliest, a number, or {"topic": {"0": number}}.'
-        ),
+        Option(metavar="WHERE", help='Start: earliest, a number, or {"topic": {"0": number}}.'),
     ] = None
     max_offsets: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--max-offsets-per-trigger",
             min=1,
             metavar="COUNT",
@@ -184,7 +178,7 @@ class Streaming:
         ),
     ] = None
     compact: Annotated[
-        bool, typer.Option("--compact", help="Merge small files into larger ones.")
+        bool, Option("--compact", help="Merge small files into larger ones.")
     ] = False
 
     def source(self) -> dict[str, str]:

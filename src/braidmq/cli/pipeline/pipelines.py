@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from braidmq.base.errors import ConfigError
 from braidmq.cli.option_groups import grouped
-from braidmq.cli.pipeline.ends import stoppable
 from braidmq.cli.pipeline.options import (
     FromLog,
     Running,
@@ -23,23 +23,20 @@ from braidmq.cli.pipeline.options import (
     plan_of,
 )
 from braidmq.cli.progress import telling
+from braidmq.cli.signals import stoppable
 
 app = typer.Typer(help="Turn the log into tables with Apache Spark.", no_args_is_help=True)
 
 
 TypedPairs = Annotated[
     list[str] | None,
-    typer.Option(
-        "--typed", metavar="TOPIC=SCHEMA", help="Topic and its schema; may be repeated."
-    ),
+    Option("--typed", metavar="TOPIC=SCHEMA", help="Topic and its schema; may be repeated."),
 ]
 
 
 Group = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="Consumer group that retention waits for; needs an API key."
-    ),
+    Option(metavar="NAME", help="Consumer group that retention waits for; needs an API key."),
 ]
 
 
@@ -72,7 +69,7 @@ def typed(
     pairs: TypedPairs = None,
     schema_id: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="SCHEMA",
             help="Schema of all topics in --subscribe: built-in, or a .json file.",
         ),
@@ -103,30 +100,24 @@ def rollup(
     tables: Tables,
     schema_id: Annotated[
         str,
-        typer.Option(
-            metavar="SCHEMA", help="Schema of the readings: built-in, or a .json file."
-        ),
+        Option(metavar="SCHEMA", help="Schema of the readings: built-in, or a .json file."),
     ],
     value: Annotated[
         str | None,
-        typer.Option(
-            metavar="FIELD", help="Field to aggregate, if the schema has several numbers."
-        ),
+        Option(metavar="FIELD", help="Field to aggregate, if the schema has several numbers."),
     ] = None,
     watermark: Annotated[
-        str, typer.Option(metavar="TIME", help="Allowed lateness of event times.")
+        str, Option(metavar="TIME", help="Allowed lateness of event times.")
     ] = "10m",
     ahead: Annotated[
         str,
-        typer.Option(
-            metavar="TIME", help="How far event times may be ahead of the broker's clock."
-        ),
+        Option(metavar="TIME", help="How far event times may be ahead of the broker's clock."),
     ] = "1d",
     close: Annotated[
-        bool, typer.Option("--close", help="Close all open minutes at the end.")
+        bool, Option("--close", help="Close all open minutes at the end.")
     ] = False,
     topic: Annotated[
-        bool, typer.Option("--topic/--no-topic", help="Also publish closed minutes to a topic.")
+        bool, Option("--topic/--no-topic", help="Also publish closed minutes to a topic.")
     ] = True,
     unsealing: Unsealing,
     log: FromLog,
@@ -153,24 +144,24 @@ def replay(
     *,
     name: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="Name of the replay; running it again under this name resumes it.",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="DIR", help="Directory for checkpoint and log files; default: --checkpoint."
         ),
     ] = None,
     table: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Parquet or Delta table to replay; default: the log."),
+        Option(metavar="DIR", help="Parquet or Delta table to replay; default: the log."),
     ] = None,
     format_: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--format",
             metavar="FORMAT",
             help="Format of --table, parquet or delta; default: detected.",
@@ -178,10 +169,10 @@ def replay(
     ] = None,
     to_topic: Annotated[
         str | None,
-        typer.Option(metavar="TOPIC", help="Topic to publish to; default: that of each row."),
+        Option(metavar="TOPIC", help="Topic to publish to; default: that of each row."),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(metavar="COUNT", help="Maximum messages per second.")
+        float | None, Option(metavar="COUNT", help="Maximum messages per second.")
     ] = None,
     times: Times,
     log: FromLog,

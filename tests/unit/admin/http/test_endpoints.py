@@ -7,7 +7,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
 
-from braidmq.admin.http.endpoints import Endpoint, answered, routes_of
+from braidmq.admin.http.endpoints import (
+    Endpoint,
+    answered,
+    keyed,
+    keyed_endpoints,
+    routes_of,
+)
+from braidmq.admin.http.parameters import AFTER, Name
+from braidmq.broker.authorize import Principal
 
 
 class Echo(msgspec.Struct):
@@ -75,3 +83,32 @@ def test_a_method_of_a_path_is_declared_once() -> None:
     """Who answers must not depend on the order of a list."""
     with pytest.raises(AssertionError):
         routes_of([declared("GET", "/x"), declared("GET", "/x")])
+
+
+class Greetings:
+    """A noun of an API."""
+
+    @keyed("POST /greetings/{name}", Name("name", "Whom."), AFTER, statuses=(201,))
+    async def post_greeting(self, request: Request, principal: Principal) -> Echo:
+        """Greet somebody by name."""
+        return Echo({**request.path_params, "by": principal.name})
+
+
+def test_a_method_declares_its_endpoint_by_its_docstring_and_its_type() -> None:
+    """Names go to the path, other parameters to the query, and every request needs a key."""
+    endpoints = keyed_endpoints(
+        Greetings(), {"k": Principal("ops", publish=[], subscribe=[])}.get, "greetings"
+    )
+    client = TestClient(Starlette(routes=routes_of(endpoints)))
+    (one,) = endpoints
+    answer = client.post("/greetings/ann", headers={"Authorization": "Bearer k"})
+
+    assert ("Greet somebody by name.", "greetings", Echo, ["name"], (AFTER,)) == (
+        one.summary,
+        one.tag,
+        one.answer,
+        [name.name for name in one.names],
+        one.query,
+    )
+    assert (201, {"names": {"name": "ann", "by": "ops"}}) == (answer.status_code, answer.json())
+    assert 401 == client.post("/greetings/ann").status_code

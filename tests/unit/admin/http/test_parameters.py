@@ -6,10 +6,20 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from braidmq.admin.http.parameters import FROM, LIMIT, Choice, Moment, Name, Text, Whole, iso
+from braidmq.admin.http.parameters import (
+    FROM,
+    LIMIT,
+    Name,
+    choice,
+    iso,
+    moment,
+    text,
+    whole,
+    whole_number,
+)
 
-SORT = Choice("sort", "How.", ("name", "size"))
-TIME = Moment("time", "When.")
+SORT = choice("sort", "How.", ("name", "size"))
+TIME = moment("time", "When.")
 
 
 def asked(query: str = "") -> Request:
@@ -36,9 +46,9 @@ def test_what_is_no_number_is_refused(text: str) -> None:
 
 def test_a_number_beyond_its_bound_is_refused() -> None:
     """By one, too, and with as many digits as the bound has."""
-    for text in ("1001", "9999"):
+    for digits in ("1001", "9999"):
         with pytest.raises(HTTPException, match="limit must be a whole number from 1 to 1000"):
-            LIMIT.of(asked(f"limit={text}"))
+            LIMIT.of(asked(f"limit={digits}"))
     with pytest.raises(HTTPException, match="from must be an offset"):
         FROM.of(asked(f"from={2**64}"))
 
@@ -80,22 +90,32 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 def test_nothing_said_is_nothing_given() -> None:
     """Where there is no default."""
-    number = Whole("n", "How many.", 1, 9, None, "a digit")
+    number = whole("n", "How many.", 9, None, "a digit")
 
     assert [None, None, None] == [
         number.given(asked()),
         TIME.given(asked()),
-        Text("q", "Which.").given(asked()),
+        text("q", "Which.", default=None).given(asked()),
     ]
 
 
 def test_each_says_what_its_values_are() -> None:
     """In JSON Schema, with the same bounds that refuse."""
-    assert {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100} == LIMIT.schema()
-    assert {"type": "string", "enum": ["name", "size"], "default": "name"} == SORT.schema()
-    assert {"type": "string", "format": "date-time"} == TIME.schema()
-    assert {"type": "string", "minLength": 1} == Name("n", "A name.").schema()
-    assert "integer" == Name("n", "A number.", whole=True).schema()["type"]
+    assert {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100} == LIMIT.schema
+    assert {"type": "string", "enum": ["name", "size"], "default": "name"} == SORT.schema
+    assert {"type": "string", "format": "date-time"} == TIME.schema
+    assert {"type": "string", "minLength": 1} == Name("n", "A name.").schema
+    assert "integer" == Name("n", "A number.", whole=True).schema["type"]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1", 1), ("10", 10), ("11", None), ("0", None), ("007", None), (5000 * "9", None)]
+    + [(text, None) for text in ("", "-1", "1.0", "\u0663", "\u00b2", " 1")],
+)
+def test_a_number_is_plain_digits_within_its_bound(text: str, number: int | None) -> None:
+    """Five thousand digits are none: Python refuses them with an error of its own."""
+    assert number == whole_number(text, 10)
 
 
 def test_a_moment_is_shown_in_utc() -> None:

@@ -12,7 +12,7 @@ from braidmq.base.errors import BraidError
 
 REFUSALS = [
     (UnknownQueueError(), 404, "no such queue"),
-    (UnknownQueueError("queue of dead letters"), 404, "no such queue of dead letters"),
+    (UnknownQueueError("no such queue of dead letters"), 404, "no such queue of dead letters"),
     (QueueExistsError(), 409, "the queue exists with other options"),
     (
         FanOutError(),

@@ -107,7 +107,7 @@ def test_letters_are_sent_back(
 @pytest.mark.parametrize(
     "case",
     [
-        ("dlq.work", "error: work is not a dead letter queue; did you mean dlq.work?\n"),
+        ("dlq.work", "error: work is not a dead-letter queue; did you mean dlq.work?\n"),
         ("dlq.other", "; `braidmq dlq list` lists the existing ones\n"),
     ],
 )
@@ -137,7 +137,7 @@ def test_the_name_that_a_queue_has_for_its_letters_is_told(
     world.bury("work", b"1", letters="lost")
 
     assert 1 == main(["dlq", "list", "work", "--url", url(port)])
-    told = "error: work is not a dead letter queue; did you mean lost?\n"
+    told = "error: work is not a dead-letter queue; did you mean lost?\n"
     assert told == capsys.readouterr().err
 
 

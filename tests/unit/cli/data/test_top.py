@@ -1,6 +1,12 @@
-"""`braidmq top`: what it refuses, and the order of its rows."""
+"""`braidmq topics` lists all pages; `braidmq top` orders its rows."""
+
+import json
+
+import pytest
 
 from braidmq.cli.data.top import _rates
+from braidmq.cli.main import main
+from tests.unit.admin.world import ADMIN_KEY, World
 
 
 def test_the_busiest_come_first() -> None:
@@ -11,3 +17,31 @@ def test_the_busiest_come_first() -> None:
     assert [("a", 4.0, 10), ("new", 0.5, 5), ("b", 0.0, 300)] == _rates(
         {"a": 2, "b": 300}, now, 2.0
     )
+
+
+def test_all_pages_are_listed(
+    world: World, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However many there are, and whatever their names are."""
+    names = [f"t&{number:03}" for number in range(450)] + ["ü/ ?#"]
+    for name in names:
+        world.publish(name, b"x")
+
+    assert 0 == main(["topics", "--url", f"http://{ADMIN_KEY}@127.0.0.1:{port}", "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    assert sorted(names) == [row["name"] for row in rows]
+    assert {"name": "t&000", "messages": 1, "last_offset": 1, "subscriptions": 0} == rows[0]
+
+
+def test_the_url_may_come_from_the_environment(
+    world: World,
+    port: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Out of sight of other users, and out of the shell's history."""
+    world.publish("a", b"x")
+    monkeypatch.setenv("BRAIDMQ_URL", f"http://{ADMIN_KEY}@127.0.0.1:{port}")
+
+    assert 0 == main(["topics"])
+    assert "name\tmessages\tlast_offset\tsubscriptions\na\t1\t1\t0\n" == capsys.readouterr().out

@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from braidmq.admin import numbers
+from braidmq.admin import events
 from braidmq.cli.data.top_view import Point, View, drawn, facts, plain, point_of, size, title
 
 NUMBERS: dict[str, object] = {
@@ -140,4 +140,4 @@ def test_sizes_are_for_people(count: int, shown: str) -> None:
 
 def test_a_point_has_the_fields_that_the_api_sends() -> None:
     """Declared twice: the API's would load the web server, and has no defaults."""
-    assert numbers.Point.__struct_encode_fields__ == Point.__struct_encode_fields__
+    assert events.Point.__struct_encode_fields__ == Point.__struct_encode_fields__

@@ -21,7 +21,7 @@ from braidmq.spark.pipelines.typed import (
     typed,
 )
 from braidmq.spark.reading.offsets import LostOffsetsError
-from braidmq.wal import Wal
+from braidmq.wal.wal import Wal
 from tests.unit.columnar.logs import NOTE, log_of, message, plain_rows, retain_from
 
 TEMPERATURE = "sensor.Temperature"

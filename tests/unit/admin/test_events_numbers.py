@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from braidmq.admin.events import HISTORY_POINTS, Numbers, rss_bytes
 from braidmq.admin.metrics import MetricValues
-from braidmq.admin.numbers import HISTORY_POINTS, Numbers, rss_bytes
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,7 +26,7 @@ async def test_a_point_is_what_happened_since_the_one_before() -> None:
     """Counters become rates, by strand where counted so; levels are shown as they are."""
     world = World()
     world.values = MetricValues(
-        messages_published_by_strand={"blip": 7},
+        strand_messages_published={"blip": 7},
         messages_published_bytes=100,
         messages_waiting=5,
         connections={"blip": 2},

@@ -8,9 +8,8 @@ import pytest
 import trustme
 
 from braidmq.base.errors import ConfigError
-from braidmq.cli.api import HttpError
+from braidmq.cli.api import HttpError, is_http, strand_address
 from braidmq.cli.main import main
-from braidmq.cli.strand_address import is_http, strand_address
 from braidmq.client.url import DEFAULT_PORTS, parse
 from braidmq.server.access.keys import hash_key
 from tests.unit.admin.world import ADMIN_KEY, KEYS, World
