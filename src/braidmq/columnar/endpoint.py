@@ -10,6 +10,7 @@ expression from outside could keep the broker busy for hours.
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self, Unpack
 
+import msgspec
 import pyarrow as pa
 
 from braidmq.columnar.cuts import Part
@@ -215,10 +216,7 @@ class Endpoint:
         """Return the cursors that the key may move: name, principal, initial, position, lag."""
         request = requests.CursorsRequest()
         answer = self._connection.ask("cursors", request, requests.CursorsAnswer)
-        return [
-            {name: getattr(row, name) for name in row.__struct_fields__}
-            for row in answer.cursors
-        ]
+        return [msgspec.structs.asdict(row) for row in answer.cursors]
 
     def stage(
         self, topic: str | None, schema: pa.Schema, batches: Iterable[pa.RecordBatch]

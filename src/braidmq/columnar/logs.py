@@ -10,14 +10,7 @@ import pyarrow as pa
 from braidmq.base.errors import ConfigError
 from braidmq.columnar import cuts, reading
 from braidmq.columnar.cuts import Part
-from braidmq.columnar.reading import (
-    Batches,
-    OfBatches,
-    Offsets,
-    OfRange,
-    OfTopics,
-    TopicCount,
-)
+from braidmq.columnar.reading import Batches, OfBatches, Offsets, OfRange, OfTopics, TopicCount
 from braidmq.columnar.segments.held import HELD_BYTES_MAX, HeldSegments
 from braidmq.columnar.segments.views import DurableView, offset_at
 

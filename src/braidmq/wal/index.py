@@ -13,13 +13,7 @@ from typing import Final, Literal
 
 from braidmq.base.records import GAP_KIND
 from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
-from braidmq.wal.format import (
-    HEADER_BYTES,
-    INDEX_MAGIC,
-    ROW_BYTES,
-    checksum,
-    encode_header,
-)
+from braidmq.wal.format import HEADER_BYTES, INDEX_MAGIC, ROW_BYTES, checksum, encode_header
 from braidmq.wal.tables import (
     BLOCK_ROWS,
     ROW_BLOCK_BYTES,

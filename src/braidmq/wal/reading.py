@@ -10,7 +10,7 @@ segments and the rebuilding of indexes, so that two readers do not rebuild the s
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from braidmq.base.errors import LogFullError, LogPoisonedError
@@ -75,7 +75,7 @@ class ReadBack:
     body_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wanted:
     """The bounds of a read; see `Wal.read`."""
 
@@ -84,6 +84,11 @@ class Wanted:
     count_max: int
     bytes_max: int
     priority: int
+
+    def within(self, last_id: int) -> "Wanted":
+        """Return the same with *last_id* as the upper bound, if that is lower."""
+        up_to = min(self.up_to, last_id)
+        return Wanted(self.topic, up_to, self.count_max, self.bytes_max, self.priority)
 
 
 class _DoubtError(Exception):
@@ -108,7 +113,7 @@ class Reader:
             LogPoisonedError: An index must be rebuilt, and writing it failed.
             FileNotFoundError: A segment was deleted meanwhile: take a new view.
         """
-        wanted = replace(wanted, up_to=min(wanted.up_to, view.committed_id))
+        wanted = wanted.within(view.committed_id)
         found = ReadBack(reached_id=after_id)
         if after_id < wanted.up_to and after_id + 1 < view.first_id:
             found.lost = (after_id + 1, min(view.first_id - 1, wanted.up_to))

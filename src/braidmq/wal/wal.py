@@ -26,13 +26,7 @@ from braidmq.wal.maintenance.scrub import Scrubber
 from braidmq.wal.opening import MARK_PATH, Opening, Watch, unwatched
 from braidmq.wal.options import WalOptions
 from braidmq.wal.reading import LogView, ReadBack, Reader, Wanted
-from braidmq.wal.segment import (
-    Reserve,
-    SegmentInfo,
-    damage,
-    segment_path,
-    start_segment,
-)
+from braidmq.wal.segment import Reserve, SegmentInfo, damage, segment_path, start_segment
 
 T = TypeVar("T")
 

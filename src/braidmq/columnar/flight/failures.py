@@ -79,10 +79,7 @@ _TEXTS: Final[dict[str, type[BraidError]]] = {
 _FIELDS: Final[dict[str, tuple[type[BraidError], tuple[str, ...]]]] = {
     "config": (ConfigError, ("key", "problem")),
     "cursor": (CursorError, ("name", "problem")),
-    "damaged_log": (
-        DamagedLogError,
-        ("segment", "offset", "first_id", "last_id", "reason"),
-    ),
+    "damaged_log": (DamagedLogError, ("segment", "offset", "first_id", "last_id", "reason")),
     "damaged_stage": (DamagedStageError, ("stage", "reason")),
     "not_allowed": (NotAllowedError, ("operation", "name")),
     "refused_row": (RefusedRowError, ("row", "reason")),

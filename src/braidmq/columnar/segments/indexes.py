@@ -4,10 +4,18 @@
     growing    has no sums yet: every row is compared with the record that it points to
     rebuilt    made in memory from the segment, which is verified on the way
 
-A reader never writes: it leaves the data directory unchanged, even a stale index.
+A reader never writes: it leaves the data directory unchanged, even a stale index. Each kind has
+
+    rows        the index rows; `check` verifies some of them, or raises DoubtError
+    numbers     the topics of the first rows, or of all: verified copies, which stay right
+                whatever happens to the file
+    topics      the topic names by number, the first one empty
+    gap_count   how many rows are of gap records
+    block_sums  checksums of the segment's blocks; empty unless it is sealed
+    is_proof    whether making the index has verified the whole segment
 """
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -66,30 +74,6 @@ _NO_SUMS: Final[list[int]] = []
 
 class DoubtError(Exception):
     """Index and segment disagree; reading the whole segment will tell which one is wrong."""
-
-
-class Index(Protocol):
-    """Rows of one segment.
-
-    `topics` are the topic names by number, the first one empty. `block_sums` is empty unless
-    the segment is sealed. `numbers` are the topics of the first rows, or of all: verified
-    copies, which stay right whatever happens to the file. `is_proof`: making the index has
-    verified the whole segment.
-    """
-
-    rows: Rows
-    numbers: TopicColumn
-    topics: dict[bytes, int]
-    gap_count: int
-    block_sums: list[int]
-    is_proof: bool
-
-    def check(self, first: int, last: int) -> None:
-        """Verify rows[first:last].
-
-        Raises:
-            DoubtError: They are not right.
-        """
 
 
 class SealedIndex:
@@ -336,6 +320,9 @@ class RebuiltIndex:
 
     def check(self, first: int, last: int) -> None:
         """Do nothing: every row was verified when the index was made."""
+
+
+Index = SealedIndex | GrowingIndex | RebuiltIndex
 
 
 def rebuilt_index(

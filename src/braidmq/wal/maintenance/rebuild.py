@@ -11,13 +11,7 @@ from braidmq.base.errors import UnknownRecordError
 from braidmq.wal.disk import LOG_DIR, File, Files, read_all
 from braidmq.wal.format import HEADER_BYTES, RECORD_HEADER_BYTES, Describe, Header, encode_rows
 from braidmq.wal.index import IndexWriter, index_path
-from braidmq.wal.recovery import (
-    CHUNK_BYTES,
-    Ending,
-    Walk,
-    judge_header,
-    judge_sealed,
-)
+from braidmq.wal.recovery import CHUNK_BYTES, Ending, Walk, judge_header, judge_sealed
 from braidmq.wal.segment import (
     ActiveSegment,
     SegmentInfo,

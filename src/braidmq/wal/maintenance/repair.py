@@ -14,13 +14,7 @@ from itertools import pairwise
 
 from braidmq.base.ids import FIRST_ID
 from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
-from braidmq.wal.format import (
-    SEGMENT_MAGIC,
-    Describe,
-    encode_gap,
-    encode_header,
-    encode_record,
-)
+from braidmq.wal.format import SEGMENT_MAGIC, Describe, encode_gap, encode_header, encode_record
 from braidmq.wal.index import index_path
 from braidmq.wal.maintenance.survey import Report, SegmentSurvey, Survey
 from braidmq.wal.opening import Watch, unwatched
