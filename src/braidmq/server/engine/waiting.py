@@ -32,22 +32,6 @@ from braidmq.server.engine.requests import (
 Future = asyncio.Future[None]
 
 
-class _Commit:
-    """A wait for a record; *lasts* is explained in `Waiters.committed`."""
-
-    def __init__(self, record_id: int, *, lasts: bool) -> None:
-        self.record_id = record_id
-        self.lasts = lasts
-
-
-class _Condition:
-    """A wait for a condition; *outlasts_end* is explained in `Waiters.until`."""
-
-    def __init__(self, holds: Callable[[], bool], *, outlasts_end: bool) -> None:
-        self.holds = holds
-        self.outlasts_end = outlasts_end
-
-
 class Waiters:
     """The coroutines that wait for one engine."""
 
@@ -58,8 +42,8 @@ class Waiters:
         self._is_stopped = False
         self._failure = ""
         # The engine looks at both each turn, and does nothing more while they are empty.
-        self.commits: dict[Future, _Commit] = {}
-        self.conditions: dict[Future, _Condition] = {}
+        self.commits: dict[Future, tuple[int, bool]] = {}  # record id, with lasts
+        self.conditions: dict[Future, tuple[Callable[[], bool], bool]] = {}  # with outlasts_end
 
     # For the coroutines.
 
@@ -77,7 +61,7 @@ class Waiters:
         """
         future: Future = asyncio.get_running_loop().create_future()
         # Registered before the turn ends: a log that answers at once must find it.
-        self.commits[future] = _Commit(record_id, lasts=lasts)
+        self.commits[future] = (record_id, lasts)
         try:
             self._end_turn()
             if self._failure or (self._is_stopped and record_id > self._broker.committed_id):
@@ -109,7 +93,7 @@ class Waiters:
         if not outlasts_end and (self._failure or self._is_draining):
             raise self._end()
         future: Future = asyncio.get_running_loop().create_future()
-        self.conditions[future] = _Condition(condition, outlasts_end=outlasts_end)
+        self.conditions[future] = (condition, outlasts_end)
         try:
             async with asyncio.timeout(within_s):
                 await future
@@ -123,21 +107,21 @@ class Waiters:
 
     def wake_committed(self, up_to: int) -> None:
         """Wake coroutines whose record is committed."""
-        for future, commit in self.commits.items():
-            if commit.record_id <= up_to and not future.done():
+        for future, (record_id, _) in self.commits.items():
+            if record_id <= up_to and not future.done():
                 future.set_result(None)
 
     def wake_true(self) -> None:
         """Wake coroutines whose condition holds."""
-        for future, condition in self.conditions.items():
-            if not future.done() and condition.holds():
+        for future, (condition, _) in self.conditions.items():
+            if not future.done() and condition():
                 future.set_result(None)
 
     def refuse_commits(self, again_id: int, reason: str, *, is_final: bool) -> None:
         """Fail the waits for records that the log refused; lasting ones wait for *again_id*."""
-        for future, commit in self.commits.items():
-            if commit.lasts and not is_final:
-                commit.record_id = again_id
+        for future, (_, lasts) in self.commits.items():
+            if lasts and not is_final:
+                self.commits[future] = (again_id, lasts)
             elif not future.done():
                 future.set_exception(LogRefusedError(reason))
 
@@ -165,8 +149,8 @@ class Waiters:
                 future.set_exception(self._end())
 
     def _fail_conditions(self) -> None:
-        for future, condition in self.conditions.items():
-            if not condition.outlasts_end and not future.done():
+        for future, (_, outlasts_end) in self.conditions.items():
+            if not outlasts_end and not future.done():
                 future.set_exception(self._end())
 
     def _end(self) -> UnavailableError:

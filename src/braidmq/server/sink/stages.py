@@ -143,11 +143,12 @@ class Stages:
 
     def drop(self, ids: Iterable[str], principal: Principal) -> int:
         """Delete those stages that exist and belong to *principal*; return how many."""
-        return self.remove(
-            stage_id
-            for stage_id in ids
-            if (trailer := self._find(stage_id)) is not None and _owns(principal, trailer)
-        )
+        owned: list[str] = []
+        for stage_id in ids:
+            with suppress(UnknownStageError, DamagedStageError):
+                if _owns(principal, self._trailer(stage_id)):
+                    owned.append(stage_id)
+        return self.remove(owned)
 
     # For the sink, which appends the rows to the log.
 
@@ -262,12 +263,6 @@ class Stages:
             + _MAGIC
         )
         write_all(file, _END_OF_STREAM + trailer + tail, at)
-
-    def _find(self, stage_id: str) -> Trailer | None:
-        try:
-            return self._trailer(stage_id)
-        except (UnknownStageError, DamagedStageError):
-            return None
 
     def _trailer(self, stage_id: str) -> Trailer:
         file = self._open(stage_id)

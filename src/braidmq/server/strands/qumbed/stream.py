@@ -73,7 +73,7 @@ class QumbedConnection(Connection):
         self._unfinished_bytes: int = 0
         self.room_bytes = options.window_bytes // FRAME_PER_BODY
         if not options.asks_for_key and link.principal is not None:
-            self._let_in(link)
+            self._note_authenticated(link)
 
     @property
     def is_authenticated(self) -> bool:
@@ -207,7 +207,7 @@ class QumbedConnection(Connection):
             principal = self._engine.find_principal(command.key) if command.key else None
         if principal is not None:
             self.principal = principal
-            self._let_in(link)
+            self._note_authenticated(link)
             return True
         self._engine.authentication_failures["qumbed"] += 1
         self._error(command, session.UNAUTHORIZED, "authentication failed")
@@ -217,7 +217,7 @@ class QumbedConnection(Connection):
         self._stream.drain_connection(UNAUTHORIZED_CODE, session.UNAUTHORIZED)
         return False
 
-    def _let_in(self, link: Link) -> None:
+    def _note_authenticated(self, link: Link) -> None:
         if self.principal is None:
             self.principal = link.principal
         link.is_authenticated = True

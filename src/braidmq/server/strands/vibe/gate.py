@@ -54,32 +54,32 @@ class Gate:
         self._session.negotiate(request.headers)
         token = request.headers.get("authToken")
         if token is not None:
-            self._let_in(request.id, self._engine.find_principal(token))
+            self._finish_connect(request.id, self._engine.find_principal(token))
             return
         name = request.headers.get("authUsername")
         if name is None:
-            self._let_in(request.id, None)
+            self._finish_connect(request.id, None)
             return
         password = request.headers.get("authPassword", "")
         users = self._engine.users
         assert users is not None
         self.asking = users.check(
-            name, password, lambda found: self._answered(request.id, found)
+            name, password, lambda found: self._password_checked(request.id, found)
         )
         if not self.asking:
             self._connection.error(
                 request, session.RATE_LIMITED, "too many password checks wait; try again"
             )
 
-    def _answered(self, request_id: str, found: Principal | None) -> None:
+    def _password_checked(self, request_id: str, found: Principal | None) -> None:
         self.asking = False
         if self._connection.closed:
             return
-        self._let_in(request_id, found)
+        self._finish_connect(request_id, found)
         self._connection.wake()
         self._engine.end_turn()
 
-    def _let_in(self, request_id: str, found: Principal | None) -> None:
+    def _finish_connect(self, request_id: str, found: Principal | None) -> None:
         connection = self._connection
         if found is None:
             self._engine.authentication_failures["vibe"] += 1
