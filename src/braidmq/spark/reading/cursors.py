@@ -31,6 +31,7 @@ from braidmq.columnar.endpoint import Endpoint
 from braidmq.spark.brokers import endpoint_of
 from braidmq.spark.options import ReadOptions, for_stream
 from braidmq.spark.reading.offsets import StreamOffset
+from braidmq.spark.runtime.workers import log_event
 
 _RELATION: Final = "StreamingRelationV2"
 
@@ -70,11 +71,8 @@ class Cursor:
         except BraidError as error:
             self._forget()
             if not self._failing:
-                import structlog  # slow, and hardly ever needed
-
-                structlog.get_logger().warning(
-                    "cursor_not_reported", group=self.name, offset=offset, problem=str(error)
-                )
+                facts = {"group": self.name, "offset": offset, "problem": str(error)}
+                log_event("warning", "cursor_not_reported", **facts)
             self._failing = True
         else:
             self._reported = offset
@@ -111,9 +109,7 @@ class CursorListener(StreamingQueryListener):
             found = [] if query is None else sources_of(query, self._source)
             cursors = [None if given is None else cursor_of(given) for given in found]
         except (Py4JError, PySparkException, AttributeError, BraidError) as error:
-            import structlog  # slow, and hardly ever needed
-
-            structlog.get_logger().debug("sources_not_found", problem=repr(error))
+            log_event("debug", "sources_not_found", problem=repr(error))
             return
         if any(cursors):
             self._cursors[str(event.runId)] = cursors

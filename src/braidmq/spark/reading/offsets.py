@@ -15,6 +15,7 @@ from braidmq.base.errors import LogError
 from braidmq.columnar.logs import Log
 from braidmq.columnar.loss import DataLossError
 from braidmq.spark.options import ReadOptions
+from braidmq.spark.runtime.workers import log_event
 from braidmq.spark.values import EARLIEST, LATEST, OFFSET_MAX, OptionError, Position
 
 KEY: Final = "offset"
@@ -122,9 +123,7 @@ def lose(log: Log, options: ReadOptions, problem: str) -> None:
     """
     if options.fail_on_data_loss:
         raise LostOffsetsError(log.address, problem)
-    import structlog  # slow, and hardly ever needed
-
-    structlog.get_logger().warning("offsets_lost", problem=problem)
+    log_event("warning", "offsets_lost", problem=problem)
 
 
 def stream_start(log: Log, options: ReadOptions) -> int | None:

@@ -1,4 +1,4 @@
-"""Set up the Python processes that Spark forks for tasks and planning, and end them cleanly."""
+"""The Python processes that Spark forks for tasks and planning: set up, log, end cleanly."""
 
 import gc
 import os
@@ -79,3 +79,10 @@ def leave(end: GeneratorExit) -> None:
     """
     if TaskContext.get() is not None and isinstance(end.__context__, ConnectionError):
         os._exit(0)
+
+
+def log_event(level: str, event: str, **facts: object) -> None:
+    """Log an event; structlog is imported only now: it is slow, and hardly ever needed."""
+    import structlog
+
+    getattr(structlog.get_logger(), level)(event, **facts)

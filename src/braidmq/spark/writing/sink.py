@@ -24,6 +24,7 @@ from braidmq.columnar.flight.failures import UnavailableError
 from braidmq.columnar.flight.requests import SinkKey
 from braidmq.spark.brokers import endpoint_of, patiently
 from braidmq.spark.options import WriteOptions
+from braidmq.spark.runtime.workers import log_event
 from braidmq.spark.writing.columns import sink_columns
 
 COMMIT_S_MAX: Final = 120.0
@@ -92,11 +93,8 @@ class Sink:
             lambda: self._asked(lambda endpoint: endpoint.commit(key, stages)), COMMIT_S_MAX
         )
         if done.repeated:
-            import structlog  # slow, and hardly ever needed
-
-            structlog.get_logger().info(
-                "batch_repeated", **msgspec.structs.asdict(key), rows=done.messages
-            )
+            facts = msgspec.structs.asdict(key)
+            log_event("info", "batch_repeated", **facts, rows=done.messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop the stages of the tasks, unless they are committed; on the driver."""
@@ -106,11 +104,8 @@ class Sink:
         try:
             self._asked(lambda endpoint: endpoint.abort(stages))
         except BraidError as error:  # they expire
-            import structlog  # slow, and hardly ever needed
-
-            structlog.get_logger().warning(
-                "stages_not_dropped", stages=len(stages), problem=str(error)
-            )
+            facts = {"stages": len(stages), "problem": str(error)}
+            log_event("warning", "stages_not_dropped", **facts)
 
     def _asked(self, call: Callable[[Endpoint], Answer]) -> Answer:
         # Looked up each time: a restarted broker may listen at another address.
