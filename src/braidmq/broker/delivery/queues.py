@@ -76,17 +76,16 @@ class Queues:
         self.begin(queue, self._outgoing.add(Declared(queue), record))
         return queue
 
-    def declare_letters(self, topic: Topic, now_us: int) -> None:
-        """Make a queue of a topic that is about to get its first dead letter."""
-        self.declare(topic, for_dead_letters(), now_us)
-
     def letters_topic(self, name: str, now_us: int) -> Topic | None:
-        """Return the topic for dead letters of that name, or None when it takes none now."""
+        """Return the topic for dead letters of that name, which its first one makes a queue.
+
+        None when it takes no letters now.
+        """
         if self.settling.log_refuses:
             return None
         topic = self.settling.topics.get(name)
         if topic is not None and topic.queue is None:
-            self.declare_letters(topic, now_us)
+            self.declare(topic, for_dead_letters(), now_us)
         return topic
 
     def new(self, topic: Topic, declared: Policy, created_us: int) -> Queue:
