@@ -3,7 +3,8 @@
 The broker calls no connection and no log. `Outgoing` numbers the records that are on their way
 to the log, and remembers what each was about until it is committed. `Effects` lists the peers
 that have something to send, the channels and followers whose backlog should be read, and those
-whose progress should be recorded. The driver takes both after each turn, by verbs of `Broker`.
+whose progress should be recorded. `Schedule` holds what is to be done later: the deadlines of
+deliveries. The driver takes all of it by verbs of `Broker`, after each turn and when it is due.
 """
 
 from typing import TYPE_CHECKING, Final, NamedTuple, final
@@ -24,6 +25,10 @@ PROGRESS_DELAY_US: Final = 10_000
 
 PROGRESS_BYTES: Final = 1024 * 1024
 """A progress record that has grown to this is followed by another."""
+
+
+_SWEEP_MIN: Final = 1024
+"""A row of deadlines that is shorter than this is not worth sweeping."""
 
 
 @final
@@ -276,3 +281,102 @@ def _in_records(made: dict[int, Progress]) -> list[dict[int, Progress]]:
     if batch:
         batches.append(batch)
     return batches
+
+
+@final
+class _Row:
+    """The deadlines of one delay, in order; those before `head` have been taken out."""
+
+    def __init__(self, delay_us: int) -> None:
+        self.delay_us: int = delay_us
+        self.entries: list[Entry] = []
+        self.head: int = 0
+        self.first_place: int = 0  # of entries[0]
+        self.sweep_at: int = _SWEEP_MIN
+
+    def is_live(self, index: int) -> bool:
+        entry = self.entries[index]
+        return (
+            entry.due_us != 0
+            and entry.row_us == self.delay_us
+            and entry.place == self.first_place + index
+        )
+
+    def skip_stale(self) -> bool:
+        """Step to the first live entry; say whether there is one."""
+        entries = self.entries
+        while self.head < len(entries):
+            if self.is_live(self.head):
+                return True
+            self.head += 1
+        if entries:
+            self.first_place += len(entries)
+            self.entries = []
+            self.head = 0
+        return False
+
+    def sweep(self) -> None:
+        """Keep only what is live, each at a new place."""
+        place = self.first_place + len(self.entries)
+        live: list[Entry] = []
+        for index in range(self.head, len(self.entries)):
+            if self.is_live(index):
+                entry = self.entries[index]
+                entry.place = place + len(live)
+                live.append(entry)
+        self.entries = live
+        self.head = 0
+        self.first_place = place
+        self.sweep_at = max(_SWEEP_MIN, 2 * len(live))
+
+
+@final
+class Schedule:
+    """The deadlines of many things with few different delays, in a row for each delay.
+
+    Deadlines of one delay fall due in the order they were set, because time does not go back,
+    so a row is only touched at its ends. What is settled before its deadline stays in its row
+    until it comes to the front, or until most of the row is stale and it is swept: setting and
+    clearing cost O(1) each, and a row is never longer than about twice what is live.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[int, _Row] = {}
+
+    def __len__(self) -> int:
+        return sum(len(row.entries) - row.head for row in self._rows.values())
+
+    def set(self, entry: Entry, now_us: int, delay_us: int) -> None:
+        """Let *entry* fall due *delay_us* from now; any earlier deadline of it is void."""
+        row = self._rows.get(delay_us)
+        if row is None:
+            row = _Row(delay_us)
+            self._rows[delay_us] = row
+        if len(row.entries) >= row.sweep_at:
+            row.sweep()
+        entry.due_us = now_us + delay_us
+        entry.row_us = delay_us
+        entry.place = row.first_place + len(row.entries)
+        row.entries.append(entry)
+
+    def next_due_us(self) -> int:
+        """Return when the next live entry falls due, or 0 if none does."""
+        soonest = 0
+        for row in self._rows.values():
+            if row.skip_stale():
+                due_us = row.entries[row.head].due_us
+                if soonest == 0 or due_us < soonest:
+                    soonest = due_us
+        return soonest
+
+    def take_due(self, now_us: int) -> list[Entry]:
+        """Take out and return what is due, each row's in order."""
+        due: list[Entry] = []
+        for row in self._rows.values():
+            while row.skip_stale():
+                entry = row.entries[row.head]
+                if entry.due_us > now_us:
+                    break
+                entry.due_us = 0
+                due.append(entry)
+        return due

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from braidmq.admin.status import Status
 from braidmq.broker.dead_letters import REJECTED, letter_of
+from braidmq.broker.policy import for_dead_letters
 from braidmq.broker.topics import (
     MESSAGE_ID_HEADER,
     ORIGIN_VIBE,
@@ -69,7 +70,7 @@ def put_letters(
     topic = engine.broker.topics.get(letters or f"dlq.{queue}")
     assert topic is not None
     if topic.queue is None:
-        engine.broker.queues.declare_letters(topic, engine.now_us())
+        engine.broker.queues.declare(topic, for_dead_letters(), engine.now_us())
     for payload in payloads:
         message = _message(engine, queue, payload, priority=priority)
         message.headers = encode_headers(

@@ -88,7 +88,7 @@ class Holder:
 class Entry:
     """A durable message in one channel.
 
-    While it has a deadline, `row_us` and `place` say where in the schedule (`settling`); any
+    While it has a deadline, `row_us` and `place` say where in the schedule (`outgoing`); any
     other row or place that lists it is stale.
     """
 

@@ -5,8 +5,8 @@
     timers_ended (time) ──▶ Queues ─────────┘        (arrows: who calls)
                                └──▶ Replays ──────────▶
 
-The parts hold each other by name. The *backlog* of a channel or a follower are the messages
-that are in the log only. It is read in pieces, each as large as there is room for.
+The parts hold each other by name. The *backlog* of a channel or a follower is what it has in
+the log only; it is read in pieces, each as large as there is room for.
 """
 
 from typing import final

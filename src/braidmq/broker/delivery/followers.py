@@ -420,7 +420,7 @@ class Followers:
         follower = peer.following.get(name)
         is_letter = dead_letters.is_dead_letter_topic(name)
         if follower is not None and message.id > 0 and not is_letter:
-            topic = self.settling.letters_topic(dead_letters.topic_for(name), now_us)
+            topic = self.settling.queues.letters_topic(dead_letters.topic_for(name), now_us)
         if topic is None:
             self.stats.drop(dead_letters.TOO_LARGE)
             return None

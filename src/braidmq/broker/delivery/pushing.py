@@ -130,8 +130,7 @@ class Pushing:
             entry = in_flight.take_returned(consumer_is_idle=consumer.held == 0)
             if entry is None or not entry.message.is_expired(now_us):
                 return entry
-            in_flight.remove(entry.id)
-            self.settling.expire(entry, now_us)
+            self.settling.expire_open(entry, now_us)
 
     def _last_chance_waits(self, channel: Channel, now_us: int) -> bool:
         in_flight = channel.in_flight
@@ -139,8 +138,7 @@ class Pushing:
             entry = in_flight.last_chance()
             if entry is None or not entry.message.is_expired(now_us):
                 return entry is not None
-            in_flight.remove(entry.id)
-            self.settling.expire(entry, now_us)
+            self.settling.expire_open(entry, now_us)
 
     def _hand_out_entry(self, consumer: Holder, entry: Entry, now_us: int) -> None:
         channel = entry.channel

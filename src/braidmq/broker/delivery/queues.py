@@ -76,9 +76,17 @@ class Queues:
         self.begin(queue, self._outgoing.add(Declared(queue), record))
         return queue
 
-    def declare_letters(self, topic: Topic, now_us: int) -> None:
-        """Make a queue of a topic that is about to get its first dead letter."""
-        self.declare(topic, for_dead_letters(), now_us)
+    def letters_topic(self, name: str, now_us: int) -> Topic | None:
+        """Return the topic for dead letters of that name, which its first one makes a queue.
+
+        None when it takes no letters now.
+        """
+        if self.settling.log_refuses:
+            return None
+        topic = self.settling.topics.get(name)
+        if topic is not None and topic.queue is None:
+            self.declare(topic, for_dead_letters(), now_us)
+        return topic
 
     def new(self, topic: Topic, declared: Policy, created_us: int) -> Queue:
         """Return a queue that has not begun yet."""
@@ -405,7 +413,7 @@ class Queues:
 
     def redirect(self, message: Message, queue: Queue, now_us: int) -> Message | None:
         """Return the dead letter of a message that its full queue does not take, or None."""
-        topic = self.settling.letters_topic(queue.rules.dead_letter_topic, now_us)
+        topic = self.letters_topic(queue.rules.dead_letter_topic, now_us)
         if topic is None:
             return None
         return dead_letters.letter_of(message, topic, dead_letters.OVERFLOW, now_us=now_us)

@@ -4,122 +4,19 @@ Each verb acts on one entry and leaves its effects as data: progress to be recor
 letters in `outgoing`. None of them hands anything out; the caller pumps when it is done.
 """
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from braidmq.broker import dead_letters, records
 from braidmq.broker.delivery.channels import IN_FLIGHT, RETURNED, Channel, Entry
 from braidmq.broker.delivery.queue import Lane, Ledger, Queue, View
 from braidmq.broker.delivery.windows import Windows
-from braidmq.broker.outgoing import Buried, Effects, Outgoing
+from braidmq.broker.outgoing import Buried, Effects, Outgoing, Schedule
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
-from braidmq.broker.topics import Message, Topic, Topics
+from braidmq.broker.topics import Message, Topics
 
 if TYPE_CHECKING:
     from braidmq.broker.delivery.queues import Queues
-
-
-_SWEEP_MIN: Final = 1024
-"""A row of deadlines that is shorter than this is not worth sweeping."""
-
-
-@final
-class _Row:
-    """The deadlines of one delay, in order; those before `head` have been taken out."""
-
-    def __init__(self, delay_us: int) -> None:
-        self.delay_us: int = delay_us
-        self.entries: list[Entry] = []
-        self.head: int = 0
-        self.first_place: int = 0  # of entries[0]
-        self.sweep_at: int = _SWEEP_MIN
-
-    def is_live(self, index: int) -> bool:
-        entry = self.entries[index]
-        return (
-            entry.due_us != 0
-            and entry.row_us == self.delay_us
-            and entry.place == self.first_place + index
-        )
-
-    def skip_stale(self) -> bool:
-        """Step to the first live entry; say whether there is one."""
-        entries = self.entries
-        while self.head < len(entries):
-            if self.is_live(self.head):
-                return True
-            self.head += 1
-        if entries:
-            self.first_place += len(entries)
-            self.entries = []
-            self.head = 0
-        return False
-
-    def sweep(self) -> None:
-        """Keep only what is live, each at a new place."""
-        place = self.first_place + len(self.entries)
-        live: list[Entry] = []
-        for index in range(self.head, len(self.entries)):
-            if self.is_live(index):
-                entry = self.entries[index]
-                entry.place = place + len(live)
-                live.append(entry)
-        self.entries = live
-        self.head = 0
-        self.first_place = place
-        self.sweep_at = max(_SWEEP_MIN, 2 * len(live))
-
-
-@final
-class Schedule:
-    """The deadlines of many things with few different delays, in a row for each delay.
-
-    Deadlines of one delay fall due in the order they were set, because time does not go back,
-    so a row is only touched at its ends. What is settled before its deadline stays in its row
-    until it comes to the front, or until most of the row is stale and it is swept: setting and
-    clearing cost O(1) each, and a row is never longer than about twice what is live.
-    """
-
-    def __init__(self) -> None:
-        self._rows: dict[int, _Row] = {}
-
-    def __len__(self) -> int:
-        return sum(len(row.entries) - row.head for row in self._rows.values())
-
-    def set(self, entry: Entry, now_us: int, delay_us: int) -> None:
-        """Let *entry* fall due *delay_us* from now; any earlier deadline of it is void."""
-        row = self._rows.get(delay_us)
-        if row is None:
-            row = _Row(delay_us)
-            self._rows[delay_us] = row
-        if len(row.entries) >= row.sweep_at:
-            row.sweep()
-        entry.due_us = now_us + delay_us
-        entry.row_us = delay_us
-        entry.place = row.first_place + len(row.entries)
-        row.entries.append(entry)
-
-    def next_due_us(self) -> int:
-        """Return when the next live entry falls due, or 0 if none does."""
-        soonest = 0
-        for row in self._rows.values():
-            if row.skip_stale():
-                due_us = row.entries[row.head].due_us
-                if soonest == 0 or due_us < soonest:
-                    soonest = due_us
-        return soonest
-
-    def take_due(self, now_us: int) -> list[Entry]:
-        """Take out and return what is due, each row's in order."""
-        due: list[Entry] = []
-        for row in self._rows.values():
-            while row.skip_stale():
-                entry = row.entries[row.head]
-                if entry.due_us > now_us:
-                    break
-                entry.due_us = 0
-                due.append(entry)
-        return due
 
 
 @final
@@ -239,7 +136,7 @@ class Settling:
             self.end_entry(entry, now_us)
             return True
         name = rules.dead_letter_topic or dead_letters.topic_for(channel.topic.name)
-        topic = self.letters_topic(name, now_us)
+        topic = self.queues.letters_topic(name, now_us)
         if topic is None:
             # Neither drop it nor hand it out again: it stays open without a consumer, and is
             # tried again when its timer ends.
@@ -259,15 +156,6 @@ class Settling:
         self.move(entry, letter, is_letter=True)
         self.stats.dead_lettered += 1
         return True
-
-    def letters_topic(self, name: str, now_us: int) -> Topic | None:
-        """Return the topic for dead letters of that name, or None when it takes none now."""
-        if self.log_refuses:
-            return None
-        topic = self.topics.get(name)
-        if topic is not None and topic.queue is None:
-            self.queues.declare_letters(topic, now_us)
-        return topic
 
     def move(self, entry: Entry, letter: Message, *, is_letter: bool) -> None:
         """Replace an entry by *letter*, in one record: no crash leaves both, or neither."""

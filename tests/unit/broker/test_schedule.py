@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.broker.delivery.channels import Channel, Entry
-from braidmq.broker.delivery.settling import Schedule
+from braidmq.broker.outgoing import Schedule
 from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic
