@@ -66,9 +66,9 @@ def date_of(host: str, port: int) -> str | None:
         return connection.getresponse().getheader("Date")
 
 
-def until_the_date_changes(host: str, port: int) -> None:
-    first = date_of(host, port)
-    while first == date_of(host, port):
+def until_the_date_changes(address: tuple[str, int]) -> None:
+    first = date_of(*address)
+    while first == date_of(*address):
         time.sleep(0.05)  # the timeout of the test ends this
 
 
@@ -125,13 +125,11 @@ async def test_stop_wakes_an_idle_server(monkeypatch: pytest.MonkeyPatch) -> Non
         pass
 
 
-async def test_the_date_of_an_answer_is_that_of_the_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_date_of_an_answer_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server sets it again and again, not only when it starts."""
     monkeypatch.setattr(server, "DATE_S", 0.01)
     async with listening() as address:
-        await asyncio.to_thread(until_the_date_changes, *address)
+        await asyncio.to_thread(until_the_date_changes, address)
 
 
 async def test_stop_without_start_is_harmless() -> None:
