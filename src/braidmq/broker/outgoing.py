@@ -206,7 +206,12 @@ class Effects:
 
     def read_ahead(self, channel: Channel) -> None:
         """Ask for more of the backlog when half the window is free."""
-        if channel.position.behind and 2 * len(channel.ready) <= channel.rules.window:
+        position = channel.position
+        if (
+            position.behind
+            and not position.reading
+            and 2 * len(channel.ready) <= channel.rules.window
+        ):
             self.read_now(channel)
 
     def read_now(self, channel: Channel) -> None:

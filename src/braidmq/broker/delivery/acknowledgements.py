@@ -118,7 +118,11 @@ class Progress:
     def settle(self, after: int, message_id: int) -> None:
         """Note that a message was settled; *after* is the message before it."""
         self.settled_count += 1
-        self._add_range(after, message_id)
+        ranges = self.ranges
+        if ranges and ranges[-1][1] == after:  # in order, as most are: spare the call
+            ranges[-1] = (ranges[-1][0], message_id)
+        else:
+            self._add_range(after, message_id)
         if self.attempts:
             self.attempts.pop(message_id, None)
 

@@ -256,6 +256,7 @@ class Channel:
         self.held_bytes: int = 0  # of both, and of those in flight
         self.in_flight: InFlight = InFlight()
         self.progress: Progress | None = None  # since the last progress record
+        self.journal: Channel | None = None  # records its progress; None: it does so itself
 
     def begin(self, channel_id: int) -> None:
         """Take the record's id as its own: messages above it belong to the channel."""
@@ -267,10 +268,6 @@ class Channel:
     def queue_of(self) -> "Queue | None":
         """Return the queue that this is a part of, if it is."""
         return None
-
-    def journal(self) -> "Channel":
-        """Return the channel under whose id progress is recorded."""
-        return self
 
     def settle(self, entry: Entry) -> bool:
         """Note the end of an entry; say whether this is the first progress to be recorded."""

@@ -142,7 +142,7 @@ class Pushing:
 
     def _hand_out_entry(self, consumer: Holder, entry: Entry, now_us: int) -> None:
         channel = entry.channel
-        journal = channel.journal()
+        journal = channel if channel.journal is None else channel.journal
         progress = journal.progress
         if progress is None:
             progress = journal.made_progress()

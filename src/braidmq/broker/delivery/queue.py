@@ -187,11 +187,8 @@ class View(QueueChannel):
     def __init__(self, queue: "Queue", ledger: Ledger, scope: Settled) -> None:
         super().__init__(queue)
         self.ledger: Ledger = ledger
+        self.journal = ledger  # a view has no records of its own
         self.scope: Settled = scope  # messages that were not for this subscriber when it joined
-
-    def journal(self) -> Channel:
-        """Return the ledger: a view has no records of its own."""
-        return self.ledger
 
     def settle(self, entry: Entry) -> bool:
         """Note the end of an entry; say whether this is the first progress to be recorded."""

@@ -69,7 +69,7 @@ class Settling:
         """Settle an entry that is listed nowhere any more."""
         channel = entry.channel
         if channel.settle(entry):
-            self.effects.note_progress(channel.journal(), now_us)
+            self.effects.note_progress(channel.journal or channel, now_us)
         size = len(entry.message.body)
         channel.held_bytes -= size
         self.windows.held_bytes -= size
@@ -162,7 +162,7 @@ class Settling:
         channel = entry.channel
         record = records.encode_dead_letter(
             letter,
-            subscription_id=channel.journal().id,
+            subscription_id=(channel.journal or channel).id,
             after_id=entry.previous,
             message_id=entry.id,
         )

@@ -130,5 +130,5 @@ def test_a_channel_is_its_own_journal_unless_a_kind_says_otherwise() -> None:
     """Blip's is no part of a queue."""
     subscription = subscription_at(1)
 
-    assert subscription.journal() is subscription
+    assert subscription.journal is None
     assert subscription.queue_of() is None

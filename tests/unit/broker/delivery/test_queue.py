@@ -68,7 +68,7 @@ def test_a_message_of_a_fan_out_is_settled_once() -> None:
         ledger.made_progress().settled_count,
         ledger.made_progress().ranges,
     )
-    assert ada.journal() is ledger
+    assert ada.journal is ledger
 
 
 def test_an_acknowledgement_outlives_the_dead_letter_of_another_view() -> None:

@@ -180,7 +180,8 @@ class Outstanding:
 
     def _may_end(self, entry: Entry) -> bool:
         if entry.state == LEFT:
-            return not entry.channel.journal().ended
+            channel = entry.channel
+            return not (channel.journal or channel).ended
         if entry.state == SETTLED or entry.channel.ended:
             return False
         return entry.consumer is None or entry.consumer.peer is self._peer
