@@ -1,4 +1,4 @@
-"""An archive of Spark's classes, from which a JVM starts with half the work.
+"""An archive of Spark's classes, which saves a JVM a third of the work of its start.
 
 Tests start dozens of JVMs, and each loads and checks the same 15,000 classes. The first run of
 the suite writes the archive beside its tests, `python -m tests.class_archive PATH`; a JVM that
