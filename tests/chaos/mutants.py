@@ -355,8 +355,12 @@ MUTANTS: Final = (
         ),
     ),
     _of_qumbed(
-        "a long dedup id is forgotten at a restart",
-        ("broker/state.py", "if dedup_id is not None:", "if dedup_id and len(dedup_id) < 64:"),
+        "the dedup ids of Qumbed are forgotten at a restart",
+        (
+            "broker/state.py",
+            "if dedup_id is not None:",
+            'if dedup_id is not None and not dedup_id.startswith("qumbed:"):',
+        ),
     ),
     _of_admission(
         "a full queue makes dead letters while the broker drains",
