@@ -322,7 +322,9 @@ async def page_of(
     """
     chosen = await asyncio.to_thread(_chosen, names, visible)
     pairs = ((name, name) for name in chosen)
-    first, following = await asyncio.to_thread(page_after, pairs, after, limit, name_bytes)
+    first, following = await asyncio.to_thread(
+        page_after, pairs, after, limit, lambda name, _: name_bytes(name)
+    )
     return [facts_of(queue) for queue in _still_there(queues, first)], following, len(chosen)
 
 

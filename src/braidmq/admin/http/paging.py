@@ -53,7 +53,10 @@ def name_bytes(name: str) -> int:
 
 
 def page_after(
-    rows: Iterable[tuple[Key, Row]], after: Key | None, limit: int, size: Callable[[Row], int]
+    rows: Iterable[tuple[Key, Row]],
+    after: Key | None,
+    limit: int,
+    size: Callable[[Key, Row], int],
 ) -> tuple[list[Row], Key | None]:
     """Return up to *limit* rows after *after* by their keys, and the last key if more follow.
 
@@ -62,7 +65,7 @@ def page_after(
     behind = rows if after is None else (pair for pair in rows if pair[0] > after)
     # One row more than a page holds tells whether another page follows.
     first = heapq.nsmallest(limit + 1, behind, key=itemgetter(0))
-    on_page = rows_on_page((size(row) for _, row in first), limit)
+    on_page = rows_on_page((size(key, row) for key, row in first), limit)
     following = first[on_page - 1][0] if len(first) > on_page else None
     return [row for _, row in first[:on_page]], following
 
@@ -78,11 +81,10 @@ def ranked_page(
     Raises:
         BadCursorError: *after* is not the `next` of such a page.
     """
-    ranked = (((-number, name), (name, row)) for number, name, row in rows)
+    ranked = (((-number, name), row) for number, name, row in rows)
     last = _rank(after) if after else None
-    page, following = page_after(ranked, last, limit, lambda named: name_bytes(named[0]))
-    shown = [row for _, row in page]
-    return shown, None if following is None else f"{-following[0]}:{following[1]}"
+    page, following = page_after(ranked, last, limit, lambda key, _: name_bytes(key[1]))
+    return page, None if following is None else f"{-following[0]}:{following[1]}"
 
 
 def page_by_id(
@@ -97,7 +99,7 @@ def page_by_id(
             total += 1
             yield pair
 
-    page, last = page_after(counted(), after, limit, size)
+    page, last = page_after(counted(), after, limit, lambda _, row: size(row))
     following = None
     if last is not None:
         following = f"{last[0]}.{last[1]}" if last[1] else str(last[0])
