@@ -138,7 +138,7 @@ def test_the_name_lets_it_pass(
     "typed", ["", "\n", "y\n", "yes\n", "Orders\n", "orders \n", 99999 * "o"]
 )
 def test_anything_else_stops_it(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
-    """So does the end of the input: nobody is there to answer."""
+    """So does the end of the input, because no answer can come."""
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     with pytest.raises(
         NotConfirmedError, match="nothing was changed; --yes skips the confirmation"

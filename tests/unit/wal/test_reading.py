@@ -146,7 +146,7 @@ def test_few_segments_are_held_open() -> None:
     assert len(wal.segments()) > OPEN_SEGMENTS_MAX + 2
     read_everything(wal)
 
-    assert OPEN_SEGMENTS_MAX == len(wal._reader._open)  # noqa: SLF001 - nobody else needs it
+    assert OPEN_SEGMENTS_MAX == len(wal._reader._open)  # noqa: SLF001 - only this test needs it
 
 
 def test_readers_run_beside_the_writer() -> None:

@@ -90,7 +90,7 @@ class Greetings:
 
     @keyed("POST /greetings/{name}", Name("name", "Whom."), AFTER, statuses=(201,))
     async def post_greeting(self, request: Request, principal: Principal) -> Echo:
-        """Greet somebody by name."""
+        """Greet a caller by name."""
         return Echo({**request.path_params, "by": principal.name})
 
 
@@ -103,7 +103,7 @@ def test_a_method_declares_its_endpoint_by_its_docstring_and_its_type() -> None:
     (one,) = endpoints
     answer = client.post("/greetings/ann", headers={"Authorization": "Bearer k"})
 
-    assert ("Greet somebody by name.", "greetings", Echo, ["name"], (AFTER,)) == (
+    assert ("Greet a caller by name.", "greetings", Echo, ["name"], (AFTER,)) == (
         one.summary,
         one.tag,
         one.answer,

@@ -197,7 +197,7 @@ def test_no_refusal_shows_a_value(tmp_path: Path, name: str, text: str) -> None:
 
 
 def test_development_mode_ignores_the_address_of_a_listener_that_is_off() -> None:
-    """What does not listen endangers nobody."""
+    """A listener that is off needs no key."""
     environ = {"BRAIDMQ_VIBE__HOST": "0.0.0.0", "BRAIDMQ_VIBE__ENABLED": "false"}  # noqa: S104 - never bound
 
     assert not load(None, environ, DEV).vibe.enabled
@@ -212,7 +212,7 @@ def test_development_mode_keeps_its_name_for_itself(tmp_path: Path) -> None:
 
 
 def test_without_keys_and_without_development_mode_nothing_starts() -> None:
-    """A broker that nobody can sign in to is a mistake, and the error says the way out."""
+    """A broker without any key is a mistake, and the error says how to mend it."""
     assert "braidmq keys new" in str(refusal(flags={"dev": False}))
     assert not load(None, {}, {}, keys_needed=False).auth.keys
 
