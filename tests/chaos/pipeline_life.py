@@ -31,18 +31,20 @@ def tell(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def main(given: dict[str, Any]) -> int:
+def main(arguments: dict[str, Any]) -> int:
     """Run the given lists of pipelines in parallel, each in order; return how many failed."""
-    config, sink = given["config"], given["sink"]
+    config, sink = arguments["config"], arguments["sink"]
 
     def plan(name: str, topics: tuple[str, ...], **more: str) -> Plan:
-        source = {"path": given["log"], "subscribe": ",".join(topics), **more}
-        return Plan(source, Path(given["out"], name), master=given["master"], config=config)
+        source = {"path": arguments["log"], "subscribe": ",".join(topics), **more}
+        return Plan(
+            source, Path(arguments["out"], name), master=arguments["master"], config=config
+        )
 
-    limit = {"maxOffsetsPerTrigger": str(given["limit"])}
-    ended = {"endingOffsets": given["end"]}
+    limit = {"maxOffsetsPerTrigger": str(arguments["limit"])}
+    ended = {"endingOffsets": arguments["end"]}
     rolling = rollup.RollupOptions(SCHEMA, rules=RULES, close=True, sink=sink)
-    again = replay.ReplayOptions("killed", sink, None, REPLAY_TOPIC, given["rate"])
+    again = replay.ReplayOptions("killed", sink, None, REPLAY_TOPIC, arguments["rate"])
     commands: dict[str, Callable[[], None]] = {
         "archive": lambda: archive(plan("archive", TOPICS, **limit), tell),
         "delta": lambda: archive(replace(plan("delta", TOPICS, **limit), format=DELTA), tell),
@@ -64,7 +66,7 @@ def main(given: dict[str, Any]) -> int:
                 failed.append(error)
 
     assert Run("all", plan("archive", TOPICS), tell).spark is not None
-    threads = [Thread(target=run_all, args=(names,)) for names in given["pipelines"]]
+    threads = [Thread(target=run_all, args=(names,)) for names in arguments["pipelines"]]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -139,7 +139,7 @@ class Rig:
         limit: int = LIMIT,
         rate: int = RATE,
     ) -> subprocess.Popen[bytes]:
-        given = {
+        arguments = {
             "pipelines": pipelines,
             "log": str(self.broker.path),
             "out": str(self.out),
@@ -150,7 +150,7 @@ class Rig:
             "limit": limit,
             "rate": rate,
         }
-        command = [sys.executable, "-m", "tests.chaos.pipeline_life", json.dumps(given)]
+        command = [sys.executable, "-m", "tests.chaos.pipeline_life", json.dumps(arguments)]
         with self.log_file.open("ab") as stderr:
             return subprocess.Popen(
                 command, stderr=stderr, cwd=ROOT, env={**os.environ, **ON_LOOPBACK}

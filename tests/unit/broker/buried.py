@@ -6,7 +6,7 @@ from braidmq.broker.topics import encode_headers
 from tests.unit.broker.drive import Drive, policy_of
 
 
-def buried(
+def make_dead_letters(
     drive: Drive, count: int, *, size: int = 1, priorities: int = 0, **given: int | str
 ) -> Queue:
     """Dead-letter *count* messages of queue `q`, and return its dead-letter queue."""

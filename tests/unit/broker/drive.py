@@ -140,9 +140,9 @@ class Drive:
             broker.stats.duplicates += 1
             return known
         message.headers += encode_headers({HEADER: dedup_id})
-        given = broker.publish(message, self.now_us)
-        broker.dedup.remember(topic, dedup_id, given, self.now_us)
-        return given
+        message_id = broker.publish(message, self.now_us)
+        broker.dedup.remember(topic, dedup_id, message_id, self.now_us)
+        return message_id
 
     def publish(
         self,
@@ -205,9 +205,9 @@ class Drive:
         self, topic: str, *, qos: int = 1, name: str = "ada", peer: Peer | None = None
     ) -> Consumer:
         peer = peer or peer_of(name)
-        given = self.broker.subscribe(peer, self.topic(topic), qos, self.now_us)
+        subscription_id = self.broker.subscribe(peer, self.topic(topic), qos, self.now_us)
         self.commit()
-        return self.attach(given, peer=peer)
+        return self.attach(subscription_id, peer=peer)
 
     def attach(self, subscription_id: int, *, peer: Peer | None = None) -> Consumer:
         consumer = self.broker.subscriptions.attach(peer or peer_of("ada"), subscription_id)

@@ -118,13 +118,13 @@ class Pair(RuleBasedStateMachine):
         message = self.oracle.messages[letter.settles_id]
         topic = dead_letters.topic_for(message.topic)
         payload = letter.body[2 + len(topic) :]
-        told = decode_headers(letter.headers)
+        headers = decode_headers(letter.headers)
         assert (topic, message.payload) == (letter.topic, payload)
         assert {
             "deathReason": "maxRetries",
             "deathQueue": message.topic,
             "deathAttempts": str(self.limits.max_retries),
-        } == told
+        } == headers
         self.oracle.letters[letter_id] = end
         self.oracle.messages[letter_id] = Known(topic, payload)
         sub = self.oracle.subs.get(letter.settles_subscription)

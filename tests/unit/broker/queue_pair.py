@@ -30,7 +30,7 @@ class QueuePair(RuleBasedStateMachine):
         self.drive = Drive(limits)
         self.serial = 0
         self.rejected: set[int] = set()
-        self.given: list[Entry] = []
+        self.entries: list[Entry] = []
         self.taken: Picture | None = None
         self.pictured: Picture | None = None
         self.heard: dict[QueueConsumer, list[bytes]] = {}
@@ -87,13 +87,13 @@ class QueuePair(RuleBasedStateMachine):
             if not isinstance(item, Buried) or item.id in oracle.letters:
                 continue
             view = self.view_of(item.entry)
-            told = decode_headers(item.letter.headers)
-            reason = told[dead_letters.REASON_HEADER]
+            headers = decode_headers(item.letter.headers)
+            reason = headers[dead_letters.REASON_HEADER]
             message_id = item.entry.id
             attempts = view.attempts.get(message_id, 0)
             assert message_id in view.open
             assert message_id not in view.held
-            assert str(attempts) == told[dead_letters.ATTEMPTS_HEADER]
+            assert str(attempts) == headers[dead_letters.ATTEMPTS_HEADER]
             assert oracle.messages[message_id].payload == item.letter.payload
             if reason == dead_letters.EXPIRED:
                 assert oracle.is_expired(message_id)
@@ -201,8 +201,8 @@ class QueuePair(RuleBasedStateMachine):
         self.oracle.deliver(consumer, entry.id)
         assert self.oracle.messages[entry.id].payload == delivery.message.payload
         assert self.oracle.view_of(consumer).attempts[entry.id] == entry.attempts
-        if entry not in self.given:
-            self.given.append(entry)
+        if entry not in self.entries:
+            self.entries.append(entry)
         return True
 
     def allows(self, consumer: QueueConsumer, delivery: Delivery) -> bool:
@@ -242,10 +242,12 @@ class QueuePair(RuleBasedStateMachine):
 
     def ackable(self) -> list[Entry]:
         """Return the deliveries that can still be acknowledged."""
-        self.given = [
-            entry for entry in self.given if entry.state != SETTLED and not entry.channel.ended
+        self.entries = [
+            entry
+            for entry in self.entries
+            if entry.state != SETTLED and not entry.channel.ended
         ]
-        return self.given
+        return self.entries
 
     # Checking.
 

@@ -53,35 +53,25 @@ def cases() -> list[Case]:
     flags = (False, True)
     found: list[Case] = []
     for repeat, draining, refuses, behind, qos in product(flags, flags, flags, flags, (0, 1)):
-        found.append(
-            Case(
-                repeat,
-                draining,
-                refuses,
-                behind,
-                qos,
-                queue=False,
-                durable=True,
-                full=False,
-                strategy=DROP_NEWEST,
-                letters=True,
-            )
+        plain = Case(
+            repeat,
+            draining,
+            refuses,
+            behind,
+            qos,
+            queue=False,
+            durable=True,
+            full=False,
+            strategy=DROP_NEWEST,
+            letters=True,
         )
-        for durable, full, strategy, letters in product(flags, flags, STRATEGIES, flags):
-            found.append(
-                Case(
-                    repeat,
-                    draining,
-                    refuses,
-                    behind,
-                    qos,
-                    queue=True,
-                    durable=durable,
-                    full=full,
-                    strategy=strategy,
-                    letters=letters,
-                )
+        found.append(plain)
+        found += [
+            plain._replace(
+                queue=True, durable=durable, full=full, strategy=strategy, letters=letters
             )
+            for durable, full, strategy, letters in product(flags, flags, STRATEGIES, flags)
+        ]
     return found
 
 
@@ -157,10 +147,10 @@ def test_judging_counts_a_refusal_once_and_stores_nothing() -> None:
         before = broker.stats.refused, broker.stats.duplicates, broker.stats.dead_lettered
         verdict = broker.admission.judge(message, "d", drive.now_us)
         after = broker.stats.refused, broker.stats.duplicates, broker.stats.dead_lettered
-        told = verdict in {REFUSED, FULL}, verdict == DUPLICATE, False
+        due = verdict in {REFUSED, FULL}, verdict == DUPLICATE, False
         counted = tuple(bool(b - a) for a, b in zip(before, after, strict=True))
         is_new = broker.dedup.find("q", "d", drive.now_us) == NEW
-        if counted != told or message.id or is_new == case.is_repeat:
+        if counted != due or message.id or is_new == case.is_repeat:
             wrong.append(case)
 
     assert [] == wrong

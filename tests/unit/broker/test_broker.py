@@ -22,13 +22,13 @@ def test_a_durable_message_is_delivered_once_it_is_committed() -> None:
     """No consumer sees it earlier."""
     drive = Drive()
     consumer = drive.subscribe("a")
-    given = drive.publish("a")
+    message_id = drive.publish("a")
     drive.append()
 
     assert drive.poll(consumer) is None
     assert (1, 0) == (drive.broker.committed_id, drive.broker.stats.published)
     drive.commit()
-    assert given == drive.poll_id(consumer)
+    assert message_id == drive.poll_id(consumer)
 
 
 def test_a_memory_only_message_has_no_id_and_no_record() -> None:
@@ -113,12 +113,12 @@ def test_a_duplicate_is_not_stored_again() -> None:
     drive = Drive()
     message = drive.message("a")
     message.headers = encode_headers({"k": "v"})
-    given = drive.publish_once(message, "one")
+    message_id = drive.publish_once(message, "one")
     again = drive.publish_once(drive.message("a"), "one")
     other = drive.publish_once(drive.message("a"), "two")
     first = records.StoredMessage(drive.append()[0])
 
-    assert (given, given, given + 1) == (given, again, other)
+    assert (message_id, message_id, message_id + 1) == (message_id, again, other)
     assert {"k": "v", "dedupId": "one"} == decode_headers(first.headers)
     assert 1 == drive.broker.stats.duplicates
 
@@ -155,12 +155,12 @@ def test_a_subscription_starts_with_the_messages_after_its_record() -> None:
     """Also when they are committed in the same batch."""
     drive = Drive()
     drive.publish("a")
-    given = drive.broker.subscribe(peer_of("ada"), drive.topic("a"), 1, drive.now_us)
+    subscription_id = drive.broker.subscribe(peer_of("ada"), drive.topic("a"), 1, drive.now_us)
     following = drive.publish("a")
 
-    assert drive.broker.subscriptions.attach(peer_of("ada"), given) is None
+    assert drive.broker.subscriptions.attach(peer_of("ada"), subscription_id) is None
     drive.commit()
-    assert [following, 0] == drive.poll_ids(drive.attach(given), 2)
+    assert [following, 0] == drive.poll_ids(drive.attach(subscription_id), 2)
 
 
 def test_only_its_principal_may_attach_to_a_subscription() -> None:
@@ -186,14 +186,14 @@ def test_unsubscribing_ends_the_subscription_for_every_consumer() -> None:
     drive.ack(consumer, 2)
     assert WAIT == drive.broker.poll(consumer, CORRELATION_ID, drive.now_us)
     drive.broker.take_touched()
-    given = drive.broker.unsubscribe(other)
+    record_id = drive.broker.unsubscribe(other)
     drive.serve_reads()
 
     assert [consumer.peer] == drive.broker.take_touched()
     assert consumer.subscription.ended
     assert (0, 0) == (other.credit, drive.broker.dispatch.windows.held_bytes)
     drive.commit()
-    assert records.UNSUBSCRIBE == drive.log.records[given - 1][0]
+    assert records.UNSUBSCRIBE == drive.log.records[record_id - 1][0]
     assert {} == drive.broker.subscriptions.by_id
     drive.publish_many("a", 1)
     drive.disconnect(consumer)
@@ -454,7 +454,7 @@ def test_a_subscription_can_end_while_the_log_is_full() -> None:
     consumer = drive.subscribe("a")
     drive.publish("a")
     drive.refuse()
-    given = drive.broker.unsubscribe(consumer)
+    record_id = drive.broker.unsubscribe(consumer)
     drive.publish_many("a", 0)
 
     assert {} == drive.broker.subscriptions.by_id
@@ -462,7 +462,7 @@ def test_a_subscription_can_end_while_the_log_is_full() -> None:
     drive.refuse()
     drive.commit()
     drive.restart()
-    assert given < drive.broker.outgoing.next_id
+    assert record_id < drive.broker.outgoing.next_id
     assert {} == drive.broker.subscriptions.by_id
 
 

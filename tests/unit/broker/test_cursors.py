@@ -130,9 +130,9 @@ def test_refused_moves_and_removals_are_queued_again() -> None:
     drive.broker.cursors.remove(gone)
     drive.refuse()
     drive.commit()
-    told = [records.read_cursor(record) for record in drive.log.records[2:]]
+    written = [records.read_cursor(record) for record in drive.log.records[2:]]
 
-    assert [("night", "ada", START, 9, False), ("gone", "ada", START, START, True)] == told
+    assert [("night", "ada", START, 9, False), ("gone", "ada", START, START, True)] == written
     assert {"night": ("ada", START, 9)} == positions(drive)
     drive.restart()
     assert {"night": ("ada", START, 9)} == positions(drive)

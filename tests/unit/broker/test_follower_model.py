@@ -117,9 +117,9 @@ class Followers(RuleBasedStateMachine):
             message.expires_us = self.drive.now_us + ttl_us if ttl_us else 0
             if qos == 0:
                 self.volatile[message.payload] = (topic, to)
-            given = self.drive.broker.publish(message, self.drive.now_us)
+            message_id = self.drive.broker.publish(message, self.drive.now_us)
             if qos:
-                self.messages[given] = Known(topic, to, message.expires_us)
+                self.messages[message_id] = Known(topic, to, message.expires_us)
 
         if is_committed:
             self.work_on_the_log(commits=True, batch_only=False)
@@ -169,14 +169,14 @@ class Followers(RuleBasedStateMachine):
         assert peer.principal is not None
         owner = peer.principal.name
         start_id = len(drive.log.records)
-        given = drive.broker.followers.follow(peer, drive.topic(topic), key, drive.now_us)
+        record_id = drive.broker.followers.follow(peer, drive.topic(topic), key, drive.now_us)
         follower = peer.following[topic]
         if before is not None and before is not follower:
             self.end(before.id)
-        wanted = FollowerModel(topic, key, owner, max(start_id, given), 0, 0)
+        wanted = FollowerModel(topic, key, owner, max(start_id, record_id), 0, 0)
         model = self.models.setdefault(follower.id, wanted)
         assert model.is_of(wanted)
-        assert (given > 0) == (not follower.started)
+        assert (record_id > 0) == (not follower.started)
         for follower_id, other in list(self.models.items()):
             if follower_id not in drive.broker.followers.by_id:
                 # An offline follower with this key has ended: it had missed no more.
@@ -194,8 +194,8 @@ class Followers(RuleBasedStateMachine):
             return
         self.take(slot, len(peer.deliveries))
         follower = peer.following.get(topic)
-        given = self.drive.broker.followers.unfollow(peer, self.drive.topic(topic))
-        assert (given > 0) == (follower is not None and follower.id > 0)
+        record_id = self.drive.broker.followers.unfollow(peer, self.drive.topic(topic))
+        assert (record_id > 0) == (follower is not None and follower.id > 0)
         if follower is not None:
             self.end(follower.id)
 

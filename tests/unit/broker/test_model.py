@@ -71,11 +71,11 @@ class Model(Pair):
             return
         self.serial += 1
         payload = b"%d" % self.serial
-        given = self.drive.publish(topic, payload, qos=qos, ttl_us=ttl_us)
+        message_id = self.drive.publish(topic, payload, qos=qos, ttl_us=ttl_us)
         if qos:
-            assert given not in self.oracle.messages
+            assert message_id not in self.oracle.messages
             expires_us = self.drive.now_us + ttl_us if ttl_us else 0
-            self.oracle.messages[given] = Known(topic, payload, expires_us)
+            self.oracle.messages[message_id] = Known(topic, payload, expires_us)
             return
         self.oracle.published += 1
         for sub in self.started():
@@ -95,11 +95,11 @@ class Model(Pair):
             return
         now_us = self.drive.now_us
         qos = qos or int(topic != "a")  # messages that may expire are not for QoS 0
-        given = self.drive.broker.subscribe(
+        sub_id = self.drive.broker.subscribe(
             peer_of(owner), self.drive.topic(topic), qos, now_us
         )
-        sub = Sub(given, topic, qos, owner, now_us, now_us)
-        self.oracle.subs[given] = self.oracle.ever[given] = sub
+        sub = Sub(sub_id, topic, qos, owner, now_us, now_us)
+        self.oracle.subs[sub_id] = self.oracle.ever[sub_id] = sub
 
     @rule(subscription_id=st.integers(0, 20), owner=st.sampled_from(OWNERS))
     def attach_as_any_principal(self, subscription_id: int, owner: str) -> None:

@@ -75,10 +75,10 @@ def test_items_hold_what_a_commit_or_refusal_needs() -> None:
     """A dead letter its message and entry; an end its subscription and reason."""
     message = Message(TOPIC, 1, b"")
     entry = Entry(SUBSCRIPTION, message, 0)
-    buried = Buried(message, entry, message, is_letter=True)
+    item = Buried(message, entry, message, is_letter=True)
     ended = Ended(7, 2)
 
-    assert (message, entry, message) == (buried.letter, buried.entry, buried.message)
+    assert (message, entry, message) == (item.letter, item.entry, item.message)
     assert (7, 2) == (ended.subscription_id, ended.reason)
 
 

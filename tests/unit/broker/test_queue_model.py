@@ -94,10 +94,10 @@ class QueueModel(QueuePair):
         message = drive.message(NAME, payload)
         message.priority = priority
         if has_room:
-            given = drive.broker.publish(message, drive.now_us)
-            if given:
-                self.oracle.messages[given] = Known(payload, priority, message.expires_us)
-                self.oracle.pending.append(given)
+            message_id = drive.broker.publish(message, drive.now_us)
+            if message_id:
+                self.oracle.messages[message_id] = Known(payload, priority, message.expires_us)
+                self.oracle.pending.append(message_id)
             else:
                 self.publish_volatile(payload, priority)
         elif self.policy.overflow == REDIRECT_TO_DLQ and self.policy.dead_letters:
@@ -336,7 +336,7 @@ class QueueModel(QueuePair):
     def restart(self) -> None:
         self.drive.restart()
         self.oracle.crash()
-        self.given = []
+        self.entries = []
         self.taken = None
         self.dropped_seen = self.ended_seen = 0
 

@@ -34,8 +34,8 @@ def begin(
     return drive.broker.sinks.begin("ada", query, sink, batch, [(STAGE, count)])
 
 
-def append(drive: Drive, given: list[Row]) -> int:
-    return drive.broker.sinks.append(given, drive.broker.committed_id, drive.now_us)
+def append(drive: Drive, batch_rows: list[Row]) -> int:
+    return drive.broker.sinks.append(batch_rows, drive.broker.committed_id, drive.now_us)
 
 
 def payloads(drive: Drive, topic: str = "t") -> list[bytes]:
@@ -410,12 +410,12 @@ def test_after_a_restart_the_next_row_is_due(committed: int, *, with_snapshot: b
     """For any number of committed rows, with and without a snapshot in between."""
     drive = Drive()
     begin(drive)
-    given = rows(b"1", b"2", b"3")
-    append(drive, given[:committed])
+    batch_rows = rows(b"1", b"2", b"3")
+    append(drive, batch_rows[:committed])
     if with_snapshot:
         drive.snapshot()
     drive.commit()
-    append(drive, given[committed:])
+    append(drive, batch_rows[committed:])
     drive.restart()
     intent = drive.broker.sinks.open
 
@@ -430,7 +430,7 @@ def test_after_a_restart_the_next_row_is_due(committed: int, *, with_snapshot: b
         intent.stages,
     )
     assert (committed, 3) == (intent.appended, intent.rows)
-    append(drive, given[committed:])
+    append(drive, batch_rows[committed:])
     drive.broker.sinks.finish()
     drive.commit()
     assert [b"1", b"2", b"3"] == payloads(drive)

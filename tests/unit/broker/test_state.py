@@ -335,16 +335,16 @@ def test_messages_settled_up_to_the_newest_need_no_read() -> None:
 def test_dedup_ids_survive_a_restart() -> None:
     """From the records, and from a snapshot."""
     drive = Drive()
-    given = drive.publish_once(drive.message("a"), "one")
+    message_id = drive.publish_once(drive.message("a"), "one")
     drive.commit()
     drive.restart()
 
-    assert given == drive.publish_once(drive.message("a"), "one")
+    assert message_id == drive.publish_once(drive.message("a"), "one")
 
     drive.snapshot()
     drive.restart()
 
-    assert given == drive.publish_once(drive.message("a"), "one")
+    assert message_id == drive.publish_once(drive.message("a"), "one")
     assert 1 == drive.broker.stats.duplicates
 
 
@@ -358,9 +358,9 @@ def test_a_dead_letters_dedup_header_is_ignored() -> None:
     drive.disconnect(consumer)
     drive.commit()
     drive.restart()
-    given = drive.publish_once(drive.message("dlq.a"), "one")
+    message_id = drive.publish_once(drive.message("dlq.a"), "one")
 
-    assert drive.broker.committed_id + 1 == given
+    assert drive.broker.committed_id + 1 == message_id
 
 
 def test_recovery_forgets_the_attempts_of_settled_messages() -> None:
@@ -392,9 +392,9 @@ def test_a_snapshot_of_an_earlier_version_is_read(version: int) -> None:
     ids = drive.publish_many("a", 2)
     drive.snapshot()
     last_id, data = drive.log.snapshots.pop()
-    told = msgspec.msgpack.decode(data)
-    assert 4 == told["version"]
-    older = {key: value for key, value in told.items() if key not in NEWER[version]}
+    content = msgspec.msgpack.decode(data)
+    assert 4 == content["version"]
+    older = {key: value for key, value in content.items() if key not in NEWER[version]}
     older["version"] = version
     drive.log.snapshots.append((last_id, msgspec.msgpack.encode(older)))
 
@@ -407,7 +407,7 @@ def test_a_snapshot_of_a_later_version_is_refused() -> None:
     """Reading it could lose part of its content."""
     drive = Drive()
     _, data = state.snapshot(drive.broker, START_US)
-    told = {**msgspec.msgpack.decode(data), "version": 5}
+    content = {**msgspec.msgpack.decode(data), "version": 5}
 
     with pytest.raises(AssertionError):
-        state.restore(Broker(Settings()), msgspec.msgpack.encode(told))
+        state.restore(Broker(Settings()), msgspec.msgpack.encode(content))

@@ -59,13 +59,13 @@ def test_a_message_read_back_keeps_all_its_properties() -> None:
     message = drive.message("q", b"body")
     message.priority, message.origin, message.headers = PRIORITY_HIGH, 3, b"\1\0a\0\0"
     message.expires_us = drive.now_us + 10**12
-    given = drive.broker.publish(message, drive.now_us)
+    message_id = drive.broker.publish(message, drive.now_us)
     drive.commit()
     (delivery,) = drive.pushed(drive.join(queue))
     read = delivery.message
 
     assert message is not read
-    assert (given, PRIORITY_HIGH, 3, message.headers, message.body) == (
+    assert (message_id, PRIORITY_HIGH, 3, message.headers, message.body) == (
         read.id,
         read.priority,
         read.origin,

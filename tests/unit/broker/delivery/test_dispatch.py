@@ -16,12 +16,12 @@ def test_a_message_reaches_subscriptions_followers_and_the_queue_of_its_topic() 
     worker = drive.join(queue)
     consumer = drive.subscribe("a")
     peer = follow(drive, "a")
-    (given,) = drive.publish_many("a", 1)
+    (message_id,) = drive.publish_many("a", 1)
 
-    assert [given] == drive.pushed_ids(worker)
-    assert given == drive.poll_id(consumer)
+    assert [message_id] == drive.pushed_ids(worker)
+    assert message_id == drive.poll_id(consumer)
     assert [b"0"] == take(peer)
-    assert (1, given) == (drive.broker.stats.published, drive.topic("a").last_id)
+    assert (1, message_id) == (drive.broker.stats.published, drive.topic("a").last_id)
 
 
 def test_returned_messages_are_pushed_before_newer_ones() -> None:

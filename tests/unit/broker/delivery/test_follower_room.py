@@ -201,7 +201,7 @@ def test_a_dead_letter_does_not_replace_its_message_in_dedup() -> None:
     drive = Drive()
     peer = follow(drive, "a")
     message = drive.message("a", b"large")
-    given = drive.publish_once(message, "mine")
+    message_id = drive.publish_once(message, "mine")
     drive.commit()
     drive.broker.too_large(peer, message, drive.now_us)
     drive.commit()
@@ -209,7 +209,7 @@ def test_a_dead_letter_does_not_replace_its_message_in_dedup() -> None:
 
     duplicate_id = drive.publish_once(drive.message("a", b"large"), "mine")
 
-    assert given == duplicate_id
+    assert message_id == duplicate_id
 
 
 @pytest.mark.parametrize(("topic", "qos"), [("dlq.a", 1), ("a", 0)])
@@ -221,8 +221,8 @@ def test_oversized_dead_letters_and_memory_only_messages_are_dropped(
     peer = follow(drive, topic)
     drive.publish(topic, qos=qos)
     drive.commit()
-    (given,) = peer.deliveries
-    drive.broker.too_large(peer, given.message, drive.now_us)
+    (delivery,) = peer.deliveries
+    drive.broker.too_large(peer, delivery.message, drive.now_us)
 
     assert {"tooLarge": 1} == drive.broker.stats.dropped.by_reason
     assert not drive.broker.wants_commit()
@@ -233,8 +233,8 @@ def test_an_oversized_message_is_dropped_and_counted_while_the_log_is_full() -> 
     drive = Drive()
     peer = follow(drive, "a")
     drive.publish_many("a", 1)
-    (given,) = peer.deliveries
+    (delivery,) = peer.deliveries
     drive.refuse()
-    drive.broker.too_large(peer, given.message, drive.now_us)
+    drive.broker.too_large(peer, delivery.message, drive.now_us)
 
     assert {"tooLarge": 1} == drive.broker.stats.dropped.by_reason

@@ -33,7 +33,7 @@ def test_a_follower_gets_later_messages_in_order() -> None:
     drive.publish_many("b", 1)
 
     assert [] != peer.deliveries
-    assert all((0, None) == (given.qos, given.entry) for given in peer.deliveries)
+    assert all((0, None) == (delivery.qos, delivery.entry) for delivery in peer.deliveries)
     assert payloads(3) == take(peer)
     assert 0 == drive.broker.in_flight_count()
     assert 3 == drive.broker.stats.delivered
@@ -70,11 +70,11 @@ def test_followers_do_not_affect_subscriptions_and_queues() -> None:
     subscribed = drive.subscribe("a")
     consumer = drive.join(drive.declare("a"))
     peer = follow(drive, "a")
-    given = drive.publish("a")
+    message_id = drive.publish("a")
     drive.commit()
 
-    assert given == drive.poll_id(subscribed)
-    assert [given] == [entry.id for entry in drive.taken(consumer)]
+    assert message_id == drive.poll_id(subscribed)
+    assert [message_id] == [entry.id for entry in drive.taken(consumer)]
     assert [b"x"] == take(peer)
 
 

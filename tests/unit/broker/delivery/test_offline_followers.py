@@ -29,13 +29,13 @@ def test_a_follower_counts_once_its_record_is_committed() -> None:
     drive = offline_drive()
     peer = peer_of("ada")
     drive.publish("a", b"before")
-    given = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    record_id = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     again = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     drive.publish("a", b"behind it")
     drive.publish("a", b"memory only, too early", qos=0)
     drive.commit()
 
-    assert (2, 2) == (given, again)
+    assert (2, 2) == (record_id, again)
     assert 0 == drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     assert [records.MESSAGE, records.FOLLOW, records.MESSAGE] == kinds(drive)[:3]
     assert [b"behind it"] == take(peer)
@@ -55,12 +55,12 @@ def test_a_returning_follower_gets_what_it_missed() -> None:
     drive.publish("a", b"memory only", qos=0)
     drive.commit()
     back = peer_of("ada")
-    given = drive.broker.followers.follow(back, drive.topic("a"), KEY, drive.now_us)
+    record_id = drive.broker.followers.follow(back, drive.topic("a"), KEY, drive.now_us)
     drive.serve_reads()
     drive.publish("a", b"new")
     drive.commit()
 
-    assert (0, 0) == (given, missed.routed)
+    assert (0, 0) == (record_id, missed.routed)
     assert [b"missed", b"mine", b"new"] == take(back)
 
 
@@ -215,13 +215,13 @@ def test_unsubscribing_ends_the_follower_for_good() -> None:
     """It is not kept offline, and a restart does not restore it."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    given = drive.broker.followers.unfollow(peer, drive.topic("a"))
+    record_id = drive.broker.followers.unfollow(peer, drive.topic("a"))
     drive.commit()
     leave(drive, peer)
     drive.publish_many("a", 1)
     drive.restart()
 
-    assert 2 == given
+    assert 2 == record_id
     assert [records.FOLLOW, records.UNSUBSCRIBE, records.MESSAGE] == kinds(drive)
     assert [] == take(follow(drive, "a"))
 
@@ -243,13 +243,13 @@ def test_a_follower_whose_peer_leaves_before_the_commit_is_kept() -> None:
     """A peer that returns before the commit resumes it."""
     drive = offline_drive()
     peer = peer_of("ada")
-    given = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    record_id = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     drive.broker.detach(peer, drive.now_us)
     back = peer_of("ada")
     again = drive.broker.followers.follow(back, drive.topic("a"), KEY, drive.now_us)
     drive.publish_many("a", 1)
 
-    assert given == again == follower_of(back).id
+    assert record_id == again == follower_of(back).id
     assert [b"0"] == take(back)
     assert 1 == drive.broker.subscription_count()
 
@@ -378,9 +378,9 @@ def test_a_follower_cannot_be_polled() -> None:
     """Its id is not that of a Blip subscription."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    given = follower_of(peer).id
+    follower_id = follower_of(peer).id
 
-    assert drive.broker.subscriptions.attach(peer, given) is None
+    assert drive.broker.subscriptions.attach(peer, follower_id) is None
 
 
 def test_retention_waits_for_an_offline_follower() -> None:

@@ -74,11 +74,11 @@ def test_a_message_of_a_fan_out_is_settled_once() -> None:
 def test_an_acknowledgement_outlives_the_dead_letter_of_another_view() -> None:
     """The message stays settled even if the log refuses the letter."""
     ledger, ada, bob = fan_out()
-    buried = ada.settle_by_letter(entry_of(ada, 2))
+    dead_lettered = ada.settle_by_letter(entry_of(ada, 2))
     burying = set(ledger.burying)
     bob.settle(entry_of(bob, 2))
 
-    assert (True, {2}, set()) == (buried, burying, ledger.burying)
+    assert (True, {2}, set()) == (dead_lettered, burying, ledger.burying)
     assert not bob.settle_by_letter(entry_of(bob, 2))
 
 

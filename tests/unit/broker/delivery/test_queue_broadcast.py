@@ -63,10 +63,10 @@ def test_memory_only_messages_wait_for_the_first_subscriber(drive: Drive) -> Non
     ada = drive.join(queue)
     bob = drive.join(queue)
     drive.publish("q", b"2")
-    given = [[d.message.payload for d in drive.pushed(c)] for c in (ada, bob)]
+    received = [[d.message.payload for d in drive.pushed(c)] for c in (ada, bob)]
 
     assert (1, 0) == (waiting, queue.waiting())
-    assert [[b"1", b"2"], [b"2"]] == given
+    assert [[b"1", b"2"], [b"2"]] == received
     assert 0 == drive.broker.dispatch.windows.held_bytes
 
 

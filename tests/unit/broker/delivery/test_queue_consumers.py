@@ -122,11 +122,11 @@ def test_memory_only_messages_go_to_one_consumer_without_acknowledgement() -> No
     ada, bob = drive.join(queue), drive.join(queue)
     drive.publish("q", b"3")
     drive.publish("q", b"4")
-    given = [[d.message.payload for d in drive.pushed(c)] for c in (ada, bob)]
+    received = [[d.message.payload for d in drive.pushed(c)] for c in (ada, bob)]
     drive.restart()
 
     assert (2, records) == (waiting, len(drive.log.records))
-    assert [[b"1", b"2", b"3"], [b"4"]] == given
+    assert [[b"1", b"2", b"3"], [b"4"]] == received
     assert (0, 0) == (drive.queue("q").waiting(), queue.in_flight_count())
 
 

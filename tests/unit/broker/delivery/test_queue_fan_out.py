@@ -207,14 +207,14 @@ def test_attempts_carry_over_to_the_next_subscriber(
     drive.leave(ada, counted=counted)
     bob = drive.join(queue)
     (entry,) = drive.taken(bob)
-    told = entry.attempts
+    before = entry.attempts
     drive.leave(bob, counted=False)
     drive.broker.full_barrier()
     drive.commit()
     drive.restart()
     (again,) = drive.taken(drive.join(drive.queue("q")))
 
-    assert [attempts, attempts] == [told, again.attempts]
+    assert [attempts, attempts] == [before, again.attempts]
 
 
 def test_a_snapshot_keeps_the_attempts(drive: Drive) -> None:

@@ -4,17 +4,17 @@ import pytest
 
 from braidmq.broker import dead_letters
 from braidmq.broker.delivery.replays import REPLAY_BYTES_MAX
-from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED, Policy
+from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import decode_headers
-from tests.unit.broker.buried import buried, replay
-from tests.unit.broker.drive import Drive, S
+from tests.unit.broker.buried import make_dead_letters, replay
+from tests.unit.broker.drive import Drive, S, policy_of
 
 
 def test_replayed_letters_are_as_they_were() -> None:
     """The oldest first, with payload and headers, and without the death headers."""
     drive = Drive()
-    letters = buried(drive, 3)
+    letters = make_dead_letters(drive, 3)
     replay(drive, letters, 2)
     deliveries = drive.pushed(drive.join(drive.queue("q")))
 
@@ -29,7 +29,7 @@ def test_replayed_letters_are_as_they_were() -> None:
 def test_a_replayed_letter_is_in_exactly_one_queue() -> None:
     """One record moves it, so a crash before the commit leaves it where it was."""
     drive = Drive()
-    letters = buried(drive, 2)
+    letters = make_dead_letters(drive, 2)
     drive.broker.queues.replays.replay(letters, 2, drive.now_us)
     drive.serve_reads()
     drive.restart()
@@ -44,7 +44,7 @@ def test_a_replayed_letter_is_in_exactly_one_queue() -> None:
 def test_a_refused_replay_leaves_the_letters() -> None:
     """The replay ends; nothing is lost, and nothing counts as a new dead letter."""
     drive = Drive()
-    letters = buried(drive, 2)
+    letters = make_dead_letters(drive, 2)
     drive.broker.queues.replays.replay(letters, 2, drive.now_us)
     drive.serve_reads()
     drive.refuse()
@@ -59,7 +59,7 @@ def test_a_refused_replay_leaves_the_letters() -> None:
 def test_a_replay_writes_a_limited_number_of_bytes_at_a_time(window: int) -> None:
     """It continues after each commit until the requested count is reached."""
     drive = Drive(Settings(window=window))
-    letters = buried(drive, 12, size=REPLAY_BYTES_MAX // 4)
+    letters = make_dead_letters(drive, 12, size=REPLAY_BYTES_MAX // 4)
     drive.broker.queues.replays.replay(letters, 11, drive.now_us)
     drive.serve_reads()
     at_once = len(drive.broker.outgoing.pending())
@@ -74,7 +74,7 @@ def test_a_replay_writes_a_limited_number_of_bytes_at_a_time(window: int) -> Non
 def test_letters_of_unknown_origin_stay_and_do_not_block_others() -> None:
     """A message published directly to the dead-letter queue has no queue to return to."""
     drive = Drive()
-    letters = buried(drive, 1)
+    letters = make_dead_letters(drive, 1)
     strange = drive.publish_many("dlq.q", 2)
     again = drive.join(drive.queue("q"))
     drive.publish_many("q", 1)
@@ -92,7 +92,7 @@ def test_letters_of_unknown_origin_stay_and_do_not_block_others() -> None:
 def test_letters_of_unknown_origin_can_be_consumed_after_the_replay() -> None:
     """They are set aside only during the replay."""
     drive = Drive()
-    letters = buried(drive, 1)
+    letters = make_dead_letters(drive, 1)
     strange = drive.publish_many("dlq.q", 1)
     replay(drive, letters, 2)
 
@@ -105,7 +105,7 @@ def test_a_letter_purged_while_set_aside_does_not_come_back() -> None:
     drive = Drive()
     drive.declare("dlq.q")
     drive.publish_many("dlq.q", 1)
-    letters = buried(drive, 2, size=REPLAY_BYTES_MAX)
+    letters = make_dead_letters(drive, 2, size=REPLAY_BYTES_MAX)
     drive.broker.queues.replays.replay(letters, 3, drive.now_us)
     drive.serve_reads()
     aside = len(letters.unsendable)
@@ -121,7 +121,7 @@ def test_a_letter_purged_while_set_aside_does_not_come_back() -> None:
 def test_deleting_the_queue_ends_its_replay() -> None:
     """Only what had been written already is replayed."""
     drive = Drive()
-    letters = buried(drive, 5, size=REPLAY_BYTES_MAX)
+    letters = make_dead_letters(drive, 5, size=REPLAY_BYTES_MAX)
     drive.broker.queues.replays.replay(letters, 5, drive.now_us)
     drive.serve_reads()
     drive.broker.queues.delete(letters)
@@ -135,7 +135,7 @@ def test_deleting_the_queue_ends_its_replay() -> None:
 def test_replays_of_the_same_queue_are_merged() -> None:
     """The largest count applies."""
     drive = Drive()
-    letters = buried(drive, 5, size=REPLAY_BYTES_MAX)
+    letters = make_dead_letters(drive, 5, size=REPLAY_BYTES_MAX)
     for count in (2, 4, 3):
         drive.broker.queues.replays.replay(letters, count, drive.now_us)
     listed = len(drive.broker.dispatch.queues.replays.running)
@@ -148,7 +148,7 @@ def test_replays_of_the_same_queue_are_merged() -> None:
 def test_letters_returned_by_a_consumer_are_replayed_too() -> None:
     """They wait like the others."""
     drive = Drive()
-    letters = buried(drive, 2)
+    letters = make_dead_letters(drive, 2)
     consumer = drive.join(letters, 1)
     drive.leave(consumer)
     replay(drive, letters, 2)
@@ -159,10 +159,8 @@ def test_letters_returned_by_a_consumer_are_replayed_too() -> None:
 def test_a_priority_queue_of_dead_letters_can_be_replayed() -> None:
     """A declared dead-letter queue may have any mode."""
     drive = Drive()
-    grave = Policy()
-    grave.mode = PRIORITY_BASED
-    letters = drive.declare("grave", grave)
-    buried(drive, 3, dead_letter_name="grave")
+    letters = drive.declare("grave", policy_of(mode=PRIORITY_BASED))
+    make_dead_letters(drive, 3, dead_letter_name="grave")
     replay(drive, letters, 3)
 
     assert (0, 3) == (letters.waiting(), drive.queue("q").waiting())
@@ -171,10 +169,8 @@ def test_a_priority_queue_of_dead_letters_can_be_replayed() -> None:
 def test_a_fan_out_is_not_replayed() -> None:
     """Its letters are for its subscribers."""
     drive = Drive()
-    grave = Policy()
-    grave.mode = FAN_OUT_WITH_ACK
-    letters = drive.declare("grave", grave)
-    buried(drive, 2, dead_letter_name="grave")
+    letters = drive.declare("grave", policy_of(mode=FAN_OUT_WITH_ACK))
+    make_dead_letters(drive, 2, dead_letter_name="grave")
     drive.restart()
     letters = drive.queue("grave")
     replay(drive, letters, 2)
@@ -186,7 +182,7 @@ def test_a_fan_out_is_not_replayed() -> None:
 def test_letters_are_replayed_to_the_topic_of_a_deleted_queue() -> None:
     """A subscriber of the topic gets them."""
     drive = Drive()
-    letters = buried(drive, 1)
+    letters = make_dead_letters(drive, 1)
     drive.broker.queues.delete(drive.queue("q"))
     subscriber = drive.subscribe("q")
     replay(drive, letters, 1)
@@ -199,7 +195,7 @@ def test_letters_are_replayed_to_the_topic_of_a_deleted_queue() -> None:
 def test_a_replayed_letter_gets_a_new_time_to_live() -> None:
     """If it had expired, it would otherwise expire again at once."""
     drive = Drive()
-    letters = buried(drive, 1, ttl_us=5 * S)
+    letters = make_dead_letters(drive, 1, ttl_us=5 * S)
     drive.advance(60 * S)
     replay(drive, letters, 1)
     (delivery,) = drive.pushed(drive.join(drive.queue("q")))

@@ -49,11 +49,11 @@ def test_deleting_a_queue_ends_waiting_messages_and_those_in_flight(drive: Drive
     drive.publish_many("q", 3)
     consumer = drive.join(queue, 1)
     (entry,) = drive.taken(consumer)
-    given = drive.broker.queues.delete(queue)
+    record_id = drive.broker.queues.delete(queue)
     drive.commit()
     again = drive.declare("q")
 
-    assert given == drive.broker.committed_id - 1
+    assert record_id == drive.broker.committed_id - 1
     assert {} == consumer.peer.consumers
     assert entry.channel.ended
     assert (0, 0) == (again.waiting(), drive.broker.in_flight_count())

@@ -21,7 +21,7 @@ from braidmq.broker.delivery.replays import (
 from braidmq.broker.policy import PRIORITY_BASED, Policy
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import encode_headers
-from tests.unit.broker.buried import buried, replay
+from tests.unit.broker.buried import make_dead_letters, replay
 from tests.unit.broker.drive import Drive, policy_of
 
 
@@ -74,7 +74,7 @@ def numbered(*numbers: int) -> list[bytes]:
 def test_one_letter_is_replayed_from_the_middle() -> None:
     """Of the window, or of the log; the others keep their order."""
     drive = Drive()
-    letters = buried(drive, 4)
+    letters = make_dead_letters(drive, 4)
     second, third = logged(drive, letters)[1:3]
     outcomes = [replay_letter(drive, letters, second)]
     letter_ids(drive, letters)
@@ -91,7 +91,7 @@ def test_one_letter_is_replayed_from_the_middle() -> None:
 def test_a_letter_that_is_held_or_gone_is_not_replayed() -> None:
     """A consumer may hold it, or it was replayed already; once returned, it can be."""
     drive = Drive()
-    letters = buried(drive, 2)
+    letters = make_dead_letters(drive, 2)
     first, second = letter_ids(drive, letters)
     queues = drive.broker.queues
     sent = queues.replays.replay_one(letters, first, drive.now_us)
@@ -110,7 +110,7 @@ def test_a_letter_that_is_held_or_gone_is_not_replayed() -> None:
 def test_a_single_letter_of_unknown_origin_is_not_replayed() -> None:
     """Whether it is ready or was returned by a consumer."""
     drive = Drive()
-    letters = buried(drive, 1)
+    letters = make_dead_letters(drive, 1)
     drive.publish_many("dlq.q", 1)
     queues = drive.broker.queues
     _, strange = letter_ids(drive, letters)
@@ -130,7 +130,7 @@ def test_a_single_letter_of_unknown_origin_is_not_replayed() -> None:
 def test_a_letter_beyond_a_full_window_can_be_replayed(is_saved: bool) -> None:
     """It does not come again, neither to a consumer of the others nor after a restart."""
     drive = Drive(Settings(window=2))
-    letters = buried(drive, 8)
+    letters = make_dead_letters(drive, 8)
     letter_ids(drive, letters)
     late = logged(drive, letters)[6]
 
@@ -151,7 +151,7 @@ def test_a_letter_beyond_a_full_window_can_be_replayed(is_saved: bool) -> None:
 def test_a_letter_whose_replay_is_refused_stays_in_place(is_restarted: bool) -> None:
     """So do the letters before it, which a snapshot must not record as settled."""
     drive = Drive(Settings(window=2))
-    letters = buried(drive, 8)
+    letters = make_dead_letters(drive, 8)
     letter_ids(drive, letters)
     late = logged(drive, letters)[6]
     replay_letter(drive, letters, late)
@@ -170,7 +170,7 @@ def test_a_letter_whose_replay_is_refused_stays_in_place(is_restarted: bool) -> 
 def test_a_refused_letter_that_the_reader_has_passed_is_in_memory() -> None:
     """The log is not read again before the reader's position."""
     drive = Drive(Settings(window=4))
-    letters = buried(drive, 3)
+    letters = make_dead_letters(drive, 3)
     ids = logged(drive, letters)
     for letter_id in (ids[1], ids[0], ids[2]):
         replay_letter(drive, letters, letter_id)
@@ -186,7 +186,7 @@ def test_a_refused_letter_that_the_reader_has_passed_is_in_memory() -> None:
 def test_no_letter_is_replayed_ahead_while_the_log_is_read() -> None:
     """The read may include it, and it would be there twice."""
     drive = Drive(Settings(window=2))
-    letters = buried(drive, 8)
+    letters = make_dead_letters(drive, 8)
     late = logged(drive, letters)[6]
     drive.broker.dispatch.effects.read_ahead(letters.lanes[0])
     letter = stored(letters.topic, late, drive.log.records[late - 1])
@@ -204,7 +204,7 @@ def test_a_letter_is_replayed_ahead_in_the_lane_of_its_priority() -> None:
     """Each lane has its own position in the log, and skips its own replayed letters."""
     drive = Drive(Settings(window=1))
     drive.declare("graves", policy_of(mode=PRIORITY_BASED))
-    letters = buried(drive, 8, priorities=2, dead_letter_name="graves")
+    letters = make_dead_letters(drive, 8, priorities=2, dead_letter_name="graves")
     ids = {drive.log.records[one - 1][-1:]: one for one in logged(drive, letters)}
     outcomes = [replay_letter(drive, letters, ids[payload]) for payload in numbered(4, 5)]
     drive.commit()
@@ -234,7 +234,7 @@ def test_a_letter_is_replayed_only_to_a_queue_that_uses_these_letters(
 ) -> None:
     """A publisher to a dead-letter queue cannot reach other queues by forged headers."""
     drive = Drive(Settings(window=window))
-    letters = buried(drive, 3)
+    letters = make_dead_letters(drive, 3)
     if is_declared:
         drive.declare("payroll", Policy())
     forged = planted(drive, "dlq.q")
@@ -248,7 +248,7 @@ def test_a_letter_is_replayed_only_to_a_queue_that_uses_these_letters(
 def test_a_letter_is_replayed_to_any_queue_that_declared_this_dead_letter_queue() -> None:
     """Its header names one of them."""
     drive = Drive()
-    letters = buried(drive, 1, dead_letter_name="graves")
+    letters = make_dead_letters(drive, 1, dead_letter_name="graves")
     drive.declare("payroll", policy_of(dead_letter_name="graves"))
     planted(drive, "graves")
     replay(drive, letters, 100)
@@ -260,7 +260,7 @@ def test_a_letter_is_replayed_to_any_queue_that_declared_this_dead_letter_queue(
 def test_a_letter_of_unknown_origin_is_not_replayed_ahead() -> None:
     """The attempt does not settle it."""
     drive = Drive(Settings(window=1))
-    letters = buried(drive, 3)
+    letters = make_dead_letters(drive, 3)
     strange = drive.publish("dlq.q")
     drive.commit()
 
@@ -271,7 +271,7 @@ def test_a_letter_of_unknown_origin_is_not_replayed_ahead() -> None:
 def test_a_letter_of_a_deleted_queue_is_gone() -> None:
     """Although the log still holds it."""
     drive = Drive()
-    letters = buried(drive, 2)
+    letters = make_dead_letters(drive, 2)
     drive.broker.queues.delete(letters)
 
     assert GONE == replay_letter(drive, letters, logged(drive, letters)[1])
@@ -280,7 +280,7 @@ def test_a_letter_of_a_deleted_queue_is_gone() -> None:
 def test_a_queue_emptied_letter_by_letter_does_not_hold_the_log_back() -> None:
     """In any order; its lane then is at the end of the log."""
     drive = Drive(Settings(window=2))
-    letters = buried(drive, 6)
+    letters = make_dead_letters(drive, 6)
     ids = logged(drive, letters)
     for number in (5, 0, 3, 1, 4, 2):
         assert SENT == replay_letter(drive, letters, ids[number])
@@ -295,7 +295,7 @@ def test_a_queue_emptied_letter_by_letter_does_not_hold_the_log_back() -> None:
 def test_the_number_of_ranges_replayed_ahead_is_bounded() -> None:
     """Beyond it the outcome is CROWDED; letters at the front can still be replayed."""
     drive = Drive(Settings(window=1))
-    letters = buried(drive, 4)
+    letters = make_dead_letters(drive, 4)
     first, *_, last = logged(drive, letters)
     letter_ids(drive, letters)
     lane = letters.lanes[0]
@@ -328,7 +328,7 @@ def steps_for_ten_letters() -> st.SearchStrategy[list[tuple[str, int]]]:
 def test_every_letter_is_in_exactly_one_place(steps: list[tuple[str, int]]) -> None:
     """In the dead-letter queue, in its own queue, or acknowledged, whatever happens."""
     drive = Drive(Settings(window=2))
-    ids = logged(drive, buried(drive, 10))
+    ids = logged(drive, make_dead_letters(drive, 10))
     consumed: list[bytes] = []
     for kind, number in steps:
         letters = drive.queue("dlq.q")
