@@ -7,7 +7,7 @@ from braidmq.broker.delivery.followers import Follower
 from braidmq.broker.marks import mark
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message
-from tests.unit.broker.drive import Drive, S, peer_of
+from tests.unit.broker.drive import ROOM_BYTES, Drive, S, peer_of
 
 KEY: Final = bytes(range(1, 33))
 OTHER_KEY: Final = bytes(range(101, 133))
@@ -68,6 +68,14 @@ def give_room(drive: Drive, peer: Peer, room_bytes: int) -> None:
     peer.room_bytes = room_bytes
     drive.broker.resume(peer, drive.now_us)
     drive.serve_reads()
+
+
+def fall_behind(drive: Drive, peer: Peer, count: int, *, room_bytes: int = 0) -> None:
+    """Publish to topic `a` beyond the peer's room, then give it room: a read is due."""
+    peer.room_bytes = room_bytes
+    drive.publish_many("a", count)
+    peer.room_bytes = ROOM_BYTES
+    drive.broker.resume(peer, drive.now_us)
 
 
 def leave(drive: Drive, peer: Peer) -> None:

@@ -6,6 +6,7 @@ from braidmq.broker import records
 from braidmq.broker.topics import decode_headers, encode_headers
 from tests.unit.broker.drive import ROOM_BYTES, Drive, body_of, peer_of
 from tests.unit.broker.following import (
+    fall_behind,
     follow,
     follower_of,
     give_room,
@@ -82,10 +83,7 @@ def test_messages_read_without_room_are_read_again() -> None:
     """One message is pushed all the same, so that no follower waits for ever."""
     drive = Drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 4)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 4)
     drive.requests = drive.broker.take_reads(drive.now_us)
     peer.room_bytes = 0
     drive.serve_reads()
@@ -152,10 +150,7 @@ def test_a_stopping_broker_pushes_nothing_more() -> None:
     """Durable messages stay in the log; others are dropped and counted."""
     drive = Drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 1)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 1)
     drive.broker.stop_delivering()
     drive.serve_reads()
     other = follow(drive, "b")

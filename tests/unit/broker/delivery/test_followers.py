@@ -11,6 +11,7 @@ from tests.unit.broker.following import (
     KEY,
     OTHER_KEY,
     SENDER,
+    fall_behind,
     follow,
     follower_of,
     give_room,
@@ -299,10 +300,7 @@ def test_a_follower_that_leaves_cancels_its_read() -> None:
     """The read had not been requested from the log yet."""
     drive = Drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 1)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 1)
     leave(drive, peer)
 
     assert [] == drive.log.reads

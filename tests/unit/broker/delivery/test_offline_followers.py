@@ -7,6 +7,7 @@ from tests.unit.broker.following import (
     KEY,
     OFFLINE_US,
     OTHER_KEY,
+    fall_behind,
     follow,
     follower_of,
     give_room,
@@ -106,10 +107,7 @@ def test_a_disconnect_during_a_read_loses_and_repeats_nothing() -> None:
     """The answer to the old read is discarded after the follower resumes."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 2)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 2)
     drive.requests = drive.broker.take_reads(drive.now_us)
     (early,) = drive.requests
     drive.broker.detach(peer, drive.now_us)
@@ -127,10 +125,7 @@ def test_a_read_cancelled_by_a_disconnect_is_made_after_the_return() -> None:
     """The peer disconnected before the log was asked."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 1)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 1)
     drive.broker.detach(peer, drive.now_us)
     drive.serve_reads()
 
@@ -141,10 +136,7 @@ def test_messages_read_twice_are_delivered_once() -> None:
     """The answer to a read for the previous connection may come late."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 3)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 3)
     (early,) = drive.broker.take_reads(drive.now_us)
     drive.broker.detach(peer, drive.now_us)
     back = peer_of("ada")
@@ -162,10 +154,7 @@ def test_a_read_beyond_the_reset_position_is_discarded() -> None:
     """Using it would skip what the last connection did not send."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 1
-    drive.publish_many("a", 3)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 3, room_bytes=1)
     (early,) = drive.broker.take_reads(drive.now_us)  # starts at the second message
     drive.broker.detach(peer, drive.now_us)  # the first was not sent
     back = peer_of("ada")
