@@ -14,7 +14,7 @@ from typing import Final
 from braidmq.testing import ledger as kinds
 from braidmq.testing.clients import Client, Consumer, Plan, Publisher
 from braidmq.testing.follower_books import check_followers
-from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Violation, check
+from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Violation
 from braidmq.testing.queue_books import check_queues
 from braidmq.testing.qumbed_clients import (
     FOLLOWERS,
@@ -233,15 +233,9 @@ class MixedRig(Rig):
 
     def verdict(self) -> list[Violation]:
         """Return the violations in the ledger after everything was drained."""
-        for subscription in self.scene.subscriptions.values():
-            self.ledger.drained(subscription)
         for plan in (*QUEUES, *LETTERS):
             self.ledger.note(kinds.QUEUE_DRAINED, plan.name)
         for follower in FOLLOWERS:
             for topic in follower.topics:
                 self.ledger.follower(kinds.FOLLOWER_DRAINED, follower.key, topic)
-        return [
-            *check(self.ledger),
-            *check_queues(self.ledger),
-            *check_followers(self.ledger),
-        ]
+        return [*super().verdict(), *check_queues(self.ledger), *check_followers(self.ledger)]

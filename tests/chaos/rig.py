@@ -27,7 +27,7 @@ from braidmq.testing.clients import (
     Publisher,
     Scene,
 )
-from braidmq.testing.ledger import Ledger
+from braidmq.testing.ledger import Ledger, Violation, check
 from braidmq.wire.blip import frames
 
 BACKOFF_MAX_S: Final = 0.3
@@ -300,6 +300,27 @@ class Rig:
         """Return a name that no connection has had yet."""
         self._names += 1
         return f"{self.daemon.pid}.{self._names}"
+
+    def start(self) -> None:
+        """Start the broker."""
+        self.daemon.start()
+
+    async def drain_and_judge(self, drains: int = 2) -> list[Violation]:
+        """Drain the broker, kill it and drain it again; return the violations.
+
+        Messages taken in the first round must not come back in the second.
+        """
+        for _ in range(drains):
+            self.start()
+            await self.drain()
+            self.daemon.kill()
+        return self.verdict()
+
+    def verdict(self) -> list[Violation]:
+        """Return the violations in the ledger after everything was drained."""
+        for subscription in self.scene.subscriptions.values():
+            self.ledger.drained(subscription)
+        return check(self.ledger)
 
     async def drain(self) -> None:
         """Take every message that the broker has, until no more come."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from braidmq.testing.ledger import Summary, Violation, check, summarize
+from braidmq.testing.ledger import Summary, Violation, summarize
 from tests.chaos.rig import Rig
 
 KILLS: Final = int(os.environ.get("BRAIDMQ_KILLS", "52"))
@@ -26,19 +26,13 @@ LONG_LIFE_S: Final = (1.1, 1.6)
 
 async def kill_repeatedly(rig: Rig, kills: int) -> list[Violation]:
     for number in range(kills):
-        rig.daemon.start()
+        rig.start()
         short_s = rig.rng.uniform(0.0, rig.rng.choice(LIFE_S))
         long_s = rig.rng.uniform(*LONG_LIFE_S)
         tasks = await rig.live(long_s if number % 5 == 2 else short_s)
         rig.daemon.kill()
         await rig.rest(tasks)
-    for _ in range(2):  # messages taken in the first round must not come back in the second
-        rig.daemon.start()
-        await rig.drain()
-        rig.daemon.kill()
-    for subscription in rig.scene.subscriptions.values():
-        rig.ledger.drained(subscription)
-    return check(rig.ledger)
+    return await rig.drain_and_judge()
 
 
 @pytest.mark.slow

@@ -36,13 +36,7 @@ async def kill_repeatedly(rig: MixedRig, kills: int, *, drains: int = 2) -> list
         tasks = await rig.live(long_s if number % 4 == 1 else short_s)
         rig.daemon.kill()
         await rig.rest(tasks)
-    for _ in range(
-        drains
-    ):  # messages taken in the first round must not come back in the second
-        rig.start()
-        await rig.drain()
-        rig.daemon.kill()
-    return rig.verdict()
+    return await rig.drain_and_judge(drains)
 
 
 def of_qumbed(ledger: Ledger) -> Counter[str]:

@@ -19,7 +19,7 @@ from typing import Final
 
 import pytest
 
-from braidmq.testing.ledger import Violation, check, summarize
+from braidmq.testing.ledger import Violation, summarize
 from tests.chaos.rig import Rig
 
 FS_IOC_SHUTDOWN: Final = 0x8004587D
@@ -78,7 +78,7 @@ def volume(tmp_path: Path) -> Iterator[Volume]:
 
 async def cut(rig: Rig, volume: Volume, seconds: float) -> None:
     """Let the broker run for a while, then cut the power of its disk."""
-    rig.daemon.start()
+    rig.start()
     tasks = await rig.live(seconds)
     volume.cut_power()
     await asyncio.wait(tasks, timeout=AFTERLIFE_S)
@@ -88,20 +88,10 @@ async def cut(rig: Rig, volume: Volume, seconds: float) -> None:
     volume.mount()
 
 
-async def verdict(rig: Rig) -> list[Violation]:
-    for _ in range(2):
-        rig.daemon.start()
-        await rig.drain()
-        rig.daemon.kill()
-    for subscription in rig.scene.subscriptions.values():
-        rig.ledger.drained(subscription)
-    return check(rig.ledger)
-
-
 async def cut_repeatedly(rig: Rig, volume: Volume) -> list[Violation]:
     for _ in range(CUTS):
         await cut(rig, volume, rig.rng.uniform(0.1, 1.2))
-    return await verdict(rig)
+    return await rig.drain_and_judge()
 
 
 def test_a_power_cut_loses_nothing_that_was_confirmed(tmp_path: Path, volume: Volume) -> None:
@@ -121,7 +111,7 @@ def test_a_power_cut_loses_nothing_that_was_confirmed(tmp_path: Path, volume: Vo
 async def loses_something(rig: Rig, volume: Volume) -> bool:
     await cut(rig, volume, 1.0)
     try:
-        return bool(await verdict(rig))
+        return bool(await rig.drain_and_judge())
     except AssertionError:
         return True  # the broker did not even start, and says why
 

@@ -128,15 +128,19 @@ def test_random_worlds_keep_their_promises(batch: int) -> None:
 
 
 def random_world(seed: int) -> list[Violation]:
-    world = World(seed)
-    rng = Random(seed)
-    for _ in range(rng.randint(2, 6)):
+    """Return the violations of a world after several random kills and power cuts."""
+    return disturb(World(seed), Random(seed), crashes_max=6, steps_max=500)
+
+
+def disturb(world: World, rng: Random, *, crashes_max: int, steps_max: int) -> list[Violation]:
+    """Run a world with random kills and power cuts, drain it, and return the violations."""
+    for _ in range(rng.randint(2, crashes_max)):
         ending = rng.choice(("kill", "cut", "cut inside", "cut inside"))
         world.disk.write_bytes_max = rng.choice((2**63, 1000, 37))
         if ending == "cut inside":
             world.disk.cut_power_at(world.disk.operations + rng.randint(1, 200))
         try:
-            world.run(rng.randint(50, 500))
+            world.run(rng.randint(50, steps_max))
         except PowerCutError:
             ending = "cut"
         start(world, world.disk.kill() if ending == "kill" else world.disk.crash(rng), rng)

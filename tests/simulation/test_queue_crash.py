@@ -11,12 +11,12 @@ from typing import Final
 
 import pytest
 
-from braidmq.testing.disk import FakeDisk, PowerCutError
+from braidmq.testing.disk import FakeDisk
 from braidmq.testing.ledger import DELETED, PURGED, REPEATED, REPLAYING, RETURN, Violation
 from braidmq.testing.queue_simulation import MISCOUNTED, QueueWorld
 from braidmq.testing.vibe_clients import NEWS, VibeConsumer, VibePublisher
 from braidmq.wire.vibe import messages
-from tests.simulation.test_crash import Found, WatchedDisk, judge, start
+from tests.simulation.test_crash import Found, WatchedDisk, disturb, judge
 from tests.simulation.test_faults import (
     after_full_disk,
     after_io_error,
@@ -88,19 +88,7 @@ def test_random_worlds_with_queues_keep_their_promises(batch: int) -> None:
 
 def random_queue_world(seed: int) -> list[Violation]:
     """Return the violations of a world after several random kills and power cuts."""
-    world = QueueWorld(seed)
-    rng = Random(seed)
-    for _ in range(rng.randint(2, 5)):
-        ending = rng.choice(("kill", "cut", "cut inside", "cut inside"))
-        world.disk.write_bytes_max = rng.choice((2**63, 1000, 37))
-        if ending == "cut inside":
-            world.disk.cut_power_at(world.disk.operations + rng.randint(1, 200))
-        try:
-            world.run(rng.randint(50, 400))
-        except PowerCutError:
-            ending = "cut"
-        start(world, world.disk.kill() if ending == "kill" else world.disk.crash(rng), rng)
-    return world.drain()
+    return disturb(QueueWorld(seed), Random(seed), crashes_max=5, steps_max=400)
 
 
 @pytest.mark.slow
