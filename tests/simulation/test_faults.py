@@ -86,7 +86,7 @@ def after_io_error(world: World, seed: int) -> list[Violation]:
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
-def test_no_space_anywhere_is_survived(forever: bool, share: int) -> None:
+def test_running_out_of_space_at_any_operation_loses_nothing(forever: bool, share: int) -> None:
     """The broker refuses publishes, or stops after a failed sync; it loses nothing."""
     survivors = 0
     operation = "pwrite" if forever else "*"

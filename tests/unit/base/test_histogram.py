@@ -16,7 +16,7 @@ def test_a_value_counts_in_the_first_bucket_that_fits() -> None:
 
 
 def test_without_bounds_there_is_one_bucket() -> None:
-    """A part of the broker that has not started reports such a histogram."""
+    """Metrics without values yet use such a histogram."""
     histogram = Histogram(())
     histogram.add(3)
 

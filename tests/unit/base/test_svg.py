@@ -6,7 +6,7 @@ from braidmq.base.svg import NAMESPACE, element, picture, text
 
 
 def test_attributes_get_their_svg_names() -> None:
-    """Underscores stand for hyphens and end keywords; numbers are short."""
+    """An underscore stands for a hyphen or follows a keyword; numbers are short."""
     drawn = element("line", class_="a", text_anchor="end", x1=1.0, y1=1 / 3)
 
     assert '<line class="a" text-anchor="end" x1="1" y1="0.33"/>' == drawn

@@ -114,7 +114,7 @@ def test_a_memory_only_message_is_remembered() -> None:
     assert 0 == window.find("a", "one", 1)
 
 
-def test_a_refused_message_is_forgotten_by_its_headers() -> None:
+def test_the_headers_of_a_refused_message_say_which_id_to_forget() -> None:
     """A letter redirected by a full queue is forgotten under that queue's name."""
     window = DedupWindow(WINDOW_US)
     for topic, dedup_id in (("a", "one"), ("a", "two"), ("dlq.a", "two")):

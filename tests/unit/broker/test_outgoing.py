@@ -72,7 +72,7 @@ def test_refused_items_are_returned_and_their_ids_reused() -> None:
 
 
 def test_items_hold_what_a_commit_or_refusal_needs() -> None:
-    """A dead letter its message and entry; an end its subscription and reason."""
+    """A dead letter holds its message and entry; an end, its subscription and reason."""
     message = Message(TOPIC, 1, b"")
     entry = Entry(SUBSCRIPTION, message, 0)
     item = Buried(message, entry, message, is_letter=True)

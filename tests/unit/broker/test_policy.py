@@ -35,7 +35,7 @@ def test_a_policy_survives_conversion_to_values(values: list[int | str | bool]) 
 
 
 def test_the_policy_for_dead_letters_has_no_limits() -> None:
-    """No limit of size, time or attempts, and no dead letters of its own."""
+    """No limit on size, time or attempts, and no dead letters of its own."""
     letters = policy.for_dead_letters()
 
     assert (0, 0, 0, False) == (

@@ -141,7 +141,7 @@ class QueueModel(QueuePair):
         self.sync()
 
     def learn_attempts(self, consumer: QueueConsumer) -> None:
-        """Attempts of earlier subscribers carry over, and never grow by that."""
+        """Attempts of earlier subscribers carry over, but are never overcounted."""
         view = self.oracle.view_of(consumer)
         for message_id, attempts in self.channel_of(consumer).position.known_attempts.items():
             if message_id in view.open and attempts:

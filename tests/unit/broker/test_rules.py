@@ -106,7 +106,7 @@ def test_dead_letters_are_never_exhausted() -> None:
 
 
 def test_a_queues_rules_follow_its_policy() -> None:
-    """Where dead letters go, whether there are any, and that expired messages are some."""
+    """They say where dead letters go, if anywhere, and that expired messages become some."""
     declared = Policy()
     declared.dead_letter_name = "grave"
     declared.dead_letters = False

@@ -166,9 +166,8 @@ def test_a_snapshot_covers_uncommitted_records() -> None:
     drive.restart()
     rows = [(t.name, t.message_count, t.last_id) for t in drive.broker.topics.all()]
 
-    assert (
-        after + 1 == drive.log.snapshots[0][0]
-    )  # plus the progress of the dead-lettered message
+    # The record after it holds the progress of the dead-lettered message.
+    assert after + 1 == drive.log.snapshots[0][0]
     assert [("a", 3, after), ("dlq.a", 1, 4)] == rows
     assert [1, pending] == list(drive.broker.subscriptions.by_id)
     assert [late, after, 0] == drive.poll_ids(drive.attach(1), 3)

@@ -203,7 +203,7 @@ def test_reopening_opens_exactly_the_given_ids(
 def test_a_copy_is_independent(
     floor: int, added: list[tuple[int, int]], later: list[tuple[int, int]]
 ) -> None:
-    """A change of one does not show in the other."""
+    """Changing one does not affect the other."""
     settled, expected = settled_of(floor, added)
     copied = settled.copy()
     for after, last in later:

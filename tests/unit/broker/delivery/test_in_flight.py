@@ -17,7 +17,7 @@ def entry_of(message_id: int) -> Entry:
     return Entry(SUBSCRIPTION, message, message_id - 1)
 
 
-def test_messages_in_flight_are_counted_in_messages_and_bytes() -> None:
+def test_messages_and_bytes_in_flight_are_counted() -> None:
     """A tag stays open when no consumer holds its message."""
     in_flight = InFlight()
     first, second = entry_of(1), entry_of(2)

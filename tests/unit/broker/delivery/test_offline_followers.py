@@ -121,7 +121,7 @@ def test_a_disconnect_during_a_read_loses_and_repeats_nothing() -> None:
     assert [] == take(back)
 
 
-def test_a_read_cancelled_by_a_disconnect_is_made_after_the_return() -> None:
+def test_a_read_cancelled_by_a_disconnect_is_made_after_the_reconnect() -> None:
     """The peer disconnected before the log was asked."""
     drive = offline_drive()
     peer = follow(drive, "a")

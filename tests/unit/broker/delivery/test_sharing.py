@@ -22,7 +22,9 @@ def test_a_queue_keeps_messages_published_after_its_declaration(drive: Drive) ->
     assert (0, 5) == (queue.waiting(), queue.in_flight_count())
 
 
-def test_messages_accepted_before_the_declaration_are_not_the_queues(drive: Drive) -> None:
+def test_messages_accepted_before_the_declaration_do_not_belong_to_the_queue(
+    drive: Drive,
+) -> None:
     """The ids decide, not the time of the commit."""
     drive.publish("q", b"before")
     queue = drive.broker.queues.declare(drive.topic("q"), Policy(), drive.now_us)
@@ -163,7 +165,7 @@ def test_a_requeued_message_is_redelivered_at_once(drive: Drive) -> None:
     assert [(2, 2)] == [(e.id, e.attempts) for e in drive.taken(consumer)]
 
 
-def test_a_message_requeued_with_a_delay_comes_back_after_it(drive: Drive) -> None:
+def test_a_requeue_delay_is_respected(drive: Drive) -> None:
     """Others go first meanwhile; the broker extends a delay by a sixteenth at most."""
     queue = drive.declare("q")
     drive.publish_many("q", 2)
