@@ -29,7 +29,7 @@ class Pair(RuleBasedStateMachine):
         self.consumers: list[Consumer] = []
         self.credits: dict[Consumer, int] = {}
         self.taken: Checkpoint | None = None
-        self.pictured: tuple[Checkpoint, dict[int, int]] | None = None
+        self.snapshotted: tuple[Checkpoint, dict[int, int]] | None = None
         self.refusing_us = 0  # the last time at which the log refused
         self.serial = 0
 

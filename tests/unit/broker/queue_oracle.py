@@ -50,7 +50,7 @@ class View:
 
 
 @dataclass
-class Picture:
+class Checkpoint:
     """Everything that the broker could recover if it restarted at one moment."""
 
     number: int
@@ -76,8 +76,8 @@ class QueueOracle:
         self.views: dict[QueueConsumer, View] = {}
         self.numbers = 0
         self.shared = self.new_view()
-        self.durable = Picture(0, {}, {})
-        self.pictures = 0
+        self.durable = Checkpoint(0, {}, {})
+        self.checkpoints = 0
 
     @property
     def is_fan_out(self) -> bool:
@@ -93,10 +93,10 @@ class QueueOracle:
     def all_views(self) -> list[View]:
         return list(self.views.values()) if self.is_fan_out else [self.shared]
 
-    def picture(self) -> Picture:
-        self.pictures += 1
+    def checkpoint(self) -> Checkpoint:
+        self.checkpoints += 1
         ends = {i: set(causes) for i, causes in self.ends.items() if causes}
-        return Picture(self.pictures, ends, dict(self.shared.attempts))
+        return Checkpoint(self.checkpoints, ends, dict(self.shared.attempts))
 
     # State.
 

@@ -16,7 +16,7 @@ from braidmq.broker.policy import DROP_OLDEST, FAN_OUT_WITHOUT_ACK, Policy
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import decode_headers
 from tests.unit.broker.drive import Drive
-from tests.unit.broker.queue_oracle import Picture, QueueOracle, View
+from tests.unit.broker.queue_oracle import Checkpoint, QueueOracle, View
 
 NAME: Final = "q"
 LETTERS: Final = "dlq.q"
@@ -31,8 +31,8 @@ class QueuePair(RuleBasedStateMachine):
         self.serial = 0
         self.rejected: set[int] = set()
         self.entries: list[Entry] = []
-        self.taken: Picture | None = None
-        self.pictured: Picture | None = None
+        self.taken: Checkpoint | None = None
+        self.snapshotted: Checkpoint | None = None
         self.heard: dict[QueueConsumer, list[bytes]] = {}
         self.declare(policy)
 

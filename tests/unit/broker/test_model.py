@@ -266,13 +266,13 @@ class Model(Pair):
             if s.qos
         }
         self.drive.snapshot()
-        self.pictured = (self.oracle.checkpoint(), idle_us)
+        self.snapshotted = (self.oracle.checkpoint(), idle_us)
         if self.drive.awaited_snapshot is None:
             self.keep_snapshot()
 
     def keep_snapshot(self) -> None:
-        assert self.pictured is not None
-        checkpoint, self.oracle.idle_us = self.pictured
+        assert self.snapshotted is not None
+        checkpoint, self.oracle.idle_us = self.snapshotted
         self.oracle.durable = max(self.oracle.durable, checkpoint, key=lambda one: one[0])
 
     @rule()

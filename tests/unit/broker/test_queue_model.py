@@ -27,7 +27,7 @@ from braidmq.broker.policy import (
 )
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import MS, ROOM_BYTES, S, peer_of
-from tests.unit.broker.queue_oracle import Known, Picture
+from tests.unit.broker.queue_oracle import Checkpoint, Known
 from tests.unit.broker.queue_pair import NAME, QueuePair
 
 EXAMPLES: Final = int(os.environ.get("BRAIDMQ_MODEL_EXAMPLES", "100"))
@@ -260,7 +260,7 @@ class QueueModel(QueuePair):
         self.drive.broker.queues.delete(self.queue)
         self.drive.commit()
         self.declare(of_values(policy))
-        self.taken = self.pictured = None
+        self.taken = self.snapshotted = None
 
     # The log and time.
 
@@ -268,7 +268,7 @@ class QueueModel(QueuePair):
     def append(self) -> None:
         if self.drive.batch is None:
             self.drive.append()
-            self.taken = self.oracle.picture()
+            self.taken = self.oracle.checkpoint()
 
     @rule()
     def commit(self) -> None:
@@ -293,19 +293,19 @@ class QueueModel(QueuePair):
             drive.awaited_snapshot = None
             self.keep_snapshot()
 
-    def newer(self, picture: Picture) -> Picture:
-        return max(self.oracle.durable, picture, key=lambda one: one.number)
+    def newer(self, checkpoint: Checkpoint) -> Checkpoint:
+        return max(self.oracle.durable, checkpoint, key=lambda one: one.number)
 
     @rule()
     def snapshot(self) -> None:
         self.drive.snapshot()
-        self.pictured = self.oracle.picture()
+        self.snapshotted = self.oracle.checkpoint()
         if self.drive.awaited_snapshot is None:
             self.keep_snapshot()
 
     def keep_snapshot(self) -> None:
-        if self.pictured is not None:
-            self.oracle.durable = self.newer(self.pictured)
+        if self.snapshotted is not None:
+            self.oracle.durable = self.newer(self.snapshotted)
 
     @rule(lasts=st.booleans())
     def refuse(self, lasts: bool) -> None:

@@ -131,24 +131,24 @@ def redelivered(drive: Drive) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("moment", ["before", "between", "after"])
 def test_a_snapshot_restores_the_same_state_as_the_records(mode: int, moment: str) -> None:
     """Counts, attempts and settled messages, whenever the snapshot was taken."""
-    plain, pictured = busy(mode), busy(mode)
-    for drive in (plain, pictured):
-        if drive is pictured and moment == "before":
+    plain, snapshotted = busy(mode), busy(mode)
+    for drive in (plain, snapshotted):
+        if drive is snapshotted and moment == "before":
             drive.snapshot()
         drive.broker.full_barrier()
         drive.publish("q", priority=2)
-        if drive is pictured and moment == "between":
+        if drive is snapshotted and moment == "between":
             drive.snapshot()
         drive.commit()
-        if drive is pictured and moment == "after":
+        if drive is snapshotted and moment == "after":
             drive.snapshot()
             drive.commit()
-    rows = [redelivered(plain), redelivered(pictured)]
+    rows = [redelivered(plain), redelivered(snapshotted)]
 
     assert rows[0] == rows[1]
     assert 10 == len(rows[0])
-    assert facts(plain.queue("q")) == facts(pictured.queue("q"))
-    assert facts(plain.queue("dlq.q")) == facts(pictured.queue("dlq.q"))
+    assert facts(plain.queue("q")) == facts(snapshotted.queue("q"))
+    assert facts(plain.queue("dlq.q")) == facts(snapshotted.queue("dlq.q"))
 
 
 def facts(queue: Queue) -> tuple[int, int, int, list[int]]:
