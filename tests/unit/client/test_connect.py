@@ -61,7 +61,7 @@ async def test_an_authentication_error_does_not_contain_the_key() -> None:
 
 @pytest.mark.parametrize("key", ["", "k" * 4086, "é" * 2043])
 async def test_a_key_that_no_broker_would_accept_is_refused_by_the_client(key: str) -> None:
-    """It is empty, or does not fit into the frame that an unauthenticated client may send."""
+    """It is empty, or too long for the frame that an unauthenticated client may send."""
     with pytest.raises(braidmq.InvalidArgument, match="no usable API key"):
         await braidmq.connect("blip://127.0.0.1:1", key=key)
 
@@ -170,7 +170,7 @@ async def test_every_exported_name_exists() -> None:
 def trustme_contexts(
     ours: trustme.CA, theirs: trustme.CA
 ) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return a server context certified by *ours*, and a client context that trusts *theirs*."""
+    """Return a server context certified by *ours*, and a client's that trusts *theirs*."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ours.issue_cert("127.0.0.1").configure_cert(server)
     client = ssl.create_default_context()

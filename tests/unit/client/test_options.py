@@ -30,7 +30,7 @@ def test_a_duration_must_be_above_zero(name: str, value: float) -> None:
 
 
 def test_reconnecting_can_be_switched_off() -> None:
-    """By a flag of its own, not by a delay of 0."""
+    """By its own flag, not by a delay of 0."""
     assert not Options(reconnect=False).reconnect
 
 

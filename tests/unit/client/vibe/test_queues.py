@@ -58,8 +58,10 @@ def test_the_broker_reads_the_declared_options() -> None:
     ],
 )
 def test_invalid_queue_options_are_refused_by_the_client(
-    option: str, value: Any, text: str
-) -> None:  # noqa: ANN401 - each option has its own type
+    option: str,
+    value: Any,  # noqa: ANN401 - each option has its own type
+    text: str,
+) -> None:
     """The error names the option as the caller wrote it."""
     with pytest.raises(InvalidArgument, match=text):
         declaration(QueueOptions()._replace(**{option: value}))

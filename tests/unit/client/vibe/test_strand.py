@@ -101,7 +101,7 @@ async def test_a_prefetch_outside_the_limits_of_the_broker_is_refused(
 async def test_credentials_that_no_broker_would_accept_are_refused_by_the_client(
     url: str,
 ) -> None:
-    """They are missing, or do not fit into the frame that an unauthenticated client may send."""
+    """They are missing, or too long for the frame that an unauthenticated client may send."""
     with pytest.raises(braidmq.InvalidArgument, match="no usable credentials"):
         await braidmq.connect(url)
 
