@@ -18,15 +18,15 @@ def written(directory: Path) -> tuple[Path, Path]:
 
 
 def test_only_tls_1_3_is_offered(tmp_path: Path) -> None:
-    """Older versions are not worth their weaknesses."""
+    """Older versions have known weaknesses."""
     context = server_context("blip", *written(tmp_path))
 
     assert ssl.TLSVersion.TLSv1_3 == context.minimum_version
 
 
 @pytest.mark.parametrize("damage", ["no certificate", "no key", "not PEM", "another's key"])
-def test_what_cannot_be_used_names_the_setting(tmp_path: Path, damage: str) -> None:
-    """Exit 2 with the name of the key, and nothing of what the files hold."""
+def test_an_error_in_the_files_names_the_setting(tmp_path: Path, damage: str) -> None:
+    """It has exit code 2 and quotes nothing of the files."""
     certificate, key = written(tmp_path)
     if damage == "no certificate":
         certificate.unlink()
