@@ -126,6 +126,14 @@ class ScriptedPeer(ABC, Generic[L, F]):
     def gone(self, line: L) -> None:
         """Clean up after a closed connection: requeue its deliveries."""
 
+    @abstractmethod
+    def refusing(self, code: int | str, text: str = "because") -> Callable[..., None]:
+        """Return a script that refuses a frame with *code* and *text*."""
+
+    def refuse(self, kind: int, code: int | str, text: str = "because") -> None:
+        """Refuse frames of a type from now on."""
+        self.script(kind, self.refusing(code, text))
+
     def count(self, kind: int) -> int:
         """Return how many frames of a type have arrived, over all connections."""
         return sum(self.kind(frame) == kind for line in self.lines for frame in line.seen)

@@ -75,7 +75,7 @@ def test_errors_read_as_sentences(error: errors.ClientError, text: str) -> None:
     assert text == str(error)
 
 
-def test_a_failed_publish_is_both_refused_and_in_doubt() -> None:
+def test_a_failed_publish_is_a_refusal_with_unknown_outcome() -> None:
     """Code 500 is an answer, but does not tell whether the message was stored."""
     error = errors.PublishFailed(500, "durable publish failed: disk")
 

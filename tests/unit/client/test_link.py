@@ -119,7 +119,7 @@ async def test_a_revoked_key_ends_the_link() -> None:
     """The link does not retry: that would hammer the broker or lock the client out."""
     owner = RecordingOwner()
     async with Peer() as peer, linked(peer, owner) as link:
-        peer.nack(frames.AUTH, 401, "invalid API key")
+        peer.refuse(frames.AUTH, 401, "invalid API key")
         peer.lines[0].die()
         await peer.until(lambda: len(peer.lines) == 2)
         for _ in range(2):
@@ -183,14 +183,14 @@ async def test_callbacks_fire_on_the_first_loss_and_the_last_recovery() -> None:
     calls: list[str] = []
     back = asyncio.Event()
 
-    def broken(error: ConnectionLost) -> None:
+    def disconnected(error: ConnectionLost) -> None:
         calls.append(type(error).__name__)
 
-    async def whole() -> None:
+    async def reconnected() -> None:
         calls.append("back")
         back.set()
 
-    options = Options(**quick(on_disconnect=broken, on_reconnect=whole))
+    options = Options(**quick(on_disconnect=disconnected, on_reconnect=reconnected))
     async with Peer() as peer:
         shared = dialer(peer, options)
         links = [Link(shared, Owner(), Receiver()) for _ in range(2)]
@@ -282,9 +282,9 @@ async def test_jitter_shortens_a_delay_by_at_most_half(jitter: float, attempts: 
     for _ in range(attempts):
         next(delays)
         next(plain)
-    whole = next(plain)
+    longest = next(plain)
 
-    assert whole / 2 <= next(delays) <= whole
+    assert longest / 2 <= next(delays) <= longest
 
 
 async def test_two_clients_do_not_reconnect_at_the_same_moment() -> None:

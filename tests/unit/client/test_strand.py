@@ -211,7 +211,7 @@ async def test_a_publish_after_the_connection_ended_is_not_sent(strand: type[Any
 
 
 async def test_closing_does_not_wait_forever(strand: type[AnyPeer]) -> None:
-    """The client gives up on a broker that confirms nothing after `close_timeout`."""
+    """After `close_timeout` the client gives up on a broker that confirms nothing."""
     async with strand() as peer:
         async with braidmq.connect(peer.url, close_timeout=0.02) as client:
             peer.script(peer.confirming, ignore)

@@ -36,7 +36,7 @@ def public(kind: type) -> dict[str, Callable[..., Any]]:
 def test_the_blocking_facade_has_the_same_methods(
     common: type, blocking: type, inside: set[str]
 ) -> None:
-    """With the same parameters, so that who knows one facade knows both."""
+    """With the same parameters, so that there is only one surface to learn."""
     ours, theirs = public(common), public(blocking)
 
     assert set(ours) - inside == set(theirs)

@@ -107,7 +107,7 @@ async def test_draining_a_subscription_drops_messages_not_yet_taken(
             await anext(messages)
 
 
-async def test_iteration_continues_over_a_broken_connection(strand: type[AnyPeer]) -> None:
+async def test_iteration_survives_a_broken_connection(strand: type[AnyPeer]) -> None:
     """Unacknowledged messages are redelivered, acknowledged ones are not."""
     async with (
         strand() as peer,

@@ -12,10 +12,10 @@ from tests.unit.transport.quic_peers import LIMITS, listening
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_client_trusts_a_ca_a_fingerprint_or_with_insecure_any_server(
+async def test_a_server_is_verified_by_ca_or_fingerprint_unless_insecure(
     tmp_path: Path,
 ) -> None:
-    """By default it refuses a self-signed certificate."""
+    """By default a self-signed certificate is refused."""
     async with listening(tmp_path) as server:
         for trust in (
             Trust(ca_file=server.files.certificate),

@@ -35,7 +35,7 @@ WEATHERS = {
 
 
 class Peaks:
-    """The most bytes that one end has held whenever :meth:`look` was called."""
+    """The most bytes that one end held, as sampled by :meth:`look`."""
 
     def __init__(self) -> None:
         self.unsent_bytes = 0

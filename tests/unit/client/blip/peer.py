@@ -61,13 +61,13 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
         """The peer's URL, API key included."""
         return f"blip://{KEY}@127.0.0.1:{self.port}"
 
-    def nack(self, kind: int, code: int, text: str) -> None:
-        """Refuse frames of a type from now on."""
+    def refusing(self, code: int | str, text: str = "because") -> Callable[..., None]:
+        """Return a script that answers with a NACK."""
 
-        def refuse(line: Line, correlation_id: int, payload: bytes) -> None:
-            line.send(messages.encode_nack(correlation_id, code, text))
+        def script(line: Line, correlation_id: int, payload: bytes) -> None:
+            line.send(messages.encode_nack(correlation_id, int(code), text))
 
-        self.script(kind, refuse)
+        return script
 
     def payloads(self) -> list[bytes]:
         """Return the published payloads, in order."""

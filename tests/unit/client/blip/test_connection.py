@@ -91,7 +91,7 @@ async def test_a_refused_handshake_says_why(
 ) -> None:
     """Only 401 is an authentication error; the text never contains the key."""
     async with Peer() as peer:
-        peer.nack(kind, code, "because")
+        peer.refuse(kind, code, "because")
         with pytest.raises(ConnectionFailed, match=f"{code} because") as caught:
             async with connected(peer):
                 pass
@@ -135,7 +135,7 @@ async def test_a_refusal_without_a_waiter_is_logged(
 ) -> None:
     """A QoS 0 message that the broker refuses is not lost silently."""
     async with Peer() as peer, connected(peer) as connection:
-        peer.nack(frames.PUBLISH, 403, "forbidden")
+        peer.refuse(frames.PUBLISH, 403, "forbidden")
         with caplog.at_level(logging.WARNING, "braidmq.client"):
             connection.publish(ORDERS.prefix, b"1", qos=0)
             await connection.settle()

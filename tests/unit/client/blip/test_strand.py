@@ -1,26 +1,16 @@
 """The client over Blip: publishing, stats, closing."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 import braidmq
 from braidmq.client import publishing, strand
-from braidmq.wire.blip import frames, messages
-from tests.unit.client.blip.peer import Line, Peer
+from braidmq.wire.blip import frames
+from tests.unit.client.blip.peer import Peer
 from tests.unit.client.peer import die, quick
 
 pytestmark = pytest.mark.asyncio
-
-
-def refuse(code: int) -> Callable[[Line, int, bytes], None]:
-    """Script: refuse with *code*."""
-
-    def script(line: Line, correlation_id: int, payload: bytes) -> None:
-        line.send(messages.encode_nack(correlation_id, code, "because"))
-
-    return script
 
 
 def pings(peer: Peer) -> int:
@@ -61,7 +51,7 @@ async def test_an_option_that_blip_lacks_is_refused(options: dict[str, float]) -
 async def test_a_refused_publish_says_why_and_does_not_disturb_the_others() -> None:
     """Two publishes share a fence; one is refused."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(frames.PUBLISH, refuse(403))
+        peer.once(frames.PUBLISH, peer.refusing(403))
         refused, accepted = await asyncio.gather(
             client.publish("orders", b"1"),
             client.publish("orders", b"2"),
@@ -76,7 +66,7 @@ async def test_a_refused_publish_says_why_and_does_not_disturb_the_others() -> N
 async def test_code_500_is_a_refusal_with_unknown_outcome() -> None:
     """The broker itself does not know whether the message is stored."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.nack(frames.PUBLISH, 500, "durable publish failed: disk")
+        peer.refuse(frames.PUBLISH, 500, "durable publish failed: disk")
         with pytest.raises(braidmq.OutcomeUnknown, match="500") as caught:
             await client.publish("orders", b"1")
 
@@ -89,7 +79,7 @@ async def test_retry_resends_a_message_that_the_broker_failed_to_store(
     """Code 500 asks for another attempt."""
     monkeypatch.setattr(strand, "RETRY_DELAY_S", 0.001)
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(frames.PUBLISH, refuse(500))
+        peer.once(frames.PUBLISH, peer.refusing(500))
 
         assert (await client.publish("orders", b"1", retry=True)).repeated
 
@@ -97,7 +87,7 @@ async def test_retry_resends_a_message_that_the_broker_failed_to_store(
 async def test_retry_does_not_resend_a_forbidden_message() -> None:
     """The broker would only refuse it again."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.nack(frames.PUBLISH, 403, "forbidden")
+        peer.refuse(frames.PUBLISH, 403, "forbidden")
         with pytest.raises(braidmq.PublishRefused):
             await client.publish("orders", b"1", retry=True)
 
@@ -105,7 +95,7 @@ async def test_retry_does_not_resend_a_forbidden_message() -> None:
 async def test_publish_many_returns_a_result_per_message() -> None:
     """Receipts and errors come in the order of the payloads."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(frames.PUBLISH, refuse(403))
+        peer.once(frames.PUBLISH, peer.refusing(403))
         too_large = bytes(17 * 1024 * 1024)
         results = await client.publish_many("orders", [b"0", b"1", too_large, b"3"])
 
@@ -158,7 +148,7 @@ async def test_publish_many_resends_only_messages_with_unknown_outcome(
     """With `retry`, lost and failed messages are resent until they are confirmed."""
     monkeypatch.setattr(strand, "RETRY_DELAY_S", 0.001)
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
-        peer.once(frames.PUBLISH, refuse(500))
+        peer.once(frames.PUBLISH, peer.refusing(500))
         failed = await client.publish_many("orders", [b"1", b"2"], retry=True)
         peer.once(frames.PING, die)
         lost = await client.publish_many("orders", [b"3"], retry=True)
@@ -183,7 +173,7 @@ async def test_stats_are_the_five_numbers_of_the_broker() -> None:
 async def test_stats_that_are_refused_or_lost_raise() -> None:
     """The client never makes up numbers."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
-        peer.nack(frames.STATS, 400, "invalid STATS payload")
+        peer.refuse(frames.STATS, 400, "invalid STATS payload")
         with pytest.raises(braidmq.ClientError, match="400 invalid STATS payload"):
             await client.stats()
         peer.script(frames.STATS, die)

@@ -193,7 +193,7 @@ async def test_resuming_a_subscription_that_is_gone_raises() -> None:
 async def test_a_refused_subscription_says_why() -> None:
     """The client does not retry it."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.nack(frames.SUBSCRIBE, 403, "forbidden")
+        peer.refuse(frames.SUBSCRIBE, 403, "forbidden")
         refused = client.subscribe("secret")
         with pytest.raises(braidmq.SubscriptionRefused, match="403 forbidden"):
             await refused
@@ -315,7 +315,7 @@ async def test_a_refused_unsubscribe_is_logged(caplog: pytest.LogCaptureFixture)
 
 
 async def test_closing_does_not_wait_forever() -> None:
-    """The client gives up on a broker that does not confirm after `close_timeout`."""
+    """After `close_timeout` the client gives up on a broker that does not confirm."""
     async with Peer() as peer, braidmq.connect(peer.url, close_timeout=0.02) as client:
         async with client.subscribe("orders"):
             peer.script(frames.UNSUBSCRIBE, ignore)

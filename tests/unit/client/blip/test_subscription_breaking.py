@@ -16,7 +16,7 @@ from tests.unit.client.strands import SUBSCRIBED, offline, online
 pytestmark = pytest.mark.asyncio
 
 
-async def test_iteration_continues_over_a_broken_connection() -> None:
+async def test_iteration_survives_a_broken_connection() -> None:
     """The client resumes the same subscription; unseen messages arrive, none twice."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put(subscription.subscription_id, *[b"%d" % n for n in range(20)])
@@ -112,7 +112,7 @@ async def test_a_forbidden_replacement_ends_the_subscription() -> None:
         iterating = asyncio.create_task(anext(subscription))
         await peer.until(lambda: credits_granted(peer.lines[SUBSCRIBED])[-1:] == [1])
         peer.queues.clear()
-        peer.nack(frames.SUBSCRIBE, 403, "forbidden")
+        peer.refuse(frames.SUBSCRIBE, 403, "forbidden")
         peer.lines[SUBSCRIBED].die()
 
         with pytest.raises(braidmq.SubscriptionRefused, match="403"):
@@ -140,7 +140,7 @@ async def test_received_qos_0_messages_survive_a_broken_connection() -> None:
 async def test_an_unforeseen_refusal_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The client swallows no answer of the broker."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.nack(frames.POLL, 400, "odd")
+        peer.refuse(frames.POLL, 400, "odd")
         await subscription.fetch(timeout=0)
 
         assert "refused by the broker: 400 odd" in caplog.text
@@ -216,7 +216,7 @@ async def test_a_broker_known_to_support_credit_is_never_polled() -> None:
     assert traits.known
 
 
-async def test_polling_continues_over_a_broken_connection() -> None:
+async def test_polling_survives_a_broken_connection() -> None:
     """A polled subscription is resumed as well."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
         peer.script(frames.CREDIT, hang_up)

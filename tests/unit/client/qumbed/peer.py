@@ -157,9 +157,13 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
         assert self.listener is not None
         self.listener.drop_socket()
 
-    def refuse(self, kind: int, code: str, text: str = "because") -> None:
-        """Refuse frames of a type from now on."""
-        self.script(kind, refusing(code, text))
+    def refusing(self, code: int | str, text: str = "because") -> Callable[..., None]:
+        """Return a script that answers with an Error."""
+
+        def script(line: Line, frame: Frame) -> None:
+            line.send(messages.error(str(code), text, frame.id))
+
+        return script
 
     def payloads(self) -> list[bytes]:
         """Return the published payloads, in order."""
@@ -281,12 +285,3 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
             else:
                 self.give(line, topic, frame.payload, frame.schema_id)
         return delivered
-
-
-def refusing(code: str, text: str = "because") -> Callable[[Line, Frame], None]:
-    """Script: refuse with *code*."""
-
-    def script(line: Line, frame: Frame) -> None:
-        line.send(messages.error(code, text, frame.id))
-
-    return script

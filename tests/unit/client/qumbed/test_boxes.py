@@ -83,7 +83,7 @@ def test_every_shortened_box_is_refused() -> None:
             BOB.open(GOLDEN[:size], ALICE.public_key)
 
 
-def test_the_own_key_is_refused_as_a_sender() -> None:
+def test_a_pair_refuses_its_own_key_as_the_sender() -> None:
     """A pair does not open a box that it sealed for itself, in either encoding of the key."""
     sealed = ALICE.seal(b"note to self", ALICE.public_key)
 
@@ -130,7 +130,7 @@ def test_the_canonical_form_ends_at_the_prime() -> None:
 
 
 def test_the_cache_of_boxes_is_bounded() -> None:
-    """Messages from ever new senders do not use more memory."""
+    """Messages from many different senders do not use up memory."""
     keys = KeyPair(bytes(range(32)), boxes_max=8)
     for n in range(1, 20):
         with suppress(MessageRefused):

@@ -31,7 +31,6 @@ from tests.unit.client.qumbed.peer import (
     KEY,
     Peer,
     certificate,
-    refusing,
 )
 from tests.unit.client.qumbed.people import BOB
 
@@ -181,7 +180,7 @@ async def test_a_missing_ca_file_is_reported() -> None:
 async def test_answers_are_matched_to_requests_by_order() -> None:
     """Acks, refusals and Discoveries answer the requests in turn."""
     async with Peer() as peer, connected(peer) as connection:
-        peer.once(messages.PUBLISH, refusing("RATE_LIMIT", "slow down"))
+        peer.once(messages.PUBLISH, peer.refusing("RATE_LIMIT", "slow down"))
         replies = connection.post([post("a"), post("b")])
         fence = connection.fence()[1]
 

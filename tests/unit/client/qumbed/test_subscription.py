@@ -11,7 +11,7 @@ from braidmq.client.qumbed.subscription import QumbedMessage
 from braidmq.client.subscription import Consumer
 from braidmq.wire.qumbed import messages
 from tests.unit.client.peer import die, ignore
-from tests.unit.client.qumbed.peer import GATEWAY, Peer, refusing
+from tests.unit.client.qumbed.peer import GATEWAY, Peer
 from tests.unit.client.qumbed.people import ALICE, BOB
 from tests.unit.client.qumbed.subscribed import show, subscribed
 from tests.unit.client.strands import SUBSCRIBED, offline, online
@@ -274,7 +274,9 @@ async def test_leaving_succeeds_even_if_unsubscribing_fails(
 ) -> None:
     """A refusal is only logged."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.script(messages.UNSUBSCRIBE, die if how == "lost" else refusing("SERVER_ERROR"))
+        peer.script(
+            messages.UNSUBSCRIBE, die if how == "lost" else peer.refusing("SERVER_ERROR")
+        )
         await subscription.close()
 
         assert ("unsubscribing was refused" in caplog.text) == (how == "refused")

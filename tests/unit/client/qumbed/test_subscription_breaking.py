@@ -7,7 +7,7 @@ import pytest
 import braidmq
 from braidmq.wire.qumbed import messages
 from braidmq.wire.qumbed.messages import Subscribe
-from tests.unit.client.qumbed.peer import Peer, refusing
+from tests.unit.client.qumbed.peer import Peer
 from tests.unit.client.qumbed.people import BOB
 from tests.unit.client.qumbed.subscribed import subscribed
 from tests.unit.client.strands import SUBSCRIBED, offline, online
@@ -86,7 +86,7 @@ async def test_a_refused_subscription_says_why() -> None:
 async def test_resubscribing_is_retried_after_a_temporary_refusal(code: str) -> None:
     """Only for a subscription that existed before."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.once(messages.SUBSCRIBE, refusing(code))
+        peer.once(messages.SUBSCRIBE, peer.refusing(code))
         peer.lines[SUBSCRIBED].die()
         await offline(subscription)
         await online(subscription)

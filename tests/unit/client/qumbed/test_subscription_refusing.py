@@ -10,7 +10,7 @@ from braidmq.client.qumbed import subscription as module
 from braidmq.client.qumbed.envelope import Sealer
 from braidmq.wire.qumbed import messages
 from braidmq.wire.qumbed.messages import Subscribe
-from tests.unit.client.qumbed.peer import GATEWAY, Peer, refusing
+from tests.unit.client.qumbed.peer import GATEWAY, Peer
 from tests.unit.client.qumbed.people import ALICE, BOB, EVE, mutated
 from tests.unit.client.qumbed.subscribed import refusals, show, subscribed
 from tests.unit.client.strands import SUBSCRIBED
@@ -118,7 +118,7 @@ async def test_a_failed_subscription_does_not_disturb_later_ones() -> None:
     """Even if it is closed once more after its failure."""
     sealed = Sealer(ALICE, now_ms=1).seal(b"1", BOB.public_key, topic="orders", now_ms=1)
     async with Peer() as peer, braidmq.connect(peer.url, private_key=BOB) as client:
-        peer.once(messages.SUBSCRIBE, refusing("SERVER_ERROR"))
+        peer.once(messages.SUBSCRIBE, peer.refusing("SERVER_ERROR"))
         failed = client.subscribe("orders")
         with pytest.raises(braidmq.SubscriptionRefused):
             await failed

@@ -55,7 +55,7 @@ def test_the_first_sender_on_a_topic_is_trusted_there(path: Path) -> None:
         first_use.admit(ALICE.public_key, "other")
 
 
-def test_learned_senders_are_kept_over_a_restart(path: Path) -> None:
+def test_learned_senders_survive_a_restart(path: Path) -> None:
     """Otherwise the second sender would become the first."""
     TrustList(first_use=path).admit(ALICE.public_key, TOPIC)
     again = TrustList(first_use=str(path))

@@ -97,9 +97,13 @@ class Peer(peer.ScriptedPeer[Line, Body]):
         """The peer's URL, API key included."""
         return f"vibe://{KEY}@127.0.0.1:{self.port}"
 
-    def refuse(self, kind: int, code: str, text: str = "because") -> None:
-        """Refuse messages of a type from now on."""
-        self.script(kind, refusing(code, text))
+    def refusing(self, code: int | str, text: str = "because") -> Callable[..., None]:
+        """Return a script that answers with an Error."""
+
+        def script(line: Line, body: Body) -> None:
+            line.send(error_frame(body.id, str(code), text))
+
+        return script
 
     def put(self, name: str, *payloads: bytes, **headers: str) -> None:
         """Make messages available in a queue."""
@@ -233,15 +237,6 @@ class Peer(peer.ScriptedPeer[Line, Body]):
             queue.attempts[message_id] += 1
             headers = {**headers, "deliveryAttempts": str(queue.attempts[message_id])}
             queue.line.send(frame(messages.DELIVER, message_id, queue.name, payload, **headers))
-
-
-def refusing(code: str, text: str = "because") -> Callable[[Line, Body], None]:
-    """Script: refuse with *code*."""
-
-    def script(line: Line, body: Body) -> None:
-        line.send(error_frame(body.id, code, text))
-
-    return script
 
 
 def facts(body: Body) -> QueueFacts:

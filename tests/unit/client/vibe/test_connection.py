@@ -28,7 +28,6 @@ from tests.unit.client.vibe.peer import (
     Peer,
     error_frame,
     frame,
-    refusing,
 )
 
 pytestmark = pytest.mark.asyncio
@@ -279,7 +278,7 @@ async def test_a_refusal_without_a_waiter_is_logged(
 ) -> None:
     """The client swallows no answer of the broker."""
     async with Peer() as peer, connected(peer) as connection:
-        peer.script(messages.ACK, refusing("INVALID_MESSAGE", "odd"))
+        peer.refuse(messages.ACK, "INVALID_MESSAGE", "odd")
         with caplog.at_level(logging.WARNING, "braidmq.client"):
             connection.tell(messages.ACK, "m-1", "orders", None)
             await connection.settle()

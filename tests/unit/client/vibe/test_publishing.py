@@ -73,7 +73,7 @@ def test_json_is_relayed_byte_for_byte(payload: bytes) -> None:
     assert payload == read(posting().lay_out(payload)).payload
 
 
-def test_an_empty_payload_is_sent_as_none() -> None:
+def test_an_empty_payload_means_no_payload() -> None:
     """Vibe has messages without a payload."""
     assert b"" == read(posting().lay_out(b"")).payload
 

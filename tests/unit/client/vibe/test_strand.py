@@ -5,12 +5,10 @@ import asyncio
 import pytest
 
 import braidmq
-from braidmq.client import strand
 from braidmq.client.vibe.strand import CREDENTIAL_BYTES_MAX
 from braidmq.wire.vibe import messages
-from braidmq.wire.vibe.messages import Body
 from tests.unit.client.peer import quick
-from tests.unit.client.vibe.peer import Line, Peer, frame, refusing
+from tests.unit.client.vibe.peer import Peer, frame
 
 pytestmark = pytest.mark.asyncio
 
@@ -30,18 +28,6 @@ async def test_a_receipt_has_the_id_that_consumers_see() -> None:
         assert receipt == braidmq.Receipt("orders", 1, durable=True, id=message.id)
         assert ("7", "Critical") == (message.headers["trace"], message.headers["priority"])
         assert b'{"n": 1}' == message.payload
-
-
-async def test_ids_differ_between_clients() -> None:
-    """Several publishers may share a queue."""
-    async with (
-        Peer() as peer,
-        braidmq.connect(peer.url) as one,
-        braidmq.connect(peer.url) as two,
-    ):
-        ids = {(await client.publish("orders", b"1")).id for client in (one, two) for _ in "ab"}
-
-        assert 4 == len(ids)
 
 
 async def test_a_payload_that_is_not_json_is_refused_by_the_client() -> None:
@@ -137,7 +123,7 @@ async def test_a_user_with_a_password() -> None:
 async def test_a_refused_publish_says_why_and_does_not_disturb_the_others() -> None:
     """Two publishes share a segment; one is refused."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(messages.PUBLISH, refusing("AUTH_FAILED", "not allowed"))
+        peer.once(messages.PUBLISH, peer.refusing("AUTH_FAILED", "not allowed"))
         refused, accepted = await asyncio.gather(
             client.publish("orders", b"1"),
             client.publish("orders", b"2"),
@@ -148,49 +134,6 @@ async def test_a_refused_publish_says_why_and_does_not_disturb_the_others() -> N
         assert not isinstance(refused, braidmq.OutcomeUnknown)
         assert ("AUTH_FAILED", "not allowed") == (refused.code, refused.text)
         assert isinstance(accepted, braidmq.Receipt)
-
-
-@pytest.mark.parametrize("code", ["SERVER_ERROR", "RATE_LIMITED"])
-async def test_retry_resends_after_a_temporary_error(
-    code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under the same id, so that consumers can recognize a duplicate."""
-    monkeypatch.setattr(strand, "RETRY_DELAY_S", 0.001)
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(messages.PUBLISH, refusing(code))
-        receipt = await client.publish("orders", b"1", retry=True)
-        ids = [body.id for body in peer.lines[0].of(messages.PUBLISH)]
-
-        assert receipt.repeated
-        assert [receipt.id] * 2 == ids
-
-
-async def test_retry_does_not_resend_a_forbidden_message() -> None:
-    """The broker would only refuse it again."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.refuse(messages.PUBLISH, "AUTH_FAILED")
-        with pytest.raises(braidmq.PublishRefused):
-            await client.publish("orders", b"1", retry=True)
-
-        assert 1 == peer.count(messages.PUBLISH)
-
-
-async def test_answers_from_before_the_break_are_kept() -> None:
-    """In one pipeline, confirmed messages stay confirmed; the others have unknown outcomes."""
-
-    def confirm_then_hang_up(line: Line, body: Body) -> None:
-        if body.payload == b"2":
-            line.hang_up()
-        else:
-            line.answer(body, messages.PUBLISH_ACK)
-
-    async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
-        peer.script(messages.PUBLISH, confirm_then_hang_up)
-        results = await client.publish_many("orders", [b"1", b"2", b"3"])
-        peer.scripts.clear()
-
-        assert isinstance(results[0], braidmq.Receipt)
-        assert isinstance(results[1], braidmq.OutcomeUnknown)
 
 
 async def test_an_answer_of_another_type_confirms_nothing() -> None:

@@ -16,7 +16,7 @@ from braidmq.wire.vibe import messages
 from braidmq.wire.vibe.messages import Body
 from tests.unit.client.peer import die, ignore, quick
 from tests.unit.client.strands import SUBSCRIBED, offline, online
-from tests.unit.client.vibe.peer import Line, Peer, error_frame, refusing
+from tests.unit.client.vibe.peer import Line, Peer, error_frame
 
 pytestmark = pytest.mark.asyncio
 
@@ -388,7 +388,7 @@ async def test_leaving_succeeds_even_if_unsubscribing_fails(
     """The end of the connection requeues all deliveries as well."""
     async with Peer() as peer:
         async with subscribed(peer):
-            script = refusing("SERVER_ERROR") if what == "refused" else die
+            script = peer.refusing("SERVER_ERROR") if what == "refused" else die
             peer.script(messages.UNSUBSCRIBE, script)
         await peer.until(lambda: not peer.open_lines())
 
@@ -409,7 +409,7 @@ async def test_a_refused_subscription_says_why_and_leaves_nothing_behind(
 ) -> None:
     """The caller may subscribe again."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(messages.SUBSCRIBE, refusing(code))
+        peer.once(messages.SUBSCRIBE, peer.refusing(code))
         with pytest.raises(braidmq.SubscriptionRefused, match=f"{code} because") as caught:
             await client.subscribe("orders")
         await peer.until(lambda: len(peer.open_lines()) == 1)
@@ -422,7 +422,7 @@ async def test_a_refused_subscription_says_why_and_leaves_nothing_behind(
 async def test_resubscribing_is_retried_while_the_broker_is_busy() -> None:
     """A temporary limit does not end a long-running subscription."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.once(messages.SUBSCRIBE, refusing("RATE_LIMITED"))
+        peer.once(messages.SUBSCRIBE, peer.refusing("RATE_LIMITED"))
         peer.lines[SUBSCRIBED].die()
         await offline(subscription)
         await online(subscription)

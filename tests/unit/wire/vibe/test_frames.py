@@ -33,7 +33,7 @@ HEADER_BYTES = {DIALECT_1_0: 4, DIALECT_1_1: 5}
 LARGE = b"\x01" + bytes(range(256)) * 8
 
 dialects = st.sampled_from([DIALECT_1_0, DIALECT_1_1])
-# A body starts with the version, which no body follows with the first bytes of gzip.
+# A body starts with the version, and the bytes after it never look like the start of gzip.
 bodies = st.binary(max_size=24).map(lambda rest: b"\x01\x14" + rest)
 compressions = st.sampled_from([RAW, GZIP, BROTLI])
 
