@@ -88,8 +88,11 @@ class ScriptedPeer(ABC, Generic[L, F]):
     ping: int
     subscribe: int
     unsubscribe: int
+    publishing: int
     confirming: int
     """Frame types; the answer to `confirming` confirms a publish."""
+    permanent: tuple[int | str, ...]
+    """Error codes that a retry cannot help against."""
     large = 900_000
     """Size in bytes of a large payload that still fits into a frame."""
 

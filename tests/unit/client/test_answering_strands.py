@@ -43,27 +43,12 @@ async def test_retry_resends_after_a_temporary_error(
     """Under the same id, so that a duplicate can be recognized."""
     monkeypatch.setattr(client_strand, "RETRY_DELAY_S", 0.001)
     async with strand() as peer, braidmq.connect(peer.url) as client:
-        peer.once(peer.confirming, peer.refusing(code))
+        peer.once(peer.publishing, peer.refusing(code))
         receipt = await client.publish("orders", b"1", retry=True)
-        ids = [frame.id for frame in peer.lines[0].seen if peer.kind(frame) == peer.confirming]
+        ids = [frame.id for frame in peer.lines[0].seen if peer.kind(frame) == peer.publishing]
 
         assert receipt.repeated
         assert [receipt.id] * 2 == ids
-
-
-@pytest.mark.parametrize(
-    ("strand", "code"), [(VibePeer, "AUTH_FAILED"), (QumbedPeer, "UNAUTHORIZED")]
-)
-async def test_retry_does_not_resend_a_forbidden_message(
-    strand: type[AnyPeer], code: str
-) -> None:
-    """The broker would only refuse it again."""
-    async with strand() as peer, braidmq.connect(peer.url) as client:
-        peer.refuse(peer.confirming, code)
-        with pytest.raises(braidmq.PublishRefused):
-            await client.publish("orders", b"1", retry=True)
-
-        assert 1 == peer.count(peer.confirming)
 
 
 @answering
@@ -73,10 +58,10 @@ async def test_answers_from_before_the_break_are_kept(strand: type[AnyPeer]) -> 
     def confirm_one_then_hang_up(line: Line[object], frame: object) -> None:
         peer.scripts.clear()
         peer.handle(line, frame)
-        peer.script(peer.confirming, lambda line, frame: line.hang_up())
+        peer.script(peer.publishing, lambda line, frame: line.hang_up())
 
     async with strand() as peer, braidmq.connect(peer.url, **quick()) as client:
-        peer.script(peer.confirming, confirm_one_then_hang_up)
+        peer.script(peer.publishing, confirm_one_then_hang_up)
         results = await client.publish_many("orders", [b"1", b"2", b"3"])
         peer.scripts.clear()
 

@@ -60,6 +60,36 @@ async def test_retry_resends_what_was_not_confirmed(strand: type[AnyPeer]) -> No
         assert {b"1", b"2"} == set(peer.payloads())
 
 
+async def test_a_refused_publish_says_why_and_does_not_disturb_the_others(
+    strand: type[AnyPeer],
+) -> None:
+    """Two publishes share a write; the broker refuses one of them."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        for code in peer.permanent:
+            peer.once(peer.publishing, peer.refusing(code, "because"))
+            refused, accepted = await asyncio.gather(
+                client.publish("orders", b"1"),
+                client.publish("orders", b"2"),
+                return_exceptions=True,
+            )
+
+            assert isinstance(refused, braidmq.PublishRefused)
+            assert not isinstance(refused, braidmq.OutcomeUnknown)
+            assert (code, "because") == (refused.code, refused.text)
+            assert isinstance(accepted, braidmq.Receipt)
+
+
+async def test_retry_does_not_resend_a_forbidden_message(strand: type[AnyPeer]) -> None:
+    """The broker would only refuse it again."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        for number, code in enumerate(peer.permanent, 1):
+            peer.refuse(peer.publishing, code)
+            with pytest.raises(braidmq.PublishRefused):
+                await client.publish("orders", b"1", retry=True)
+
+            assert number == peer.count(peer.publishing)
+
+
 async def test_publishing_waits_while_the_broker_is_down(strand: type[AnyPeer]) -> None:
     """Nothing was sent yet, so waiting risks no duplicate."""
     async with strand() as peer, braidmq.connect(peer.url, **quick()) as client:

@@ -47,7 +47,9 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
     ping = frames.PING
     subscribe = frames.SUBSCRIBE
     unsubscribe = frames.UNSUBSCRIBE
+    publishing = frames.PUBLISH
     confirming = frames.PING
+    permanent = (403,)
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         super().__init__(tls=tls, port=port)

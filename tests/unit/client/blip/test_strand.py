@@ -48,21 +48,6 @@ async def test_an_option_that_blip_lacks_is_refused(options: dict[str, float]) -
             await client.publish("orders", b"1", **options)  # type: ignore[arg-type] # one at a time
 
 
-async def test_a_refused_publish_says_why_and_does_not_disturb_the_others() -> None:
-    """Two publishes share a fence; one is refused."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(frames.PUBLISH, peer.refusing(403))
-        refused, accepted = await asyncio.gather(
-            client.publish("orders", b"1"),
-            client.publish("orders", b"2"),
-            return_exceptions=True,
-        )
-
-        assert isinstance(refused, braidmq.PublishRefused)
-        assert (403, "because") == (refused.code, refused.text)
-        assert isinstance(accepted, braidmq.Receipt)
-
-
 async def test_code_500_is_a_refusal_with_unknown_outcome() -> None:
     """The broker itself does not know whether the message is stored."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
@@ -82,14 +67,6 @@ async def test_retry_resends_a_message_that_the_broker_failed_to_store(
         peer.once(frames.PUBLISH, peer.refusing(500))
 
         assert (await client.publish("orders", b"1", retry=True)).repeated
-
-
-async def test_retry_does_not_resend_a_forbidden_message() -> None:
-    """The broker would only refuse it again."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.refuse(frames.PUBLISH, 403, "forbidden")
-        with pytest.raises(braidmq.PublishRefused):
-            await client.publish("orders", b"1", retry=True)
 
 
 async def test_publish_many_returns_a_result_per_message() -> None:

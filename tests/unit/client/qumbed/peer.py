@@ -101,7 +101,9 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
     ping = messages.DISCOVERY
     subscribe = messages.SUBSCRIBE
     unsubscribe = messages.UNSUBSCRIBE
+    publishing = messages.PUBLISH
     confirming = messages.PUBLISH
+    permanent = ("UNAUTHORIZED", "SCHEMA_UNKNOWN")
     large = 700_000  # its base64 must fit into a frame
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:

@@ -1,15 +1,12 @@
 """The key pairs of Alice, Bob and Eve, the golden box, and mutations of boxes."""
 
-import json
-from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from braidmq.client.qumbed.boxes import KeyPair
+from tests.unit.wire.vectors import vectors
 
-VECTORS: Final[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
-)
+VECTORS: Final = vectors("qumbed")
 GOLDEN: Final = bytes.fromhex(VECTORS["sealed"])
 PLAINTEXT: Final[bytes] = VECTORS["plaintext"].encode()
 

@@ -139,22 +139,6 @@ async def test_every_payload_is_validated_against_the_schema() -> None:
         assert {"our.Number"} == {published.schema_id for published in peer.published}
 
 
-async def test_a_refused_publish_says_why_and_does_not_disturb_the_others() -> None:
-    """Two publishes share a write; one is refused."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(messages.PUBLISH, peer.refusing("SCHEMA_UNKNOWN", "unknown schema: x"))
-        refused, accepted = await asyncio.gather(
-            client.publish("orders", b"1", schema="x"),
-            client.publish("orders", b"2"),
-            return_exceptions=True,
-        )
-
-        assert isinstance(refused, braidmq.PublishRefused)
-        assert not isinstance(refused, braidmq.OutcomeUnknown)
-        assert ("SCHEMA_UNKNOWN", "unknown schema: x") == (refused.code, refused.text)
-        assert isinstance(accepted, braidmq.Receipt)
-
-
 async def test_an_answer_of_another_type_confirms_nothing() -> None:
     """Only an Ack confirms a publish."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:

@@ -84,7 +84,9 @@ class Peer(peer.ScriptedPeer[Line, Body]):
     ping = messages.PING
     subscribe = messages.SUBSCRIBE
     unsubscribe = messages.UNSUBSCRIBE
+    publishing = messages.PUBLISH
     confirming = messages.PUBLISH
+    permanent = ("AUTH_FAILED",)
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         super().__init__(tls=tls, port=port)

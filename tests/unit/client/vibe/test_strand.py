@@ -1,7 +1,5 @@
 """The client over Vibe: publishing, queues, unsupported features."""
 
-import asyncio
-
 import pytest
 
 import braidmq
@@ -118,22 +116,6 @@ async def test_a_user_with_a_password() -> None:
             braidmq.connect(f"vibe://{address}", key="dev-key"),
         ):
             assert 3 == len(peer.open_lines())
-
-
-async def test_a_refused_publish_says_why_and_does_not_disturb_the_others() -> None:
-    """Two publishes share a segment; one is refused."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(messages.PUBLISH, peer.refusing("AUTH_FAILED", "not allowed"))
-        refused, accepted = await asyncio.gather(
-            client.publish("orders", b"1"),
-            client.publish("orders", b"2"),
-            return_exceptions=True,
-        )
-
-        assert isinstance(refused, braidmq.PublishRefused)
-        assert not isinstance(refused, braidmq.OutcomeUnknown)
-        assert ("AUTH_FAILED", "not allowed") == (refused.code, refused.text)
-        assert isinstance(accepted, braidmq.Receipt)
 
 
 async def test_an_answer_of_another_type_confirms_nothing() -> None:

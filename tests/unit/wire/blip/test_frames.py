@@ -1,11 +1,8 @@
 """Frames of the Blip strand."""
 
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,10 +11,9 @@ from hypothesis import strategies as st
 from braidmq.wire.blip import frames
 from braidmq.wire.blip.frames import FrameDecoder, encode
 from braidmq.wire.errors import FrameTooLargeError, MalformedFrameError, WireError
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "blip.json").read_text("utf-8")
-)
+VECTORS = vectors("blip")
 GOLDEN = {
     row["name"]: (row["type"], row["cid"], bytes.fromhex(row["hex"]))
     for row in VECTORS["frames"]

@@ -1,9 +1,7 @@
 """Payloads of the Blip strand."""
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +10,9 @@ from hypothesis import strategies as st
 
 from braidmq.wire.blip import frames, messages
 from braidmq.wire.errors import MalformedPayloadError
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "blip.json").read_text("utf-8")
-)
+VECTORS = vectors("blip")
 STATS_NAMES = ("topics", "subscribers", "messages_published", "messages_delivered", "inflight")
 
 # name in the vectors: the call that encodes it, the reader of its payload, what it reads

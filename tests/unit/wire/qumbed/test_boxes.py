@@ -1,9 +1,5 @@
 """Boxes between one private key and its peers."""
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from braidmq.base.errors import BraidError
@@ -19,10 +15,9 @@ from braidmq.wire.qumbed.boxes import (
     parse_key,
 )
 from braidmq.wire.qumbed.public_keys import LOW_ORDER_KEYS
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
-)
+VECTORS = vectors("qumbed")
 SENDER = bytes.fromhex(VECTORS["sender_secret"])
 RECIPIENT = bytes.fromhex(VECTORS["recipient_secret"])
 SEALED = bytes.fromhex(VECTORS["sealed"])

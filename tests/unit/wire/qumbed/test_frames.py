@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +12,9 @@ from hypothesis import strategies as st
 
 from braidmq.wire.errors import FrameTooLargeError, MalformedFrameError, WireError
 from braidmq.wire.qumbed.frames import FRAME_MAX, FrameDecoder, encode
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
-)
+VECTORS = vectors("qumbed")
 LIMIT = 16
 
 

@@ -3,8 +3,6 @@
 import json
 from base64 import b64encode
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,10 +24,9 @@ from braidmq.wire.qumbed.messages import (
 )
 from braidmq.wire.qumbed.public_keys import LOW_ORDER_KEYS
 from tests.unit.wire.qumbed.fields import fields_of
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
-)
+VECTORS = vectors("qumbed")
 WIRE = {row["name"]: bytes.fromhex(row["hex"]) for row in VECTORS["frames"]}
 SENDER = bytes.fromhex(VECTORS["sender_public"])
 RECIPIENT = bytes.fromhex(VECTORS["recipient_public"])

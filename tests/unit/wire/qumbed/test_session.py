@@ -3,8 +3,6 @@
 import json
 from collections.abc import Iterable
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,10 +20,9 @@ from braidmq.wire.qumbed.session import (
     Session,
 )
 from tests.unit.wire.qumbed.fields import fields_of
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
-)
+VECTORS = vectors("qumbed")
 WIRE = {row["name"]: bytes.fromhex(row["hex"]) for row in VECTORS["frames"]}
 KEY = bytes.fromhex(VECTORS["sender_public"])
 FROM_CLIENTS = ["publish", "subscribe", "unsubscribe", "discovery"]

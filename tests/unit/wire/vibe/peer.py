@@ -1,19 +1,14 @@
 """Helpers for tests of the Vibe session: a client's frames, and their outcomes."""
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from braidmq.wire.vibe import frames, messages
 from braidmq.wire.vibe.frames import DIALECT_1_0, DIALECT_1_1
 from braidmq.wire.vibe.messages import Body
 from braidmq.wire.vibe.session import AUTH_FAILED, CONNECTED, Reply, Session
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "vibe.json").read_text("utf-8")
-)
+VECTORS = vectors("vibe")
 BOTH_DIALECTS = pytest.mark.parametrize("dialect", [DIALECT_1_0, DIALECT_1_1])
 
 ON_A_QUEUE = [

@@ -1,11 +1,9 @@
 """Frames of the Vibe strand."""
 
-import json
 import random
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +22,9 @@ from braidmq.wire.vibe.frames import (
     FrameDecoder,
     encode,
 )
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "vibe.json").read_text("utf-8")
-)
+VECTORS = vectors("vibe")
 ROWS: list[dict[str, Any]] = VECTORS["messages"]
 HEADER_BYTES = {DIALECT_1_0: 4, DIALECT_1_1: 5}
 LARGE = b"\x01" + bytes(range(256)) * 8

@@ -1,8 +1,6 @@
 """Bodies of the Vibe strand."""
 
-import json
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -23,10 +21,9 @@ from braidmq.wire.vibe.messages import (
     read_id,
     write_body,
 )
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "vibe.json").read_text("utf-8")
-)
+VECTORS = vectors("vibe")
 ROWS: list[dict[str, Any]] = VECTORS["messages"]
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
