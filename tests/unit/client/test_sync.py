@@ -6,7 +6,8 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, assert_type
+from contextlib import contextmanager
+from typing import assert_type
 
 import pytest
 
@@ -18,20 +19,28 @@ from tests.unit.client.blip.peer import Peer
 from tests.unit.client.peer import quick
 from tests.unit.client.qumbed.peer import Peer as QumbedPeer
 from tests.unit.client.qumbed.people import ALICE, BOB
+from tests.unit.client.strands import AnyPeer
 from tests.unit.client.vibe.peer import Peer as VibePeer
 
 
+@contextmanager
+def serving(peer: AnyPeer) -> Iterator[sync.LoopThread]:
+    """Run a peer in its own thread, as a separate broker would."""
+    loop = sync.LoopThread()
+    loop.run(peer.start())
+    try:
+        yield loop
+    finally:
+        loop.run(peer.stop())
+        loop.stop()
+
+
 class RemotePeer:
-    """A peer that runs in its own thread, as a separate broker would."""
+    """A peer in its own thread."""
 
-    def __init__(self) -> None:
-        self.loop = sync.LoopThread()
-        self.peer = self.loop.run(self._start())
-
-    async def _start(self) -> Peer:
-        peer = Peer()
-        await peer.start()
-        return peer
+    def __init__(self, peer: Peer, loop: sync.LoopThread) -> None:
+        self.peer = peer
+        self.loop = loop
 
     def until(self, what: str) -> None:
         """Wait until the named condition holds at the peer."""
@@ -45,10 +54,9 @@ class RemotePeer:
 
 @pytest.fixture
 def remote() -> Iterator[RemotePeer]:
-    remote = RemotePeer()
-    yield remote
-    remote.loop.run(remote.peer.stop())
-    remote.loop.stop()
+    peer = Peer()
+    with serving(peer) as loop:
+        yield RemotePeer(peer, loop)
 
 
 def test_the_same_names_without_await(remote: RemotePeer) -> None:
@@ -240,9 +248,12 @@ def test_the_facade_has_the_types_of_the_surface(remote: RemotePeer) -> None:
 
 def test_queues_without_await() -> None:
     """Declare, inspect, list and delete: the same names, over a strand with queues."""
-    loop = sync.LoopThread()
-    peer = loop.run(start(VibePeer()))
-    with braidmq.sync.connect(peer.url) as client, client.subscribe("orders") as messages:
+    peer = VibePeer()
+    with (
+        serving(peer),
+        braidmq.sync.connect(peer.url) as client,
+        client.subscribe("orders") as messages,
+    ):
         declared = client.declare_queue("jobs", mode="priority_based", ttl=1.5, max_size=7)
         client.publish("orders", b"1", headers={"a": "b"}, priority=braidmq.Priority.HIGH)
         (message,) = messages.fetch(timeout=10)
@@ -257,15 +268,13 @@ def test_queues_without_await() -> None:
         assert ["reject"] == [body.headers["result"] for body in peer.acked]
         client.delete_queue("jobs")
         assert client.queue_info("jobs") is None
-    loop.run(peer.stop())
-    loop.stop()
 
 
 def test_sealed_messages_without_await() -> None:
     """Options of publish and subscribe, the sender, and the count of refused messages."""
-    loop = sync.LoopThread()
-    peer = loop.run(start(QumbedPeer()))
+    peer = QumbedPeer()
     with (
+        serving(peer),
         braidmq.sync.connect(peer.url, private_key=ALICE) as alice,
         braidmq.sync.connect(peer.url, private_key=BOB, trust=ALICE.public_key) as bob,
         bob.subscribe("orders", schema="control.Command", envelope=True) as messages,
@@ -298,13 +307,3 @@ def test_sealed_messages_without_await() -> None:
             first.schema,
         )
         assert {"untrusted": 1} == messages.refused
-    loop.run(peer.stop())
-    loop.stop()
-
-
-P = TypeVar("P", VibePeer, QumbedPeer)
-
-
-async def start(peer: P) -> P:
-    await peer.start()
-    return peer

@@ -27,5 +27,11 @@ async def take(subscription: braidmq.Subscription, count: int) -> list[braidmq.M
     return [await anext(subscription) for _ in range(count)]
 
 
+async def delivered(peer: Peer, subscription: BlipSubscription) -> braidmq.Message:
+    """Deliver a message with the payload `1` and return it, unacknowledged."""
+    peer.put(subscription.subscription_id, b"1")
+    return await anext(subscription)
+
+
 def credits_granted(line: Line) -> list[int]:
     return [messages.read_credit(p)[1] for kind, _, p in line.seen if kind == frames.CREDIT]

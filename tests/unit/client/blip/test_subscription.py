@@ -8,7 +8,7 @@ import braidmq
 from braidmq.client.blip.subscription import BlipSubscription
 from braidmq.wire.blip import frames, messages
 from tests.unit.client.blip.peer import Peer
-from tests.unit.client.blip.subscribed import credits_granted, subscribed, take
+from tests.unit.client.blip.subscribed import credits_granted, delivered, subscribed, take
 from tests.unit.client.peer import die, ignore, quick
 from tests.unit.client.strands import SUBSCRIBED, offline
 
@@ -35,8 +35,7 @@ async def test_messages_arrive_and_are_acknowledged_in_order() -> None:
 async def test_a_message_has_the_attributes_that_blip_carries() -> None:
     """Topic, payload, id and QoS; no attempt, no headers."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
 
         assert ("orders", b"1", 1) == (message.topic, message.payload, message.qos)
         assert [message.id] == list(peer.queues[subscription.subscription_id].in_flight)

@@ -9,7 +9,7 @@ import braidmq
 from braidmq.client.blip import subscription as module
 from braidmq.wire.blip import frames
 from tests.unit.client.blip.peer import Peer
-from tests.unit.client.blip.subscribed import credits_granted, subscribed, take
+from tests.unit.client.blip.subscribed import credits_granted, delivered, subscribed, take
 from tests.unit.client.peer import die
 from tests.unit.client.strands import SUBSCRIBED, offline
 
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.asyncio
 async def test_an_exception_leaves_the_message_unacknowledged() -> None:
     """Blip has no nack; the broker redelivers the message after its timeout."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
         with pytest.raises(ZeroDivisionError):
             async with message.process():
                 raise ZeroDivisionError
@@ -33,8 +32,7 @@ async def test_an_exception_leaves_the_message_unacknowledged() -> None:
 async def test_acknowledging_twice_sends_one_acknowledgement() -> None:
     """A handler may acknowledge early, inside `process`."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
         async with message.process():
             await message.ack(confirmed=True)
         await subscription.drain()
@@ -45,8 +43,7 @@ async def test_acknowledging_twice_sends_one_acknowledgement() -> None:
 async def test_a_confirmed_acknowledgement_waits_for_the_broker() -> None:
     """It returns once the fence behind it is answered."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
         peer.hold(frames.PING)
         acknowledging = asyncio.create_task(message.ack(confirmed=True))
         await peer.until(lambda: peer.held)
@@ -78,8 +75,7 @@ async def test_a_stale_acknowledgement_is_an_error_when_confirmed_and_a_warning_
 async def test_an_acknowledgement_lost_with_its_connection_may_be_retried() -> None:
     """A confirmed acknowledgement never fails silently."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
         peer.script(frames.ACK, die)
         with pytest.raises(braidmq.ConnectionLost):
             await message.ack(confirmed=True)
@@ -110,8 +106,7 @@ async def test_acknowledgements_made_offline_are_sent_on_the_next_connection() -
 async def test_a_confirmed_acknowledgement_waits_for_a_connection() -> None:
     """The broker cannot confirm it before."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
         peer.lines[SUBSCRIBED].die()
         await offline(subscription)
         await message.ack(confirmed=True)
@@ -123,8 +118,7 @@ async def test_acknowledging_after_close_raises() -> None:
     """The subscription no longer exists."""
     async with Peer() as peer:
         async with subscribed(peer) as subscription:
-            peer.put(subscription.subscription_id, b"1")
-            (message,) = await take(subscription, 1)
+            message = await delivered(peer, subscription)
         with pytest.raises(braidmq.Closed):
             await message.ack()
 

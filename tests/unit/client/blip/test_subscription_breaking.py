@@ -6,10 +6,10 @@ import pytest
 
 import braidmq
 from braidmq.client.blip import subscription as module
-from braidmq.client.blip.subscription import Traits
+from braidmq.client.blip.subscription import BlipSubscription, Traits
 from braidmq.wire.blip import frames, messages
 from tests.unit.client.blip.peer import Line, Peer
-from tests.unit.client.blip.subscribed import credits_granted, subscribed, take
+from tests.unit.client.blip.subscribed import credits_granted, delivered, subscribed, take
 from tests.unit.client.peer import hang_up, quick
 from tests.unit.client.strands import SUBSCRIBED, offline, online
 
@@ -74,14 +74,18 @@ async def test_a_subscription_that_vanishes_while_in_use_is_replaced() -> None:
         assert first != second == subscription.subscription_id
 
 
+async def forget(peer: Peer, subscription: BlipSubscription) -> None:
+    """Make the broker forget the subscription, and drop its connection."""
+    peer.queues.clear()
+    peer.lines[SUBSCRIBED].die()
+    await offline(subscription)
+
+
 async def test_pending_acknowledgements_of_a_replaced_subscription_are_dropped() -> None:
     """Their ids could match other deliveries of the new subscription."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
-        peer.queues.clear()
-        peer.lines[SUBSCRIBED].die()
-        await offline(subscription)
+        message = await delivered(peer, subscription)
+        await forget(peer, subscription)
         await message.ack()
         await online(subscription)
         await subscription.drain()
@@ -95,11 +99,8 @@ async def test_an_acknowledgement_after_a_replacement_logs_a_warning(
 ) -> None:
     """The broker has forgotten the delivery together with its subscription."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
-        peer.queues.clear()
-        peer.lines[SUBSCRIBED].die()
-        await offline(subscription)
+        message = await delivered(peer, subscription)
+        await forget(peer, subscription)
         await online(subscription)
         await message.ack()
 
@@ -197,11 +198,11 @@ async def test_a_subscription_lost_while_probing_credit_is_created_again() -> No
     """The caller has not seen it yet, so there is no gap to report."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
 
-        def forget(line: Line, correlation_id: int, payload: bytes) -> None:
+        def forget_and_hang_up(line: Line, correlation_id: int, payload: bytes) -> None:
             peer.queues.clear()
             line.hang_up()
 
-        peer.script(frames.CREDIT, forget)
+        peer.script(frames.CREDIT, forget_and_hang_up)
         async with client.subscribe("orders") as subscription:
             assert [subscription.subscription_id] == list(peer.queues)
 
