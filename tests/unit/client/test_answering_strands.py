@@ -40,7 +40,7 @@ async def test_ids_differ_between_clients(strand: type[AnyPeer]) -> None:
 async def test_retry_resends_after_a_temporary_error(
     strand: type[AnyPeer], code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under the same id, so that a duplicate can be recognized."""
+    """Under the same id, so that a duplicate can be recognised."""
     monkeypatch.setattr(client_strand, "RETRY_DELAY_S", 0.001)
     async with strand() as peer, braidmq.connect(peer.url) as client:
         peer.once(peer.publishing, peer.refusing(code))

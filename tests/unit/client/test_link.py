@@ -239,7 +239,7 @@ async def test_a_callback_that_raises_is_logged_and_harms_nothing(
 async def test_a_link_that_ends_without_recovering_does_not_call_back() -> None:
     """Only a re-established connection triggers `on_reconnect`."""
     calls: list[str] = []
-    called: Callback = lambda: calls.append("back")  # noqa: E731 - one line says it
+    called: Callback = lambda: calls.append("back")  # noqa: E731 - a one-line callback
     health = Health(Options(on_reconnect=called))
     health.broke(ConnectionLost("h:1", "reset"))
     health.healed(connected=False)

@@ -139,7 +139,7 @@ def test_a_refused_declaration_is_retried(peer: Peer) -> None:
 
 
 def test_a_queue_that_is_not_as_declared_is_recorded(peer: Peer) -> None:
-    """Unknown, with another mode, or with another dead letter queue."""
+    """Unknown, with another mode, or with another dead-letter queue."""
     as_declared = {"deliveryMode": 0, "deadLetterQueueName": "graves.work"}
     infos = [
         b"",

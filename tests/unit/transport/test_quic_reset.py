@@ -13,7 +13,7 @@ from braidmq.transport.quic_reset import (
 ID = b"8 bytes!"
 
 
-def test_a_reset_is_recognized_by_its_token_alone() -> None:
+def test_a_reset_is_recognised_by_its_token_alone() -> None:
     """A restarted server makes the same token from the same secret."""
     token = Resets(b"secret").token(ID)
     reset = Resets(b"secret").answer(1200, ID, 0.0)

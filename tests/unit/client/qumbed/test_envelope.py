@@ -48,7 +48,7 @@ SCHEMA = "sensor.Temperature"
 NOW_MS = 1_700_000_000_000
 FIRST = NOW_MS * SEQUENCES_PER_MS
 
-DRAWN = bytes.fromhex(
+ENCODED = bytes.fromhex(
     "c1"  # mark
     "07a37cbc142093c8b755dc1b10e86cb426374ad16aa853ed0bdfc0b2b86d1c7c"  # sender
     "0000000000000007"  # sequence
@@ -57,7 +57,7 @@ DRAWN = bytes.fromhex(
     "0001 73"  # schema id
     "7b7d"  # payload
 )
-READ = Envelope(ALICE.public_key, 7, NOW_MS, "é".encode(), b"s", b"{}")
+ENVELOPE = Envelope(ALICE.public_key, 7, NOW_MS, "é".encode(), b"s", b"{}")
 
 
 def sealer(keys: KeyPair = ALICE) -> Sealer:
@@ -84,8 +84,8 @@ def numbered(sequence: int, topic: str = TOPIC) -> bytes:
 
 def test_a_truncated_envelope_is_refused() -> None:
     """It is not taken for a plain payload."""
-    for size in range(1, len(DRAWN) - len(READ.payload)):
-        truncated = ALICE.seal(DRAWN[:size], BOB.public_key)
+    for size in range(1, len(ENCODED) - len(ENVELOPE.payload)):
+        truncated = ALICE.seal(ENCODED[:size], BOB.public_key)
         with pytest.raises(MessageRefused, match="the envelope is truncated"):
             opened(opener(), truncated)
 
@@ -166,7 +166,7 @@ def test_a_reflected_message_is_refused() -> None:
     """A box opens in both directions; the envelope inside names the real sender."""
     sealed = sealed_by_alice()
 
-    assert DRAWN[:33] == ALICE.open(sealed, BOB.public_key)[:33]
+    assert ENCODED[:33] == ALICE.open(sealed, BOB.public_key)[:33]
     with pytest.raises(SenderRefused, match="the message was sealed by another"):
         opened(opener(ALICE), sealed, BOB.public_key)
     with pytest.raises(SenderRefused, match="the key is the receiver's own"):
@@ -196,10 +196,10 @@ def test_only_boxes_of_trusted_senders_are_opened() -> None:
     """Untrusted senders are refused before any decryption."""
     keys = KeyPair(BOB.reveal_private_key())
     receiver = Opener(keys, trust=TrustList([ALICE.public_key]))
-    stranger = sealer(EVE).seal(b"", keys.public_key, topic=TOPIC, now_ms=NOW_MS)
+    untrusted = sealer(EVE).seal(b"", keys.public_key, topic=TOPIC, now_ms=NOW_MS)
 
     with pytest.raises(SenderRefused, match="not on the trust list"):
-        opened(receiver, stranger, EVE.public_key)
+        opened(receiver, untrusted, EVE.public_key)
     assert 0 == keys.held_boxes
     assert b"22.5" == opened(receiver, sealed_by_alice()).payload
 
@@ -281,7 +281,7 @@ def test_no_text_of_a_message_shows_its_payload_or_a_key() -> None:
     """Neither an opened message, nor an envelope, nor an error does."""
     receiver = opener()
     sealed = sealed_by_alice(b"my secret")
-    texts = [repr(opened(receiver, sealed)), repr(READ._replace(payload=b"my secret"))]
+    texts = [repr(opened(receiver, sealed)), repr(ENVELOPE._replace(payload=b"my secret"))]
     texts += [repr(receiver), repr(sealer())]
     for topic, sender in ((TOPIC, ALICE), ("other", ALICE), (TOPIC, EVE), (TOPIC, BOB)):
         with pytest.raises(MessageRefused) as caught:

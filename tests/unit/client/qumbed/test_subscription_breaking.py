@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_the_subscription_is_renewed_on_the_next_connection() -> None:
-    """With the same key, so that the broker can recognize it; received messages are kept."""
+    """With the same key, so that the broker can recognise it; received messages are kept."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.offer("orders", b"1", b"2")
         while subscription.waiting < 2:  # noqa: ASYNC110 - each turn lets them arrive

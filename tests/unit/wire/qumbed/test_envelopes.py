@@ -15,7 +15,7 @@ from braidmq.wire.qumbed.envelopes import (
 )
 
 SENDER = bytes(range(32))
-DRAWN = bytes.fromhex(
+ENCODED = bytes.fromhex(
     "c1"  # mark
     f"{SENDER.hex()}"
     "0000000000000007"  # sequence
@@ -24,14 +24,14 @@ DRAWN = bytes.fromhex(
     "0001 73"  # schema id
     "7b7d"  # payload
 )
-READ = Envelope(SENDER, 7, 1_700_000_000_000, "é".encode(), b"s", b"{}")
-PAYLOAD_AT = len(DRAWN) - 2
+ENVELOPE = Envelope(SENDER, 7, 1_700_000_000_000, "é".encode(), b"s", b"{}")
+PAYLOAD_AT = len(ENCODED) - 2
 
 
 def test_golden_bytes() -> None:
     """The golden bytes read as the envelope, and the envelope is written as them."""
-    assert DRAWN == write_envelope(READ)
-    assert READ == read_envelope(DRAWN)
+    assert ENCODED == write_envelope(ENVELOPE)
+    assert ENVELOPE == read_envelope(ENCODED)
 
 
 @given(
@@ -54,15 +54,15 @@ def test_every_envelope_is_read_as_it_was_written(envelope: Envelope) -> None:
 def test_a_truncated_envelope_is_refused(size: int) -> None:
     """Cut anywhere before the payload, whose length is not encoded."""
     with pytest.raises(TruncatedEnvelopeError, match="the envelope is truncated"):
-        read_envelope(DRAWN[:size])
+        read_envelope(ENCODED[:size])
 
 
 def test_the_payload_may_be_empty() -> None:
     """The envelope then ends after the schema id."""
-    assert READ._replace(payload=b"") == read_envelope(DRAWN[:PAYLOAD_AT])
+    assert ENVELOPE._replace(payload=b"") == read_envelope(ENCODED[:PAYLOAD_AT])
 
 
-@pytest.mark.parametrize("plaintext", [b"", b"{}", b"\x00", b"\xc0", b"\xc2", DRAWN[1:]])
+@pytest.mark.parametrize("plaintext", [b"", b"{}", b"\x00", b"\xc0", b"\xc2", ENCODED[1:]])
 def test_a_plaintext_without_the_mark_is_a_bare_payload(plaintext: bytes) -> None:
     """It was sealed without an envelope."""
     assert read_envelope(plaintext) is None
@@ -83,4 +83,4 @@ def test_noise_after_the_mark_is_an_envelope_or_truncated(noise: bytes) -> None:
 
 def test_an_envelope_does_not_show_its_payload() -> None:
     """Its repr may end up in a log."""
-    assert "Envelope(7)" == repr(READ)
+    assert "Envelope(7)" == repr(ENVELOPE)

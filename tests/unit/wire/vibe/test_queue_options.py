@@ -359,7 +359,7 @@ def test_queue_info_for_clients_of_dialect_1_1() -> None:
 
 @pytest.mark.parametrize("dialect", [DIALECT_1_0, DIALECT_1_1])
 def test_queue_info_without_limits(dialect: int) -> None:
-    """No size limit is 0; no TTL and no dead letter queue are null; the name is UTF-8."""
+    """No size limit is 0; no TTL and no dead-letter queue are null; the name is UTF-8."""
     facts = replace(
         FACTS, name="очередь", max_size=None, ttl_ms=None, dead_letter_name=None, created_us=1
     )
