@@ -52,7 +52,7 @@ def connections(world: World) -> list[FakeConnection]:
         FakeConnection(7, "orders"),
         FakeConnection(8, "ops"),
     ]
-    world.status.listeners.append(FakeListener(*connections))  # type: ignore[arg-type]  # all that is used of one
+    world.status.listeners.append(FakeListener(*connections))  # type: ignore[arg-type]  # it has all that is used
     return connections
 
 

@@ -139,7 +139,7 @@ def test_before_recovery_there_are_no_letters() -> None:
 
 @pytest.mark.asyncio
 async def test_a_letter_without_details_is_shown_as_it_is() -> None:
-    """Any permitted client can publish to a dead letter queue."""
+    """Any permitted client can publish to a dead-letter queue."""
     world = World()
     world.bury("orders")
     world.publish("dlq.orders", b"x")

@@ -1,4 +1,4 @@
-"""An engine whose log, wires and clock a test drives by hand: it decides what is durable."""
+"""An engine whose log, wires and clock are driven by hand: the test decides what is durable."""
 
 from typing import Final
 
@@ -108,7 +108,10 @@ class Hand:
         return connection, wire
 
     def subscriber(self) -> tuple[Connection, HandWire]:
-        """Return a connection and its wire; its subscription 1, to `t`, holds the message 2."""
+        """Return a connection that subscribes to `t`, and its wire; one message waits for it.
+
+        The subscription is record 1, and the message is record 2.
+        """
         connection, wire = self.connect()
         connection.receive(subscribe(1, "t"))
         self.commit()

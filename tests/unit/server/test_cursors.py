@@ -27,7 +27,7 @@ async def publish(world: SinkWorld, count: int, payload: bytes = b"x") -> None:
             Message(topic, 1, body_of(topic, payload)), world.clock.now_us()
         )
     world.engine.end_turn()
-    await world.rest()
+    await world.finish_log()
 
 
 async def opened(world: SinkWorld, start: int | None, name: str = "night") -> OpenedCursor:
@@ -82,14 +82,14 @@ async def test_a_cursor_is_durable_when_it_is_answered() -> None:
 
 
 async def test_a_second_reader_waits_for_the_first_ones_record() -> None:
-    """Its answer must be as durable."""
+    """Its answer must be as durable as the first one's."""
     world = SinkWorld()
     first = asyncio.ensure_future(world.cursors.open(ADA, "night", None))
     second = asyncio.ensure_future(world.cursors.open(ADA, "night", None))
-    await world.let_be()
+    await world.run_without_log()
     assert not second.done()
-    await world.rest()
-    await world.let_be()
+    await world.finish_log()
+    await world.run_without_log()
 
     assert [True, False] == [(await first).created, (await second).created]
 
@@ -256,13 +256,13 @@ async def test_retention_waits_for_a_cursor_unless_it_is_forced(
     for _ in range(3):  # a snapshot needs the one before it
         await publish(world, 1)
         world.engine.take_snapshot()
-        await world.rest()
+        await world.finish_log()
 
     assert kept == (world.wal.first_id == 1)
     if kept:
         await world.run(world.cursors.move(ADA, "night", 20))
         world.engine.take_snapshot()
-        await world.rest()
+        await world.finish_log()
         assert 1 < world.wal.first_id <= 20
 
 
@@ -275,11 +275,11 @@ async def test_retention_goes_by_the_durable_position() -> None:
         await publish(world, 4, SEGMENT_BYTES // 4 * b"x")
     clock.advance(2 * HOUR_S)
     moving = asyncio.ensure_future(world.cursors.move(ADA, "night", 30))
-    await world.let_be()
+    await world.run_without_log()
     world.engine.take_snapshot()
     before = SinkWorld(world.disk.kill(), clock=clock)
     assert 1 == before.wal.first_id <= min(c.position for c in before.cursors.all())
-    await world.rest()
+    await world.finish_log()
     await moving
 
     after = SinkWorld(world.disk.kill(), clock=clock)

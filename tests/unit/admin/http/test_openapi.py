@@ -23,7 +23,7 @@ def operations() -> dict[tuple[str, str], dict[str, object]]:
 
 
 def test_every_endpoint_is_described() -> None:
-    """Even that of the description itself."""
+    """Including that of the description itself."""
     assert {(e.method, e.path) for e in ENDPOINTS} == operations().keys()
     assert VERSION == describe(ENDPOINTS, "1")["openapi"]
 

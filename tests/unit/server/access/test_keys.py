@@ -19,7 +19,7 @@ def ring(*keys: str, dev: bool = False) -> KeyRing:
 
 
 def test_a_new_key_is_recognisable_and_has_256_random_bits() -> None:
-    """43 characters of URL-safe base64 behind the prefix, and never the same."""
+    """43 characters of URL-safe base64 after the prefix, and never the same."""
     keys = {new_key() for _ in range(64)}
 
     assert 64 == len(keys)

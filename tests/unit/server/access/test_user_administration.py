@@ -49,7 +49,7 @@ SELF_SERVICE: Final = (CHANGE_PASSWORD, GET_USER_PERMISSIONS)
 
 
 class Office(Desk):
-    """Users, an administrator (`boss`) and an API key that is none (`clerk`)."""
+    """Users, with an administrator (`boss`) and an API key without `admin` (`clerk`)."""
 
     def __init__(self, disk: FakeDisk | None = None) -> None:
         super().__init__(disk)
@@ -230,7 +230,7 @@ def test_a_name_that_is_taken_is_refused(office: Office) -> None:
 
 
 def test_an_unknown_user_is_not_found(office: Office) -> None:
-    """By the commands that change a user; names are case-sensitive."""
+    """The commands that change a user say so; names are case-sensitive."""
     kinds = (DELETE_USER, CHANGE_PASSWORD, GRANT_PERMISSION)
     answers = [office.order(kind, **{**GOOD[kind], "username": "ADA"}) for kind in kinds]
 
@@ -257,7 +257,7 @@ def test_a_payload_without_a_key_is_invalid(office: Office, kind: int, key: str)
 def test_a_key_with_a_wrong_value_is_invalid(
     office: Office, kind: int, key: str, value: object
 ) -> None:
-    """Wrong types, empty values, and operations without any operation."""
+    """Wrong types, and empty values."""
     assert "INVALID_PAYLOAD" == office.order(kind, **{**GOOD[kind], key: value})
 
 

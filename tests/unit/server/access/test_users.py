@@ -131,7 +131,7 @@ def test_two_concurrent_creations_of_a_name_do_not_both_succeed(desk: Desk) -> N
 
 
 def test_the_names_of_api_keys_are_taken(desk: Desk) -> None:
-    """No user can have the name of a key, and no change of users reaches the key."""
+    """No user can have the name of a key, and no change to users affects the key."""
     assert Result.EXISTS == desk.create("billing")
     assert Result.FORBIDDEN == desk.delete("billing")
     assert Result.NOT_FOUND == desk.change("billing", "secret")
@@ -288,7 +288,7 @@ def test_a_grant_is_revoked_by_its_exact_pattern(desk: Desk) -> None:
 
 
 def test_revoking_an_absent_grant_succeeds_without_writing(desk: Desk) -> None:
-    """The file on disk says so already."""
+    """There is nothing to change on disk."""
     desk.create("ada")
     operations = desk.disk.operations
 

@@ -26,7 +26,7 @@ def desk() -> Iterator[Desk]:
 
 
 def test_a_key_with_the_name_of_a_user_prevents_startup() -> None:
-    """Two principals with one name could not be answered apart in logs and records."""
+    """Two principals with one name could not be told apart in logs and records."""
     disk = FakeDisk()
     disk.put(USERS_FILE, users_file(user_record("dev")))
 

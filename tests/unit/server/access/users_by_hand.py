@@ -1,4 +1,4 @@
-"""Users on an event loop that a test turns by hand: it decides the order of events."""
+"""Users on an event loop that is turned by hand: the test decides the order of events."""
 
 import json
 import queue
@@ -56,7 +56,7 @@ class OutOfMemory(Counting):
 
 
 class Desk:
-    """Users on an event loop that is turned by hand until the answer arrives."""
+    """Users, and an event loop that each method turns until its answer arrives."""
 
     def __init__(self, files: Files | None = None, hasher: Counting | None = None) -> None:
         self.files = FakeDisk() if files is None else files

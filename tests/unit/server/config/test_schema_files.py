@@ -90,7 +90,7 @@ def test_a_file_that_is_not_utf_8_prevents_startup(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_directory_prevents_startup(tmp_path: Path) -> None:
-    """Missing, or a file, or with a directory that is named like a schema."""
+    """Missing, a file, or with a subdirectory that is named like a schema."""
     write(tmp_path / "file", "x")
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir" / "a.json").mkdir()

@@ -49,7 +49,7 @@ def test_anything_else_is_not_an_address(text: str, problem: str) -> None:
 
 
 def test_the_environment_names_section_and_key() -> None:
-    """In upper case; which variable set which key is recorded."""
+    """In upper case; the result says which variable set which key."""
     environ = {
         "BRAIDMQ_BLIP__PORT": "1",
         "BRAIDMQ_BLIP__HOST": "h",

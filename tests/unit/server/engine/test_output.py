@@ -97,7 +97,7 @@ def test_a_connection_is_listed_once_for_the_next_commit() -> None:
 
 
 def test_a_reply_behind_a_waiting_one_keeps_its_place() -> None:
-    """It waits for the connection's newest record, so that a refusal of that is sent first."""
+    """It waits for the connection's newest record, so that its refusal would be sent first."""
     output = bare_output(Hand())
     output.connection.last_id = 7
     output.reply_after(WaitingReply(7, b"a"))

@@ -100,7 +100,7 @@ def test_calls_are_refused_until_the_log_is_recovered(tmp_path: Path) -> None:
 
 
 def test_peers_that_vanish_are_noticed(tmp_path: Path) -> None:
-    """Connections inherit the options that detect it from the listening socket."""
+    """Connections inherit the options that detect this from the listening socket."""
     with (
         listening(tmp_path) as listener,
         socket.create_connection(("127.0.0.1", port_of(listener))) as peer,

@@ -142,11 +142,11 @@ class SinkWorld:
         else:
             self.engine.look_for_room()
 
-    async def rest(self) -> None:
+    async def finish_log(self) -> None:
         """Let the log finish its work."""
         await self.until(lambda: not (self.log.jobs or self.log.reports))
 
-    async def let_be(self, turns: int = 50) -> None:
+    async def run_without_log(self, turns: int = 50) -> None:
         """Let everything but the log come to rest."""
         for _ in range(turns):
             await asyncio.sleep(0)

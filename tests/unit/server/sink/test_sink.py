@@ -115,7 +115,7 @@ async def test_a_repeated_batch_changes_nothing_after_a_restart() -> None:
         assert SinkCommit(5, repeated=True) == repeated
         assert list(ROWS) == world.payloads()
         world.engine.take_snapshot()
-        await world.rest()
+        await world.finish_log()
 
 
 async def test_an_older_batch_changes_nothing() -> None:
@@ -185,7 +185,7 @@ async def test_a_batch_waits_for_room_in_a_queue() -> None:
         world.sink.commit(ADA, SinkKey("r", "", 1), [world.stage(b"else", topic="u")])
     )
     await world.until(lambda: queue.waiting() == 2)
-    await world.let_be()
+    await world.run_without_log()
     assert [b"1", b"2"] == world.payloads()
     assert [] == world.payloads("u")
 
@@ -266,7 +266,7 @@ async def test_a_batch_that_waits_for_its_turn_can_be_aborted() -> None:
     first = asyncio.ensure_future(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
     waiting = world.stage(b"6")
     second = asyncio.ensure_future(world.sink.commit(ADA, SinkKey("r", "", 1), [waiting]))
-    await world.let_be()
+    await world.run_without_log()
     await world.sink.abort(ADA, [waiting])
     await world.until(lambda: first.done() and second.done())
 
@@ -313,7 +313,7 @@ async def test_a_batch_that_cannot_be_finished_is_logged() -> None:
     after = SinkWorld(disk)
     with capture_logs() as logs:
         after.sink.start()
-        await after.let_be()
+        await after.run_without_log()
     assert task.cancelled()
     assert ["cannot finish the sink's batch"] == [entry["event"] for entry in logs]
     with pytest.raises(UnknownStageError):

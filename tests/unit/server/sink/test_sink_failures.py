@@ -159,7 +159,7 @@ async def test_a_stopping_broker_leaves_the_batch_for_the_next_start() -> None:
     with pytest.raises(UnavailableError, match="shutting down"):
         await world.run(asyncio.wait_for(task, None))
     world.engine.take_snapshot()
-    await world.rest()
+    await world.finish_log()
     assert CHUNK_ROWS <= len(world.payloads()) < 3 * CHUNK_ROWS
     after = SinkWorld(world.disk.kill())
     done = await after.run(after.sink.commit(ADA, KEY, []))
@@ -172,7 +172,7 @@ async def test_a_batch_goes_on_when_its_driver_is_gone() -> None:
     """The driver may never return."""
     world = SinkWorld()
     task = asyncio.ensure_future(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
-    await world.let_be()
+    await world.run_without_log()
     task.cancel()
     await world.until(lambda: not world.files())
 

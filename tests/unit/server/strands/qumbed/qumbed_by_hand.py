@@ -1,4 +1,4 @@
-"""Qumbed streams on an engine whose log, wires and clock a test drives by hand."""
+"""Qumbed streams on an engine whose log, wires and clock are driven by hand."""
 
 import json
 from typing import Any
@@ -10,6 +10,7 @@ from braidmq.server.strands.qumbed.gateway import GatewayKey
 from braidmq.server.strands.qumbed.link import Link, QumbedOptions, anonymous
 from braidmq.server.strands.qumbed.stream import QumbedConnection
 from braidmq.testing.disk import FakeDisk
+from tests.integration.qumbed.peer import ALICE, ack, public, subscribe
 from tests.unit.server.by_hand import Hand, HandWire
 
 WINDOW = 100_000
@@ -99,6 +100,14 @@ class QumbedHand(Hand):
         )
         self.engine.connections.add(connection)
         return connection, wire
+
+    def subscribed_stream(self) -> tuple[QumbedConnection, HandStream]:
+        """Return a stream that subscribes to `t` for Alice, and its wire."""
+        stream, wire = self.stream()
+        stream.receive(subscribe("t", public(ALICE)))
+        self.settle()
+        assert [ack()] == wire.frames()
+        return stream, wire
 
     def settle(self) -> None:
         """Commit until nothing waits for the log."""

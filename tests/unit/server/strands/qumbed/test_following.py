@@ -29,10 +29,7 @@ def test_a_subscribe_waits_for_earlier_answers() -> None:
 def test_an_unsubscribe_is_answered_when_its_record_is_durable() -> None:
     """Otherwise a restart would restore the subscription."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
-    stream, wire = hand.stream()
-    stream.receive(subscribe("t", public(ALICE)))
-    hand.settle()
-    wire.frames()
+    stream, wire = hand.subscribed_stream()
     stream.receive(unsubscribe("t"))
     assert [] == wire.frames()
     hand.settle()

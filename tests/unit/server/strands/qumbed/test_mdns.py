@@ -325,7 +325,7 @@ async def test_an_unusable_network_is_only_logged() -> None:
 
 
 def test_unusable_mdns_is_an_io_error() -> None:
-    """The command exits with the code that shells know for it."""
+    """The command exits with the conventional code."""
     assert EXIT_IO_ERROR == MdnsError("no network").exit_code
     assert "mDNS cannot be used here: no network" == str(MdnsError("no network"))
 

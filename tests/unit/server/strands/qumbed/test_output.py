@@ -67,10 +67,8 @@ def test_a_request_that_the_log_refuses_gets_an_error_in_its_place() -> None:
 def test_each_stream_has_its_own_window() -> None:
     """It limits unacknowledged bytes; when it is full, the stream waits for the transport."""
     hand = QumbedHand()
-    reader, wire = hand.stream()
+    reader, wire = hand.subscribed_stream()
     writer, _ = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    wire.frames()
     wire.stream_unsent = WINDOW
     writer.receive(publish("t", b"1"))
     hand.settle()
@@ -91,10 +89,8 @@ def test_each_stream_has_its_own_window() -> None:
 def test_dispatched_messages_beyond_the_window_wait_in_order() -> None:
     """Frames are longer than messages: the window counts frames."""
     hand = QumbedHand()
-    reader, wire = hand.stream()
+    reader, wire = hand.subscribed_stream()
     writer, _ = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    wire.frames()
     wire.stream_unsent = WINDOW - 1_000
     for number in range(10):
         writer.receive(publish("t", b"%d" % number))
@@ -113,9 +109,7 @@ def test_dispatched_messages_beyond_the_window_wait_in_order() -> None:
 def test_without_room_in_the_connections_output_nothing_is_pushed() -> None:
     """All streams share the output buffer; commands wait as well."""
     hand = QumbedHand()
-    reader, wire = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    wire.frames()
+    reader, wire = hand.subscribed_stream()
     reader.set_writable(False)
     reader.receive(discovery())
     assert [] == wire.frames()
@@ -127,10 +121,8 @@ def test_without_room_in_the_connections_output_nothing_is_pushed() -> None:
 def test_a_message_too_large_for_a_frame_takes_no_room() -> None:
     """Nothing of it is sent, so the messages behind it are not held up."""
     hand = QumbedHand()
-    reader, wire = hand.stream()
+    reader, wire = hand.subscribed_stream()
     source, _ = hand.connect()
-    reader.receive(subscribe("t", public(ALICE)))
-    wire.frames()
     source.receive(blip.publish(3, "t", bytes(FRAME_MAX)))
     hand.settle()
     assert [] == wire.frames()
@@ -146,21 +138,17 @@ def test_a_message_that_never_arrived_is_redelivered() -> None:
     """With `offline_s`: a device that lost contact gets what QUIC did not deliver, in order."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
     writer, _ = hand.stream()
-    reader, wire = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    reader, wire = hand.subscribed_stream()
     writer.receive(publish("t", b"1"))
     hand.settle()
     wire.received = wire.written_bytes  # the first has arrived; the others have not
     writer.receive(publish("t", b"2") + publish("t", b"3"))
     hand.settle()
-    first, second, _ = [int(frame["m"]["id"]) for frame in wire.frames()[1:]]
+    first, second, _ = [int(frame["m"]["id"]) for frame in wire.frames()]
     reader.lost()
     hand.settle()
 
-    again, _ = hand.stream()
-    again.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    hand.subscribed_stream()
     (request,) = hand.log.reads
     assert first <= request.after_id < second
 
@@ -169,9 +157,7 @@ def test_a_message_that_arrived_is_not_redelivered() -> None:
     """It is settled and recorded once the peer's transport has it."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
     writer, _ = hand.stream()
-    reader, wire = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    reader, wire = hand.subscribed_stream()
     wire.received = wire.written_bytes
     writer.receive(publish("t", b"1"))
     hand.settle()
@@ -188,18 +174,14 @@ def test_a_message_that_arrived_is_not_redelivered() -> None:
 def test_a_peer_that_stops_reading_is_unsubscribed_but_may_publish() -> None:
     """STOP_SENDING: the broker sends nothing more, and a stored position stays where it is."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
-    stream, wire = hand.stream()
-    stream.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    stream, wire = hand.subscribed_stream()
     wire.is_stopped = True
     stream.receive(publish("t", b"1") + publish("t", b"2"))
     hand.settle()
 
     assert {} == stream.following
     assert 4 not in wire.kinds()
-    again, _ = hand.stream()
-    again.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    hand.subscribed_stream()
     (request,) = hand.log.reads
     assert 1 == request.after_id
     assert 2 == hand.engine.broker.stats.published
@@ -208,9 +190,7 @@ def test_a_peer_that_stops_reading_is_unsubscribed_but_may_publish() -> None:
 def test_messages_that_a_closed_stream_did_not_take_are_redelivered() -> None:
     """After a FIN and silence, the broker cannot know whether the last messages arrived."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
-    reader, wire = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    reader, wire = hand.subscribed_stream()
     wire.received = wire.written_bytes
     writer, _ = hand.stream()
     writer.receive(publish("t", b"1"))
@@ -218,9 +198,7 @@ def test_messages_that_a_closed_stream_did_not_take_are_redelivered() -> None:
     reader.finish_input()
     hand.settle()
 
-    again, _ = hand.stream()
-    again.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    hand.subscribed_stream()
     (request,) = hand.log.reads
     assert 1 == request.after_id
 

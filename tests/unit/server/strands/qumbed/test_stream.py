@@ -142,10 +142,8 @@ def test_a_link_learns_of_a_stream_that_ends() -> None:
 def test_a_malformed_frame_ends_subscriptions_at_once() -> None:
     """Nothing is pushed after its Error, though an earlier answer still waits."""
     hand = QumbedHand()
-    stream, wire = hand.stream()
+    stream, wire = hand.subscribed_stream()
     writer, _ = hand.stream()
-    stream.receive(subscribe("t", public(ALICE)))
-    wire.frames()
     stream.receive(publish("u", b"1") + raw(b"x") + publish("t", b"never"))
     writer.receive(publish("t", b"2"))
     hand.settle()
@@ -157,10 +155,8 @@ def test_a_malformed_frame_ends_subscriptions_at_once() -> None:
 def test_the_ttl_of_the_strand_applies_to_its_messages() -> None:
     """qumbed.message_ttl_ms: an expired message is not delivered."""
     hand = QumbedHand(ttl_us=5 * US_PER_S)
-    reader, wire = hand.stream()
+    _, wire = hand.subscribed_stream()
     writer, _ = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    wire.frames()
     writer.receive(publish("t", b"1"))
     hand.now_us += 6 * US_PER_S
     hand.settle()

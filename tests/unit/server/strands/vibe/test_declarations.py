@@ -72,7 +72,7 @@ def test_a_dead_letter_queue_ignores_all_options() -> None:
 
 
 def test_the_facts_of_a_queue_are_current() -> None:
-    """Waiting and in-flight messages count apart; the dead letter queue is always named."""
+    """Waiting and in-flight messages count apart; the dead-letter queue is always named."""
     hand = VibeHand()
     connection, _ = hand.vibe()
     connection.receive(create("1", "q", maxQueueSize="10", messageTtl="2000"))

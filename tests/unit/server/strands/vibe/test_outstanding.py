@@ -43,7 +43,7 @@ def test_unsettled_deliveries_are_never_swept_out() -> None:
     hand.settle()
 
     assert count == hand.engine.broker.stats.acknowledged
-    assert 0 == len(connection._outstanding)  # noqa: SLF001 - nothing is left behind
+    assert 0 == len(connection._outstanding)  # noqa: SLF001 - to show that nothing is left behind
 
 
 def test_two_messages_with_one_id_are_acknowledged_oldest_first() -> None:

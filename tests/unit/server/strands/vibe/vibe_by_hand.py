@@ -1,4 +1,4 @@
-"""Vibe connections on an engine whose log, wires and clock a test drives by hand."""
+"""Vibe connections on an engine whose log, wires and clock are driven by hand."""
 
 from typing import Final
 
