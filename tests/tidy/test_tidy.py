@@ -80,7 +80,7 @@ BANS: Final = (
     ),
     Ban(
         ("asyncio.sleep",),
-        "wait in server/engine/waiting.py: the engine wakes you, and nothing polls",
+        "wait in server/engine/requests.py: the engine wakes you, and nothing polls",
         allowed=NEVER_POLLING,
     ),
     Ban(

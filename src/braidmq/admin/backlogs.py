@@ -5,14 +5,11 @@ the position in the log: its backlog is then an upper bound, the ids up to the t
 message.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from braidmq.broker import dead_letters
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.channels import Channel
 from braidmq.broker.delivery.followers import Follower
-from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.topics import Topic
 
 ROWS_PER_S = 5_000
@@ -47,10 +44,9 @@ class Backlogs:
 
 def walk(broker: Broker) -> Backlog:
     """Walk every queue and subscription, and return the backlog."""
-    queues = broker.queues.by_name
-    letter_names = set(letter_queues(queues))
+    letter_names = broker.queues.letter_queues()
     waiting = letters = 0
-    for name, queue in queues.items():
+    for name, queue in broker.queues.by_name.items():
         count = queue.waiting()
         waiting += count
         if name in letter_names:
@@ -78,15 +74,6 @@ def lag_of_follower(follower: Follower) -> int:
 
 def _unread(topic: Topic, cursor: int) -> int:
     return min(topic.message_count, max(0, topic.last_id - cursor))
-
-
-def letter_queues(queues: dict[str, Queue]) -> Iterator[str]:
-    """Yield the names of dead-letter queues; some names may appear twice."""
-    for name, queue in queues.items():
-        if dead_letters.is_dead_letter_topic(name):
-            yield name
-        if queue.policy.dead_letter_name in queues:
-            yield queue.policy.dead_letter_name
 
 
 def expiring(broker: Broker) -> int:

@@ -19,10 +19,9 @@ from typing import Final
 import msgspec
 from starlette.requests import Request
 
-from braidmq.admin.backlogs import letter_queues
 from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.parameters import AFTER, FROM, LIMIT, text
-from braidmq.admin.http.refusals import UnknownQueueError
+from braidmq.admin.http.refusals import UnknownLettersError
 from braidmq.admin.http.requests import allow
 from braidmq.admin.log import Log
 from braidmq.admin.messages import SHOWN_BYTES_MAX, ShownMessage, shown_message
@@ -32,7 +31,6 @@ from braidmq.broker import dead_letters
 from braidmq.broker.authorize import LIST_QUEUES, PURGE_QUEUE, SUBSCRIBE, Principal, authorize
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.records import Head
-from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.requests import FindEngine, running
 from braidmq.wal.wal import Wal
 
@@ -110,10 +108,9 @@ class DeadLetters:
         Raises:
             UnavailableError: The broker is still recovering.
         """
-        queues = running(self._find_engine()).broker.queues.by_name
-        names = set(letter_queues(queues))
+        queues = running(self._find_engine()).broker.queues
         found, following, total = await page_of(
-            names, queues, after=after, limit=limit, visible=visible
+            queues.letter_queues(), queues.by_name, after=after, limit=limit, visible=visible
         )
         rows = [
             LetterQueue(
@@ -130,12 +127,15 @@ class DeadLetters:
         """Return up to *limit* letters that are not settled, from an offset on.
 
         Raises:
-            UnknownQueueError: It is not a dead-letter queue.
+            UnknownLettersError: It is not a dead-letter queue.
             UnavailableError: The broker cannot read the log now.
         """
         async with self._reading:
             engine = running(self._find_engine())
-            waiting = Waiting(letter_queue(engine, queue), engine.broker.committed_id)
+            found = engine.broker.queues.letter_queue(queue)
+            if found is None:
+                raise UnknownLettersError
+            waiting = Waiting(found, engine.broker.committed_id)
             return await self._log.read(
                 read_letters, waiting, from_offset=from_offset, limit=limit
             )
@@ -158,18 +158,6 @@ class DeadLetters:
         if not authorize(principal, SUBSCRIBE, queue):
             allow(principal, PURGE_QUEUE, queue)
         return await self.letters(queue, from_offset=from_offset, limit=LIMIT.of(request))
-
-
-def letter_queue(engine: Engine, name: str) -> Queue:
-    """Return the dead-letter queue called *name*.
-
-    Raises:
-        UnknownQueueError: It does not exist, or holds no dead letters.
-    """
-    queues = engine.broker.queues.by_name
-    if name not in queues or name not in letter_queues(queues):
-        raise UnknownQueueError("no such queue of dead letters")
-    return queues[name]
 
 
 class Waiting:

@@ -16,9 +16,13 @@ from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from braidmq.admin.dead_letters import letter_queue
 from braidmq.admin.http.endpoints import keyed
-from braidmq.admin.http.refusals import FanOutError, LetterStaysError, UnknownThingError
+from braidmq.admin.http.refusals import (
+    FanOutError,
+    LetterStaysError,
+    UnknownLettersError,
+    UnknownThingError,
+)
 from braidmq.admin.http.requests import allow, body_of, name_in, object_of
 from braidmq.admin.log import Log
 from braidmq.broker.authorize import PURGE_QUEUE, Principal
@@ -89,15 +93,13 @@ class Replays:
         acknowledge during the replay count as sent back.
 
         Raises:
-            UnknownQueueError: It is not a dead-letter queue.
+            UnknownLettersError: It is not a dead-letter queue.
             FanOutError: Letters of a fan-out are not sent back.
             UnavailableError: The broker cannot do it now; some letters may have been sent.
         """
         async with self._replaying:
             engine = changing(self._find_engine())
-            found = letter_queue(engine, queue)
-            if found.ledger is not None:
-                raise FanOutError
+            found = _letter_queue(engine, queue)
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
             waiting = found.waiting()
@@ -120,15 +122,13 @@ class Replays:
         """Send one letter back, committed.
 
         Raises:
-            UnknownQueueError, UnknownThingError: There is no such queue, or letter in it.
+            UnknownLettersError, UnknownThingError: There is no such queue, or letter in it.
             FanOutError, LetterStaysError: It cannot be sent back by itself.
             UnavailableError: The broker cannot do it now.
         """
         async with self._replaying:
             engine = changing(self._find_engine())
-            found = letter_queue(engine, queue)
-            if found.ledger is not None:
-                raise FanOutError
+            found = _letter_queue(engine, queue)
             outcome = await self._sent(engine, found, offset)
             if outcome == replays.GONE:
                 raise UnknownThingError("no such letter")
@@ -192,6 +192,15 @@ def read_letter(wal: Wal, topic: Topic, offset: int) -> tuple[Message, int] | No
     before = wal.browse_before(offset, topic.raw, Bounds(1, 1, PREVIOUS_ROWS_MAX))
     previous = before.ids[0] if before.ids else before.reached_id - 1
     return stored(topic, *found.records[0]), previous
+
+
+def _letter_queue(engine: Engine, name: str) -> Queue:
+    found = engine.broker.queues.letter_queue(name)
+    if found is None:
+        raise UnknownLettersError
+    if found.ledger is not None:
+        raise FanOutError
+    return found
 
 
 def _whole(given: dict[str, object], key: str, most: int) -> int | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from braidmq.admin.backlogs import Backlog, Backlogs, lag_of, letter_queues, walk
+from braidmq.admin.backlogs import Backlog, Backlogs, lag_of, walk
 from tests.integration.blip.peer import broker_at, connected
 from tests.unit.admin.queue_broker import engine_of
 from tests.unit.admin.world import World
@@ -16,7 +16,7 @@ def test_queues_letters_and_subscriptions_count(world: World) -> None:
     broker = world.engine.broker
 
     assert Backlog(3, 1) == walk(broker)
-    assert {"dlq.q"} == set(letter_queues(broker.queues.by_name))
+    assert {"dlq.q"} == broker.queues.letter_queues()
 
 
 @pytest.mark.asyncio

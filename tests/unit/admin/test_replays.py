@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from braidmq.admin.http.refusals import (
     FanOutError,
     LetterStaysError,
-    UnknownQueueError,
+    UnknownLettersError,
     UnknownThingError,
 )
 from braidmq.server.engine.requests import UnavailableError
@@ -278,7 +278,7 @@ async def test_a_letter_that_cannot_be_replayed_is_an_error() -> None:
             await status.replays.replay_one("dlq.orders", missing)
     with pytest.raises(LetterStaysError, match="does not say where it came from"):
         await status.replays.replay_one("dlq.bills", without_origin.offset)
-    with pytest.raises(UnknownQueueError):
+    with pytest.raises(UnknownLettersError):
         await status.replays.replay_one("orders", last)
 
     assert named(numbered(20)) == await ids(world, "dlq.orders")

@@ -2,6 +2,7 @@
 
     RefusedError
     |-- UnknownQueueError    there is no such queue            404
+    |-- UnknownLettersError  it holds no dead letters          404
     |-- UnknownTopicError    there is no such topic            404
     |-- UnknownMessageError  there is no such message          404
     |-- UnknownThingError    no such cursor, connection        404
@@ -30,10 +31,17 @@ class RefusedError(BraidError):
 
 
 class UnknownQueueError(RefusedError):
-    """There is no such queue, or it is not a dead-letter queue."""
+    """There is no queue of that name."""
 
     status = 404
     text = "no such queue"
+
+
+class UnknownLettersError(RefusedError):
+    """There is no queue of that name, or it holds no dead letters."""
+
+    status = 404
+    text = "no such queue of dead letters"
 
 
 class UnknownTopicError(RefusedError):

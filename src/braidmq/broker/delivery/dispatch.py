@@ -12,14 +12,13 @@ the log only; it is read in pieces, each as large as there is room for.
 from typing import final
 
 from braidmq.broker import records
-from braidmq.broker.delivery.channels import Channel, Entry, Peer
+from braidmq.broker.delivery.channels import Channel, Entry, Peer, Windows
 from braidmq.broker.delivery.followers import Follower, Followers
 from braidmq.broker.delivery.pushing import Pushing
 from braidmq.broker.delivery.queue import Lane
 from braidmq.broker.delivery.queues import Queues
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.delivery.subscriptions import Subscription, Subscriptions
-from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.marks import recipient_of
 from braidmq.broker.outgoing import Effects, Outgoing
 from braidmq.broker.settings import Settings

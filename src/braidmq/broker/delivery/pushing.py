@@ -14,9 +14,9 @@ from braidmq.broker.delivery.channels import (
     Entry,
     Holder,
     Peer,
+    Windows,
 )
 from braidmq.broker.delivery.settling import Settling
-from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.outgoing import Effects
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message

@@ -17,13 +17,13 @@ from braidmq.broker.delivery.channels import (
     Delivery,
     Entry,
     Peer,
+    Windows,
     open_attempts,
 )
 from braidmq.broker.delivery.pushing import Pushing
 from braidmq.broker.delivery.queue import Ledger, Queue, QueueConsumer, View
 from braidmq.broker.delivery.replays import Replays
 from braidmq.broker.delivery.settling import Settling, view_of
-from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.outgoing import Declared, Deleted, Effects, Outgoing
 from braidmq.broker.policy import Policy, for_dead_letters, of_policy
 from braidmq.broker.settings import Settings
@@ -132,6 +132,16 @@ class Queues:
     def all_channels(self) -> list[Channel]:
         """Return the lanes, ledgers and views of all queues."""
         return [channel for queue in self.by_name.values() for channel in queue.channels()]
+
+    def letter_queues(self) -> set[str]:
+        """Return the names of the queues that hold dead letters, by their name or declared."""
+        declared = {queue.policy.dead_letter_name for queue in self.by_name.values()}
+        is_by_name = dead_letters.is_dead_letter_topic
+        return {name for name in self.by_name if name in declared or is_by_name(name)}
+
+    def letter_queue(self, name: str) -> Queue | None:
+        """Return the queue called *name* if it holds dead letters."""
+        return self.by_name[name] if name in self.letter_queues() else None
 
     def needed_id(self, committed_id: int) -> int:
         """Return the lowest id that a queue still needs from the log."""

@@ -7,9 +7,8 @@ letters in `outgoing`. None of them hands anything out; the caller pumps when it
 from typing import TYPE_CHECKING, final
 
 from braidmq.broker import dead_letters, records
-from braidmq.broker.delivery.channels import IN_FLIGHT, RETURNED, Channel, Entry
+from braidmq.broker.delivery.channels import IN_FLIGHT, RETURNED, Channel, Entry, Windows
 from braidmq.broker.delivery.queue import Lane, Ledger, Queue, View
-from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.outgoing import Buried, Effects, Outgoing, Schedule
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats

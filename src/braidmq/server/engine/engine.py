@@ -20,8 +20,7 @@ from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.broker.topics import Message, Pending
 from braidmq.server.access.users import Users
 from braidmq.server.engine.connection import Connection
-from braidmq.server.engine.requests import SHUTTING_DOWN
-from braidmq.server.engine.waiting import Waiters
+from braidmq.server.engine.requests import SHUTTING_DOWN, Waiters
 
 _log = structlog.get_logger(__name__)
 

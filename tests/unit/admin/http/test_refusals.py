@@ -6,13 +6,14 @@ from braidmq.admin.http.refusals import (
     FanOutError,
     QueueExistsError,
     RefusedError,
+    UnknownLettersError,
     UnknownQueueError,
 )
 from braidmq.base.errors import BraidError
 
 REFUSALS = [
     (UnknownQueueError(), 404, "no such queue"),
-    (UnknownQueueError("no such queue of dead letters"), 404, "no such queue of dead letters"),
+    (UnknownLettersError(), 404, "no such queue of dead letters"),
     (QueueExistsError(), 409, "the queue exists with other options"),
     (
         FanOutError(),

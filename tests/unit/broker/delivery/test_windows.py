@@ -2,9 +2,8 @@
 
 import pytest
 
-from braidmq.broker.delivery.channels import Entry
+from braidmq.broker.delivery.channels import Entry, Windows
 from braidmq.broker.delivery.subscriptions import Subscription
-from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.policy import Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
