@@ -32,6 +32,7 @@ from tests.unit.admin.world import ADMIN, World
 pytestmark = pytest.mark.asyncio
 
 HAS_IPV6 = Path("/proc/net/if_inet6").exists()
+MALFORMED = "malformed HTTP request, or its head is too long"
 
 
 def app() -> ASGIApp:
@@ -161,10 +162,8 @@ async def test_nothing_is_logged_about_requests() -> None:
         async with listening() as address:
             headers = ADMIN
             assert 200 == await asyncio.to_thread(status_of, address, "/api/overview", headers)
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(b"noise\r\n\r\n")
-            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-            writer.close()
+            answer = await raw_answer(address, b"noise\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 400 ")
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
@@ -172,14 +171,19 @@ async def test_nothing_is_logged_about_requests() -> None:
     assert "" == stream.getvalue()
 
 
-async def answer_to(address: tuple[str, int], *lines: str) -> bytes:
-    """Send a request with these lines, and return the whole response."""
+async def raw_answer(address: tuple[str, int], sent: bytes) -> bytes:
+    """Send these bytes, and return everything that the server sends before it closes."""
     reader, writer = await asyncio.open_connection(*address)
-    request = [*lines, "Host: localhost", "Connection: close", "", ""]
-    writer.write("\r\n".join(request).encode())
+    writer.write(sent)
     answer = await asyncio.wait_for(reader.read(), timeout=10)
     writer.close()
     return answer
+
+
+async def answer_to(address: tuple[str, int], *lines: str) -> bytes:
+    """Send a request with these lines, and return the whole response."""
+    request = [*lines, "Host: localhost", "Connection: close", "", ""]
+    return await raw_answer(address, "\r\n".join(request).encode())
 
 
 def refusal_in(answer: bytes) -> tuple[int, str]:
@@ -268,25 +272,17 @@ async def test_the_longest_name_of_a_topic_fits_into_a_request() -> None:
 async def test_a_head_without_an_end_is_refused_at_the_limit() -> None:
     """It is not buffered in the hope that it ends."""
     async with listening() as address:
-        reader, writer = await asyncio.open_connection(*address)
-        writer.write(b"GET /" + HEADER_BYTES_MAX * b"a")
-        answer = await reader.read()
-        writer.close()
+        answer = await raw_answer(address, b"GET /" + HEADER_BYTES_MAX * b"a")
 
-    text = "malformed HTTP request, or its head is too long"
-    assert (400, text) == refusal_in(answer)
+    assert (400, MALFORMED) == refusal_in(answer)
 
 
 async def test_a_malformed_request_is_refused_like_any_other() -> None:
     """In JSON, with the headers of every response, and the connection closes."""
     async with listening() as address:
-        reader, writer = await asyncio.open_connection(*address)
-        writer.write(b"noise\r\n\r\n")
-        answer = await reader.read()
-        writer.close()
+        answer = await raw_answer(address, b"noise\r\n\r\n")
 
-    text = "malformed HTTP request, or its head is too long"
-    assert (400, text) == refusal_in(answer)
+    assert (400, MALFORMED) == refusal_in(answer)
 
 
 @pytest.mark.parametrize(
@@ -298,12 +294,9 @@ async def test_a_request_that_does_not_arrive_is_not_waited_for(
     """Neither the first nor a later one: the slot is for clients that send requests."""
     monkeypatch.setattr("braidmq.admin.http.server.HEAD_S_MAX", 0.05)
     async with listening() as address:
-        reader, writer = await asyncio.open_connection(*address)
-        writer.write(sent)
+        answer = await raw_answer(address, sent)
 
-        answer = await asyncio.wait_for(reader.read(), timeout=10)
-        assert (b"200 OK" in answer) == sent.startswith(b"GET /healthz")
-        writer.close()
+    assert (b"200 OK" in answer) == sent.startswith(b"GET /healthz")
 
 
 async def test_connections_beyond_the_limit_get_503() -> None:
