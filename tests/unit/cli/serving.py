@@ -1,6 +1,7 @@
 """The real HTTP API on a real socket, on a thread, for tests of commands that call it."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -35,6 +36,23 @@ def serving(world: World, certificate: Path | None = None) -> Iterator[int]:
 def url(port: int, key: str = ADMIN_KEY) -> str:
     """Return the address to pass as --url."""
     return f"http://{key}@127.0.0.1:{port}"
+
+
+@contextmanager
+def other_server(answer: bytes = b"") -> Iterator[int]:
+    """Answer the first bytes of one client with *answer* and hang up; yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_once() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(65_536)
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=answer_once, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
 
 
 async def _serve(

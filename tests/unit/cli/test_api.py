@@ -1,7 +1,6 @@
 """The broker's HTTP API as commands call it: its address, the key, and its errors."""
 
 import socket
-import threading
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -14,7 +13,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.cli.api import ANSWER_TIMEOUT_S, WORK_TIMEOUT_S, Api, HttpError, api_at, path_of
 from braidmq.cli.main import main
 from tests.unit.admin.world import ADMIN_KEY, ORDERS_KEY, World
-from tests.unit.cli.serving import serving, url
+from tests.unit.cli.serving import other_server, serving, url
 
 
 def test_a_wrong_key_is_reported_without_repeating_it(
@@ -161,37 +160,17 @@ OTHERS = [
 @pytest.mark.parametrize("answer", OTHERS)
 def test_a_server_that_is_not_a_broker_is_reported(answer: bytes) -> None:
     """Whatever it answers, the error is one line."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer_once() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(answer)
-
-        thread = threading.Thread(target=answer_once)
-        thread.start()
-        port = listener.getsockname()[1]
-        with pytest.raises(HttpError, match=r"^127.0.0.1:\d+ does not answer as BraidMQ"):
-            list(api_at(f"http://k@127.0.0.1:{port}").rows("/api/topics", "topics"))
-        thread.join()
+    with (
+        other_server(answer) as port,
+        pytest.raises(HttpError, match=r"^127.0.0.1:\d+ does not answer as BraidMQ"),
+    ):
+        list(api_at(f"http://k@127.0.0.1:{port}").rows("/api/topics", "topics"))
 
 
 def test_a_server_that_hangs_up_is_reported_with_the_default_port() -> None:
     """The port may be a strand's, which hangs up on an HTTP request."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def hang_up() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-
-        thread = threading.Thread(target=hang_up)
-        thread.start()
-        port = listener.getsockname()[1]
-        with pytest.raises(HttpError) as caught:
-            api_at(f"http://k@127.0.0.1:{port}").ask("GET", "/api/topics")
-        thread.join()
+    with other_server() as port, pytest.raises(HttpError) as caught:
+        api_at(f"http://k@127.0.0.1:{port}").ask("GET", "/api/topics")
 
     assert str(caught.value).endswith("; check the port; the default of HTTP is 9100")
 

@@ -1,7 +1,6 @@
 """The command line: how commands begin and end."""
 
 import socket
-import threading
 from importlib.metadata import version
 
 import pytest
@@ -10,6 +9,7 @@ import typer
 from braidmq.base.errors import DamagedLogError
 from braidmq.cli import main as command_line
 from braidmq.cli.main import main, one_line
+from tests.unit.cli.serving import other_server
 
 KEY = "bk_" + 43 * "k"
 
@@ -127,19 +127,13 @@ def test_a_failed_connection_is_reported_with_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """With the system's reason, and a hint that fits it."""
-    with socket.socket() as taken, socket.socket() as other:
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         assert 1 == main(["publish", "t", "x", "--url", f"blip://k@127.0.0.1:{port}"])
         refused = capsys.readouterr().err
-
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        thread = threading.Thread(target=_answer_http, args=(other,))
-        thread.start()
-        http_port = other.getsockname()[1]
+    with other_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as http_port:
         assert 1 == main(["publish", "t", "x", "--url", f"blip://k@127.0.0.1:{http_port}"])
-        thread.join()
 
     start = f"error: cannot connect to 127.0.0.1:{port}: Connection refused; "
     assert f"{start}`braidmq serve --dev` starts a broker\n" == refused
@@ -152,28 +146,11 @@ def test_a_broker_that_hangs_up_gives_a_hint_about_the_port(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As Blip does when it gets a frame of Vibe's."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=_hang_up, args=(listener,))
-        thread.start()
-        port = listener.getsockname()[1]
+    with other_server() as port:
         assert 1 == main(["publish", "t", "1", "--url", f"vibe://k@127.0.0.1:{port}"])
-        thread.join()
 
     start = f"error: cannot connect to 127.0.0.1:{port}: the broker closed it; "
     assert capsys.readouterr().err.startswith(f"{start}check the port; ")
-
-
-def _hang_up(listener: socket.socket) -> None:
-    peer, _ = listener.accept()
-    with peer:
-        peer.recv(65_536)
-
-
-def _answer_http(listener: socket.socket) -> None:
-    peer, _ = listener.accept()
-    with peer:
-        peer.recv(65_536)
-        peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 def test_an_address_of_no_strand_is_exit_2() -> None:

@@ -56,7 +56,7 @@ def read(log: Any, **wanted: Any) -> pa.Table:  # noqa: ANN401 - a log, and opti
 
 
 def skipped_line(address: str, loss: Loss) -> str:
-    """Return the line that a read from there must log."""
+    """Return the line that a read from *address* must log."""
     return f"{address}: skipped the lost ids {loss.first_id} to {loss.last_id}: {loss.reason}"
 
 

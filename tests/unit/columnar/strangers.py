@@ -54,6 +54,6 @@ def _rows(found: Any) -> list[Row]:  # noqa: ANN401 - DuckDB's relation has no u
 
 
 def _in_order(rows: list[Row]) -> list[Row]:
-    """Sort rows by offset; make dates texts again, as pyarrow reads them."""
+    """Sort rows by offset, with dates as text, as pyarrow reads them."""
     days = [{**row, "date": row["date"].isoformat()} for row in rows]
     return sorted(days, key=lambda row: int(row["offset"]))

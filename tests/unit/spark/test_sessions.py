@@ -75,7 +75,7 @@ def short_directory(monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_only_their_owner_can_reach_the_sockets(
     monkeypatch: pytest.MonkeyPatch, at_exit: list[Callable[..., object]]
 ) -> None:
-    """Spark asks a client of a socket for no secret; nothing is left at exit."""
+    """Spark does not authenticate clients of a socket; nothing is left at exit."""
     around = short_directory(monkeypatch)
     found = local_sockets("local[2,4]")
     directory = Path(found[DIRECTORY])

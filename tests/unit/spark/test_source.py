@@ -29,7 +29,7 @@ SINK = {"endpoint": "grpc://127.0.0.1:1", "apikey": "s3cret", "topic": "out"}
 
 
 def test_the_format_has_a_name() -> None:
-    """The one that users write."""
+    """It is the one that users pass to format()."""
     assert {"braidmq"} == {BraidSource.name(), FilteringBraidSource.name()}
 
 

@@ -104,10 +104,10 @@ def test_a_machine_without_a_mount_table_has_an_unknown_file_system(tmp_path: Pa
 @pytest.mark.parametrize(
     ("seconds", "state"), [(0.03, "warning"), (0.001, "ok"), (0.000_001, "warning")]
 )
-def test_the_median_of_fsync_decides_about_the_disk(
+def test_the_disk_is_rated_by_its_median_fsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, state: str
 ) -> None:
-    """Both slow ones and ones too fast for a real disk get a warning; one hiccup does not."""
+    """A slow disk gets a warning, and so does one too fast to be real; a hiccup does not."""
     monkeypatch.setattr(doctor, "_probe", lambda _: iter([5.0, seconds, seconds]))
 
     assert state == doctor.fsync_latency(tmp_path).state

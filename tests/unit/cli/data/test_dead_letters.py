@@ -17,7 +17,7 @@ ODD = [b'"\\ud800"', b'{"a": 1e999}', 5_000 * b"1"]
 
 @pytest.fixture
 def replays(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int | None]]:
-    """Record the replays that the broker is requested for, by queue and count."""
+    """Record the requested replays, by queue and count."""
     requested: list[tuple[str, int | None]] = []
     replay = world.status.replays.replay
 
@@ -128,10 +128,10 @@ def test_naming_the_queue_itself_gives_a_hint_to_its_letters(
     assert 1 == line.count("\n")
 
 
-def test_the_hint_has_the_name_that_the_queue_has_for_its_letters(
+def test_the_hint_names_the_queue_that_holds_the_letters(
     world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It need not be the default."""
+    """It need not have the default name."""
     world.declare("lost")
     world.declare("work", dead_letter_name="lost")
     world.bury("work", b"1", letters="lost")

@@ -6,7 +6,8 @@ import pytest
 
 from braidmq.cli.data.top import _rates
 from braidmq.cli.main import main
-from tests.unit.admin.world import ADMIN_KEY, World
+from tests.unit.admin.world import World
+from tests.unit.cli.serving import url
 
 
 def test_the_busiest_topics_come_first() -> None:
@@ -27,7 +28,7 @@ def test_all_pages_are_listed(
     for name in names:
         world.publish(name, b"x")
 
-    assert 0 == main(["topics", "--url", f"http://{ADMIN_KEY}@127.0.0.1:{port}", "--json"])
+    assert 0 == main(["topics", "--url", url(port), "--json"])
     rows = json.loads(capsys.readouterr().out)
     assert sorted(names) == [row["name"] for row in rows]
     assert {"name": "t&000", "messages": 1, "last_offset": 1, "subscriptions": 0} == rows[0]
@@ -41,7 +42,7 @@ def test_the_url_may_come_from_the_environment(
 ) -> None:
     """Where other users do not see it, and the shell's history does not keep it."""
     world.publish("a", b"x")
-    monkeypatch.setenv("BRAIDMQ_URL", f"http://{ADMIN_KEY}@127.0.0.1:{port}")
+    monkeypatch.setenv("BRAIDMQ_URL", url(port))
 
     assert 0 == main(["topics"])
     assert "name\tmessages\tlast_offset\tsubscriptions\na\t1\t1\t0\n" == capsys.readouterr().out

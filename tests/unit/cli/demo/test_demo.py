@@ -187,8 +187,8 @@ def test_counts_that_disagree_are_exit_1_and_keep_the_log(
     ("called", "path", "typed"),
     [
         ("bin/braidmq", "", "bin/braidmq"),  # as `make demo` does, on a clone
-        ("{here}/bin/braidmq", "bin", "braidmq"),  # as a shell does, which has found it
-        ("{here}/bin/braidmq", "other", "{here}/bin/braidmq"),  # where the path has another one
+        ("{here}/bin/braidmq", "bin", "braidmq"),  # as a shell does once it has found it
+        ("{here}/bin/braidmq", "other", "{here}/bin/braidmq"),  # the path has another one
         ("-c", "", "braidmq"),
     ],
 )

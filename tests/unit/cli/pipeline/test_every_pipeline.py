@@ -53,7 +53,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 def test_the_common_options_are_those_of_every_pipeline(
     plans: list[Plan], name: str, log: str
 ) -> None:
-    """So one script can run any of them; each receives all of it."""
+    """So one script can run any of them; each receives them all."""
     common = ["--checkpoint=place", "--trigger=10s", "--format=delta", "--master=spark://h:1"]
     words = ["pipeline", name, *OWN[name], log, "--out=out", *common]
     if name == "replay":

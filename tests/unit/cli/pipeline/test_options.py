@@ -32,7 +32,7 @@ def test_the_sink_finds_the_broker_as_the_source_does(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("options", [{}, {"path": DATA, "endpoint": ENDPOINT}])
 def test_the_log_is_in_one_place(options: dict[str, object]) -> None:
-    """Neither none nor two of them are accepted."""
+    """Exactly one of the two must be given."""
     with pytest.raises(ConfigError, match="give either --path or --endpoint"):
         FromLog(**options).source()  # type: ignore[arg-type] # of several types
 

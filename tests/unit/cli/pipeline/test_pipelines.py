@@ -97,7 +97,7 @@ STREAMING = {
 def test_each_streaming_pipeline_can_have_a_group_and_continue_after_a_loss(
     given: list[Any], name: str
 ) -> None:
-    """Retention waits for a group; if it did not wait, the pipeline can still continue."""
+    """Retention waits for a group; without one, the pipeline may skip what is lost."""
     words = ["pipeline", name, "--path=data", "--out=out", *STREAMING[name], "--api-key=k"]
     assert 0 == main([*words, "--group=g"])
     assert 0 == main([*words, "--no-fail-on-data-loss"])

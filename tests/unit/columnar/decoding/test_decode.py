@@ -113,7 +113,7 @@ def test_every_row_is_typed_or_quarantined(tmp_path: Path) -> None:
 
 
 def test_typed_columns_follow_the_others(tmp_path: Path) -> None:
-    """In the schema's order, with the reason last; the payload is not needed among them."""
+    """In the schema's order, with the reason last; the payload need not be requested."""
     write_log(tmp_path, [message("t", GOOD)])
     found = columnar.read(tmp_path, columns=["offset"], decoding=typed())
 

@@ -271,7 +271,7 @@ def test_an_extra_quote_is_not_made_up_for_by_a_missing_one() -> None:
 
 
 def test_a_member_that_is_forbidden_shows_no_shape() -> None:
-    """One that the schema does not describe is only checked and skipped."""
+    """One that the schema does not describe is checked but not kept."""
     payloads = [b'{"n":1,"other":2.5}', b'{"n":1,"other":02}', b'{"n":3,"other":4}']
     assert Shape.of(payloads[0], BOUNDED) is None
     assert {0: [1, None], 2: [3, None]} == fitting(OPEN, payloads)

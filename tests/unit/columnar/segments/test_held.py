@@ -338,7 +338,7 @@ def searched_segments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_positions_of_few_records_are_remembered(
     log: DirectoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For the topics that were read last; those of a common topic would need memory."""
+    """For the topics that were read last; those of a common topic would take too much."""
     searched = searched_segments(monkeypatch)
     first_ids = [int(path.stem) for path in segment_files(log.path)]
     log.read(topics=["rare"])

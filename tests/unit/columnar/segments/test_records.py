@@ -59,7 +59,7 @@ def test_rows_of_records_are_the_rows_of_the_index(tmp_path: Path) -> None:
 
 
 def test_only_an_intact_message_has_a_row(tmp_path: Path) -> None:
-    """Not one at another position, with another id or a longer topic, or another record."""
+    """A wrong position, a wrong id, too long a topic and another kind of record have none."""
     segment = sealed_log(tmp_path)
     chosen = rare_rows(segment)
     of_rare = positions(segment, chosen)

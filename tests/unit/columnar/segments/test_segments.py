@@ -85,7 +85,7 @@ def test_a_mapped_file_outlives_its_name(tmp_path: Path) -> None:
 
 
 def test_windows_have_the_rows_of_their_ids(tmp_path: Path) -> None:
-    """The end is exclusive, and both are clipped to the segment."""
+    """The end is exclusive, and both ends are clipped to the segment."""
     write_log(tmp_path, [message("t", b"x") for _ in range(20)], segment_bytes=2**20)
     segment = Segment(tmp_path, 1, 20, sealed=False)
 

@@ -87,7 +87,7 @@ def test_a_range_names_at_least_its_own_topics(tmp_path: Path) -> None:
 
 
 def test_topics_that_retention_deleted_are_left_out(tmp_path: Path) -> None:
-    """A read of the range reports the loss; a missing name is none."""
+    """A read of the range reports the loss; the list of names does not."""
     with log_of(tmp_path, BODIES) as wal:
         retain_from(wal, 60)
         names, _ = topic_names(tmp_path, 1, EVER)

@@ -23,7 +23,7 @@ BODIES = [message("t", b"x" * 100) for _ in range(200)]
 
 
 def test_sealed_segments_count_even_if_the_mark_is_old_or_torn(tmp_path: Path) -> None:
-    """They were synced before they were sealed; only the last segment is then unknown."""
+    """They were synced before they were sealed; only the last segment is then in doubt."""
     write_log(tmp_path, BODIES)
     last = int(segment_files(tmp_path)[-1].stem)
     mark = tmp_path / "wal/durable"

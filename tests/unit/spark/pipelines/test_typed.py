@@ -77,8 +77,8 @@ def test_a_field_with_the_name_of_a_column_is_refused(tmp_path: Path, name: str)
         schema_of(bad)
 
 
-def test_the_columns_of_a_schemas_tables() -> None:
-    """Fields follow the columns that identify a message; quarantine has bytes and a reason."""
+def test_a_schema_has_a_table_of_fields_and_a_quarantine() -> None:
+    """Fields follow the columns that identify a message; the other has bytes and a reason."""
     layout = table_of(Path("out"), "parquet", schema_of(TEMPERATURE), Lock()).layout
     fields = ["celsius", "timestamp_ms", "sensor_id"]
 

@@ -219,7 +219,7 @@ def test_a_query_that_is_not_understood_is_left_to_the_reader(broker: Running) -
 
 
 def test_a_query_that_has_ended_is_forgotten(broker: Running) -> None:
-    """Its run does not resume."""
+    """A run that has ended does not resume."""
     end = broker.publish(["a", "b"])
     run = uuid4()
     grouped = Leaf(broker.options(groupId="ended", startingOffsets="earliest"))

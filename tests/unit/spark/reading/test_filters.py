@@ -86,7 +86,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pushed_and_remaining_filters_give_the_rows_of_brute_force(
     log: Path, filters: list[Filter], pattern: str | None
 ) -> None:
-    """The reader applies exactly what it takes; by the other filters it may read less."""
+    """The reader applies exactly what it takes; for the others it may still read less."""
     options: dict[str, str] = {} if pattern is None else {"subscribePattern": pattern}
     reader = batch_reader(log, None, includeHeaders=True, **options)
     left = list(reader.pushFilters(filters))

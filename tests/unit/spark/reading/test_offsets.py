@@ -60,7 +60,9 @@ RANGES = [
 
 
 @pytest.mark.parametrize(("options", "expected"), RANGES)
-def test_the_range_of_a_batch(tmp_path: Path, options: dict[str, str], expected: Range) -> None:
+def test_the_range_of_a_batch_follows_its_options(
+    tmp_path: Path, options: dict[str, str], expected: Range
+) -> None:
     """By ids, by times and by topic; topics that are not named have no limit."""
     path = hundred(tmp_path / "log")
 

@@ -329,7 +329,7 @@ def test_a_report_does_not_cause_another_batch(broker: Running) -> None:
     assert {"offset": end} == at
 
 
-def test_a_stream_goes_on_when_its_cursor_cannot_be_reported(tmp_path: Path) -> None:
+def test_a_stream_continues_when_its_cursor_cannot_be_reported(tmp_path: Path) -> None:
     """The files can be read without the broker."""
     path = write_log(tmp_path, varied(20))
     reader = stream_reader(path, startingOffsets="earliest", groupId="g", apiKey="dev-key")

@@ -97,7 +97,7 @@ def test_the_launcher_leaves_one_argument_out(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    """The error has the variable that names another."""
+    """The error names the variable that selects another."""
     (tmp_path / "file").touch()
 
     with pytest.raises(ConfigError, match="XDG_CACHE_HOME"):

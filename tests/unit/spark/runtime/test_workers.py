@@ -25,7 +25,7 @@ def _thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_a_process_that_is_no_worker_is_left_alone() -> None:
+def test_a_process_that_is_not_a_worker_is_left_alone() -> None:
     """A program that reads without Spark keeps its garbage collection as it was."""
     settle()
 

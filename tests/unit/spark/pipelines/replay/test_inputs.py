@@ -75,7 +75,7 @@ def test_any_range_of_a_table_holds_its_rows_in_order(tmp_path: Path) -> None:
 
 
 def test_files_are_read_in_the_order_of_their_offsets(tmp_path: Path) -> None:
-    """Not of their names; hidden files are skipped, as other readers of tables do."""
+    """Not in that of their names; hidden files are skipped, as by other readers."""
     write(tmp_path / "date=2" / "b.parquet", [3, 4], offset=offsets(30, 40))
     write(tmp_path / "date=1" / "z.parquet", [5], offset=offsets(50))
     write(tmp_path / "date=3" / "a.parquet", [1, 2], offset=offsets(10, 20))
@@ -88,7 +88,7 @@ def test_files_are_read_in_the_order_of_their_offsets(tmp_path: Path) -> None:
 def test_a_chunk_is_bounded_by_rows_and_by_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has at least one row, however large, and ends where the table does."""
+    """It has at least one row, however large, and never passes the end of the table."""
     monkeypatch.setattr(replay_inputs, "CHUNK_BYTES", 1000)
     small = TableInput(tmp_path, [TableFile("a", 10, 1, 100), TableFile("b", 10, 1, 100)])
     large = TableInput(tmp_path, [TableFile("a", 10, 1, 4_000), TableFile("b", 5, 1, 10_000)])

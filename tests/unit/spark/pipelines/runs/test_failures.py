@@ -47,7 +47,7 @@ LINES = {
 def test_a_failure_is_reported_as_the_last_of_our_errors(
     text: str, expected: tuple[str, bool]
 ) -> None:
-    """In one line. Our errors say what to do, so they are final unless they may pass."""
+    """In one line; our own errors are final, unless the problem may go away."""
     error = PySparkException(text)
 
     assert expected == (one_line(error), is_final(error))
@@ -75,7 +75,7 @@ def test_data_loss_is_reported_with_the_command_line_option() -> None:
 
 
 def test_a_dead_jvm_is_recognised_by_what_calls_raise() -> None:
-    """An error that a live JVM answers is something else."""
+    """An error that a live JVM returns does not count."""
     answered = Py4JError("an error occurred")
     answered.java_exception = object()
     gone = [Py4JNetworkError("x"), Py4JError("Answer from Java side is empty"), EOFError()]
@@ -88,6 +88,6 @@ def test_a_dead_jvm_is_recognised_by_what_calls_raise() -> None:
 
 
 def test_errors_begin_with_the_name_of_the_pipeline() -> None:
-    """A failed query's, and that of a JVM that has ended."""
+    """Both that of a failed query and that of a dead JVM."""
     assert "typed a: why" == str(QueryFailedError("typed a", "why"))
     assert "archive: Spark's Java process has ended" in str(JavaGoneError("archive"))

@@ -17,7 +17,7 @@ from tests.unit.spark.running import CLOSED_ENDPOINT, KEY, Running
 
 
 def test_a_directory_is_held_by_one_run(tmp_path: Path) -> None:
-    """A second run is refused, with the option to change; afterwards it is free again."""
+    """A second run is refused, and the error names the option; later it is free again."""
     place = tmp_path / "new" / "out"
     refused = pytest.raises(ConfigError, match=f"--out: {place} is being used")
     with held(place, "--out"), refused, held(place, "--out"):
@@ -40,7 +40,7 @@ ERRORS: dict[str, tuple[Exception, type[BraidError], str]] = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_errors_end_in_one_line(case: str) -> None:
+def test_errors_become_one_line(case: str) -> None:
     """Ours stay as they are; Spark's are reported like those of a query."""
     error, kind, text = ERRORS[case]
 

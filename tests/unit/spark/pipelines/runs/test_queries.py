@@ -295,7 +295,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 
 def test_the_end_of_a_batch_is_the_offsets_of_its_sources(checkpoint: Checkpoint) -> None:
-    """Without what else Spark records there, such as the time of day."""
+    """Without the other things that Spark records there, such as the time of day."""
     assert '{"offset": 101} {"offset": 7}' == checkpoint.end(0)
 
 

@@ -105,7 +105,7 @@ def offsets_of(file: Path) -> list[int]:
 
 
 def offsets_in_file_order(directory: Path) -> list[int]:
-    """Concatenate the offsets of all files, which are sorted by their first."""
+    """Concatenate the offsets of all files, in the order of their first offsets."""
     files = sorted(map(offsets_of, directory.iterdir()), key=lambda offsets: offsets[0])
     return [offset for offsets in files for offset in offsets]
 
@@ -276,7 +276,7 @@ def test_row_groups_are_bounded(out: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_failed_exchange_says_what_to_do(tmp_path: Path) -> None:
-    """Nothing has changed then."""
+    """It leaves everything as it was."""
     (tmp_path / "one").mkdir()
 
     with pytest.raises(CannotExchangeError, match=r"No such file.*; leave --compact out"):

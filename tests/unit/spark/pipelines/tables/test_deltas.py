@@ -50,7 +50,7 @@ def test_each_batch_is_a_commit_with_its_transaction(root: Path) -> None:
     assert 15 == sum(counts)
 
 
-def test_a_batch_is_known_by_query_and_number(root: Path) -> None:
+def test_a_batch_is_recognised_by_query_and_number(root: Path) -> None:
     """Earlier batches count as written too: they come in order."""
     root.mkdir()
     assert not deltas.has_batch(root, "query", 0)

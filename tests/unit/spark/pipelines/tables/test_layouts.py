@@ -103,7 +103,7 @@ def test_a_layout_survives_a_round_trip_through_json() -> None:
 
 
 def test_a_column_and_its_directory_do_not_share_a_name() -> None:
-    """Readers that find both fail, or believe the directory."""
+    """Readers that find both fail, or trust the directory."""
     with pytest.raises(AssertionError):
         Key("topic", "topic", kept=True)
     with pytest.raises(AssertionError):

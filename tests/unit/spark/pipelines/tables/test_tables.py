@@ -134,7 +134,7 @@ def test_a_batch_must_have_as_many_rows_as_the_log(
 def test_an_attempt_that_fails_leaves_nothing(
     tmp_path: Path, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a full disk, for example."""
+    """Such as one that fills the disk."""
 
     def fail(frame: Frame, directory: Path, layout: Layout) -> Staged:
         stage_rows(directory, frame.tasks, layout)
