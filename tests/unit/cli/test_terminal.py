@@ -122,7 +122,7 @@ def test_yes_skips_the_confirmation(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("typed", ["orders\n", "orders"])
-def test_the_name_confirms(
+def test_the_typed_name_confirms(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str
 ) -> None:
     """The prompt is not on stdout, where the output of the command goes."""

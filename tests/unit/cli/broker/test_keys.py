@@ -36,10 +36,10 @@ def test_new_prints_a_configuration_that_accepts_the_key(
 def test_new_as_json_holds_the_key_and_its_hash(capsys: pytest.CaptureFixture[str]) -> None:
     """For scripts that put them in different places."""
     assert 0 == main([*NEW, "--json"])
-    made = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
 
-    assert hash_key(made["key"]) == made["hash"]
-    assert ["a.*", "b"] == made["publish"]
+    assert hash_key(printed["key"]) == printed["hash"]
+    assert ["a.*", "b"] == printed["publish"]
 
 
 @pytest.mark.parametrize("name", ["", "a\nhash = 1", 129 * "a"])

@@ -158,8 +158,8 @@ def test_a_broker_that_does_not_start_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """With the last line that it printed; exit 1, and nothing is left behind."""
-    words = "import sys; print('error: no luck', file=sys.stderr); sys.exit(3)"
-    monkeypatch.setattr(demo_broker, "PROGRAM", (sys.executable, "-c", words))
+    program = "import sys; print('error: no luck', file=sys.stderr); sys.exit(3)"
+    monkeypatch.setattr(demo_broker, "PROGRAM", (sys.executable, "-c", program))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     assert 1 == main(["demo"])

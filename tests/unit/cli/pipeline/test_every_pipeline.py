@@ -55,10 +55,10 @@ def test_the_common_options_are_those_of_every_pipeline(
 ) -> None:
     """So one script can run any of them; each receives them all."""
     common = ["--checkpoint=place", "--trigger=10s", "--format=delta", "--master=spark://h:1"]
-    words = ["pipeline", name, *OWN[name], log, "--out=out", *common]
+    arguments = ["pipeline", name, *OWN[name], log, "--out=out", *common]
     if name == "replay":
-        words.append("--table=rows")  # --format is the table's
-    assert 0 == main(words)
+        arguments.append("--table=rows")  # --format is the table's
+    assert 0 == main(arguments)
 
     (plan,) = plans
     assert (Path("out").absolute(), Path("place").absolute()) == (plan.out, plan.checkpoint)
@@ -91,9 +91,9 @@ def test_an_invalid_common_option_is_refused_by_its_name(
     """With the reason, and before Spark is started."""
     monkeypatch.chdir(tmp_path)
     write_log(tmp_path / "data", [message("t", b"x")])
-    name, *words = case.split()
+    name, *arguments = case.split()
 
-    assert 2 == main(["pipeline", name, *OWN[name], "--path=data", "--out=o", *words])
+    assert 2 == main(["pipeline", name, *OWN[name], "--path=data", "--out=o", *arguments])
     assert REFUSED[case] == capsys.readouterr().err
     assert not (tmp_path / "o").exists()
 
@@ -102,10 +102,10 @@ def test_a_replay_needs_only_one_of_out_and_checkpoint(
     plans: list[Plan], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With neither, the error names the one that other pipelines need."""
-    words = ["pipeline", "replay", *OWN["replay"], "--path=data"]
-    assert 0 == main([*words, "--out=out"])
-    assert 0 == main([*words, "--checkpoint=place"])
-    assert 2 == main(words)
+    arguments = ["pipeline", "replay", *OWN["replay"], "--path=data"]
+    assert 0 == main([*arguments, "--out=out"])
+    assert 0 == main([*arguments, "--checkpoint=place"])
+    assert 2 == main(arguments)
 
     out, place = Path("out").absolute(), Path("place").absolute()
     assert [(out, None), (place, place)] == [(plan.out, plan.checkpoint) for plan in plans]

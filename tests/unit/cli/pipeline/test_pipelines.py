@@ -98,10 +98,10 @@ def test_each_streaming_pipeline_can_have_a_group_and_continue_after_a_loss(
     given: list[Any], name: str
 ) -> None:
     """Retention waits for a group; without one, the pipeline may skip what is lost."""
-    words = ["pipeline", name, "--path=data", "--out=out", *STREAMING[name], "--api-key=k"]
-    assert 0 == main([*words, "--group=g"])
-    assert 0 == main([*words, "--no-fail-on-data-loss"])
-    assert 0 == main([*words, "--fail-on-data-loss"])
+    command = ["pipeline", name, "--path=data", "--out=out", *STREAMING[name], "--api-key=k"]
+    assert 0 == main([*command, "--group=g"])
+    assert 0 == main([*command, "--no-fail-on-data-loss"])
+    assert 0 == main([*command, "--fail-on-data-loss"])
 
     sources = [arguments[0].source for arguments in given]
     assert ["g", None, None] == [source.get("groupId") for source in sources]

@@ -369,8 +369,8 @@ def test_no_read_is_answered_with_the_rows_of_another(data: st.DataObject) -> No
         write_log(Path(path), MIXED, segment_bytes=2 * MEDIUM)
         with DirectoryLog(path) as log:
             for wanted in data.draw(st.lists(question, min_size=2, max_size=6)):
-                asked: Any = {"fail_on_data_loss": False, **wanted}
-                assert columnar.read(path, **asked) == log.read(**asked)
+                options: Any = {"fail_on_data_loss": False, **wanted}
+                assert columnar.read(path, **options) == log.read(**options)
 
 
 def test_threads_can_share_a_log(log: DirectoryLog) -> None:

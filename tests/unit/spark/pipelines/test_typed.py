@@ -95,7 +95,7 @@ def test_each_query_of_a_group_has_its_own_cursor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a shared cursor, retention would wait for the fastest of them only."""
-    asked: list[dict[str, str]] = []
+    calls: list[dict[str, str]] = []
 
     def go(_run: Run, *streams: Stream) -> None:
         for stream in streams:
@@ -103,7 +103,7 @@ def test_each_query_of_a_group_has_its_own_cursor(
                 stream.frame()
 
     def messages(_run: Run, **options: str) -> None:
-        asked.append(options)
+        calls.append(options)
         raise NotImplementedError
 
     monkeypatch.setattr(Run, "go", go)
@@ -112,7 +112,7 @@ def test_each_query_of_a_group_has_its_own_cursor(
     typed(Plan({"groupId": "g"}, tmp_path), wanted, print)
     typed(Plan({}, tmp_path), wanted, print)
 
-    groups = [options.get("groupId") for options in asked]
+    groups = [options.get("groupId") for options in calls]
     assert [f"g.{TEMPERATURE}", "g.sensor.Humidity", None, None] == groups
 
 

@@ -140,7 +140,7 @@ REFUSED = {
     "no sensor": (TypedSchema.built_in("control.Command"), None, "needs a string 'sensor_id'"),
     "no number": (schema(place={"type": "string"}), None, "has 0 numbers .* --value: none"),
     "two numbers": (schema(a=NUMBER, b=NUMBER), None, "has 2 numbers .* --value: a, b"),
-    "not its number": (schema(a=NUMBER), "b", "'b' is not a number of 'mine'; there are: a"),
+    "an unknown number": (schema(a=NUMBER), "b", "'b' is not a number of 'mine'; there are: a"),
     "the time": (schema(a=NUMBER), "timestamp_ms", "is not a number of"),
 }
 

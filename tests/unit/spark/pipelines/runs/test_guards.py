@@ -18,12 +18,12 @@ from tests.unit.spark.running import CLOSED_ENDPOINT, KEY, Running
 
 def test_a_directory_is_held_by_one_run(tmp_path: Path) -> None:
     """A second run is refused, and the error names the option; later it is free again."""
-    place = tmp_path / "new" / "out"
-    refused = pytest.raises(ConfigError, match=f"--out: {place} is being used")
-    with held(place, "--out"), refused, held(place, "--out"):
+    directory = tmp_path / "new" / "out"
+    refused = pytest.raises(ConfigError, match=f"--out: {directory} is being used")
+    with held(directory, "--out"), refused, held(directory, "--out"):
         pass
-    with held(place, "--out"):
-        assert place.is_dir()
+    with held(directory, "--out"):
+        assert directory.is_dir()
 
 
 ERRORS: dict[str, tuple[Exception, type[BraidError], str]] = {

@@ -70,12 +70,12 @@ def test_numbers_are_written_for_people(rows: int, seconds: float, expected: str
 
 
 @pytest.mark.parametrize(
-    ("latest", "behind"),
+    ("latest", "expected"),
     [('{"offset": 101}', 0), ('{"offset": 99}', 0), (None, 0), ("[]", 0), ('{"a": 1}', 0)],
 )
-def test_an_unknown_lag_is_zero(latest: str | None, behind: int) -> None:
+def test_an_unknown_lag_is_zero(latest: str | None, expected: int) -> None:
     """So is that of a log that ends before the batch does."""
-    assert behind == lag(progress({**SOURCE, "latestOffset": latest}))
+    assert expected == lag(progress({**SOURCE, "latestOffset": latest}))
 
 
 def test_the_lags_of_several_sources_are_added() -> None:

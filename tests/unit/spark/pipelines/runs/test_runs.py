@@ -132,7 +132,7 @@ ENDS: dict[str, tuple[Exception, bool]] = {
     "Spark has failed": (QueryFailedError("archive", "Job 1 cancelled"), True),
     "Spark is gone": (JavaGoneError("archive"), True),
     "Spark does not answer": (EOFError(), True),
-    "the user is wrong": (ConfigError("--out", "is bad"), False),
+    "an invalid option": (ConfigError("--out", "is bad"), False),
     "the disk is full": (OSError(28, "No space left on device"), False),
 }
 
