@@ -34,7 +34,7 @@ from tests.integration.flights import (
     serving,
 )
 from tests.integration.served import Served, key_section
-from tests.unit.columnar.endpoints import passed_over, read
+from tests.unit.columnar.endpoints import read, skipped_line
 from tests.unit.columnar.logs import message, write_log
 from tests.unit.columnar.test_reading import mixed
 
@@ -338,7 +338,7 @@ async def test_retention_under_a_stream_is_told(
     lost = [number for loss in losses for number in range(loss.first_id, loss.last_id + 1)]
     assert RETAINED == caught.value.loss.reason
     assert {RETAINED} == {loss.reason for loss in losses}
-    assert {passed_over(endpoint.address, loss) for loss in losses} <= set(caplog.messages)
+    assert {skipped_line(endpoint.address, loss) for loss in losses} <= set(caplog.messages)
     assert set(offsets) | set(lost) >= set(range(offsets[0], end))
     assert set(offsets).isdisjoint(lost)
 
