@@ -1,4 +1,4 @@
-"""Readiness while the broker starts, asked of the real daemon over HTTP."""
+"""Readiness while the broker starts, from the real daemon over HTTP."""
 
 import asyncio
 import http.client
@@ -24,7 +24,7 @@ FREE_PORTS: Final = {
 
 
 class Gate:
-    """Holds back whoever comes through until it is opened."""
+    """Blocks the recovery that reports to it until the test opens it."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -36,7 +36,7 @@ class Gate:
 
 
 def asking(daemon: Daemon) -> Callable[[str], tuple[int, bytes]]:
-    """Return what asks the daemon for a path, and gives the status and the body."""
+    """Return a function that requests a path and returns the status and the body."""
     host, _, port = str(daemon.addresses["http"]).rpartition(":")
 
     def ask(path: str) -> tuple[int, bytes]:
@@ -52,8 +52,8 @@ def asking(daemon: Daemon) -> Callable[[str], tuple[int, bytes]]:
 
 
 @pytest.mark.asyncio
-async def test_it_is_not_ready_until_the_log_is_recovered(tmp_path: Path) -> None:
-    """Meanwhile it is alive: who restarts what is not alive must leave it in peace."""
+async def test_the_broker_is_not_ready_until_the_log_is_recovered(tmp_path: Path) -> None:
+    """It is alive meanwhile, so that a supervisor does not restart it."""
     clock, gate = FakeClock(), Gate()
     async with running_broker(data_dir=tmp_path, clock=clock) as broker:
         await publish(broker, "orders", b"kept")

@@ -1,4 +1,4 @@
-"""A Qumbed peer that reads when it is told to: its windows do not move meanwhile."""
+"""A Qumbed peer that reads only on demand; while it pauses, its windows do not move."""
 
 import asyncio
 import json
@@ -10,13 +10,13 @@ from tests.integration.qumbed.peer import Json
 
 
 class SlowStream:
-    """One stream of it."""
+    """One stream of a slow peer."""
 
     def __init__(self, wire: StreamWire) -> None:
         self._wire = wire
         self._buffer = bytearray()
 
-    # What the wire says.
+    # What the wire calls.
 
     def receive(self, data: bytes) -> None:
         self._buffer += data
@@ -39,14 +39,14 @@ class SlowStream:
         return self._wire.unsent_bytes()
 
     def pause(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._wire.pause_reading()
 
     def resume(self) -> None:
         self._wire.resume_reading()
 
     async def frames(self, count: int) -> list[Json]:
-        """Return so many frames, when they have come."""
+        """Wait for *count* frames and return them."""
         found: list[Json] = []
         async with asyncio.timeout(PATIENCE_S):
             while len(found) < count:
@@ -62,7 +62,7 @@ class SlowStream:
 
 
 class Slow:
-    """One connection of it."""
+    """One connection of a slow peer."""
 
     def __init__(self, client: QuicClient) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Limits: rate, connections, memory; a reader that is slow and a writer that floods."""
+"""Limits: rate, connections and memory; slow subscribers and flooding publishers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ WINDOW = 64 * 1024
 
 @asynccontextmanager
 async def slow(broker: RunningBroker) -> AsyncIterator[Slow]:
-    """Connect with a peer whose streams are read only when a test says so."""
+    """Connect a peer that reads its streams only on demand."""
     limits = QuicLimits(stream_window_bytes=16_384, connection_window_bytes=65_536)
     trust = Trust(fingerprint=broker.fingerprint)
     client = await connect(*broker.address("qumbed"), trust=trust, limits=limits)
@@ -47,15 +47,15 @@ async def slow(broker: RunningBroker) -> AsyncIterator[Slow]:
 
 
 def unsent(broker: RunningBroker) -> list[int]:
-    """Return what the broker holds of each stream."""
+    """Return the unsent bytes that the broker holds for each stream."""
     engine = broker.daemon.status.engine
     assert engine is not None
-    wires = [connection._wire for connection in engine.connections]  # noqa: SLF001 - memory shows nowhere else
+    wires = [connection._wire for connection in engine.connections]  # noqa: SLF001 - a peer cannot see memory
     return sorted(wire.stream_unsent_bytes() for wire in wires if isinstance(wire, StreamWire))
 
 
-async def test_too_many_messages_are_refused() -> None:
-    """RATE_LIMIT beyond limits.messages_per_s, which is the connection's; time helps."""
+async def test_messages_above_the_rate_limit_are_refused() -> None:
+    """RATE_LIMIT above limits.messages_per_s, counted by connection, until time passes."""
     async with (
         broker_at(limits={"messages_per_s": 3}) as broker,
         connected(broker) as peer,
@@ -71,7 +71,7 @@ async def test_too_many_messages_are_refused() -> None:
         assert b"2" == opened(await two.message(), ALICE)
         await two.expect_error("RATE_LIMIT", "y")
         await two.expect_error("RATE_LIMIT", "z")
-        assert ack() == await two.ask(unsubscribe("t"))  # it makes less work, not more
+        assert ack() == await two.ask(unsubscribe("t"))  # exempt, as it reduces the load
         await other.open().publish("t", b"4")
         broker.clock.advance(1.0)
         await one.publish("t", b"5")
@@ -79,8 +79,8 @@ async def test_too_many_messages_are_refused() -> None:
         assert 4 == core(broker).stats.published
 
 
-async def test_connections_are_bounded() -> None:
-    """limits.connections, over all strands; who leaves makes room."""
+async def test_connections_are_limited() -> None:
+    """limits.connections covers all strands; a client that disconnects makes room."""
     async with broker_at(limits={"connections": 1}) as broker:
         async with connected(broker) as peer:
             await peer.open().publish("t", b"1")
@@ -94,8 +94,8 @@ async def test_connections_are_bounded() -> None:
             await peer.open().publish("t", b"1")
 
 
-async def test_connections_of_an_address_are_bounded() -> None:
-    """limits.connections_per_ip."""
+async def test_the_connections_of_one_address_are_limited() -> None:
+    """limits.connections_per_ip counts each address separately."""
     async with (
         broker_at(limits={"connections_per_ip": 1}) as broker,
         connected(broker) as peer,
@@ -112,8 +112,8 @@ def _refused(broker: RunningBroker) -> dict[str, int]:
     return dict(broker.daemon.status.metrics().connections_refused)
 
 
-async def test_what_the_endpoint_counts_is_on_the_metrics_page() -> None:
-    """What no connection shows: Retry packets, resets, what was dropped."""
+async def test_the_metrics_include_the_counters_of_the_quic_endpoint() -> None:
+    """Events that belong to no connection: Retry packets, resets and drops."""
     async with broker_at() as broker, connected(broker) as peer:
         await peer.open().publish("t", b"1")
         events = broker.daemon.status.metrics().quic_events
@@ -121,8 +121,8 @@ async def test_what_the_endpoint_counts_is_on_the_metrics_page() -> None:
         assert {"retry", "stateless_reset", "dropped_datagram", "dropped_write"} == set(events)
 
 
-async def test_a_connection_that_says_nothing_is_closed() -> None:
-    """limits.handshake_timeout_s: without a stream it is a stranger."""
+async def test_a_connection_without_a_stream_is_closed() -> None:
+    """After limits.handshake_timeout_s: without a stream it has not authenticated."""
     async with (
         broker_at(limits={"handshake_timeout_s": 0.3}) as broker,
         connected(broker) as silent,
@@ -135,8 +135,8 @@ async def test_a_connection_that_says_nothing_is_closed() -> None:
         await stream.publish("t", b"2")
 
 
-async def test_a_connection_that_is_idle_is_closed() -> None:
-    """limits.idle_timeout_s: silent for so long."""
+async def test_an_idle_connection_is_closed() -> None:
+    """After limits.idle_timeout_s without a frame."""
     async with (
         broker_at(limits={"idle_timeout_s": 0.3}) as broker,
         connected(broker) as peer,
@@ -147,8 +147,8 @@ async def test_a_connection_that_is_idle_is_closed() -> None:
         assert {"idle": 1} == _refused(broker)
 
 
-async def test_a_slow_reader_keeps_its_place_and_holds_up_nobody() -> None:
-    """At most a window is written for it; the rest is in the log, and comes in order."""
+async def test_a_slow_subscriber_loses_nothing_and_delays_no_other() -> None:
+    """The broker buffers one window for it; the rest comes from the log, in order."""
     count = 400
     async with (
         broker_at(qumbed={"window_bytes": WINDOW}) as broker,
@@ -167,7 +167,7 @@ async def test_a_slow_reader_keeps_its_place_and_holds_up_nobody() -> None:
             assert ack(f"{number + 1}", 2) == await writer.answer()
         assert _numbers(count) == [_number(await reader.message()) for _ in range(count)]
         assert unsent(broker)[-1] < WINDOW + 4_000
-        # Not even publishing is held up on the slow connection's other streams.
+        # The slow connection's other streams can still publish.
         quick = peer.open()
         quick.send(publish("t", b"%d:" % count))
         assert ack(f"{count + 1}", 2) == (await quick.frames(1))[0]
@@ -186,7 +186,7 @@ def _numbers(count: int) -> list[int]:
 
 
 async def test_many_slow_streams_share_the_output_buffer() -> None:
-    """The connection's bound holds for all its streams together; each gets everything."""
+    """The connection's limit covers all its streams together; each gets everything."""
     limits = {"output_buffer_bytes": 100_000}
     async with (
         broker_at(qumbed={"window_bytes": WINDOW}, limits=limits) as broker,
@@ -203,7 +203,7 @@ async def test_many_slow_streams_share_the_output_buffer() -> None:
             writer.send(publish("t", b"%d:" % number + bytes(2_000)))
         for _ in range(100):
             assert 8 == (await writer.answer())["a"]["delivered"]
-        # Each stream may have gone one message over, when there was room for one.
+        # Each stream may exceed the limit by one message, written while there was room.
         assert sum(unsent(broker)) < 100_000 + 8 * 3_000
         for stream in streams:
             stream.resume()
@@ -213,7 +213,7 @@ async def test_many_slow_streams_share_the_output_buffer() -> None:
 
 
 async def test_tiny_messages_do_not_outgrow_the_window() -> None:
-    """A frame is much longer than a small message: its own bytes count."""
+    """A frame is much longer than a small message, so the frame's bytes count."""
     async with (
         broker_at(qumbed={"window_bytes": WINDOW}) as broker,
         slow(broker) as peer,
@@ -234,10 +234,8 @@ async def test_tiny_messages_do_not_outgrow_the_window() -> None:
         assert _numbers(3_000) == [_number(message) for message in found]
 
 
-async def test_frames_that_never_end_are_bounded_together(
-    broker: RunningBroker, peer: Peer
-) -> None:
-    """Nearly a frame on each of many streams: some are refused, the others go on."""
+async def test_unfinished_frames_share_one_limit(broker: RunningBroker, peer: Peer) -> None:
+    """With an almost complete frame on each of many streams, the broker refuses some."""
     unfinished = (FRAME_MAX - 1).to_bytes(4, "big") + bytes(FRAME_MAX - 100)
     streams = [peer.open() for _ in range(12)]
     for stream in streams:
@@ -250,7 +248,7 @@ async def test_frames_that_never_end_are_bounded_together(
         await stream.expect_end()
     await until(lambda: held(broker) == 8 * len(unfinished))
     rest = [stream for stream in streams if not stream.is_ended]
-    rest[0].send(bytes(99))  # the end of it, and not JSON
+    rest[0].send(bytes(99))  # completes the frame, which is not JSON
     await rest[0].expect_error("BAD_FRAME")
 
     assert "1" == (await peer.open().publish("t", b"1"))["message_id"]
@@ -258,14 +256,14 @@ async def test_frames_that_never_end_are_bounded_together(
 
 
 def held(broker: RunningBroker) -> int:
-    """Return how much was taken in and not handled, of all streams."""
+    """Return the bytes that all streams have received and not yet handled."""
     engine = broker.daemon.status.engine
     assert engine is not None
-    return sum(connection._held_bytes() for connection in engine.connections)  # noqa: SLF001 - memory shows nowhere else
+    return sum(connection._held_bytes() for connection in engine.connections)  # noqa: SLF001 - a peer cannot see memory
 
 
-async def test_a_flooding_publisher_costs_a_bounded_amount() -> None:
-    """Whoever publishes and reads no answers is not read from any more; others go on."""
+async def test_a_flooding_publisher_fills_no_more_than_its_buffers() -> None:
+    """The broker stops reading from a publisher that reads no answers; others continue."""
     async with (
         broker_at(limits={"output_buffer_bytes": 100_000}) as broker,
         slow(broker) as peer,
@@ -281,9 +279,9 @@ async def test_a_flooding_publisher_costs_a_bounded_amount() -> None:
             stream.send(*flood)
             sent += len(flood)
             await asyncio.sleep(0)
-            assert sent < 100_000  # or nothing ever stops it
+            assert sent < 100_000  # the broker must stop reading well before that
         await other.open().publish("u", b"1")
-        # What one turn brings is answered before anybody looks.
+        # Everything read in one turn is answered before the limit is checked.
         assert sum(unsent(broker)) < 100_000 + 2 * READ_AHEAD_BYTES
         assert held(broker) < 3 * READ_AHEAD_BYTES
         stream.resume()

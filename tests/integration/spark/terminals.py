@@ -1,9 +1,9 @@
-"""A terminal in which `braidmq pipeline` runs here, in the session that the tests share.
+"""A terminal in which `braidmq pipeline` runs in the Spark session that the tests share.
 
-Everything else is run by a real shell. Pipelines and scripts with Spark would each start a JVM
-of their own, some ten seconds of two cores; so `braidmq` is a script here that hands the words
-of a pipeline over a socket to the process of the tests, which runs the same `main` with them.
-Paths are relative to the directory of the JVM.
+A real shell runs everything else. Each pipeline would start its own JVM, some ten seconds on
+two cores; so here `braidmq` is a script that sends the arguments of a pipeline over a socket
+to the test process, which calls the same `main` with them. Paths are relative to the working
+directory of the JVM.
 """
 
 import io
@@ -39,7 +39,7 @@ sys.exit(code)
 
 
 class Terminal:
-    """Runs scripts in one directory, with an environment."""
+    """Runs scripts in one directory with one environment."""
 
     def __init__(self, directory: Path, tools: Path, environment: Mapping[str, str]) -> None:
         self._directory = directory
@@ -56,7 +56,7 @@ class Terminal:
         self._environment = {**environment, "PATH": path}
 
     def run(self, script: str) -> tuple[int, str]:
-        """Run a script of bash; return its exit code and all that it said."""
+        """Run a bash script; return its exit code and its output."""
         with socket.socket(socket.AF_UNIX) as asked:
             asked.bind(str(self._place))
             asked.listen()
@@ -103,7 +103,7 @@ def _answered(words: list[str], environment: dict[str, str]) -> tuple[int, str]:
 
 @contextmanager
 def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Have our own variables as the shell has them."""
+    """Set BraidMQ's environment variables as in the shell."""
     before = {name: value for name, value in os.environ.items() if name.startswith(OURS)}
     here = {name: value for name, value in wanted.items() if name.startswith(OURS)}
     try:

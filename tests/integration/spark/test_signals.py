@@ -1,6 +1,6 @@
 """Signals to all processes of a pipeline at once, as `timeout` and systemd send them.
 
-It has a JVM of its own: the session of the other tests is to outlive them.
+The test has its own JVM, as the session of the other tests must survive.
 """
 
 import os
@@ -23,8 +23,8 @@ COMMAND = (sys.executable, "-c", "from braidmq.cli.main import run; run()", "pip
 STOPPED = "archive: stopped; the next run resumes here"
 
 
-def test_a_signal_to_java_as_well_is_an_end_and_no_error(tmp_path: Path) -> None:
-    """Also while the query waits for a broker that is away; nothing else is told."""
+def test_a_signal_that_reaches_java_as_well_is_not_an_error(tmp_path: Path) -> None:
+    """Even while the query waits for a broker that is down; it prints nothing else."""
     log, out, said = tmp_path / "log", tmp_path / "out", tmp_path / "said.txt"
     write_log(log, readings(60))
     with serving(log) as broker, said.open("w") as stderr:

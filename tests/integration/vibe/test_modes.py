@@ -1,4 +1,4 @@
-"""Delivery modes: who gets a message, and in which order."""
+"""Delivery modes: which consumers get a message, and in which order."""
 
 from pathlib import Path
 
@@ -15,15 +15,15 @@ PRIORITIES = ["low", "normal", "high", "critical"]
 
 
 async def publish(peer: Peer, *payloads: bytes, queue: str = "q") -> None:
-    """Publish messages whose ids are their payloads behind an m."""
+    """Publish messages with the id "m" + payload."""
     for payload in payloads:
         await peer.publish(queue, payload, f"m{payload.decode()}")
 
 
-async def test_round_robin_gives_each_message_to_one_in_turn(
+async def test_round_robin_delivers_each_message_to_one_consumer_in_turn(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """RoundRobin: among equals, in turn."""
+    """Consumers that hold the same number of messages take turns."""
     async with (
         connected(broker, dialect) as one,
         connected(broker, dialect) as two,
@@ -39,10 +39,10 @@ async def test_round_robin_gives_each_message_to_one_in_turn(
         await two.expect_silence()
 
 
-async def test_round_robin_stays_in_turn_when_all_are_acknowledged(
+async def test_round_robin_takes_turns_when_everything_is_acknowledged(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Each holds nothing when the next message comes, and still they take turns."""
+    """Even though no consumer holds anything when the next message arrives."""
     async with (
         connected(broker, dialect) as one,
         connected(broker, dialect) as two,
@@ -56,10 +56,10 @@ async def test_round_robin_stays_in_turn_when_all_are_acknowledged(
             await peer.settle(f"m{number}")
 
 
-async def test_round_robin_prefers_who_holds_fewest(
+async def test_round_robin_prefers_the_consumer_that_holds_the_fewest(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """The consumer with the fewest unacknowledged deliveries."""
+    """That is, the one with the fewest unacknowledged deliveries."""
     async with (
         connected(broker, dialect) as one,
         connected(broker, dialect) as two,
@@ -78,10 +78,10 @@ async def test_round_robin_prefers_who_holds_fewest(
         await two.expect_silence()
 
 
-async def test_round_robin_passes_over_who_has_no_room(
+async def test_round_robin_skips_a_consumer_without_free_prefetch(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """And free prefetch: without any, a message waits."""
+    """If no consumer has any, the message waits."""
     async with (
         connected(broker, dialect) as one,
         connected(broker, dialect) as two,
@@ -96,8 +96,8 @@ async def test_round_robin_passes_over_who_has_no_room(
         assert (1, 4) == await source.counts("q")
 
 
-async def test_fan_out_with_ack_gives_it_to_all(broker: RunningBroker, dialect: str) -> None:
-    """FanOutWithAck: every current subscriber must acknowledge."""
+async def test_fan_out_with_ack_delivers_to_all(broker: RunningBroker, dialect: str) -> None:
+    """Every current subscriber must acknowledge."""
     async with (
         connected(broker, dialect) as one,
         connected(broker, dialect) as two,
@@ -117,10 +117,10 @@ async def test_fan_out_with_ack_gives_it_to_all(broker: RunningBroker, dialect: 
         assert (0, 2) == await source.counts("q")
 
 
-async def test_fan_out_with_ack_retries_each_by_itself(
+async def test_fan_out_with_ack_retries_each_subscriber_separately(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Who has acknowledged is left alone."""
+    """A subscriber that has acknowledged gets no redelivery."""
     async with (
         connected(broker, dialect) as one,
         connected(broker, dialect) as two,
@@ -145,7 +145,7 @@ async def test_fan_out_with_ack_retries_each_by_itself(
 async def test_fan_out_with_ack_waits_for_a_subscriber(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Without a subscriber the message waits; the next one alone has to acknowledge it."""
+    """Messages from before the first subscriber are for that one alone."""
     async with (
         connected(broker, dialect) as one,
         connected(broker, dialect) as two,
@@ -165,10 +165,10 @@ async def test_fan_out_with_ack_waits_for_a_subscriber(
 
 
 @pytest.mark.parametrize("politely", [True, False])
-async def test_a_departing_subscribers_obligation_ends(
+async def test_a_leaving_subscriber_no_longer_has_to_acknowledge(
     broker: RunningBroker, dialect: str, politely: bool
 ) -> None:
-    """When somebody has acknowledged it, nobody gets it again."""
+    """Once another has acknowledged the message, it is done."""
     async with (
         connected(broker, dialect) as one,
         connected(broker, dialect) as two,
@@ -189,10 +189,10 @@ async def test_a_departing_subscribers_obligation_ends(
 
 
 @pytest.mark.parametrize("politely", [True, False])
-async def test_what_nobody_has_acknowledged_waits_for_the_next(
+async def test_an_unacknowledged_fan_out_message_waits_for_the_next_subscriber(
     broker: RunningBroker, dialect: str, politely: bool
 ) -> None:
-    """Unless nobody has acknowledged yet: then it waits for the next subscriber."""
+    """If every subscriber left before any of them acknowledged it."""
     async with (
         connected(broker, dialect) as one,
         connected(broker, dialect) as two,
@@ -214,7 +214,7 @@ async def test_what_nobody_has_acknowledged_waits_for_the_next(
 
 
 async def leave(running: RunningBroker, peer: Peer, *, left: int, politely: bool) -> None:
-    """Unsubscribe, or break the connection, and wait until *left* subscribers are seen."""
+    """Unsubscribe or break the connection, and wait until *left* subscribers remain."""
     if politely:
         await peer.unsubscribe("q")
     else:
@@ -222,10 +222,10 @@ async def leave(running: RunningBroker, peer: Peer, *, left: int, politely: bool
     await until_subscribers(running, "q", left)
 
 
-async def test_what_nobody_has_acknowledged_waits_also_after_a_restart(
+async def test_an_unacknowledged_fan_out_message_survives_a_restart(
     tmp_path: Path, dialect: str
 ) -> None:
-    """The message that one of two has acknowledged does not come back, the other does."""
+    """One that a subscriber has acknowledged does not come back."""
     clock = FakeClock()
     async with (
         broker_at(tmp_path, clock) as broker,
@@ -248,10 +248,10 @@ async def test_what_nobody_has_acknowledged_waits_also_after_a_restart(
         await peer.expect_silence()
 
 
-async def test_fan_out_without_ack_gives_it_once_to_who_is_there(
+async def test_fan_out_without_ack_delivers_once_to_current_subscribers(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """FanOutWithoutAck: each current subscriber once; no Ack is waited for."""
+    """The broker does not wait for an Ack."""
     async with (
         connected(broker, dialect) as one,
         connected(broker, dialect) as two,
@@ -271,8 +271,8 @@ async def test_fan_out_without_ack_gives_it_once_to_who_is_there(
         assert 1 == stats(broker).dropped.unheard
 
 
-async def test_fan_out_without_ack_drops_what_a_slow_one_cannot_take(dialect: str) -> None:
-    """Into a full output buffer: dropped and counted, and nobody else suffers."""
+async def test_fan_out_without_ack_drops_messages_for_a_slow_subscriber(dialect: str) -> None:
+    """When its output buffer is full; the broker counts them, and others are unaffected."""
     async with (
         broker_at(limits={"output_buffer_bytes": 100_000}) as broker,
         connected(broker, dialect) as slow,
@@ -295,8 +295,10 @@ async def test_fan_out_without_ack_drops_what_a_slow_one_cannot_take(dialect: st
         await slow.expect_silence()
 
 
-async def test_the_highest_priority_comes_first(broker: RunningBroker, dialect: str) -> None:
-    """PriorityBased: Critical, High, Normal, Low, first in first out within a priority."""
+async def test_the_highest_priority_is_delivered_first(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Critical, high, normal, low; first in, first out within a priority."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", deliveryMode="PriorityBased")
         for turn in (b"1", b"2"):
@@ -309,10 +311,10 @@ async def test_the_highest_priority_comes_first(broker: RunningBroker, dialect: 
         )
 
 
-async def test_a_higher_priority_overtakes_what_waits(
+async def test_a_higher_priority_overtakes_waiting_messages(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """What comes later and is more urgent goes before what nobody has yet."""
+    """A later but more urgent message goes before those not yet delivered."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as source:
         await source.create("q", deliveryMode="PriorityBased")
         await peer.subscribe("q", 1)
@@ -331,7 +333,7 @@ async def test_a_higher_priority_overtakes_what_waits(
 async def test_an_unknown_priority_is_normal(
     broker: RunningBroker, dialect: str, priority: str | None
 ) -> None:
-    """Unknown priority text = Normal."""
+    """So is a missing one."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", deliveryMode="PriorityBased")
         await peer.publish("q", b"1", priority="low")
@@ -343,10 +345,10 @@ async def test_an_unknown_priority_is_normal(
         assert [b"4", b"2", b"3", b"1"] == await peer.payloads(4)
 
 
-async def test_what_is_redelivered_goes_first_within_its_priority(
+async def test_a_redelivery_goes_first_within_its_priority(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Redelivered first: before the messages of its priority that nobody had."""
+    """Before messages of its priority that were never delivered."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", deliveryMode="PriorityBased")
         await publish(peer, b"0", b"1")
@@ -358,8 +360,8 @@ async def test_what_is_redelivered_goes_first_within_its_priority(
         assert (b"0", 2) == (again.payload, again.attempts)
 
 
-async def test_priorities_outlive_the_broker(tmp_path: Path, dialect: str) -> None:
-    """One cursor per priority over the index: the order is the same after a restart."""
+async def test_priorities_survive_a_restart(tmp_path: Path, dialect: str) -> None:
+    """Each priority has its own cursor over the index, so the order is the same."""
     clock = FakeClock()
     async with (
         broker_at(tmp_path, clock) as broker,
