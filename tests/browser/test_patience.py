@@ -320,13 +320,13 @@ def test_the_page_waits_for_long_work_to_end(
     tab.open()
     with Held(tab, address) as work, Held(tab, "**/api/keys") as other:
         begin(tab)
-        request = work.wait()
+        route = work.wait()
         tab.page.evaluate(ASK)
         other.wait()
         tab.page.evaluate("() => expire()")
         assert "the broker did not answer in time" == tab.page.evaluate("() => answer")
-        assert request.request.failure is None
-        request.continue_()
+        assert route.request.failure is None
+        route.continue_()
 
     tab.sees(end)
     assert not tab.page.get_by_text("did not answer in time").is_visible()

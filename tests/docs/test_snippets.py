@@ -223,7 +223,7 @@ def until_subscribed(broker: Broker, reader: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PYTHON)
-def test_python_runs(name: str, broker: Broker, tmp_path: Path) -> None:
+def test_python_examples_run(name: str, broker: Broker, tmp_path: Path) -> None:
     """Unchanged except for the port; it ends by itself, successfully."""
     script = tmp_path / "snippet.py"
     script.write_text(here(PYTHON[name].text, broker), "utf-8")

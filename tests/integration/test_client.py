@@ -222,7 +222,7 @@ def blocking_round_trip(broker: RunningBroker) -> tuple[bool, list[bytes]]:
         return all(isinstance(receipt, braidmq.Receipt) for receipt in receipts), seen
 
 
-async def test_the_blocking_client_against_the_real_broker() -> None:
+async def test_the_blocking_client_works_against_the_real_broker() -> None:
     """The same round trip from a thread without an event loop."""
     async with running_broker() as broker:
         assert (True, [b"1", b"2"]) == await asyncio.to_thread(blocking_round_trip, broker)

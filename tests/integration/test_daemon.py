@@ -90,7 +90,7 @@ async def test_a_ready_file_that_cannot_be_written_ends_the_broker(tmp_path: Pat
 async def test_a_signal_ends_the_broker_with_exit_code_0(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Exit 0 after SIGTERM or SIGINT; durable messages are there after the restart."""
+    """SIGTERM and SIGINT; durable messages survive the restart."""
     async with served(tmp_path) as broker:
         await broker.ready()
         async with broker.peer() as peer:
@@ -121,7 +121,7 @@ USAGE = {
 
 @pytest.mark.parametrize("row", USAGE)
 async def test_wrong_usage_exits_with_2_and_names_the_key(tmp_path: Path, row: str) -> None:
-    """Bad configuration: exit 2, one plain line on stderr that names the key."""
+    """A bad configuration ends with exit code 2 and one line on stderr."""
     config, flags, named = USAGE[row]
     code, line = await refused(tmp_path, *flags, config=config)
 
@@ -405,7 +405,7 @@ async def test_metrics_need_a_key_beyond_loopback(tmp_path: Path) -> None:
         assert [401, 200] == [(await broker.get(path))[0] for path in ("/metrics", "/healthz")]
 
 
-async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
+async def test_health_readiness_and_metrics_are_served(tmp_path: Path) -> None:
     """/healthz, /livez and /readyz are open; /metrics counts the publishes."""
     async with served(tmp_path) as broker:
         await broker.ready()

@@ -142,7 +142,7 @@ def _received(peer: socket.socket) -> bytes:
 async def test_the_address_is_in_the_ready_file_and_in_the_data_directory(
     tmp_path: Path,
 ) -> None:
-    """A client finds the broker from its directory; a second broker cannot reuse it."""
+    """A client finds the broker by its directory; a second broker cannot take the address."""
     async with serving(tmp_path) as broker:
         address = broker.facts()["flight"]
         found = json.loads((tmp_path / "data" / "run.json").read_text())
@@ -150,8 +150,8 @@ async def test_the_address_is_in_the_ready_file_and_in_the_data_directory(
         code, line = await refused(tmp_path / "other", "--flight", address)
 
         assert 69 == code
-        told = f"error: flight: cannot listen on {address}: Address already in use; "
-        assert told + "choose another with --flight HOST:PORT, or pass --flight off" == line
+        error = f"error: flight: cannot listen on {address}: Address already in use; "
+        assert error + "choose another with --flight HOST:PORT, or pass --flight off" == line
 
 
 async def test_flight_without_pyarrow_is_refused(tmp_path: Path) -> None:

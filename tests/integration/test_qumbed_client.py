@@ -26,7 +26,7 @@ EVE = KeyPair(bytes(range(65, 97)))
 async def republish(
     broker: RunningBroker, topic: str, sealed: bytes, sender: bytes, schema: str = ""
 ) -> None:
-    """Publish a box that another client sealed, as anyone who has seen it could."""
+    """Publish a box that another client sealed, as an eavesdropper could."""
     endpoint = parse(broker.url("qumbed"))
     stranger = await open_connection(endpoint, Options(), Receiver(), lambda _: None)
     answer = await stranger.ask(lambda _: frames.publish(topic, sealed, schema, b"", sender))
@@ -207,9 +207,9 @@ async def test_sender_broker_and_receiver_all_check_the_schema() -> None:
         with pytest.raises(braidmq.InvalidArgument, match=r"\$.action is missing"):
             await alice.publish("doors", b"{}", schema=schema)
         with pytest.raises(braidmq.PublishRefused, match="SCHEMA_UNKNOWN"):
-            await alice.publish("doors", b"{}", schema="nobody.Knows")
+            await alice.publish("doors", b"{}", schema="no.such")
         with pytest.raises(braidmq.SubscriptionRefused, match="SCHEMA_UNKNOWN"):
-            await bob.subscribe("doors", schema="nobody.Knows")
+            await bob.subscribe("doors", schema="no.such")
         await alice.publish("doors", b"{}", recipient=BOB.public_key)
         await alice.publish("doors", b'{"action": "open"}', recipient=BOB.public_key)
 
@@ -336,7 +336,7 @@ def blocking_round_trip(broker: RunningBroker) -> list[tuple[bytes, bytes | None
         return seen
 
 
-async def test_the_blocking_client_against_the_real_broker() -> None:
+async def test_the_blocking_client_works_against_the_real_broker() -> None:
     """The same round trip from a thread without an event loop."""
     async with running_broker() as broker:
         seen = await asyncio.to_thread(blocking_round_trip, broker)

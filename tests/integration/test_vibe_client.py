@@ -202,7 +202,7 @@ async def test_unknown_credentials_are_refused() -> None:
     """An unknown token, and an unknown user."""
     async with running_broker() as broker:
         host, port = broker.address("vibe")
-        for userinfo in ("unknown", "nobody:secret"):
+        for userinfo in ("unknown", "unknown:secret"):
             with pytest.raises(braidmq.AuthenticationFailed):
                 await braidmq.connect(f"vibe://{userinfo}@{host}:{port}")
 
@@ -223,7 +223,7 @@ def blocking_round_trip(broker: RunningBroker) -> list[bytes]:
         return seen
 
 
-async def test_the_blocking_client_against_the_real_broker() -> None:
+async def test_the_blocking_client_works_against_the_real_broker() -> None:
     """The same round trip from a thread without an event loop."""
     async with running_broker() as broker:
         assert [b"1", b"2"] == await asyncio.to_thread(blocking_round_trip, broker)

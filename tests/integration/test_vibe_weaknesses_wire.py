@@ -267,7 +267,7 @@ async def test_a_connection_has_five_attempts_to_authenticate(broker: RunningBro
         await create_user(admin, "u", "pw")
         answers = [
             await guesser.ask(CONNECT, headers={"authUsername": name, "authPassword": "no"})
-            for name in ("u", "nobody", "u", "nobody", "u")
+            for name in ("u", "unknown", "u", "unknown", "u")
         ]
 
         assert {("AUTH_FAILED", "invalid credentials")} == {one.error for one in answers}

@@ -60,14 +60,14 @@ class Clone:
         # Without the variables of a `make` that runs the tests: they change make's output.
         others = ("BRAIDMQ_", "PYTHON", "MAKE", "MFLAGS")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(others)}
-        said = subprocess.check_output(
+        output = subprocess.check_output(
             ["sh", "-euc", line],
             cwd=self.place,
             env={**kept, **variables},
             text=True,
             timeout=SECONDS_MAX,
         )
-        return said.splitlines()[-1] if said else ""
+        return output.splitlines()[-1] if output else ""
 
 
 @pytest.fixture

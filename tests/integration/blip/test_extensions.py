@@ -47,7 +47,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("row", REFUSED)
-async def test_each_refusal(broker: RunningBroker, row: str) -> None:
+async def test_invalid_frames_are_refused(broker: RunningBroker, row: str) -> None:
     """Each invalid frame gets its NACK: first its own checks, then those of POLL."""
     sent, (code, text) = REFUSED[row]
     async with connected(broker) as peer:

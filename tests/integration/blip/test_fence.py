@@ -38,7 +38,7 @@ def in_flight(broker: RunningBroker) -> int:
 
 
 async def test_pong_waits_for_the_commit(may_sync: threading.Event) -> None:
-    """It waits for every earlier PUBLISH of its own connection; other connections do not."""
+    """It waits for every earlier PUBLISH of its connection; other connections do not wait."""
     async with (
         broker_at() as broker,
         connected(broker) as peer,

@@ -108,7 +108,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-async def test_each_row_of_the_handshake(broker: RunningBroker, row: str) -> None:
+async def test_the_handshake_follows_the_table(broker: RunningBroker, row: str) -> None:
     """The broker answers as the table says, and the connection stays open."""
     sent, answers = ROWS[row]
     async with stranger(broker) as peer:

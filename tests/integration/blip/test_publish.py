@@ -40,7 +40,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("row", REFUSED)
-async def test_each_refusal(broker: RunningBroker, row: str) -> None:
+async def test_an_invalid_publish_is_refused(broker: RunningBroker, row: str) -> None:
     """Each bad PUBLISH gets its NACK with the same correlation id, and has no effect."""
     payload, (code, text) = REFUSED[row]
     async with connected(broker) as peer:

@@ -40,7 +40,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("row", REFUSED)
-async def test_each_refusal(broker: RunningBroker, row: str) -> None:
+async def test_an_invalid_subscribe_is_refused(broker: RunningBroker, row: str) -> None:
     """Each bad SUBSCRIBE gets its NACK and creates nothing."""
     payload, (code, text) = REFUSED[row]
     async with connected(broker) as peer:

@@ -113,7 +113,7 @@ def test_bench_measures_a_given_broker(
 
 
 @pytest.mark.parametrize("ending", [["--messages", "10"], ["--duration", "60"]])
-def test_a_broker_that_refuses_everything_is_one_error_line(
+def test_a_broker_that_refuses_everything_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: list[str]
 ) -> None:
     """At once, with the reason and without a table, as latencies would mean nothing."""

@@ -7,7 +7,7 @@ from tests.unit.cli.serving import serving, url
 
 
 def test_a_replay_shows_its_progress() -> None:
-    """The bar disappears once the answer is there."""
+    """The bar disappears once the result is printed."""
     world = World()
     world.bury("a", *(2 * dead_letters.LETTERS_AT_ONCE - 1) * [b"x"])
     with serving(world) as port:

@@ -271,7 +271,7 @@ def test_a_subscriber_in_the_background_of_a_script_unsubscribes_too(
 def test_a_subscriber_on_a_terminal_says_that_it_waits(broker: Broker) -> None:
     """Without a line it would seem to hang."""
     words = ["subscribe", "quiet", "--url", broker.url()]
-    code, written = on_terminal(words, until=lambda said: "press Ctrl-C to stop" in said)
+    code, written = on_terminal(words, until=lambda output: "press Ctrl-C to stop" in output)
 
     assert 130 == code
     assert written.startswith("waiting for messages on quiet; press Ctrl-C to stop\r\n")

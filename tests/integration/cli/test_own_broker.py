@@ -11,7 +11,7 @@ from braidmq.cli.own_broker import BrokerProcess
 
 
 @pytest.mark.asyncio
-async def test_it_retries_a_port_that_is_briefly_in_use(tmp_path: Path) -> None:
+async def test_a_restart_retries_a_port_that_is_briefly_in_use(tmp_path: Path) -> None:
     """The kernel may give the free port to a client that looks for the broker."""
     broker = BrokerProcess(tmp_path, listeners=["qumbed"])
     await broker.start()

@@ -32,7 +32,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("command", ["verify", "repair", "dump"])
 def test_wal_commands_show_a_progress_bar(command: str, log: Path) -> None:
-    """The bar disappears once the answer is there."""
+    """The bar disappears once the result is printed."""
     words = ["wal", command, "--data-dir", str(log)]
     code, written = on_terminal(words)
 
@@ -55,7 +55,7 @@ def test_a_start_shows_the_progress_of_recovery(log: Path) -> None:
     """Until the log is read; after that there are only log lines."""
     listeners = [f"--{name}=off" for name in ("vibe", "qumbed", "flight", "http")]
     words = ["serve", "--dev", "--blip=127.0.0.1:0", "--data-dir", str(log), *listeners]
-    code, written = on_terminal(words, until=lambda said: "ready" in said)
+    code, written = on_terminal(words, until=lambda output: "ready" in output)
 
     assert (0, True) == (code, "reading the log" in written)
     assert BAR not in written[written.index("recovered") :]
@@ -93,8 +93,8 @@ def test_a_pipeline_on_a_terminal_has_a_bar_below_its_lines(
     assert "working" in written[: written.index("begins")], "no sign of life"
     assert not re.search(r"\D0/\d", written), "an empty bar"
     assert BAR not in written[: written.index("begins")]
-    for said in ("archive: [red]begins", "archive: batch 0", "archive: batch 1", BAR, "30/100"):
-        assert said in written, said
+    for text in ("archive: [red]begins", "archive: batch 0", "archive: batch 1", BAR, "30/100"):
+        assert text in written, text
     first, last = written.index("starting Spark"), written.index("see tables/archive")
     assert first < written.index("begins") < written.index("batch 1") < last
 

@@ -99,7 +99,7 @@ def test_json_has_a_line_per_snapshot_and_rates_from_the_second_on(
 def test_on_a_terminal_it_takes_over_the_screen_and_restores_it(broker: Broker) -> None:
     """Ctrl-C is not an error."""
     words = ["top", "--url", broker.http_url()]
-    code, written = on_terminal(words, until=lambda said: "orders" in said)
+    code, written = on_terminal(words, until=lambda output: "orders" in output)
 
     assert 0 == code
     assert (
@@ -125,10 +125,10 @@ def test_on_a_terminal_it_waits_for_a_restart(tmp_path: Path) -> None:
         ]
         seen = 0
 
-        def follow(said: str) -> bool:
+        def follow(output: str) -> bool:
             nonlocal seen
-            if steps and steps[0][0] in said[seen:]:
-                seen = len(said)
+            if steps and steps[0][0] in output[seen:]:
+                seen = len(output)
                 steps.pop(0)[1]()
             return not steps
 
@@ -163,10 +163,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("words", "expected"), REFUSED.items())
-def test_a_broker_that_cannot_be_watched_is_one_error_line(
+def test_a_broker_that_cannot_be_watched_is_reported_in_one_line(
     broker: Broker, words: str, expected: tuple[int, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a hint how to fix it."""
+    """With a hint on how to fix it."""
     options = words.format(http=broker.addresses["http"]).split()
     assert expected[0] == main(["top", "--once", *options])
     error = capsys.readouterr().err

@@ -55,7 +55,7 @@ def test_a_topic_name_that_is_too_long_is_refused(broker: Served) -> None:
 
 
 def test_a_large_message_round_trips(broker: Served) -> None:
-    """A page of messages truncates it; asked for by its offset, it is complete."""
+    """A page of messages truncates it; requested by its offset, it is complete."""
     text = 3_000_000 * "x"
     offset = broker.publish("large", text)
     (cut,) = broker.ask("GET", "/api/topics/large/messages").json()["messages"]

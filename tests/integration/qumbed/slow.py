@@ -2,11 +2,16 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from braidmq.transport.quic_client import QuicClient
+from nacl.public import PrivateKey
+
+from braidmq.transport.quic import QuicLimits
+from braidmq.transport.quic_client import QuicClient, Trust, connect
 from braidmq.transport.quic_streams import StreamWire
 from tests.integration.blip.peer import PATIENCE_S, until
-from tests.integration.qumbed.peer import Json
+from tests.integration.qumbed.peer import Json, ack, public, subscribe
 
 
 class SlowStream:
@@ -71,3 +76,22 @@ class Slow:
         carried = self._client.open_stream(SlowStream).carried
         assert isinstance(carried, SlowStream)
         return carried
+
+    async def stuck_subscriber(self, topic: str, key: PrivateKey) -> SlowStream:
+        """Subscribe on a new stream, and stop reading it."""
+        stream = self.open()
+        stream.send(subscribe(topic, public(key)))
+        assert ack() == (await stream.frames(1))[0]
+        stream.pause()
+        return stream
+
+
+@asynccontextmanager
+async def slow(address: tuple[str, int], fingerprint: str) -> AsyncIterator[Slow]:
+    """Connect a peer that reads its streams only on demand."""
+    limits = QuicLimits(stream_window_bytes=16_384, connection_window_bytes=65_536)
+    client = await connect(*address, trust=Trust(fingerprint=fingerprint), limits=limits)
+    try:
+        yield Slow(client)
+    finally:
+        await client.close()

@@ -48,7 +48,7 @@ async def test_the_id_of_a_discovery_is_echoed(peer: Peer) -> None:
 
 
 async def test_a_configured_public_address_replaces_the_bound_one() -> None:
-    """qumbed.public_addr."""
+    """Set by qumbed.public_addr."""
     async with (
         broker_at(qumbed={"public_addr": "relay.example:6121"}) as broker,
         connected(broker) as peer,

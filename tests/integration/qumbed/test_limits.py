@@ -1,15 +1,11 @@
 """Limits: rate, connections and memory; slow subscribers and flooding publishers."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from braidmq.server.engine.connection import READ_AHEAD_BYTES
 from braidmq.testing.broker import RunningBroker
-from braidmq.transport.quic import QuicLimits
-from braidmq.transport.quic_client import Trust, connect
 from braidmq.transport.quic_streams import StreamWire
 from tests.integration.blip.peer import broker_at, until
 from tests.integration.qumbed.peer import (
@@ -27,23 +23,11 @@ from tests.integration.qumbed.peer import (
     subscribe,
     unsubscribe,
 )
-from tests.integration.qumbed.slow import Slow
+from tests.integration.qumbed.slow import slow
 
 pytestmark = pytest.mark.asyncio
 
 WINDOW = 64 * 1024
-
-
-@asynccontextmanager
-async def slow(broker: RunningBroker) -> AsyncIterator[Slow]:
-    """Connect a peer that reads its streams only on demand."""
-    limits = QuicLimits(stream_window_bytes=16_384, connection_window_bytes=65_536)
-    trust = Trust(fingerprint=broker.fingerprint)
-    client = await connect(*broker.address("qumbed"), trust=trust, limits=limits)
-    try:
-        yield Slow(client)
-    finally:
-        await client.close()
 
 
 def unsent(broker: RunningBroker) -> list[int]:
@@ -152,13 +136,10 @@ async def test_a_slow_subscriber_loses_nothing_and_delays_no_other() -> None:
     count = 400
     async with (
         broker_at(qumbed={"window_bytes": WINDOW}) as broker,
-        slow(broker) as peer,
+        slow(broker.address("qumbed"), broker.fingerprint) as peer,
         connected(broker) as other,
     ):
-        stuck = peer.open()
-        stuck.send(subscribe("t", public(ALICE)))
-        assert ack() == (await stuck.frames(1))[0]
-        stuck.pause()
+        stuck = await peer.stuck_subscriber("t", ALICE)
         reader, writer = other.open(), other.open()
         await reader.subscribe("t", ALICE)
         for number in range(count):
@@ -190,14 +171,10 @@ async def test_many_slow_streams_share_the_output_buffer() -> None:
     limits = {"output_buffer_bytes": 100_000}
     async with (
         broker_at(qumbed={"window_bytes": WINDOW}, limits=limits) as broker,
-        slow(broker) as peer,
+        slow(broker.address("qumbed"), broker.fingerprint) as peer,
         connected(broker) as other,
     ):
-        streams = [peer.open() for _ in range(8)]
-        for stream in streams:
-            stream.send(subscribe("t", public(ALICE)))
-            assert ack() == (await stream.frames(1))[0]
-            stream.pause()
+        streams = [await peer.stuck_subscriber("t", ALICE) for _ in range(8)]
         writer = other.open()
         for number in range(100):
             writer.send(publish("t", b"%d:" % number + bytes(2_000)))
@@ -216,13 +193,10 @@ async def test_tiny_messages_do_not_outgrow_the_window() -> None:
     """A frame is much longer than a small message, so the frame's bytes count."""
     async with (
         broker_at(qumbed={"window_bytes": WINDOW}) as broker,
-        slow(broker) as peer,
+        slow(broker.address("qumbed"), broker.fingerprint) as peer,
         connected(broker) as other,
     ):
-        stuck = peer.open()
-        stuck.send(subscribe("t", public(ALICE)))
-        assert ack() == (await stuck.frames(1))[0]
-        stuck.pause()
+        stuck = await peer.stuck_subscriber("t", ALICE)
         writer = other.open()
         writer.send(*(publish("t", b"%d" % number) for number in range(3_000)))
         for _ in range(3_000):
@@ -266,7 +240,7 @@ async def test_a_flooding_publisher_fills_no_more_than_its_buffers() -> None:
     """The broker stops reading from a publisher that reads no answers; others continue."""
     async with (
         broker_at(limits={"output_buffer_bytes": 100_000}) as broker,
-        slow(broker) as peer,
+        slow(broker.address("qumbed"), broker.fingerprint) as peer,
         connected(broker) as other,
     ):
         stream = peer.open()

@@ -4,28 +4,21 @@ test_limits.py checks the same limits from the inside.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from braidmq.transport.quic import QuicLimits
-from braidmq.transport.quic_client import Trust, connect
 from tests.integration.qumbed.peer import (
     ALICE,
     BOB,
     Stream,
-    ack,
     opened,
-    public,
     publish,
-    subscribe,
 )
 from tests.integration.qumbed.process import MIB, address, joined, rss_bytes
-from tests.integration.qumbed.slow import Slow
-from tests.integration.served import Served, served
+from tests.integration.qumbed.slow import slow
+from tests.integration.served import served
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
@@ -53,18 +46,6 @@ output_buffer_bytes = 100000
 assert min(LOAD_BYTES, FLOOD_BYTES // 2) > 1.8 * GROWTH_BYTES_MAX
 
 
-@asynccontextmanager
-async def slow(broker: Served) -> AsyncIterator[Slow]:
-    """Connect a peer that reads its streams only on demand."""
-    limits = QuicLimits(stream_window_bytes=16_384, connection_window_bytes=65_536)
-    trust = Trust(fingerprint=broker.facts()["qumbed_fingerprint"])
-    client = await connect(*address(broker, "qumbed"), trust=trust, limits=limits)
-    try:
-        yield Slow(client)
-    finally:
-        await client.close()
-
-
 async def load(reader: Stream, writer: Stream, *, routed: int) -> None:
     """Publish more than a stuck subscriber has room for; *reader* gets all of it."""
     for first in range(0, COUNT, PIPELINED):
@@ -81,15 +62,15 @@ async def test_a_stuck_subscriber_costs_a_bounded_amount_of_memory(tmp_path: Pat
     """With megabytes waiting for it the process hardly grows; others get everything."""
     async with served(tmp_path, config=CONFIG) as broker:
         await broker.ready()
-        async with slow(broker) as peer, joined(broker) as other:
+        async with (
+            slow(address(broker, "qumbed"), broker.facts()["qumbed_fingerprint"]) as peer,
+            joined(broker) as other,
+        ):
             reader, writer = other.open(), other.open()
             await reader.subscribe("t", BOB)
             await load(reader, writer, routed=1)  # warm-up: what any load leaves behind
             before = rss_bytes(broker.process.pid)
-            stuck = peer.open()
-            stuck.send(subscribe("t", public(ALICE)))
-            assert ack() == (await stuck.frames(1))[0]
-            stuck.pause()
+            stuck = await peer.stuck_subscriber("t", ALICE)
             await load(reader, writer, routed=2)
             grown = rss_bytes(broker.process.pid) - before
             assert grown < GROWTH_BYTES_MAX, f"{grown / MIB:.1f} MiB"
@@ -106,7 +87,10 @@ async def test_a_flooding_publisher_costs_a_bounded_amount_of_memory(tmp_path: P
     """The broker stops reading from a publisher that reads no answers; others are served."""
     async with served(tmp_path, config=CONFIG) as broker:
         await broker.ready()
-        async with slow(broker) as peer, joined(broker) as other:
+        async with (
+            slow(address(broker, "qumbed"), broker.facts()["qumbed_fingerprint"]) as peer,
+            joined(broker) as other,
+        ):
             reader, writer = other.open(), other.open()
             await reader.subscribe("u", BOB)
             flooder = peer.open()

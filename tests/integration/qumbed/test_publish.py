@@ -205,7 +205,7 @@ async def test_a_full_log_refuses_publishes(
 async def test_a_failing_log_refuses_publishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SERVER_ERROR, whose outcome is unknown; the broker ends."""
+    """SERVER_ERROR, as the outcome is unknown; then the broker ends."""
     disk = FakeDisk()
     monkeypatch.setattr(daemon, "Disk", lambda _: disk)
     async with broker_at(tmp_path) as broker, connected(broker) as peer:

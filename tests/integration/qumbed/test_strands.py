@@ -32,7 +32,7 @@ PAYLOADS = [b"", b'{"a" : 1}', "é".encode(), b"\xff\x00", bytes(range(256)) * 2
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_blip_to_qumbed(
+async def test_a_blip_message_reaches_qumbed(
     broker: RunningBroker, peer: Peer, qos: int, payload: bytes
 ) -> None:
     """The gateway seals it for the subscriber's key; it arrives byte for byte."""
@@ -50,7 +50,7 @@ async def test_blip_to_qumbed(
     assert broker.clock.now_us() // 1000 == message["m"]["timestamp_ms"]
 
 
-async def test_vibe_to_qumbed(broker: RunningBroker, peer: Peer) -> None:
+async def test_a_vibe_message_reaches_qumbed(broker: RunningBroker, peer: Peer) -> None:
     """The same; a Vibe header that imitates one of Qumbed's fields has no effect."""
     stream = peer.open()
     await stream.subscribe("q", ALICE)
@@ -66,7 +66,9 @@ async def test_vibe_to_qumbed(broker: RunningBroker, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
-async def test_qumbed_to_blip(broker: RunningBroker, peer: Peer, payload: bytes) -> None:
+async def test_a_qumbed_message_reaches_blip(
+    broker: RunningBroker, peer: Peer, payload: bytes
+) -> None:
     """The payload arrives byte for byte."""
     async with blip.connected(broker) as other:
         subscription = await other.subscribe("t")
@@ -85,7 +87,7 @@ async def test_a_box_reaches_blip_unchanged(broker: RunningBroker, peer: Peer) -
         assert box == (await other.take(subscription))[1]
 
 
-async def test_qumbed_to_vibe(broker: RunningBroker, peer: Peer) -> None:
+async def test_a_qumbed_message_reaches_vibe(broker: RunningBroker, peer: Peer) -> None:
     """The JSON arrives unchanged, with the publisher's fields as headers."""
     schema, payload = "control.Command", b'{"action":"go"}'
     async with vibe.connected(broker) as other:

@@ -57,10 +57,10 @@ def check(out: Path, broker: Serving, expected: Minutes) -> None:
         assert {name: minute[name] for name in NUMBERS} == {n: rows[key][n] for n in NUMBERS}
         assert rows[key]["mean"] == pytest.approx(minute["mean"], rel=1e-12)
     assert sorted(rows) == sorted((m["sensor_id"], m["minute_ms"]) for m in sent)
-    for told in sent:
-        row = rows[told["sensor_id"], told["minute_ms"]]
+    for published in sent:
+        row = rows[published["sensor_id"], published["minute_ms"]]
         assert {n: row[n] for n in (*NUMBERS, "mean")} == {
-            n: told[n] for n in (*NUMBERS, "mean")
+            n: published[n] for n in (*NUMBERS, "mean")
         }
     late = [r["offset"] for r in apart if r["reason"] == LATE]
     assert sorted(expected.late) == sorted(late)

@@ -77,8 +77,8 @@ class SparkReader(Reader):
 
     def type(self, script: str, block: Block) -> None:
         """Run a block in a shell."""
-        code, said = self._terminal.run(script)
-        assert (0, False) == (code, "Traceback" in said), (block.name, said)
+        code, output = self._terminal.run(script)
+        assert (0, False) == (code, "Traceback" in output), (block.name, output)
 
 
 def uses_spark(block: Block) -> bool:
@@ -89,10 +89,10 @@ def do(block: Block, broker: Broker, terminal: Terminal) -> None:
     """Run a block, and assert that it succeeds."""
     text = here(block.text, broker)
     if block.label == "sh":
-        code, said = terminal.run(
+        code, output = terminal.run(
             script_of(block, broker).replace("--api-key KEY", "--api-key dev-key")
         )
-        assert (0, False) == (code, "Traceback" in said), (block.name, said)
+        assert (0, False) == (code, "Traceback" in output), (block.name, output)
     elif uses_spark(block):
         exec(compile(text, block.name, "exec"), {"__name__": "__main__"})  # noqa: S102 - our own pages
     else:
@@ -116,22 +116,22 @@ def test_a_page_with_pipelines_can_be_followed(
 @pytest.mark.parametrize("document", [*TUTORIALS, *ALONE])
 def test_a_tutorial_can_be_followed(document: str, place: Path, tmp_path: Path) -> None:
     """Each block succeeds with the files that the earlier ones left."""
-    told = [b for b in blocks() if b.document == document and b.label in {"python", "sh"}]
-    last = max(number for number, block in enumerate(told) if uses_spark(block))
+    steps = [b for b in blocks() if b.document == document and b.label in {"python", "sh"}]
+    last = max(number for number, block in enumerate(steps) if uses_spark(block))
     with serving(place, "127.0.0.1:0") as broker:
         terminal = Terminal(place, tmp_path, environment_of(broker))
-        for block in told[: last + 1]:
+        for block in steps[: last + 1]:
             do(block, broker, terminal)
 
 
 def test_the_pipelines_of_the_pages_run(place: Path, tmp_path: Path) -> None:
     """One after the other, on a log with readings, orders and dead letters."""
-    told = [block for page in PIPELINES for block in blocks("sh") if block.document == page]
+    steps = [block for page in PIPELINES for block in blocks("sh") if block.document == page]
     with serving(place, "127.0.0.1:0") as broker:
         urls = [f"{s}://dev-key@{broker.addresses[s]}" for s in ("blip", "vibe")]
         subprocess.run([sys.executable, "-c", READINGS, *urls], check=True)
         terminal = Terminal(place, tmp_path, environment_of(broker))
-        for block in told:
+        for block in steps:
             do(block, broker, terminal)
 
-    assert len(told) >= 4
+    assert len(steps) >= 4

@@ -61,8 +61,8 @@ def test_a_pipeline_runs_with_all_common_options(
     code = main(["pipeline", name, *OWN[name], *common, f"--api-key={KEY}"])
     lines = capsys.readouterr().err.splitlines()
 
-    told = [line for line in lines if line.startswith(tuple(WANTED[name]))]
-    assert (0, len(WANTED[name])) == (code, len(told)), lines
+    printed = [line for line in lines if line.startswith(tuple(WANTED[name]))]
+    assert (0, len(WANTED[name])) == (code, len(printed)), lines
     assert (name != "report") == place.exists()
     assert not (out / "_checkpoint").exists()
     assert (name != "replay") == any(map(_rows, out.rglob("*.parquet")))

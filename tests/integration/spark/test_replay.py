@@ -84,8 +84,8 @@ def test_a_replay_that_crashes_resumes_where_it_was(
 ) -> None:
     """Crashes before and after a chunk is sent, with another rate each time, then none."""
     plan = plan_of(broker, tmp_path, endingOffsets=str(log[-1]["offset"] + 1))
-    said: list[str] = []
-    run = Run("replay", plan, said.append)
+    lines: list[str] = []
+    run = Run("replay", plan, lines.append)
     send, rates = Replay._send, iter([13.0, 8.0, 20.0, 11.0])  # noqa: SLF001 - the test makes it crash
 
     def crashing(self: Replay, spark: SparkSession, chunk: Chunk, *, after: bool) -> None:
@@ -107,14 +107,14 @@ def test_a_replay_that_crashes_resumes_where_it_was(
                 Replay(
                     run, ReplayOptions("crashes", sink_of(broker), None, "c", next(rates))
                 ).go()
-    replay(plan, ReplayOptions("crashes", sink_of(broker), None, "c"), said.append)
+    replay(plan, ReplayOptions("crashes", sink_of(broker), None, "c"), lines.append)
     once = replayed(broker, "c")
-    replay(plan, ReplayOptions("crashes", sink_of(broker), None, "c"), said.append)
+    replay(plan, ReplayOptions("crashes", sink_of(broker), None, "c"), lines.append)
 
     assert list(map(without_death, log)) == once == replayed(broker, "c")
-    assert "replay: 'crashes' is done; nothing is left of it" == said[-1]
+    assert "replay: 'crashes' is done; nothing is left of it" == lines[-1]
     with pytest.raises(ConfigError, match=r"--checkpoint: .*'crashes', not 'other'"):
-        replay(plan, ReplayOptions("other", sink_of(broker), None, "c"), said.append)
+        replay(plan, ReplayOptions("other", sink_of(broker), None, "c"), lines.append)
 
 
 def test_a_time_range_of_the_log_is_replayed_to_its_topics(
@@ -128,15 +128,15 @@ def test_a_time_range_of_the_log_is_replayed_to_its_topics(
     wanted = [r for r in log[40:80] if r["topic"] != "b"]
     rate = (len(wanted) - 1) / 2
     begun = monotonic()
-    said: list[str] = []
-    replay(plan, ReplayOptions("times", sink_of(broker), rate=rate), said.append)
+    lines: list[str] = []
+    replay(plan, ReplayOptions("times", sink_of(broker), rate=rate), lines.append)
     took = monotonic() - begun
 
     assert 20 < len(wanted)
     assert list(map(without_death, wanted)) == replayed(broker, "a")
     assert [] == replayed(broker, "dlq.a") == replayed(broker, "b")
     assert took > (len(wanted) - 1) / rate
-    assert any("batch 2, 1 row in" in line for line in said)
+    assert any("batch 2, 1 row in" in line for line in lines)
 
 
 def test_a_table_is_replayed_in_the_order_of_its_topics(

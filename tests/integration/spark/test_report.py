@@ -57,7 +57,7 @@ def bodies() -> list[bytes]:
         found.append(dead_letter("dlq." + name, b"", moment_us, {"deathReason": name}))
         payload = b"no" if number % 7 == 0 else reading(number, number * 10)
         kept = {"schemaId": SCHEMA} if number % 2 else {}
-        found.append(message("said, to be typed", payload, moment_us, kept=kept))
+        found.append(message("schema in a header", payload, moment_us, kept=kept))
         found.append(message("named", payload, moment_us))
     return found
 
@@ -77,8 +77,8 @@ def hour(row: Row) -> datetime:
 
 
 def reason(row: Row) -> str:
-    said = {header["key"]: header["value"].decode() for header in row["headers"] or ()}
-    return str(said.get("deathReason", "(none)"))[:120]
+    values = {header["key"]: header["value"].decode() for header in row["headers"] or ()}
+    return str(values.get("deathReason", "(none)"))[:120]
 
 
 def test_the_numbers_match_a_plain_count(
@@ -103,12 +103,12 @@ def test_the_numbers_match_a_plain_count(
         (row["topic"], row["reason"]): row["messages"] for row in found["dead_letters"]
     }
     typed = {row["topic"]: row for row in found["typed"]}
-    assert {"named", "said, to be typed"} == typed.keys()
+    assert {"named", "schema in a header"} == typed.keys()
     assert (100, 15) == (typed["named"]["rows"], typed["named"]["invalid"])
-    told = [number for number in range(100) if number % 2]
-    assert (50, sum(number % 7 == 0 for number in told)) == (
-        typed["said, to be typed"]["rows"],
-        typed["said, to be typed"]["invalid"],
+    with_schema = [number for number in range(100) if number % 2]
+    assert (50, sum(number % 7 == 0 for number in with_schema)) == (
+        typed["schema in a header"]["rows"],
+        typed["schema in a header"]["invalid"],
     )
     assert 990 == typed["named"]["max_delay_ms"]
     seen = Seen((tmp_path / "report.html").read_text("utf-8"))

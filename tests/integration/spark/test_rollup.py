@@ -96,9 +96,9 @@ def test_a_batch_that_crashes_at_any_step_is_repeated_identically(
     out = tmp_path / "out"
     source = {"path": str(broker.path), "subscribe": "temp", "maxOffsetsPerTrigger": "90"}
     sink = {"path": str(broker.path), "apiKey": KEY}
-    said: list[str] = []
+    lines: list[str] = []
     plan = Plan(source, out)
-    run = Run("rollup", plan, said.append)
+    run = Run("rollup", plan, lines.append)
     reading = reading_of(TypedSchema.built_in(SCHEMA))
     writer = Rollup(run, reading, RollupOptions(SCHEMA, rules=RULES, sink=sink))
     states = writer._states  # noqa: SLF001 - the test makes it crash
@@ -119,14 +119,14 @@ def test_a_batch_that_crashes_at_any_step_is_repeated_identically(
 
     run.go(Stream(lambda: run.messages(schemaId=SCHEMA), write))
     assert [] == steps
-    restarts = [line for line in said if "; restart" in line]
+    restarts = [line for line in lines if "; restart" in line]
     assert 6 <= len(restarts), restarts  # a slow machine may add one
     check(out, broker, count(events, RULES.watermark_ms))
     last = states.last()
     (run.checkpoint() / "commits" / str(last)).unlink()
     options = RollupOptions(SCHEMA, rules=RULES, close=True, sink=sink)
     for _ in range(2):
-        rollup(plan, options, said.append)
+        rollup(plan, options, lines.append)
         check(out, broker, count(events, RULES.watermark_ms, close=True))
     newest = states.find(states.last() or 0)
 

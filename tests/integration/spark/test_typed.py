@@ -93,7 +93,7 @@ def test_delta_has_a_table_for_each_schema_too(tmp_path: Path) -> None:
         assert [row["offset"] for row in rows] == sorted(table.column("offset").to_pylist())
 
 
-def test_rows_are_sorted_by_their_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_classified_by_their_error(spark: SparkSession, tmp_path: Path) -> None:
     """A valid row has its fields and no payload; a misfit has its bytes and the reason."""
     good = b'{"celsius": 1.5, "timestamp_ms": 7, "sensor_id": "s"}'
     log = write_log(tmp_path / "log", [message("t", good), message("t", b"[")])

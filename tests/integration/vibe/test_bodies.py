@@ -79,7 +79,7 @@ NOT_JSON = {
 async def test_a_payload_that_is_not_json_is_refused(
     broker: RunningBroker, dialect: str, how: str
 ) -> None:
-    """It must be RFC 8259 JSON in UTF-8, at most 64 deep; the connection stays open."""
+    """It must be RFC 8259 JSON in UTF-8, nested at most 64 deep; the connection stays open."""
     async with connected(broker, dialect) as peer:
         for _ in range(2):  # the second time the queue exists
             answer = await peer.ask(PUBLISH, "q", NOT_JSON[how])

@@ -98,7 +98,7 @@ CREDENTIALS: dict[str, tuple[Headers, bool]] = {
 
 
 @pytest.mark.parametrize("how", CREDENTIALS)
-async def test_which_credentials_are_accepted(
+async def test_only_valid_credentials_are_accepted(
     broker: RunningBroker, dialect: str, how: str
 ) -> None:
     """authToken, or authUsername and authPassword; the token takes precedence."""

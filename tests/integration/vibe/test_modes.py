@@ -1,8 +1,10 @@
 """Delivery modes: which consumers get a message, and in which order."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from braidmq.testing.broker import RunningBroker
 from braidmq.testing.clock import FakeClock
@@ -14,6 +16,24 @@ pytestmark = pytest.mark.asyncio
 PRIORITIES = ["low", "normal", "high", "critical"]
 
 
+@pytest_asyncio.fixture
+async def one(broker: RunningBroker, dialect: str) -> AsyncIterator[Peer]:
+    async with connected(broker, dialect) as peer:
+        yield peer
+
+
+@pytest_asyncio.fixture
+async def two(broker: RunningBroker, dialect: str) -> AsyncIterator[Peer]:
+    async with connected(broker, dialect) as peer:
+        yield peer
+
+
+@pytest_asyncio.fixture
+async def source(broker: RunningBroker, dialect: str) -> AsyncIterator[Peer]:
+    async with connected(broker, dialect) as peer:
+        yield peer
+
+
 async def publish(peer: Peer, *payloads: bytes, queue: str = "q") -> None:
     """Publish messages with the id "m" + payload."""
     for payload in payloads:
@@ -21,196 +41,151 @@ async def publish(peer: Peer, *payloads: bytes, queue: str = "q") -> None:
 
 
 async def test_round_robin_delivers_each_message_to_one_consumer_in_turn(
-    broker: RunningBroker, dialect: str
+    one: Peer, two: Peer, source: Peer
 ) -> None:
     """Consumers that hold the same number of messages take turns."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, b"0", b"1", b"2", b"3")
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, b"0", b"1", b"2", b"3")
 
-        assert [b"0", b"2"] == await one.payloads(2)
-        assert [b"1", b"3"] == await two.payloads(2)
-        await one.expect_silence()
-        await two.expect_silence()
+    assert [b"0", b"2"] == await one.payloads(2)
+    assert [b"1", b"3"] == await two.payloads(2)
+    await one.expect_silence()
+    await two.expect_silence()
 
 
 async def test_round_robin_takes_turns_when_everything_is_acknowledged(
-    broker: RunningBroker, dialect: str
+    one: Peer, two: Peer, source: Peer
 ) -> None:
     """Even though no consumer holds anything when the next message arrives."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await one.subscribe("q")
-        await two.subscribe("q")
-        for number, peer in enumerate([one, two] * 3):
-            await publish(source, b"%d" % number)
-            assert [b"%d" % number] == await peer.payloads(1)
-            await peer.settle(f"m{number}")
+    await one.subscribe("q")
+    await two.subscribe("q")
+    for number, peer in enumerate([one, two] * 3):
+        await publish(source, b"%d" % number)
+        assert [b"%d" % number] == await peer.payloads(1)
+        await peer.settle(f"m{number}")
 
 
 async def test_round_robin_prefers_the_consumer_that_holds_the_fewest(
-    broker: RunningBroker, dialect: str
+    one: Peer, two: Peer, source: Peer
 ) -> None:
     """That is, the one with the fewest unacknowledged deliveries."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, *(b"%d" % number for number in range(6)))
-        assert [b"0", b"2", b"4"] == await one.payloads(3)
-        assert [b"1", b"3", b"5"] == await two.payloads(3)
-        for message_id in ("m0", "m2", "m4"):
-            await one.settle(message_id)
-        await publish(source, b"6", b"7", b"8")
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, *(b"%d" % number for number in range(6)))
+    assert [b"0", b"2", b"4"] == await one.payloads(3)
+    assert [b"1", b"3", b"5"] == await two.payloads(3)
+    for message_id in ("m0", "m2", "m4"):
+        await one.settle(message_id)
+    await publish(source, b"6", b"7", b"8")
 
-        assert [b"6", b"7", b"8"] == await one.payloads(3)
-        await two.expect_silence()
+    assert [b"6", b"7", b"8"] == await one.payloads(3)
+    await two.expect_silence()
 
 
 async def test_round_robin_skips_a_consumer_without_free_prefetch(
-    broker: RunningBroker, dialect: str
+    one: Peer, two: Peer, source: Peer
 ) -> None:
     """If no consumer has any, the message waits."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await one.subscribe("q", 1)
-        await two.subscribe("q", 3)
-        await publish(source, *(b"%d" % number for number in range(5)))
+    await one.subscribe("q", 1)
+    await two.subscribe("q", 3)
+    await publish(source, *(b"%d" % number for number in range(5)))
 
-        assert [b"0"] == await one.payloads(1)
-        assert [b"1", b"2", b"3"] == await two.payloads(3)
-        assert (1, 4) == await source.counts("q")
+    assert [b"0"] == await one.payloads(1)
+    assert [b"1", b"2", b"3"] == await two.payloads(3)
+    assert (1, 4) == await source.counts("q")
 
 
-async def test_fan_out_with_ack_delivers_to_all(broker: RunningBroker, dialect: str) -> None:
+async def test_fan_out_with_ack_delivers_to_all(one: Peer, two: Peer, source: Peer) -> None:
     """Every current subscriber must acknowledge."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithAck")
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, b"0", b"1")
-        assert [b"0", b"1"] == await one.payloads(2)
-        assert [b"0", b"1"] == await two.payloads(2)
-        assert (0, 4) == await source.counts("q")
-        await one.settle("m0")
-        assert (0, 3) == await source.counts("q")
-        await two.settle("m0")
+    await source.create("q", deliveryMode="FanOutWithAck")
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, b"0", b"1")
+    assert [b"0", b"1"] == await one.payloads(2)
+    assert [b"0", b"1"] == await two.payloads(2)
+    assert (0, 4) == await source.counts("q")
+    await one.settle("m0")
+    assert (0, 3) == await source.counts("q")
+    await two.settle("m0")
 
-        assert (0, 2) == await source.counts("q")
+    assert (0, 2) == await source.counts("q")
 
 
 async def test_fan_out_with_ack_retries_each_subscriber_separately(
-    broker: RunningBroker, dialect: str
+    broker: RunningBroker, one: Peer, two: Peer, source: Peer
 ) -> None:
     """A subscriber that has acknowledged gets no redelivery."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithAck")
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, b"0")
-        await one.delivered()
-        await two.delivered()
-        await one.settle("m0")
-        broker.clock.advance(33)
-        assert 2 == (await two.delivered()).attempts
-        await one.expect_silence()
-        await two.settle("m0")
-        broker.clock.advance(100)
+    await source.create("q", deliveryMode="FanOutWithAck")
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, b"0")
+    await one.delivered()
+    await two.delivered()
+    await one.settle("m0")
+    broker.clock.advance(33)
+    assert 2 == (await two.delivered()).attempts
+    await one.expect_silence()
+    await two.settle("m0")
+    broker.clock.advance(100)
 
-        await two.expect_silence()
+    await two.expect_silence()
 
 
 async def test_fan_out_with_ack_waits_for_a_subscriber(
-    broker: RunningBroker, dialect: str
+    one: Peer, two: Peer, source: Peer
 ) -> None:
     """Messages from before the first subscriber are for that one alone."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithAck")
-        await publish(source, b"0", b"1")
-        assert (2, 0) == await source.counts("q")
-        await one.subscribe("q")
-        assert [b"0", b"1"] == await one.payloads(2)
-        await two.subscribe("q")
-        await two.expect_silence()
-        await publish(source, b"2")
+    await source.create("q", deliveryMode="FanOutWithAck")
+    await publish(source, b"0", b"1")
+    assert (2, 0) == await source.counts("q")
+    await one.subscribe("q")
+    assert [b"0", b"1"] == await one.payloads(2)
+    await two.subscribe("q")
+    await two.expect_silence()
+    await publish(source, b"2")
 
-        assert [b"2"] == await one.payloads(1)
-        assert [b"2"] == await two.payloads(1)
+    assert [b"2"] == await one.payloads(1)
+    assert [b"2"] == await two.payloads(1)
 
 
 @pytest.mark.parametrize("politely", [True, False])
 async def test_a_leaving_subscriber_no_longer_has_to_acknowledge(
-    broker: RunningBroker, dialect: str, politely: bool
+    broker: RunningBroker, one: Peer, two: Peer, source: Peer, politely: bool
 ) -> None:
     """Once another has acknowledged the message, it is done."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithAck")
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, b"0")
-        await one.delivered()
-        await two.delivered()
-        await one.settle("m0")
-        await leave(broker, two, left=1, politely=politely)
-        assert (0, 0) == await source.counts("q")
-        await source.subscribe("q")
+    await source.create("q", deliveryMode="FanOutWithAck")
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, b"0")
+    await one.delivered()
+    await two.delivered()
+    await one.settle("m0")
+    await leave(broker, two, left=1, politely=politely)
+    assert (0, 0) == await source.counts("q")
+    await source.subscribe("q")
 
-        await source.expect_silence()
+    await source.expect_silence()
 
 
 @pytest.mark.parametrize("politely", [True, False])
 async def test_an_unacknowledged_fan_out_message_waits_for_the_next_subscriber(
-    broker: RunningBroker, dialect: str, politely: bool
+    broker: RunningBroker, one: Peer, two: Peer, source: Peer, politely: bool
 ) -> None:
     """If every subscriber left before any of them acknowledged it."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithAck")
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, b"0")
-        await one.delivered()
-        await two.delivered()
-        await leave(broker, one, left=1, politely=politely)
-        await leave(broker, two, left=0, politely=politely)
-        assert (1, 0) == await source.counts("q")
-        await source.subscribe("q")
-        got = await source.delivered()
+    await source.create("q", deliveryMode="FanOutWithAck")
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, b"0")
+    await one.delivered()
+    await two.delivered()
+    await leave(broker, one, left=1, politely=politely)
+    await leave(broker, two, left=0, politely=politely)
+    assert (1, 0) == await source.counts("q")
+    await source.subscribe("q")
+    got = await source.delivered()
 
-        assert (b"0", 1 if politely else 2) == (got.payload, got.attempts)
+    assert (b"0", 1 if politely else 2) == (got.payload, got.attempts)
 
 
 async def leave(running: RunningBroker, peer: Peer, *, left: int, politely: bool) -> None:
@@ -249,26 +224,21 @@ async def test_an_unacknowledged_fan_out_message_survives_a_restart(
 
 
 async def test_fan_out_without_ack_delivers_once_to_current_subscribers(
-    broker: RunningBroker, dialect: str
+    broker: RunningBroker, one: Peer, two: Peer, source: Peer
 ) -> None:
     """The broker does not wait for an Ack."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithoutAck")
-        await publish(source, b"0")
-        await one.subscribe("q", 1)
-        await two.subscribe("q", 1)
-        await publish(source, b"1", b"2")
-        assert [b"1", b"2"] == await one.payloads(2)
-        assert [b"1", b"2"] == await two.payloads(2)
-        assert (0, 0) == await source.counts("q")
-        broker.clock.advance(1000)
+    await source.create("q", deliveryMode="FanOutWithoutAck")
+    await publish(source, b"0")
+    await one.subscribe("q", 1)
+    await two.subscribe("q", 1)
+    await publish(source, b"1", b"2")
+    assert [b"1", b"2"] == await one.payloads(2)
+    assert [b"1", b"2"] == await two.payloads(2)
+    assert (0, 0) == await source.counts("q")
+    broker.clock.advance(1000)
 
-        await one.expect_silence()
-        assert 1 == stats(broker).dropped.unheard
+    await one.expect_silence()
+    assert 1 == stats(broker).dropped.unheard
 
 
 async def test_fan_out_without_ack_drops_messages_for_a_slow_subscriber(dialect: str) -> None:

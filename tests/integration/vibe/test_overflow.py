@@ -276,7 +276,7 @@ async def test_a_blocked_publish_survives_a_half_close(
 async def test_deleting_a_queue_unblocks_its_publishers(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """The blocked message goes to the queue as it is created again."""
+    """The blocked publish then creates the queue again."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await fill(peer, "BlockPublisher")
         peer.send(peer.frame(PUBLISH, "m2", "q", b"2"))

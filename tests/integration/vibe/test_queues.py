@@ -46,7 +46,7 @@ async def create(peer: Peer, headers: dict[str, str], payload: bytes = b"") -> M
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_the_defaults_of_a_queue(broker: RunningBroker, declared: bool) -> None:
+async def test_a_queue_has_the_default_options(broker: RunningBroker, declared: bool) -> None:
     """They are the same whether a client declared the queue or merely used it."""
     async with connected(broker, V1_0) as peer:
         if declared:
