@@ -215,7 +215,7 @@ async def test_a_data_directory_in_use_exits_with_75(tmp_path: Path) -> None:
             await peer.publish("t", b"still here")
 
 
-# The end: drain.
+# Draining.
 
 
 async def until_draining(broker: Served) -> None:

@@ -1,4 +1,4 @@
-"""A batch of a million rows through the real daemon: its memory, and its latency for others."""
+"""A batch of a million rows through the real daemon: its memory, and the latency of others."""
 
 import asyncio
 from collections.abc import Iterator

@@ -35,7 +35,7 @@ def impatient(**more: object) -> Choices:
 
 
 class Relay:
-    """A UDP relay in front of a broker that passes nothing back while it is muted."""
+    """A UDP relay in front of a broker; while it is muted, it passes nothing back."""
 
     def __init__(self, server: tuple[str, int]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ async def test_a_returning_subscriber_gets_what_it_missed(tmp_path: Path) -> Non
         await back.wait()
         await client.publish("orders", b"3")
 
-        # The broker redelivers what it had not yet known to have arrived when it stopped.
+        # The broker redelivers a message whose arrival was not confirmed when it stopped.
         taken = await payloads_of(messages, 3)
         if taken[0] == b"0":
             taken = [*taken[1:], *await payloads_of(messages, 1)]

@@ -294,12 +294,12 @@ def test_text_files_follow(rule: Rule, tree: list[File]) -> None:
 
 
 def _test_module(source: str) -> str:
-    room, _, name = source.rpartition("/")
-    return "/".join(filter(None, ("tests/unit", room, f"test_{name}")))
+    folder, _, name = source.rpartition("/")
+    return "/".join(filter(None, ("tests/unit", folder, f"test_{name}")))
 
 
 def test_every_source_module_has_its_test_module(tree: list[File]) -> None:
-    """The tests of src/braidmq/<room>/<name>.py are in tests/unit/<room>/test_<name>.py."""
+    """The tests of src/braidmq/<folder>/<name>.py are in tests/unit/<folder>/test_<name>.py."""
     paths = {file.path for file in tree}
     sources = {
         path.removeprefix("src/braidmq/")

@@ -1,4 +1,4 @@
-"""The fence: a PONG means that everything before it is durable; what may overtake it."""
+"""The fence: a PONG means that everything before it is durable; which frames overtake it."""
 
 import shutil
 import threading

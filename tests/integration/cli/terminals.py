@@ -24,7 +24,7 @@ def on_terminal(
 ) -> tuple[int, str]:
     """Run `braidmq` on a terminal; return its exit code and everything it wrote.
 
-    With *until*, the helper sends Ctrl-C as soon as it returns true for the output so far.
+    With *until*, send Ctrl-C as soon as it returns true for the output so far.
     """
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))

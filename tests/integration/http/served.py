@@ -22,7 +22,7 @@ class Answer:
         self.headers = {name.lower(): value for name, value in response.getheaders()}
         self.data = response.read()
 
-    def json(self) -> Any:  # noqa: ANN401 - JSON is whatever it is
+    def json(self) -> Any:  # noqa: ANN401 - any JSON
         return json.loads(self.data)
 
 

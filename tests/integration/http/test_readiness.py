@@ -35,11 +35,11 @@ class Gate:
         assert self.opened.wait(PATIENCE_S)
 
 
-def asking(daemon: Daemon) -> Callable[[str], tuple[int, bytes]]:
+def getter(daemon: Daemon) -> Callable[[str], tuple[int, bytes]]:
     """Return a function that requests a path and returns the status and the body."""
     host, _, port = str(daemon.addresses["http"]).rpartition(":")
 
-    def ask(path: str) -> tuple[int, bytes]:
+    def get(path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
         try:
             connection.request("GET", path)
@@ -48,7 +48,7 @@ def asking(daemon: Daemon) -> Callable[[str], tuple[int, bytes]]:
         finally:
             connection.close()
 
-    return ask
+    return get
 
 
 @pytest.mark.asyncio
@@ -62,12 +62,12 @@ async def test_the_broker_is_not_ready_until_the_log_is_recovered(tmp_path: Path
     starting = asyncio.create_task(daemon.start())
     try:
         assert await asyncio.to_thread(gate.reached.wait, PATIENCE_S)
-        ask = asking(daemon)
-        not_ready = await asyncio.to_thread(ask, "/readyz")
-        alive = [(await asyncio.to_thread(ask, path))[0] for path in ALIVE]
+        get = getter(daemon)
+        not_ready = await asyncio.to_thread(get, "/readyz")
+        alive = [(await asyncio.to_thread(get, path))[0] for path in ALIVE]
         gate.opened.set()
         await starting
-        ready = await asyncio.to_thread(ask, "/readyz")
+        ready = await asyncio.to_thread(get, "/readyz")
     finally:
         gate.opened.set()
         await asyncio.gather(starting, return_exceptions=True)

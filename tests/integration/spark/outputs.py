@@ -1,4 +1,4 @@
-"""Logs for the pipelines, and their tables as other readers than Spark see them."""
+"""Logs for the pipelines, and their tables as readers other than Spark see them."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def archived(out: Path) -> list[Row]:
 
 
 def in_delta(out: Path) -> list[Row]:
-    """Return the same of an archive in Delta format, read by Delta's own library."""
+    """Return the same for an archive in Delta format, read with Delta's own library."""
     if not DeltaTable.is_deltatable(str(out)):
         return []
     table = DeltaTable(out).to_pyarrow_table().drop_columns(["date"])

@@ -1,6 +1,7 @@
 """The sink in a real session: whatever is killed, each row reaches its topic once.
 
-A test holds back rows in the middle of a batch until a file appears, to have time for a kill.
+A test holds back rows in the middle of a batch until a file appears, which leaves
+time for a kill.
 """
 
 import os
