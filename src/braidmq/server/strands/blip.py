@@ -101,6 +101,8 @@ class BlipConnection(Connection):
         self._session = session.Session()
         self._held: session.Command | None = None
         self._topics: dict[str, Topic] = {}
+        self._topic: Topic | None = None  # of the last PUBLISH,
+        self._topic_name: str = ""  # which named it by this very string
         self._paid: bool = False  # the held PUBLISH has its token
         self._acknowledged: bool = False  # since the last barrier
 
@@ -213,11 +215,16 @@ class BlipConnection(Connection):
         return not self._paid
 
     def _publish(self, command: session.Publish, now_us: int) -> bool:
-        topic = self._topics.get(command.topic)
-        if topic is None:
-            topic = self._learn_topic(command)
+        topic = self._topic
+        # The session gives a topic the same string each time: most publishers need no lookup.
+        if topic is None or command.topic is not self._topic_name:
+            topic = self._topics.get(command.topic)
             if topic is None:
-                return True
+                topic = self._learn_topic(command)
+                if topic is None:
+                    return True
+            self._topic = topic
+            self._topic_name = command.topic
         broker = self._broker
         qos = command.qos
         message = Message(topic, qos, command.body)
