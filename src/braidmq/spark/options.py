@@ -23,6 +23,7 @@ _EXCLUSIVE: Final = (
     ("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
 )
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+"""Options that Spark passes on to every source and sink."""
 
 
 Parser = Callable[[str, str], Any]
@@ -200,7 +201,7 @@ def _hint(name: str, table: OptionTable) -> str:
 
 def _check_key(api_key: str | None) -> None:
     if api_key is None:
-        fix = "the broker asks for a key: give one as `braidmq keys new` prints it"
+        fix = "the broker requires one: create it with `braidmq keys new`"
         raise OptionError("apiKey", "", "is missing", fix)
 
 

@@ -160,7 +160,7 @@ def test_what_cannot_be_written_is_refused_in_words(
     writes = frame.write.format("braidmq").options(**to(broker, topic="none"))
     with pytest.raises(PySparkException, match="column value: is bigint; cast it: binary or"):
         writes.mode("append").save()
-    with pytest.raises(PySparkException, match="option mode: 'overwrite' is not for topics"):
+    with pytest.raises(PySparkException, match="option mode: 'overwrite' cannot be used"):
         writes.mode("overwrite").save()
     counts = read(spark, 1, path=str(broker.path)).groupBy("topic").count()
     query = (
@@ -168,7 +168,7 @@ def test_what_cannot_be_written_is_refused_in_words(
         .writeStream.format("braidmq")
         .options(checkpointLocation=str(tmp_path), **to(broker))
     )
-    with pytest.raises(PySparkException, match="option mode: 'overwrite' is not for topics"):
+    with pytest.raises(PySparkException, match="option mode: 'overwrite' cannot be used"):
         query.outputMode("complete").trigger(availableNow=True).start().awaitTermination(120)
 
 

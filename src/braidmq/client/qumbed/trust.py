@@ -94,7 +94,7 @@ class TrustList:
     def admit(self, sender: bytes, topic: str) -> None:
         """Trust a sender whose box has been opened, for the first time or again.
 
-        Never call this before: only the opened box proves that the sender is who it claims.
+        Never call it earlier: only the opened box proves that the sender holds its key.
 
         Raises:
             SenderRefused: It is not trusted, or cannot be remembered.

@@ -130,7 +130,7 @@ async def test_what_answers_otherwise_is_no_broker() -> None:
     """A Discovery is answered with one."""
     async with Peer() as peer:
         peer.script(GREETING, lambda line, frame: line.send(messages.ack()))
-        with pytest.raises(ConnectionFailed, match="did not answer as a broker does"):
+        with pytest.raises(ConnectionFailed, match="answer is not that of a broker"):
             async with connected(peer):
                 pass
 

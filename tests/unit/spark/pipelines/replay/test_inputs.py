@@ -54,7 +54,7 @@ def test_a_table_is_of_the_format_that_was_said(tmp_path: Path) -> None:
     check_table(plain, "parquet")
     check_table(delta, "delta")
 
-    with pytest.raises(ConfigError, match=r"--format: .*/plain is no Delta table"):
+    with pytest.raises(ConfigError, match=r"--format: .*/plain is not a Delta table"):
         check_table(plain, "delta")
     with pytest.raises(ConfigError, match=r"--format: .*/delta is a Delta table"):
         check_table(delta, "parquet")
