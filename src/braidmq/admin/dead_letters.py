@@ -178,7 +178,10 @@ class Waiting:
         return at < len(ranges) and ranges[at][0] < letter_id
 
     def after(self, position: int) -> int | None:
-        """Return the highest id with none of them between *position* and it, or None."""
+        """Return the id up to which none of them follows *position*; None if none is left.
+
+        A page continues there, and skips what is settled without reading it.
+        """
         found: list[int] = []
         for ranges in self._lanes:
             at = bisect_left(ranges, position + 1, key=_last)
@@ -224,6 +227,7 @@ def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) ->
             head = Head(record)
             if waiting.has(letter_id, head.priority):
                 letters.append(_letter(shown_message(letter_id, record, waiting.topic)))
+                # Twice what is shown: a payload in base64 or escaped grows, and so do headers.
                 page_bytes += min(len(record) - head.headers_at, 2 * SHOWN_BYTES_MAX)
                 if page_bytes >= PAGE_BYTES_MAX:
                     reached_id = letter_id

@@ -198,9 +198,7 @@ def reason_of(error: OSError) -> str:
     """
     text = str(error)
     if isinstance(error, socket.gaierror):
-        return (
-            "no host has that name" if error.errno in _UNKNOWN_NAMES else error.strerror or text
-        )
+        return "unknown host" if error.errno in _UNKNOWN_NAMES else error.strerror or text
     # asyncio joins the failures of a host's addresses into one text, which has no `errno`.
     if isinstance(error, ConnectionError) or text.startswith(_SEVERAL):
         reasons = [os.strerror(int(code)) for code in _ERRNO.findall(text)]

@@ -31,8 +31,8 @@ CHUNK_COUNT: Final = 2048
 """Messages of `publish_many` that share one write."""
 
 FLIGHTS_MAX: Final = 4
-"""Chunks of one `publish_many` that wait for their confirmation at the same time: more than one,
-so that the broker always has the next one to work on."""
+"""Chunks of one `publish_many` that wait for their confirmation at the same time: more than
+one, so that the broker always has the next one to work on."""
 
 SERVER_ERROR: Final = "SERVER_ERROR"
 SERVER_ERRORS_FROM: Final = 500

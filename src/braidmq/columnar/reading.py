@@ -193,7 +193,7 @@ def range_of(view: DurableView, wanted: Wanted) -> tuple[int, int]:
     start = view.earliest if start is None else start
     end = view.latest if end is None else end
     if start < 0 or end < 0:
-        raise ConfigError("start" if start < 0 else "end", "ids are not negative")
+        raise ConfigError("start" if start < 0 else "end", "must not be negative")
     return start, end
 
 

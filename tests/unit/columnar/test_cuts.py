@@ -191,5 +191,5 @@ def test_what_is_not_allowed_is_neither_cut_nor_passed(cut_log: Path) -> None:
 )
 def test_ids_are_not_negative(cut_log: Path, ask: Callable[[Path], object]) -> None:
     """As in reads: an offset that is none is refused, not taken for the beginning."""
-    with pytest.raises(ConfigError, match="ids are not negative"):
+    with pytest.raises(ConfigError, match="must not be negative"):
         ask(cut_log)

@@ -137,6 +137,8 @@ class PatientProtocol(H11Protocol):
         if self._uptake.is_stuck(given=self._counted.given, unsent=unsent):
             self.transport.abort()
             return
+        # uvicorn makes a new cycle for each request, so the same one at two checks in a row
+        # means that no complete request has arrived in between.
         cycle: RequestResponseCycle | None = self.cycle
         answering = cycle is not None and not cycle.response_complete
         if not unsent and not answering and cycle is self._last_seen:
@@ -167,6 +169,7 @@ class _Server(uvicorn.Server):
                 await asyncio.wait_for(self._ending.wait(), DATE_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn's own shutdown polls, which would delay a stop that has nothing to wait for.
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown(sockets)
             return

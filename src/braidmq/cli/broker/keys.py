@@ -16,7 +16,7 @@ from braidmq.cli.terminal import AsJson, print_json, print_rows
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 
 _NO_KEYS: Final = (
-    "no keys are configured; `braidmq keys new --name NAME` makes one, --config FILE reads "
+    "no keys are configured; `braidmq keys new --name NAME` creates one, --config FILE reads "
     "another configuration, and `serve --dev` always accepts the key dev-key"
 )
 
@@ -35,7 +35,7 @@ def new(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it, with the block to add to the configuration file."""
+    """Create a key and print it, with the block to add to the configuration file."""
     from braidmq.server.access.keys import hash_key, new_key
 
     key = new_key()
@@ -49,7 +49,7 @@ def new(
     if as_json:
         print_json({"key": key, **entry})
         return
-    print(f"# API key of {name}; it is printed only this once:")
+    print(f"# API key of {name}; it is shown only once:")
     print(f"#   {key}")
     print("[[auth.keys]]")
     for field, value in entry.items():

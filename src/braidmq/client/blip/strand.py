@@ -21,7 +21,7 @@ from braidmq.client.url import Endpoint
 from braidmq.wire.blip import frames, messages
 
 KEY_BYTES_MAX: Final = frames.LENGTH_MAX_UNAUTHENTICATED - frames.LENGTH_MIN - 2
-"""A longer key does not fit into the largest frame that a broker reads before authentication."""
+"""A longer key does not fit into the largest frame that a broker accepts before it is sent."""
 
 
 class BlipStrand(Strand[BlipConnection, bytes]):

@@ -26,7 +26,7 @@ REFUSED = {
     "no schema": (
         RollupOptions("sensor.Nothing"),
         Trigger(),
-        "there is no schema 'sensor.Nothing'",
+        "there is no built-in schema 'sensor.Nothing'",
     ),
     "no end": (RollupOptions("sensor.Humidity", close=True), Trigger(10_000), "--close: needs"),
     "no key": (
