@@ -62,6 +62,7 @@ class Status:
         self.listeners: list[Listener] = []
         self.recovery_seconds = 0.0
 
+        # Functions, because neither exists before recovery is done.
         def find_engine() -> Engine | None:
             return self.engine
 

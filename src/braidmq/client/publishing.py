@@ -135,6 +135,7 @@ def payload_bytes(payload: Payload) -> bytes:
     """Return *payload* as bytes, or raise InvalidArgument."""
     if isinstance(payload, bytes):
         return payload
+    # Through a memoryview, which takes only buffers: bytes(5) would be five zeros.
     try:
         return bytes(memoryview(payload))
     except TypeError:
@@ -150,6 +151,8 @@ def chunks(lay_out: Callable[[Payload], T], payloads: Iterable[Payload]) -> Iter
         try:
             laid_out = lay_out(payload)
         except InvalidArgument as error:
+            # It keeps its place, so that results and payloads correspond. It takes no room in
+            # a write, so it does not end the chunk either.
             chunk.append(NotSent(str(error)))
             continue
         chunk.append(laid_out)

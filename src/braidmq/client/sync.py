@@ -56,7 +56,7 @@ class LoopThread:
             ClientError: Called from the loop's own thread.
         """
         if threading.current_thread() is self._thread:
-            work.close()
+            work.close()  # otherwise Python warns that it was never awaited
             raise ClientError(
                 "a callback must not call the blocking client: it would wait for itself"
             )

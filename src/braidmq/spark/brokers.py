@@ -104,4 +104,4 @@ def patiently(call: Callable[[], Answer], seconds: float = RETURN_S_MAX) -> Answ
         except UnavailableError:
             if monotonic() >= give_up:
                 raise
-        Event().wait(PAUSE_S)
+        Event().wait(PAUSE_S)  # a pause: nothing sets this event

@@ -114,6 +114,7 @@ def for_batch(given: Mapping[str, str]) -> ReadOptions:
 
 def _check_order(given: Mapping[str, str], start: Position, end: Position) -> None:
     """Refuse topics whose end is before their start."""
+    # Of one number for all topics, `batch_range` compares the ends: the log may bound them.
     if not isinstance(start, dict) or not isinstance(end, dict):
         return
     for topic in start.keys() & end.keys():

@@ -104,6 +104,7 @@ class TrustList:
             return
         if sum(map(len, self._learned.values())) >= LEARNED_MAX:
             raise SenderRefused(sender, f"the limit of {LEARNED_MAX} senders is reached")
+        # A copy: if it cannot be saved, nothing has changed.
         learned = {**self._learned, topic: (*self._learned.get(topic, ()), sender)}
         assert self._path is not None
         try:
