@@ -173,6 +173,7 @@ class Waiting:
 
     def has(self, letter_id: int, priority: int) -> bool:
         """Return whether the letter is one of them."""
+        # Only a queue with priorities has several lanes: one for each.
         ranges = self._lanes[priority if len(self._lanes) > 1 else 0]
         at = bisect_left(ranges, letter_id, key=_last)
         return at < len(ranges) and ranges[at][0] < letter_id
@@ -230,7 +231,7 @@ def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) ->
                 # Twice what is shown: a payload in base64 or escaped grows, and so do headers.
                 page_bytes += min(len(record) - head.headers_at, 2 * SHOWN_BYTES_MAX)
                 if page_bytes >= PAGE_BYTES_MAX:
-                    reached_id = letter_id
+                    reached_id = letter_id  # the next page begins behind this letter
                     left_bytes = 0
                     break
         assert reached_id > position

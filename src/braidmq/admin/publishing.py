@@ -120,6 +120,8 @@ class Publishing:
         message = Message(found, qos, broker_body_of(found, payload))
         message.origin = ORIGIN_HTTP
         message.priority = priority
+        # Dropped, not refused: a message that was shown can be posted as it is, with what the
+        # broker had added.
         kept = {key: value for key, value in headers.items() if not is_brokers_header(key)}
         message.headers = encode_headers(kept)
         given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""))

@@ -242,7 +242,7 @@ class AdminServer:
             log_config=None,
             log_level="error",  # the daemon logs start and stop; errors of peers are not ours
             access_log=False,
-            proxy_headers=False,
+            proxy_headers=False,  # a header must not decide who the peer is
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_S_MAX,
