@@ -82,7 +82,7 @@ def expiring(broker: Broker) -> int:
     """Return how many messages in memory have a time to live, once for each subscription.
 
     The broker keeps no timer per message: once a second it looks at the first of every window.
-    This count does the same, and lets the first message speak for those behind it.
+    This count does the same: it judges a whole window by its first message.
     """
     queues = broker.queues.all_channels()
     return sum(map(_expiring_in, (*broker.subscriptions.by_id.values(), *queues)))

@@ -159,7 +159,7 @@ class Status:
         return values
 
     def _now(self) -> int:
-        # The engine's clock goes on from the newest record, so it may run ahead of ours.
+        # The engine's clock never starts before the newest record, so it may be ahead of ours.
         return self._now_us() if self.engine is None else self.engine.now_us()
 
 

@@ -33,7 +33,7 @@ from braidmq.columnar.selection import EVERYTHING, Selection
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 32 * MIB
 BATCH_BYTES_MAX: Final = 1024 * MIB
-"""Arrow's binary columns have 32-bit offsets; one large record may come on top of this."""
+"""Arrow's binary columns have 32-bit offsets; a single large record may exceed this."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""The HTTP listener: the application on a socket of ours, inside the running loop.
+"""The HTTP listener: the application on our own socket, inside the running loop.
 
 It installs no signal handlers and writes no access log. app.py decides every answer except two:
 to a malformed request, and to a connection above the limit.
