@@ -61,7 +61,7 @@ def walk(broker: Broker) -> Backlog:
 def lag_of(channel: Channel) -> int:
     """Return how many messages wait in a channel; an upper bound if it is behind."""
     waiting = len(channel.ready) + len(channel.volatile)
-    # Open but not in flight: handed out before, and due for redelivery.
+    # Open and not with a consumer: handed out before, and waiting for redelivery.
     waiting += len(channel.in_flight.open) - channel.in_flight.count
     if channel.position.behind:
         waiting += _unread(channel.topic, channel.position.cursor)

@@ -228,7 +228,7 @@ def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) ->
             head = Head(record)
             if waiting.has(letter_id, head.priority):
                 letters.append(_letter(shown_message(letter_id, record, waiting.topic)))
-                # Twice what is shown: a payload in base64 or escaped grows, and so do headers.
+                # Only SHOWN_BYTES_MAX of a payload are on the page; as much again for headers.
                 page_bytes += min(len(record) - head.headers_at, 2 * SHOWN_BYTES_MAX)
                 if page_bytes >= PAGE_BYTES_MAX:
                     reached_id = letter_id  # the next page begins behind this letter

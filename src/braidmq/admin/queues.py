@@ -206,7 +206,7 @@ class Queues:
             queue = queues.declare(topic, policy, engine.now_us())
         elif queue.policy.values() != policy.values():
             raise QueueExistsError
-        # Also if it exists: another request may have declared it in this very turn.
+        # Also if it exists: another request may have just declared it, uncommitted so far.
         await engine.waiters.committed(queue.id)
         return is_new
 

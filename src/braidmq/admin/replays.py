@@ -105,7 +105,7 @@ class Replays:
             asked = waiting if count is None else min(count, waiting)
             if asked == 0:
                 return 0
-            # What is settled from here on was sent back. The broker does not count replays.
+            # What is settled from here on counts as sent back: nothing counts replays as such.
             settled = found.topic.message_count - found.unsettled()
             engine.broker.queues.replays.replay(found, asked, engine.now_us())
             # A full log stops a replay half-way; the letters that are left stay.

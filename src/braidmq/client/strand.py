@@ -220,6 +220,8 @@ class Strand(ABC, Generic[C, T]):
 
     def _begin(self) -> None:
         """Count a publish, which `drain` then waits for."""
+        # Closed is the program's own doing. A link that ended for another reason has not sent
+        # the message, which is what a publisher needs to know.
         try:
             self._check_open()
         except Closed:

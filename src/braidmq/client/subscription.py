@@ -185,6 +185,7 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         return self
 
     async def __anext__(self) -> Message:
+        # Messages that a `fetch` has left may be here before the broker was asked to push.
         if not self._inbox or not self._pushing:
             try:
                 await self._wait()

@@ -153,7 +153,7 @@ class Traces:
             return
         topic, _ = known
         ids = self._ids[topic]
-        ids.remove(message_id)  # found at once: the oldest is forgotten first
+        ids.remove(message_id)  # usually the first: the oldest is forgotten to make room
         if not ids:
             del self._ids[topic]
 

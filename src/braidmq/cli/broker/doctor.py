@@ -231,7 +231,7 @@ def port(name: str, host: str, number: int, kind: int) -> Finding:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, number, type=kind)[0]
         with socket.socket(family, kind, protocol) as probe:
-            # As the broker binds: connections of its last run that linger are no obstacle.
+            # As for the broker's TCP listeners: lingering connections are not in the way.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             if kind == socket.SOCK_STREAM:

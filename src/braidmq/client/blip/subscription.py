@@ -273,6 +273,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
 
     def _next(self) -> BlipMessage:
         message = self._inbox.pop()
+        # The handler's speed is judged only when credit is due, once for half a window.
         if self._pushing and self._window.due(self._under_way + len(self._inbox)):
             self._window.taken(asyncio.get_running_loop().time() - message.received_at)
             self._give()
@@ -298,7 +299,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                     before = len(self._inbox)
                     missing = min(count - before, POLLS_PER_FENCE_MAX)
                     if missing <= 0 or (self._pushing and self._traits.credit):
-                        return
+                        return  # what the broker has is pushed anyway
                     await self._ask(self._connection, missing)
                     if len(self._inbox) < before + missing:
                         return
