@@ -20,16 +20,21 @@ _NO_KEYS: Final = (
     "another configuration, and `serve --dev` always accepts the key dev-key"
 )
 
-Patterns = Annotated[
-    list[str] | None, Option(metavar="PATTERN", help="Topics that it may use; may be repeated.")
+Publish = Annotated[
+    list[str] | None,
+    Option(metavar="PATTERN", help="Topics that it may publish to; may be repeated."),
+]
+Subscribe = Annotated[
+    list[str] | None,
+    Option(metavar="PATTERN", help="Topics that it may subscribe to; may be repeated."),
 ]
 
 
 @app.command("new")
 def new(
     name: Annotated[str, Option(help="Name of the principal.")],
-    publish: Patterns = None,
-    subscribe: Patterns = None,
+    publish: Publish = None,
+    subscribe: Subscribe = None,
     admin: Annotated[
         bool, Option("--admin", help="Allow administration of the broker.")
     ] = False,
