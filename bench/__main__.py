@@ -222,6 +222,8 @@ class Bench:
         ours: list[Sequence[Sample]] = []
         interpreted: list[Sequence[Sample]] = []
         theirs: list[Sample] = []
+        # In turn, not one after the other: a machine that slows down then slows all of them,
+        # and the ratio of a round stays fair.
         for _ in range(self._sizes.rounds):
             if is_compiled():
                 ours.append(self._ours(contest, contest.messages, None))

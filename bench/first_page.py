@@ -28,7 +28,7 @@ VISITS: Final = 7
 
 VISIT_S_MAX: Final = 20.0
 
-# The page's policy forbids to eval text, so that Playwright's own way of waiting would fail.
+# The page's policy forbids evaluating text as code, which Playwright's own waiting does.
 _MOMENTS_MS: Final = """() => new Promise((resolve, reject) => {
   const look = () => {
     const now = performance.now();
@@ -73,7 +73,7 @@ def _visits(broker: Broker) -> list[tuple[float, float]]:
         try:
             return [_visit(browser, f"http://{broker.http}/") for _ in range(VISITS)]
         except Error as error:
-            raise BrokenRunError(f"the page does not come up: {error}") from None
+            raise BrokenRunError(f"the page did not load: {error}") from None
         finally:
             browser.close()
 

@@ -96,4 +96,4 @@ def _make_stream(connection: socket.socket) -> None:
     )
     reply = read_until(connection, b"}\r\n")
     if b'"did_create":true' not in reply:
-        raise BrokenRunError(f"the stream was not made: {reply!r}")
+        raise BrokenRunError(f"the stream was not created: {reply!r}")

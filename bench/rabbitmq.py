@@ -140,14 +140,15 @@ def _open(server: Peer) -> socket.socket:
     connection.sendall(_method(0, 10, 11, start_ok))
     tune = _expect(connection, 10, 30)
     connection.sendall(_method(0, 10, 31, tune[:6] + b"\0\0"))  # as offered, no heartbeat
-    connection.sendall(_method(0, 10, 40, _short(b"/") + b"\0\0"))
+    connection.sendall(_method(0, 10, 40, _short(b"/") + b"\0\0"))  # Connection.Open
     _expect(connection, 10, 41)
-    connection.sendall(_method(1, 20, 10, b"\0"))
+    connection.sendall(_method(1, 20, 10, b"\0"))  # Channel.Open
     _expect(connection, 20, 11)
     durable = b"\x02"
+    # Queue.Declare
     connection.sendall(_method(1, 50, 10, b"\0\0" + _short(_QUEUE) + durable + _long(b"")))
     _expect(connection, 50, 11)
-    connection.sendall(_method(1, 85, 10, b"\0"))
+    connection.sendall(_method(1, 85, 10, b"\0"))  # Confirm.Select
     _expect(connection, 85, 11)
     return connection
 
@@ -155,6 +156,7 @@ def _open(server: Peer) -> socket.socket:
 def _publish_frames() -> bytes:
     publish_method = _method(1, 60, 40, b"\0\0" + _short(b"") + _short(_QUEUE) + b"\0")
     delivery_mode = 1 << 12
+    # class, weight, body size, flags of the properties that follow, delivery mode
     properties = struct.pack(">HHQHB", 60, 0, len(PAYLOAD), delivery_mode, _PERSISTENT)
     return publish_method + _frame(_HEADER, 1, properties) + _frame(_BODY, 1, PAYLOAD)
 

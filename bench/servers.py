@@ -127,6 +127,7 @@ class Broker(Server):
         command += ["--vibe", f"{HOST}:0", "--qumbed", f"{HOST}:0", "--flight", "off"]
         environment = dict(settings or {})
         if package is not None:
+            # PYTHONPATH comes before the installed package, whose modules may be compiled.
             environment |= {"BRAIDMQ_PURE": "1", "PYTHONPATH": str(package)}
         super().__init__(command, directory, environment)
         self.wait_until(ready.exists)

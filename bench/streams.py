@@ -79,6 +79,7 @@ class ExpectedReplies:
 
     def __init__(self, expected: bytes) -> None:
         self._expected = expected
+        # Written once now: pages that are first touched during the run would be measured too.
         self._received = bytearray(b"\xff") * len(expected)
         self._view = memoryview(self._received)
         self.goal = len(expected)

@@ -117,7 +117,8 @@ def _load(
                     source.sendall(request)
                     sent += 1
                 continue
-            # Every Deliver has the same length: only the times in them differ.
+            # Every Deliver has the same length: only the times in them differ. 5 bytes are
+            # the head of a frame: the length of the body, and the flags.
             deliver_bytes = deliver_bytes or 5 + int.from_bytes(data[:4], "big")
             count, held[source] = divmod(held[source], deliver_bytes)
             delivered += count

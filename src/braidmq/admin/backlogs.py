@@ -27,7 +27,7 @@ class Backlog:
 
 
 class Backlogs:
-    """The broker's backlog: current, or some seconds old where there are many rows to walk."""
+    """The broker's backlog: current, or a few seconds old if there are many rows to walk."""
 
     def __init__(self) -> None:
         self._backlog = Backlog()
@@ -61,6 +61,7 @@ def walk(broker: Broker) -> Backlog:
 def lag_of(channel: Channel) -> int:
     """Return how many messages wait in a channel; an upper bound if it is behind."""
     waiting = len(channel.ready) + len(channel.volatile)
+    # Open and not with a consumer: handed out before, and waiting for redelivery.
     waiting += len(channel.in_flight.open) - channel.in_flight.count
     if channel.position.behind:
         waiting += _unread(channel.topic, channel.position.cursor)
@@ -73,6 +74,7 @@ def lag_of_follower(follower: Follower) -> int:
 
 
 def _unread(topic: Topic, cursor: int) -> int:
+    # Ids between the two belong to all topics, so each of the two numbers bounds it from above.
     return min(topic.message_count, max(0, topic.last_id - cursor))
 
 
@@ -80,7 +82,7 @@ def expiring(broker: Broker) -> int:
     """Return how many messages in memory have a time to live, once for each subscription.
 
     The broker keeps no timer per message: once a second it looks at the first of every window.
-    This count does the same, and lets the first message speak for those behind it.
+    This count does the same: it judges a whole window by its first message.
     """
     queues = broker.queues.all_channels()
     return sum(map(_expiring_in, (*broker.subscriptions.by_id.values(), *queues)))

@@ -173,12 +173,16 @@ class Waiting:
 
     def has(self, letter_id: int, priority: int) -> bool:
         """Return whether the letter is one of them."""
+        # Only a queue with priorities has several lanes: one for each.
         ranges = self._lanes[priority if len(self._lanes) > 1 else 0]
         at = bisect_left(ranges, letter_id, key=_last)
         return at < len(ranges) and ranges[at][0] < letter_id
 
     def after(self, position: int) -> int | None:
-        """Return the highest id with none of them between *position* and it, or None."""
+        """Return the id up to which none of them follows *position*; None if none is left.
+
+        A page continues there, and skips what is settled without reading it.
+        """
         found: list[int] = []
         for ranges in self._lanes:
             at = bisect_left(ranges, position + 1, key=_last)
@@ -224,9 +228,10 @@ def read_letters(wal: Wal, waiting: Waiting, *, from_offset: int, limit: int) ->
             head = Head(record)
             if waiting.has(letter_id, head.priority):
                 letters.append(_letter(shown_message(letter_id, record, waiting.topic)))
+                # Only SHOWN_BYTES_MAX of a payload are on the page; as much again for headers.
                 page_bytes += min(len(record) - head.headers_at, 2 * SHOWN_BYTES_MAX)
                 if page_bytes >= PAGE_BYTES_MAX:
-                    reached_id = letter_id
+                    reached_id = letter_id  # the next page begins behind this letter
                     left_bytes = 0
                     break
         assert reached_id > position

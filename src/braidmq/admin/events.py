@@ -178,7 +178,7 @@ class Numbers:
         then_s, before = self._before
         self._before = now_s, values
         self.lag_seconds, self._lag_s = self._lag_s, 0.0
-        seconds = max(now_s - then_s, BEAT_S)
+        seconds = max(now_s - then_s, BEAT_S)  # measured: a busy loop fires the timer late
         fsyncs = sorted(self._take_fsyncs())
 
         def rate(name: str) -> float:
@@ -230,6 +230,7 @@ class Numbers:
             self._listening -= 1
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        # From now on, not from when it was due: after a stall the beats must not catch up.
         self._due = loop.time() + BEAT_S
         self._timer = loop.call_at(self._due, self._look, loop)
 

@@ -92,6 +92,7 @@ class Keys:
         first, total = await asyncio.to_thread(
             _chosen, places, place, limit=limit, search=search.casefold()
         )
+        # On the event loop again: permissions may change at any time, but not within a turn.
         found: list[_Found] = [
             keys[name] if kind == KEY else (accounts[name], users.permissions(name))
             for kind, name in first

@@ -3,9 +3,9 @@
     GET  /api/log           segments, sizes, settings, files in quarantine
     POST /api/log/verify    the same, after reading and checking every sealed segment
 
-Every request that reads the log does so here, on a thread (`Log.read`). One that meets damage
-is answered 503; then the broker ends, as it does when the scrub finds damage: a log that has
-lost records must not be served.
+Every request that reads the log does so here, on a thread (`Log.read`). One that finds damage
+is answered with 503; then the broker exits, as it does when the scrub finds damage: a log that
+has lost records must not be served.
 """
 
 import asyncio

@@ -267,7 +267,8 @@ def newest_before(wal: Wal, wanted: Wanted) -> MessagesPage:
     reached_id = found.reached_id
     left_bytes = READ_BYTES_MAX
     for at in range(0, len(found.ids), GROUP_MESSAGES):
-        if left_bytes <= 0:  # headers and names count as well
+        # The index knew the sizes of payloads only; headers and names count as well.
+        if left_bytes <= 0:
             reached_id = found.ids[at - 1]
             break
         group = found.ids[at : at + GROUP_MESSAGES]
@@ -296,7 +297,7 @@ def shown_message(
     """Return the message in a record of *topic*, with up to *bytes_max* bytes of payload."""
     head = Head(record)
     kept = decode_headers(record[head.headers_at : head.body_at])
-    content = record[head.body_at + 2 + len(topic) :]
+    content = record[head.body_at + 2 + len(topic) :]  # behind u16 length and topic
     payload, encoding, encoded = shown_payload(content, bytes_max)
     return ShownMessage(
         offset=offset,

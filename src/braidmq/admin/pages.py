@@ -64,7 +64,7 @@ def load_pages() -> dict[str, PageFile]:
         media_type = MEDIA_TYPES.get("." + entry.name.rpartition(".")[2])
         if media_type is not None and entry.is_file():
             data = entry.read_bytes()
-            packed = gzip.compress(data, mtime=0)
+            packed = gzip.compress(data, mtime=0)  # no time: one ETag stands for these bytes
             etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
             is_worth_it = len(packed) < len(data)
             pages[entry.name] = PageFile(media_type, etag, data, packed if is_worth_it else b"")

@@ -120,6 +120,8 @@ class Publishing:
         message = Message(found, qos, broker_body_of(found, payload))
         message.origin = ORIGIN_HTTP
         message.priority = priority
+        # Dropped, not refused: a message that was shown can be posted as it is, with what the
+        # broker had added.
         kept = {key: value for key, value in headers.items() if not is_brokers_header(key)}
         message.headers = encode_headers(kept)
         given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""))
@@ -159,6 +161,8 @@ async def _admitted(engine: Engine, message: Message, dedup_id: str) -> int:
     broker = engine.broker
     loop = asyncio.get_running_loop()
     deadline = loop.time() + ROOM_WAIT_S
+    # Judged again after each wait: another publisher may have taken the room, or the broker
+    # may have begun to drain.
     while True:
         verdict = broker.admission.judge(message, dedup_id, engine.now_us())
         if verdict in {admission.GO, admission.REDIRECT}:
@@ -192,7 +196,7 @@ async def _room(engine: Engine, message: Message, verdict: int, within_s: float)
 
 
 async def _told(engine: Engine, given: int) -> int | None:
-    if given == 0:
+    if given == 0:  # kept in memory only: there is no commit to wait for
         engine.end_turn()
         return None
     await engine.waiters.committed(given)
@@ -216,7 +220,7 @@ def read_posted(body: bytes) -> Posted:
         HTTPException: 400, the body is not a message.
     """
     try:
-        body.decode()
+        body.decode()  # msgspec does not check the UTF-8 of a payload that it keeps raw
         posted = msgspec.json.decode(body, type=Posted)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(400, shown(f"the body is not a message: {error}", 200)) from None

@@ -96,7 +96,7 @@ DECLARING: Final = frozenset(DeclaredQueue.__struct_encode_fields__)
 
 
 class ShownQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A queue, with the options that declare it; null is no limit."""
+    """A queue, with the options that declare it; null means no limit."""
 
     name: str
     message_count: int
@@ -141,7 +141,7 @@ SORT: Final = choice(
 
 
 class Queues:
-    """The broker's queues. Permissions are checked before, by the endpoints."""
+    """The broker's queues. The endpoints check permissions before they call a method."""
 
     def __init__(self, find_engine: FindEngine) -> None:
         self._find_engine = find_engine
@@ -206,6 +206,7 @@ class Queues:
             queue = queues.declare(topic, policy, engine.now_us())
         elif queue.policy.values() != policy.values():
             raise QueueExistsError
+        # Also if it exists: another request may have just declared it, uncommitted so far.
         await engine.waiters.committed(queue.id)
         return is_new
 
@@ -290,7 +291,7 @@ class Queues:
 
 
 def as_json(facts: QueueFacts) -> ShownQueue:
-    """Return a queue as the API shows it: null is no limit, times are in ms and ISO 8601."""
+    """Return a queue as the API shows it: null means no limit, times are ms and ISO 8601."""
     return ShownQueue(
         name=facts.name,
         message_count=facts.waiting,

@@ -3,8 +3,7 @@
     POST /api/dead-letters/replay     {"queue", "count" or "offset"}: {"queue", "replayed"}
 
 A letter that waits within its lane's window is sent back from memory. One that lies deeper is
-read from the log, and the lane passes over it later. A letter without a believable origin
-stays.
+read from the log, and the lane skips it later. A letter without a valid origin stays.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ PREVIOUS_ROWS_MAX: Final = 100_000
 _STAYS: Final = {
     replays.READING: "timed out reading the log",
     replays.HELD: "a consumer holds the letter now",
-    replays.UNSENDABLE: "the letter does not say where it came from, or not believably",
+    replays.UNSENDABLE: "the letter has no valid origin to send it back to",
     replays.CROWDED: "too many letters were replayed ahead of the oldest: replay those first",
 }
 
@@ -89,7 +88,7 @@ class Replays:
     async def replay(self, queue: str, count: int | None) -> int:
         """Send the oldest *count* letters back, or all; return how many were sent.
 
-        Letters without a believable origin stay. If the queue has consumers, letters that they
+        Letters without a valid origin stay. If the queue has consumers, letters that they
         acknowledge during the replay count as sent back.
 
         Raises:
@@ -106,6 +105,7 @@ class Replays:
             asked = waiting if count is None else min(count, waiting)
             if asked == 0:
                 return 0
+            # What is settled from here on counts as sent back: nothing counts replays as such.
             settled = found.topic.message_count - found.unsettled()
             engine.broker.queues.replays.replay(found, asked, engine.now_us())
             # A full log stops a replay half-way; the letters that are left stay.

@@ -62,6 +62,7 @@ class Status:
         self.listeners: list[Listener] = []
         self.recovery_seconds = 0.0
 
+        # Functions, because neither exists before recovery is done.
         def find_engine() -> Engine | None:
             return self.engine
 
@@ -158,7 +159,7 @@ class Status:
         return values
 
     def _now(self) -> int:
-        # The engine's clock goes on from the newest record, so it may run ahead of ours.
+        # The engine's clock never starts before the newest record, so it may be ahead of ours.
         return self._now_us() if self.engine is None else self.engine.now_us()
 
 

@@ -85,7 +85,7 @@ class _Named:
 class Topics:
     """The broker's topics.
 
-    A broker may have a million of them, so that sorting and searching is done on a thread. The
+    A broker may have a million of them, so sorting and searching is done on a thread. The
     broker never forgets a topic: the sorted names are valid until there are more.
     """
 

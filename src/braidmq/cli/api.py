@@ -150,7 +150,7 @@ class Api:
         return self.ask(method, path, body, listed_by=listed_by, timeout_s=WORK_TIMEOUT_S)
 
     def rows(self, path: str, field: str, *, after: str = "") -> Iterator[dict[str, object]]:
-        """Yield the rows of all pages of a list that is paged by name, after *after*.
+        """Yield the rows of all pages of a list that is paged by name, starting after *after*.
 
         Raises:
             HttpError: As in `ask`.
@@ -324,8 +324,8 @@ def is_http(url: str) -> bool:
 def strand_address(url: str, strand: str = BLIP) -> str:
     """Return *url*, or the address of *strand* at the broker whose HTTP address is *url*.
 
-    Only the port is asked for: the broker may listen on 0.0.0.0, which is no address to
-    connect to, so the host is taken from the URL.
+    Only the port is asked for: the broker may listen on 0.0.0.0, which cannot be connected to,
+    so the host is taken from the URL.
 
     Raises:
         ConfigError: The URL is invalid, or the strand is off or has no TLS there.

@@ -50,7 +50,7 @@ _FAILED: Final = {
     "QUIC handshake failed": (
         "`braidmq serve --dev` starts a broker, with Qumbed on UDP port 6121"
     ),
-    "no host has that name": "check the spelling in --url or BRAIDMQ_URL",
+    "unknown host": "check the spelling in --url or BRAIDMQ_URL",
     f"{_UNTRUSTED}self-signed": TRUST_HINT,
     f"{_UNTRUSTED}unable to": TRUST_HINT,  # "to get issuer", "to verify the first"
     "its certificate is not trusted": (
@@ -124,7 +124,8 @@ def main(arguments: Sequence[str]) -> int:
     except BraidError as error:
         return _told(_with_hint(str(error), _hint(error)), error.exit_code)
     except BrokenPipeError:
-        # The reader has gone. Flushing at exit would fail again, so stdout leads nowhere.
+        # The reader of our output has gone. Flushing at exit would fail again, so stdout is
+        # pointed at the null device.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until exit
         return EXIT_IO_ERROR
     except OSError as error:

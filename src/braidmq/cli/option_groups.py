@@ -31,6 +31,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         else:
             options.append(parameter)
 
+    # typer reads the signature, so the wrapper shows one without groups and rebuilds them.
     @wraps(command)
     def run(**given: object) -> None:
         for name, group in groups.items():

@@ -69,6 +69,7 @@ class BrokerProcess:
             code = await self._run(deadline)
         if not self._ready_file.exists():
             raise DemoError(f"the broker did not start: {self._last_words()}")
+        # The broker chose free ports. From now on ask for these, so that clients find it again.
         facts = json.loads(self._ready_file.read_text("utf-8"))
         self.addresses = {listener: facts[listener] or "off" for listener in LISTENERS}
         self._fingerprint = facts["qumbed_fingerprint"] or ""

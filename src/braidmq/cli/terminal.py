@@ -83,7 +83,7 @@ def printable(text: str) -> str:
 
 
 def styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
-    """Return the text with terminal styles; unchanged if stdout is no terminal."""
+    """Return the text with terminal styles; unchanged if stdout is not a terminal."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return typer.style(text, fg=fg, bold=bold or None, dim=dim or None)

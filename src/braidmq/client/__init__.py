@@ -101,7 +101,8 @@ def connect(url: str, *, key: str | None = None, **options: Unpack[Choices]) -> 
     """
     endpoint = parse(url, key=key)
     chosen = Options(**options)
-    # An empty value, such as `schemas={}`, asks for nothing: programs pass it to any strand.
+    # An empty value, such as `schemas={}`, requests nothing, so every strand accepts it and a
+    # program can pass the same options to any of them.
     capabilities.check(endpoint.strand, (name for name in options if getattr(chosen, name)))
     strand = _strand_class(endpoint.strand)
 

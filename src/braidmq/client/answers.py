@@ -17,8 +17,8 @@ class Receipt:
     """The message's id: text on Vibe and Qumbed, None on Blip, which does not report it."""
 
     repeated: bool = False
-    """Whether it was sent more than once (`retry=True`), and so may be stored twice; on Qumbed
-    only after the broker's dedup window has passed."""
+    """Whether it was sent more than once (`retry=True`) and so may be stored twice; on Qumbed
+    only if the broker's dedup window has passed meanwhile."""
 
     delivered: int | None = None
     """How many subscribers got it at once, where the strand reports it (Qumbed)."""

@@ -252,7 +252,7 @@ class Connection(asyncio.Protocol, Generic[A]):
             return
         # The PING goes behind everything handed over, so that its PONG covers all of it.
         if self._fence is None and self._next_fence is not None:
-            self._asking()
+            self._asking()  # before the fence is set, which by itself is an answer owed
             self._fence, self._next_fence = self._next_fence, None
             self._fence.number = self.next_id()
             self._out.append(self._ping(self._fence.number))
@@ -367,6 +367,7 @@ class Connection(asyncio.Protocol, Generic[A]):
         self._transport.close()
         try:
             async with asyncio.timeout(self._options.close_timeout):
+                # Shielded: a timeout must not cancel the future that `connection_lost` sets.
                 await asyncio.shield(self._gone)
         except TimeoutError:
             self._transport.abort()
@@ -411,7 +412,10 @@ class Connection(asyncio.Protocol, Generic[A]):
             self._flush_soon()
 
     def _silent_s(self, now: float) -> float:
-        """Return for how long the broker has been silent since it was asked."""
+        """Return for how long the broker has been silent since it was asked.
+
+        Anything it sends counts as a sign of life, not only the answer that is owed.
+        """
         return now - max(self._heard_at, self._asked_at)
 
     def _watch(self) -> None:
@@ -472,7 +476,7 @@ async def greeted(
         async with asyncio.timeout(options.connect_timeout):
             connection = await connect()
             await connection.handshake()
-    except BaseException as error:
+    except BaseException as error:  # also when cancelled: the socket must not stay open
         if connection is not None:
             connection.abort("the handshake failed")
         if isinstance(error, TimeoutError):

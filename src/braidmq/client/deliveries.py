@@ -128,7 +128,7 @@ class Message(ABC):
         try:
             await send()
         except BaseException:
-            self._settled = False  # nothing was sent for certain: the caller may try again
+            self._settled = False  # perhaps nothing was sent, so the caller may try again
             raise
 
 

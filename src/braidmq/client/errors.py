@@ -191,16 +191,15 @@ class PublishFailed(PublishRefused, OutcomeUnknown):
 
 
 def reason_of(error: OSError) -> str:
-    """Return why there is no connection, in the system's words.
+    """Return why a connection failed, in the operating system's words.
 
-    The event loop's own text repeats the failed call and the address, or each of a host name's
-    addresses. The caller names the address already.
+    The event loop's own text repeats the failed call and the address, or every address of the
+    host. The caller names the address already.
     """
     text = str(error)
     if isinstance(error, socket.gaierror):
-        return (
-            "no host has that name" if error.errno in _UNKNOWN_NAMES else error.strerror or text
-        )
+        return "unknown host" if error.errno in _UNKNOWN_NAMES else error.strerror or text
+    # asyncio joins the failures of a host's addresses into one text, which has no `errno`.
     if isinstance(error, ConnectionError) or text.startswith(_SEVERAL):
         reasons = [os.strerror(int(code)) for code in _ERRNO.findall(text)]
         return ", ".join(dict.fromkeys(reasons)) or text

@@ -106,6 +106,8 @@ class CreditWindow:
         assert size_max >= 1
         assert begin >= 1
         self._size_max = size_max
+        # Small at first: messages prefetched for a handler that turns out to be slow would all
+        # be redelivered.
         self.size = min(begin, size_max)
 
     def due(self, held: int) -> int:

@@ -172,6 +172,7 @@ class Link(Generic[C]):
 
     async def close(self) -> None:
         """End the link, and its connection once everything handed over is written."""
+        # Finish first: a connection that is no longer current is not made again when it ends.
         connection = self.current
         self._finish(Closed("it was closed"))
         if self._reopening is not None:
@@ -229,6 +230,8 @@ class Link(Generic[C]):
         connected = False
         try:
             while not connected:
+                # Also before the first attempt: a broker that closes each new connection at
+                # once would otherwise be dialled in a busy loop.
                 await asyncio.sleep(next(delays))
                 connected = await self._try_again()
         except ClientError as error:
@@ -250,7 +253,7 @@ class Link(Generic[C]):
 
     def _finish(self, error: ClientError) -> None:
         self.current = None
-        if self.end is None:
+        if self.end is None:  # the first reason counts: closing a link that failed keeps it
             self.end = error
             self._settled.set()
             self._owner.ended(error)

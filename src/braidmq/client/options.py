@@ -123,6 +123,7 @@ class Options:
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
+            # Every number is a duration; True and False are ints, too.
             if isinstance(value, float | int) and not isinstance(value, bool) and value <= 0:
                 raise InvalidArgument(f"{option.name} must be more than 0 seconds, not {value}")
 

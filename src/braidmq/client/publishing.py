@@ -31,7 +31,8 @@ CHUNK_COUNT: Final = 2048
 """Messages of `publish_many` that share one write."""
 
 FLIGHTS_MAX: Final = 4
-"""Chunks of one `publish_many` that wait for their confirmation at the same time."""
+"""Chunks of one `publish_many` that wait for their confirmation at the same time: more than
+one, so that the broker always has the next one to work on."""
 
 SERVER_ERROR: Final = "SERVER_ERROR"
 SERVER_ERRORS_FROM: Final = 500
@@ -125,7 +126,7 @@ def utf8(what: str, text: str, bytes_max: int) -> bytes:
 
 
 def check_topic(topic: str) -> None:
-    """Raise InvalidArgument unless *topic* is a valid topic, on strands without queue names."""
+    """Raise InvalidArgument unless *topic* is a valid topic; Vibe has names of its own."""
     if not utf8("a topic", topic, TOPIC_BYTES_MAX):
         raise InvalidArgument(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes of UTF-8")
 
@@ -134,6 +135,7 @@ def payload_bytes(payload: Payload) -> bytes:
     """Return *payload* as bytes, or raise InvalidArgument."""
     if isinstance(payload, bytes):
         return payload
+    # Through a memoryview, which takes only buffers: bytes(5) would be five zeros.
     try:
         return bytes(memoryview(payload))
     except TypeError:
@@ -149,6 +151,8 @@ def chunks(lay_out: Callable[[Payload], T], payloads: Iterable[Payload]) -> Iter
         try:
             laid_out = lay_out(payload)
         except InvalidArgument as error:
+            # It keeps its place, so that results and payloads correspond. It takes no room in
+            # a write, so it does not end the chunk either.
             chunk.append(NotSent(str(error)))
             continue
         chunk.append(laid_out)

@@ -34,6 +34,7 @@ class Replies(Generic[A]):
         """Record the answer to the request at index *at*."""
         self.answers[at] = answer
         self._missing -= 1
+        # `done` may be over already: a caller that gave up has cancelled it.
         if self._missing == 0 and not self.done.done():
             self.done.set_result(True)
 

@@ -46,7 +46,7 @@ class Queues(Protocol):
         """Create a queue unless it exists; return it as it is now."""
 
     async def info(self, name: str) -> QueueInfo | None:
-        """Return what the broker says about a queue; None if there is none of that name."""
+        """Return what the broker says about a queue; None if there is no such queue."""
 
     async def names(self) -> list[str]:
         """Return the names of the queues that these credentials may see."""
@@ -64,7 +64,7 @@ class Strand(ABC, Generic[C, T]):
     name: ClassVar[str]
 
     busy_codes: ClassVar[frozenset[int | str]] = frozenset()
-    """Refusals that `retry=True` sends again, since the broker only asks for patience."""
+    """Refusals after which `retry=True` sends again: the broker only asks to slow down."""
 
     def __init__(self, dialer: Dialer[C, V], receiver: V) -> None:
         self._dialer: Dialer[C, Any] = dialer
@@ -122,6 +122,8 @@ class Strand(ABC, Generic[C, T]):
             if options.retry:
                 await self._retry(posting, flight.chunk, results)
         except (ConnectionFailed, ConnectionLost) as error:
+            # Only `_launch` raises these. A connection that breaks later is a result of
+            # `land`, OutcomeUnknown, so that the two can be told apart.
             raise NotSent(str(error)) from error
         finally:
             self._finish()
@@ -218,6 +220,8 @@ class Strand(ABC, Generic[C, T]):
 
     def _begin(self) -> None:
         """Count a publish, which `drain` then waits for."""
+        # Closed is the program's own doing. A link that ended for another reason has not sent
+        # the message, which is what a publisher needs to know.
         try:
             self._check_open()
         except Closed:

@@ -185,6 +185,7 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         return self
 
     async def __anext__(self) -> Message:
+        # Messages that a `fetch` has left may be here before the broker was asked to push.
         if not self._inbox or not self._pushing:
             try:
                 await self._wait()
@@ -216,6 +217,7 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
             return
         self._leaving = True
         self._stop(Closed("the subscription was closed"))
+        # Cleared first: nothing may be acknowledged behind the unsubscribe.
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
@@ -296,7 +298,7 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         try:
             answer = await connection.ask(write)
         except ConnectionLost:
-            return  # the broker ends the subscription with its connection
+            return  # it ends at the broker with its connection or, on Blip, with its lease
         refusal = connection.refusal_of(answer)
         if refusal is not None:
             log.warning("unsubscribing was refused: %s %s", refusal.code, refusal.text)

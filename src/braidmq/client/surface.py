@@ -45,7 +45,7 @@ class Client:
 
     @property
     def gateway_public_key(self) -> bytes:
-        """The broker's own key, as it says; empty without one, or without a connection."""
+        """The broker's own key, as the broker reports it; empty if there is none."""
         return self._strand.gateway_public_key
 
     async def publish(
@@ -86,8 +86,8 @@ class Client:
         """
         given = (qos, headers, priority, ttl, recipient, schema, envelope, retry)
         options = _PUBLISH_DEFAULTS
-        # A plain publish shares one record: to build one for each message would cost more than
-        # everything else that is done here.
+        # Plain publishes share one record: building one for each message would cost more than
+        # everything else here.
         if given != _PUBLISH_DEFAULTS:
             options = PublishOptions(*given)
             self._check(options, _PUBLISH_DEFAULTS)
@@ -197,7 +197,7 @@ class Client:
         return await self._queues().declare(name, options)
 
     async def queue_info(self, name: str) -> QueueInfo | None:
-        """Return what the broker says about a queue; None if there is none of that name.
+        """Return what the broker says about a queue; None if there is no such queue.
 
         Raises as :meth:`declare_queue` does.
         """

@@ -28,7 +28,8 @@ from braidmq.client import deliveries, subscription, surface
 from braidmq.client.errors import ClientError, Closed
 
 TAKE_MAX: Final = 64
-"""Messages that an iterator brings over from the loop's thread at once."""
+"""Messages that an iterator brings over from the loop's thread at once: to change threads for
+each one would bound the throughput."""
 
 A = TypeVar("A")
 """The asynchronous class that a facade is made from."""
@@ -42,6 +43,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._started = threading.Event()
+        # A daemon: a client that was never closed must not keep the process alive.
         self._thread = threading.Thread(target=self._work, name="braidmq-client", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -54,7 +56,7 @@ class LoopThread:
             ClientError: Called from the loop's own thread.
         """
         if threading.current_thread() is self._thread:
-            work.close()
+            work.close()  # otherwise Python warns that it was never awaited
             raise ClientError(
                 "a callback must not call the blocking client: it would wait for itself"
             )
@@ -69,7 +71,7 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """End the loop and its thread; again does nothing."""
+        """End the loop and its thread; calling it again does nothing."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join()
@@ -267,7 +269,7 @@ class Client(Facade[surface.Client]):
     subscribe = _subscribing(surface.Client.subscribe)
 
     def close(self) -> None:
-        """Close subscriptions and connections, and end the thread; again does nothing."""
+        """Close subscriptions, connections and the thread; calling it again does nothing."""
         try:
             self._loop.run(self._inner.close())
         except Closed:

@@ -61,6 +61,7 @@ def parse(url: str, *, key: str | None = None) -> Endpoint:
     port = _port(strand, parts)
     if parts.path not in {"", "/"} or parts.fragment:
         raise InvalidArgument(f"{strand} URL: nothing may follow host and port")
+    # Split by hand: `urlsplit` would take the part of a Blip key before a colon for a user.
     user, colon, secret = parts.netloc.rpartition("@")[0].partition(":")
     if not colon or strand not in STRANDS_WITH_USERS:
         user, secret = "", f"{user}{colon}{secret}"

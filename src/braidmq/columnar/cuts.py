@@ -114,8 +114,8 @@ def advance(
 ) -> int:
     """Return the id after at most so many wanted messages, or payload bytes, from *start* on.
 
-    At least one message is passed if there is one, or a large message would stop the reader
-    for ever. If there are fewer, it is the end of the durable log.
+    At least one message is passed if there is one; otherwise a large message would stop the
+    reader forever. If there are fewer, it is the end of the durable log.
 
     Raises:
         ConfigError: An argument is not valid.

@@ -48,7 +48,7 @@ class Log(Protocol):
 
     @property
     def address(self) -> str:
-        """Where the log is, for people."""
+        """Where the log is, for display."""
 
     def offsets(self) -> Offsets:
         """Return the first id in the log, and the one after the last durable id."""
@@ -113,7 +113,7 @@ class DirectoryLog:
 
     @property
     def address(self) -> str:
-        """Where the log is, for people."""
+        """Where the log is, for display."""
         return str(self.path)
 
     def view(self) -> DurableView:

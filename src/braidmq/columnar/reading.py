@@ -33,7 +33,7 @@ from braidmq.columnar.selection import EVERYTHING, Selection
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 32 * MIB
 BATCH_BYTES_MAX: Final = 1024 * MIB
-"""Arrow's binary columns have 32-bit offsets; one large record may come on top of this."""
+"""Arrow's binary columns have 32-bit offsets; a single large record may exceed this."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -193,7 +193,7 @@ def range_of(view: DurableView, wanted: Wanted) -> tuple[int, int]:
     start = view.earliest if start is None else start
     end = view.latest if end is None else end
     if start < 0 or end < 0:
-        raise ConfigError("start" if start < 0 else "end", "ids are not negative")
+        raise ConfigError("start" if start < 0 else "end", "must not be negative")
     return start, end
 
 

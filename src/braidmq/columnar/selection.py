@@ -33,7 +33,7 @@ class Selection:
         """Check the arguments."""
         # A str is an iterable too: each of its characters would be taken for a topic.
         if isinstance(self.topics, str):
-            raise ConfigError("topics", "must be several names, not one text")
+            raise ConfigError("topics", "must be a list of names, not a string")
         if self.topics is not None and self.pattern is not None:
             raise ConfigError("pattern", "cannot be given together with topics")
         object.__setattr__(

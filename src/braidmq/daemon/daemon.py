@@ -173,6 +173,7 @@ class Daemon:
             from braidmq.server.flight.listener import FlightListener  # noqa: PLC0415 - takes memory
         except ModuleNotFoundError as error:
             problem = f"needs {error.name}: pip install braidmq[columnar], or turn it off"
+            # An operator who configured it wants it. By default it is on, but optional.
             if "flight" in config.model_fields_set:
                 raise ConfigError("flight", problem) from None
             _log.warning("flight is off: it " + problem)
@@ -199,6 +200,7 @@ class Daemon:
     def _start_engine(self, found: Recovered) -> Engine:
         broker = found.broker
         if self._given_clock is None:
+            # Only recovery knows the newest time in the log, below which the clock must not be.
             self._clock = SystemClock(broker.latest_us)
         engine = Engine(
             broker,
@@ -235,12 +237,14 @@ class Daemon:
         self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
         self._snapshot_id = broker.committed_id
         self._telemetry.start(engine)
+        # Last: once the status has them, HTTP requests use the engine and the log.
         self.status.engine = engine
         self.status.wal = found.wal
         _log_recovery(found, self.status.recovery_seconds)
         return engine
 
     def _start_sink(self, broker: Broker) -> None:
+        # Also with Flight off: a batch may be half committed, or stages may be left to delete.
         is_open = broker.sinks.open is not None
         if not (self._config.flight.enabled or is_open or self._files.list_dir("stages")):
             return
@@ -337,6 +341,7 @@ class Daemon:
         if self._users is not None:
             self._users.stop()
             await asyncio.to_thread(self._users.close)
+        # The log closes after everything that can still write to it.
         if self._durability is not None:
             self._durability.stop_reading()
             await asyncio.to_thread(self._durability.close)
@@ -397,7 +402,10 @@ def _log_recovery(found: Recovered, seconds: float) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write *text* to *path*; readers see all of it or the file before."""
+    """Write *text* to *path*; readers see all of it or the file before.
+
+    It is not synced: the file says what runs now, and is stale after a power cut anyway.
+    """
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text)
     temporary.replace(path)

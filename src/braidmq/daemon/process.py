@@ -50,7 +50,7 @@ def main(
     if mdns and not config.qumbed.enabled:
         raise ConfigError("--mdns", "announces the Qumbed strand, which is off")
     if ready_file is not None:
-        ready_file.unlink(missing_ok=True)
+        ready_file.unlink(missing_ok=True)  # a killed broker leaves it behind
     sys.setswitchinterval(_GIL_SWITCH_S)
     return_large_buffers()
     gc.set_threshold(_GC_THRESHOLD, 50, 50)
@@ -72,7 +72,7 @@ async def _serve(config: Config, ready_file: Path | None, *, mdns: bool, watch: 
     except BaseException:
         await daemon.stop()
         raise
-    gc.freeze()
+    gc.freeze()  # what was made so far stays: the collector need not walk it again
     note = loss_note(config.wal.fsync)
     if note:
         _log.warning(note)
@@ -103,7 +103,7 @@ def _signals() -> asyncio.Event:
 
     def receive() -> None:
         if stopping.is_set():
-            os._exit(0)
+            os._exit(0)  # the operator asked twice: that is not a failure
         stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

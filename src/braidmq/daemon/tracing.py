@@ -111,6 +111,8 @@ class Traces:
     def _publish(self, message: Message, batch: int, now_us: int) -> None:
         topic = message.topic.name
         kept = decode_headers(message.headers) if message.headers else {}
+        # An empty context, not the current one: whatever task happens to run here has no part
+        # in the message's trace.
         parent = self._propagator.extract(kept) if "traceparent" in kept else Context()
         publish = self._tracer.start_span(
             f"publish {topic}",
@@ -151,7 +153,7 @@ class Traces:
             return
         topic, _ = known
         ids = self._ids[topic]
-        ids.remove(message_id)
+        ids.remove(message_id)  # usually the first: the oldest is forgotten to make room
         if not ids:
             del self._ids[topic]
 

@@ -22,7 +22,7 @@ from braidmq.spark.runtime.workers import hold_bytes, is_forked
 
 RUN_FILE: Final = "run.json"
 RETURN_S_MAX: Final = 60.0
-"""How long a broker may be away; one with an intact log restarts within seconds."""
+"""How long to wait for a broker; one with an intact log restarts within seconds."""
 
 PAUSE_S: Final = 0.25
 _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not listened on
@@ -81,6 +81,7 @@ def running_at(path: Path) -> str:
 
 
 def _reachable(address: str) -> str:
+    # A broker that listens on all interfaces publishes an address that cannot be dialled.
     scheme, _, rest = address.rpartition("://")
     host, _, port = rest.rpartition(":")
     return f"{scheme or 'grpc'}://{_ANY_HOST.get(host, host)}:{port}"
@@ -103,4 +104,4 @@ def patiently(call: Callable[[], Answer], seconds: float = RETURN_S_MAX) -> Answ
         except UnavailableError:
             if monotonic() >= give_up:
                 raise
-        Event().wait(PAUSE_S)
+        Event().wait(PAUSE_S)  # a pause: nothing sets this event

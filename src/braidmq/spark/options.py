@@ -23,6 +23,7 @@ _EXCLUSIVE: Final = (
     ("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
 )
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+"""Options that Spark passes on to every source and sink."""
 
 
 Parser = Callable[[str, str], Any]
@@ -113,6 +114,7 @@ def for_batch(given: Mapping[str, str]) -> ReadOptions:
 
 def _check_order(given: Mapping[str, str], start: Position, end: Position) -> None:
     """Refuse topics whose end is before their start."""
+    # Of one number for all topics, `batch_range` compares the ends: the log may bound them.
     if not isinstance(start, dict) or not isinstance(end, dict):
         return
     for topic in start.keys() & end.keys():
@@ -200,7 +202,7 @@ def _hint(name: str, table: OptionTable) -> str:
 
 def _check_key(api_key: str | None) -> None:
     if api_key is None:
-        fix = "the broker asks for a key: give one as `braidmq keys new` prints it"
+        fix = "the broker requires one: create it with `braidmq keys new`"
         raise OptionError("apiKey", "", "is missing", fix)
 
 

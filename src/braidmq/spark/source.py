@@ -134,13 +134,13 @@ def column_names(schema: StructType, options: ReadOptions) -> list[str]:
             fix = f"it is {known[field.name].dataType.simpleString()}: cast it after the read"
             raise OptionError(SCHEMA, shown, "is not the column's type", fix)
         if not field.nullable:
-            fix = "leave NOT NULL out: Spark compares it with the rows, which do not say it"
-            raise OptionError(SCHEMA, f"{shown} NOT NULL", "cannot be promised", fix)
+            fix = "leave NOT NULL out: the columns that are read are declared nullable"
+            raise OptionError(SCHEMA, f"{shown} NOT NULL", "cannot be guaranteed", fix)
     return names
 
 
 def _refuse_overwrite(*, overwrite: bool) -> None:
     if overwrite:
-        problem = "is not for topics: what was published stays"
+        problem = "cannot be used: published messages are never replaced"
         fix = 'use mode("append"), or outputMode("append") for a stream'
         raise OptionError("mode", "overwrite", problem, fix)

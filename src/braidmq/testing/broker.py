@@ -63,8 +63,8 @@ async def running_broker(
     *data_dir* to keep the log and start again on it, and then the same *clock*, because the
     broker's time must not go back.
     """
-    with tempfile.TemporaryDirectory(prefix="braidmq-") as throw_away:
-        directory = data_dir if data_dir is not None else Path(throw_away)
+    with tempfile.TemporaryDirectory(prefix="braidmq-") as temporary:
+        directory = data_dir if data_dir is not None else Path(temporary)
         clock = clock if clock is not None else FakeClock()
         daemon = Daemon(_config(directory, config or {}), clock=clock)
         clock.watch(daemon.look_at_clock)

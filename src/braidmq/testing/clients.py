@@ -19,6 +19,7 @@ PAYLOAD_BYTES_MAX: Final = 700
 
 FENCE_CHANCE: Final = 0.7
 LEAVING_CHANCE: Final = 0.05
+# Correlation ids by what they are for; a NACK's id tells which. Delivery tags are lower.
 _POLL: Final = 1 << 40
 _PING: Final = 1 << 41
 _SUBSCRIBE: Final = 1 << 42
@@ -212,7 +213,7 @@ class Consumer(BlipClient):
         self._leaving = False
         self._held: list[int] = []
         self._unconfirmed: Unconfirmed[int] = Unconfirmed()
-        self._asked_of: dict[int, int] = {}
+        self._asked_of: dict[int, int] = {}  # subscription, by the number of the request
 
     @property
     def subscription(self) -> int:

@@ -57,6 +57,7 @@ class Inode:
         """Return what a power cut leaves; *rng* decides which sectors survive."""
         old, new = len(self.durable), len(self.data)
         size = rng.choice((old, new, rng.randint(min(old, new), max(old, new))))
+        # A file system may record a size before the bytes: what never arrived reads as zeros.
         left = self.durable[:size].ljust(size, b"\0")
         survival = rng.choice((0.0, 0.5, 0.5, 0.9, 1.0))
         for sector in sorted(self.dirty):
@@ -216,8 +217,8 @@ class FakeDisk:
         for path, inode in entries.items():
             directory = _directory(path)
             if directory and directory not in entries:
-                continue
-            if id(inode) not in renewed:
+                continue  # gone with its directory
+            if id(inode) not in renewed:  # two names of one file share its fate
                 renewed[id(inode)] = inode.after_power_cut(rng)
             left._entries[path] = renewed[id(inode)]
         left._durable = dict(left._entries)
@@ -323,6 +324,7 @@ class FakeDisk:
 
     def sync_dir(self, path: str) -> None:
         """Make the directory's entries durable."""
+        # The entries only: a file that is named durably can still be empty after a power cut.
         self.operate("sync_dir")
         for change in self._pending:
             if path in change.directories:

@@ -289,7 +289,7 @@ class Ledger:
         self.events.append(event)
         if self._file is not None:
             self._file.write(json.dumps(asdict(event)) + "\n")
-            self._file.flush()
+            self._file.flush()  # the process may be killed at any line
 
 
 def check(ledger: Ledger) -> list[Violation]:

@@ -109,7 +109,7 @@ class QueueWorld(World):
         self.count()
 
     def _end_replays(self, replays: set[str]) -> None:
-        # Letters whose replay was not committed are still there: record that anew.
+        # Letters whose replay was not committed are still there: record that again.
         for name in sorted(replays):
             self.scene.ledger.note(kinds.REPLAYING, name)
         self.replays = set()

@@ -120,7 +120,7 @@ class InlineLog:
             try:
                 snapshots.save(self._files, last_id, snapshot)
             except LogFullError:
-                return
+                return  # the one before it stays; nothing may be deleted without a new one
             oldest = min(snapshots.list_ids(self._files))
             self._wal.retain(needed_id, self._now_us(), recovery_id=oldest + 1)
 
@@ -326,7 +326,7 @@ class World:
             return False
         wire, connection = self.rng.choice(waiting)
         data = wire.to_server.popleft()
-        if len(data) > 1 and self.rng.random() < SPLIT_CHANCE:
+        if len(data) > 1 and self.rng.random() < SPLIT_CHANCE:  # as TCP may cut it, anywhere
             cut = self.rng.randrange(1, len(data))
             wire.to_server.appendleft(data[cut:])
             data = data[:cut]
@@ -334,6 +334,8 @@ class World:
         return True
 
     def _work(self) -> bool:
+        # Writer, reader and event loop are threads: each keeps its own order, and any of them
+        # may be the next to run.
         log = self.log
         queues = [queue for queue in (log.jobs, log.reads, log.reports) if queue]
         if not queues:
@@ -424,7 +426,7 @@ class World:
         for _ in range(DRAIN_ROUNDS_MAX):
             taken = sum(self.drain_once(drainer) for drainer in drainers)
             quiet = 0 if taken else quiet + 1
-            if quiet > 1:
+            if quiet > 1:  # and not at once: the pause in between makes redeliveries due
                 return
             if not taken:
                 self.pass_time(2 * BACKOFF_MAX_S)

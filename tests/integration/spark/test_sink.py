@@ -161,7 +161,7 @@ def test_an_impossible_write_is_refused_with_a_clear_message(
     writes = frame.write.format("braidmq").options(**to(broker, topic="none"))
     with pytest.raises(PySparkException, match="column value: is bigint; cast it: binary or"):
         writes.mode("append").save()
-    with pytest.raises(PySparkException, match="option mode: 'overwrite' is not for topics"):
+    with pytest.raises(PySparkException, match="option mode: 'overwrite' cannot be used"):
         writes.mode("overwrite").save()
     counts = read(spark, 1, path=str(broker.path)).groupBy("topic").count()
     query = (
@@ -169,7 +169,7 @@ def test_an_impossible_write_is_refused_with_a_clear_message(
         .writeStream.format("braidmq")
         .options(checkpointLocation=str(tmp_path), **to(broker))
     )
-    with pytest.raises(PySparkException, match="option mode: 'overwrite' is not for topics"):
+    with pytest.raises(PySparkException, match="option mode: 'overwrite' cannot be used"):
         query.outputMode("complete").trigger(availableNow=True).start().awaitTermination(120)
 
 

@@ -98,7 +98,7 @@ FAILURES = {
     ),
     "a name": (
         socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
-        "no host has that name",
+        "unknown host",
     ),
     "a name, for now": (
         socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),

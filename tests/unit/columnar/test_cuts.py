@@ -191,5 +191,5 @@ def test_topics_that_are_not_allowed_do_not_count(cut_log: Path) -> None:
 )
 def test_ids_are_not_negative(cut_log: Path, call: Callable[[Path], object]) -> None:
     """As in reads: a negative offset is refused, not taken for the start."""
-    with pytest.raises(ConfigError, match="ids are not negative"):
+    with pytest.raises(ConfigError, match="must not be negative"):
         call(cut_log)

@@ -388,13 +388,13 @@ def test_a_datetime_is_the_same_as_its_microseconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "problem"),
     [
-        ({"topics": "t"}, "several names"),
+        ({"topics": "t"}, "list of names"),
         ({"topics": ["t"], "pattern": "t"}, "together with"),
         ({"pattern": "("}, "regular expression"),
         ({"columns": ["payload"]}, "no column 'payload'"),
         ({"columns": ["topic", "topic"]}, "twice"),
-        ({"start": -1}, "not negative"),
-        ({"end": -1}, "not negative"),
+        ({"start": -1}, "not be negative"),
+        ({"end": -1}, "not be negative"),
         ({"batch_rows": 0}, "at least 1"),
         ({"batch_bytes": 0}, "between 1"),
     ],

@@ -268,7 +268,7 @@ def test_the_options_of_a_write_have_their_meaning() -> None:
     ("given", "refused"),
     [
         ({"apiKey": SECRET}, "path: '' is missing; name the broker's"),
-        ({"path": "data"}, "apiKey: '' is missing; the broker asks"),
+        ({"path": "data"}, "apiKey: '' is missing; the broker requires"),
         (FLIGHT | {"path": "data"}, "endpoint: 'grpc://broker:8815' cannot be given together"),
         (FLIGHT | {"topic": ""}, "topic: '' is not a topic; "),
         (FLIGHT | {"sinkId": " "}, "sinkId: ' ' is not a name; "),

@@ -163,6 +163,7 @@ class RawRoute(BaseRoute):
                 names[part[1:-1]] = name
             elif part.encode() != raw:
                 return Match.NONE, {}
+        # A partial match is still handled here, and answered 405 instead of 404.
         known = _method(scope) in self._handlers
         return Match.FULL if known else Match.PARTIAL, {"path_params": names}
 

@@ -86,6 +86,8 @@ def openapi_endpoint(endpoints: Sequence[Endpoint], version: str) -> Endpoint:
 
 def statuses_of(endpoint: Endpoint) -> list[int]:
     """Return every error status of an endpoint."""
+    # Any request may have a foreign Host (421), any change a foreign Origin (403): the
+    # middleware refuses both.
     refusals = set(endpoint.refusals) | {421}
     if endpoint.query or endpoint.body is not None:
         refusals.add(400)

@@ -9,7 +9,7 @@
     |-- BadCursorError       `after` is not a page's `next`    400
     |-- QueueFullError       the queue is full                 409
     |-- QueueExistsError     it exists with other options      409
-    |-- FanOutError          a fan-out's letters stay          409
+    |-- FanOutError          a fan-out keeps its letters       409
     |-- LetterStaysError     this letter cannot be sent back   409
     `-- NotYoursError        it belongs to another principal   403
 
@@ -21,7 +21,7 @@ from braidmq.base.errors import BraidError
 
 
 class RefusedError(BraidError):
-    """The broker refuses the request; `text` says why, unless the one who raises it does."""
+    """The broker refuses the request; `text` says why, unless the caller gives a text."""
 
     status: int = 400
     text: str = ""

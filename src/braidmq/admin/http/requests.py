@@ -78,6 +78,7 @@ async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
         async with asyncio.timeout(BODY_S_MAX):
             async for piece in request.stream():
                 body += piece
+                # Counted as it arrives: a chunked body announces no length.
                 if len(body) > bytes_max:
                     raise HTTPException(413, f"the body is longer than {bytes_max} bytes")
     except ClientDisconnect:

@@ -62,7 +62,8 @@ class LoopbackHost:
 class SameOrigin:
     """Refuse changes requested by a page from another origin.
 
-    Such a page needs a key as well; this protects if it has got one.
+    Such a page needs a key as well; this protects if it has got one. A request without an
+    Origin passes: browsers send one with every change, and other clients send none.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP listener: the application on a socket of ours, inside the running loop.
+"""The HTTP listener: the application on our own socket, inside the running loop.
 
 It installs no signal handlers and writes no access log. app.py decides every answer except two:
 to a malformed request, and to a connection above the limit.
@@ -137,6 +137,8 @@ class PatientProtocol(H11Protocol):
         if self._uptake.is_stuck(given=self._counted.given, unsent=unsent):
             self.transport.abort()
             return
+        # uvicorn makes a new cycle for each request, so the same one at two checks in a row
+        # means that no complete request has arrived in between.
         cycle: RequestResponseCycle | None = self.cycle
         answering = cycle is not None and not cycle.response_complete
         if not unsent and not answering and cycle is self._last_seen:
@@ -167,6 +169,7 @@ class _Server(uvicorn.Server):
                 await asyncio.wait_for(self._ending.wait(), DATE_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn's own shutdown polls, which would delay a stop that has nothing to wait for.
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown(sockets)
             return
@@ -239,7 +242,7 @@ class AdminServer:
             log_config=None,
             log_level="error",  # the daemon logs start and stop; errors of peers are not ours
             access_log=False,
-            proxy_headers=False,
+            proxy_headers=False,  # a header must not decide who the peer is
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_S_MAX,

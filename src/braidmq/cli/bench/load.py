@@ -188,6 +188,7 @@ class Run:
     async def _publish(self, client: "Client") -> None:
         load, measured = self._load, self._measured
         rate = load.rate / load.publishers
+        # Look twice per message at least, or low rates would come in steps of LOOK_S.
         pause_s = min(LOOK_S, 0.5 / rate) if rate else 0.0
         due = self._due(rate)
         while True:
@@ -231,6 +232,7 @@ class Run:
             numbers = range(self._next_number, self._next_number + min(count, left))
             self._next_number = numbers.stop
             if rate:
+                # Stamped with when each was due, even if the broker made this batch wait.
                 gap = _NS / rate
                 stamps = (
                     self._started_ns + int((sent + at) * gap) for at in range(len(numbers))
@@ -284,6 +286,8 @@ class Run:
 
     async def _wait_for_rest(self, tasks: "list[asyncio.Task[None]]") -> None:
         expected = self._expected()
+        # The deadline moves with each delivery: a slow broker is measured, a silent one is not
+        # waited for.
         deadline = time.monotonic() + SILENCE_S_MAX
         delivered = self._measured.delivered
         while self._measured.delivered < expected and time.monotonic() < deadline:

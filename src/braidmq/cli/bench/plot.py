@@ -132,6 +132,7 @@ def _latencies(measured: Measured) -> list[str]:
 
 
 def _nines(wanted: float) -> float:
+    """Return the position of a percentile on the axis: 90 is 1, 99 is 2, 99.9 is 3."""
     return -math.log10(1 - wanted / 100)
 
 

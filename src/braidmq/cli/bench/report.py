@@ -64,7 +64,7 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
 
 def percentile(ordered: Sequence[float], wanted: float) -> float:
     """Return the smallest value that *wanted* percent of the values do not exceed."""
-    # 99.9 % of 1,000 is 999.0000000000001 in floating point: without rounding, ceil gives
+    # 99.9% of 1,000 is 999.0000000000001 in floating point: without rounding, ceil gives
     # the next rank.
     rank = math.ceil(round(len(ordered) * wanted / 100, 6))
     return ordered[max(rank, 1) - 1]

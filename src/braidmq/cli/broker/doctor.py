@@ -157,7 +157,7 @@ def api_keys(count: int) -> Finding:
     """Check that API keys are configured."""
     if count:
         return Finding("api keys", OK, f"{count} configured")
-    advice = "'braidmq keys new --name NAME' makes one; serve --dev needs none"
+    advice = "'braidmq keys new --name NAME' creates one; serve --dev needs none"
     return Finding("api keys", WARNING, "none configured", advice)
 
 
@@ -231,6 +231,7 @@ def port(name: str, host: str, number: int, kind: int) -> Finding:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, number, type=kind)[0]
         with socket.socket(family, kind, protocol) as probe:
+            # As for the broker's TCP listeners: lingering connections are not in the way.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             if kind == socket.SOCK_STREAM:

@@ -24,7 +24,7 @@ def keygen(
     ] = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
-    """Make a Curve25519 key pair; print the public key and its id."""
+    """Create a Curve25519 key pair; print the public key and its id."""
     from braidmq.client.qumbed.boxes import KeyPair
 
     keys = KeyPair.generate()

@@ -16,26 +16,31 @@ from braidmq.cli.terminal import AsJson, print_json, print_rows
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 
 _NO_KEYS: Final = (
-    "no keys are configured; `braidmq keys new --name NAME` makes one, --config FILE reads "
+    "no keys are configured; `braidmq keys new --name NAME` creates one, --config FILE reads "
     "another configuration, and `serve --dev` always accepts the key dev-key"
 )
 
-Patterns = Annotated[
-    list[str] | None, Option(metavar="PATTERN", help="Topics that it may use; may be repeated.")
+Publish = Annotated[
+    list[str] | None,
+    Option(metavar="PATTERN", help="Topics that it may publish to; may be repeated."),
+]
+Subscribe = Annotated[
+    list[str] | None,
+    Option(metavar="PATTERN", help="Topics that it may subscribe to; may be repeated."),
 ]
 
 
 @app.command("new")
 def new(
     name: Annotated[str, Option(help="Name of the principal.")],
-    publish: Patterns = None,
-    subscribe: Patterns = None,
+    publish: Publish = None,
+    subscribe: Subscribe = None,
     admin: Annotated[
         bool, Option("--admin", help="Allow administration of the broker.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it, with the block to add to the configuration file."""
+    """Create a key and print it, with the block to add to the configuration file."""
     from braidmq.server.access.keys import hash_key, new_key
 
     key = new_key()
@@ -49,7 +54,7 @@ def new(
     if as_json:
         print_json({"key": key, **entry})
         return
-    print(f"# API key of {name}; it is printed only this once:")
+    print(f"# API key of {name}; it is shown only once:")
     print(f"#   {key}")
     print("[[auth.keys]]")
     for field, value in entry.items():

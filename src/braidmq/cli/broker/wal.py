@@ -118,6 +118,7 @@ def _log(config_file: Path | None, data_dir: Path | None) -> Iterator["Disk"]:
     from braidmq.wal.disk import Disk
 
     place = effective_config(config_file, {"data_dir": data_dir}, keys_needed=False).data_dir
+    # Before the lock, which would create its file in a directory that is not a broker's.
     if not any((place / name).is_dir() for name in ("wal", "snapshot")):
         raise ConfigError("data_dir", f"there is no log in {place}")
     disk = Disk(place)

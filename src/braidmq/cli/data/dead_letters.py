@@ -132,13 +132,14 @@ def _send_back(api: Api, queue: str, *, count: int | None, offset: int | None = 
 
 
 def _waiting_in(api: Api, queue: str) -> int:
-    """Return how many letters wait in a queue; 0 if it is no dead-letter queue."""
+    """Return how many letters wait in a queue; 0 if it is not a dead-letter queue."""
     row = _row_of(api, queue)
     return 0 if row is None else api.number_in(row, "messageCount")
 
 
 def _row_of(api: Api, queue: str) -> dict[str, object] | None:
-    # A key that may replay sees the queue in this list, but perhaps not on its own page.
+    # A key that may replay sees the queue in this list, but perhaps not on its own page. The
+    # list is sorted, so begin just before the name, and stop behind it.
     for row in api.rows(LETTERS, "queues", after=queue[:-1]):
         name = str(row.get("queue"))
         if name >= queue:

@@ -112,7 +112,7 @@ def _program() -> str:
     """Return the command that starts this program from the current directory."""
     called = sys.argv[0]
     if Path(called).name != PROGRAM:
-        return PROGRAM  # run by another program: the path of ours is unknown
+        return PROGRAM  # run by another program: our own path is unknown
     found = shutil.which(PROGRAM)
     on_path = found is not None and Path(found).resolve() == Path(called).resolve()
     return PROGRAM if on_path else shlex.quote(called)

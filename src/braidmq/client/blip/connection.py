@@ -70,7 +70,7 @@ class BlipConnection(Connection[Answer]):
         return correlation_id
 
     async def handshake(self) -> None:
-        """Greet and authenticate, in one segment; raises as the base says."""
+        """Greet and authenticate, in one segment; raises as the base class documents."""
         key = self._endpoint.key
         hello = self.request(messages.encode_hello)
         auth = self.request(lambda number: messages.encode_auth(number, key))
@@ -110,6 +110,7 @@ class BlipConnection(Connection[Answer]):
         if decoder.end < payload_at:
             raise MalformedFrameError("a delivery is shorter than its topic")
         raw = data[topic_at:payload_at]
+        # A subscription has one topic: decode its name once, not for each message.
         if raw != self._topic_raw:
             self._topic_raw, self._topic = raw, raw.decode(errors="replace")
         payload = data[payload_at : decoder.end]
@@ -136,7 +137,8 @@ class BlipConnection(Connection[Answer]):
             correlation_id, refusal
         ):
             return
-        # Ids increase, so a fence in flight covers exactly the ids below its own.
+        # Only publishes are left. Ids increase, so a fence in flight covers exactly the ids
+        # below its own; the flight reads the refusal there when the PONG arrives.
         if self._fence is not None and correlation_id < self._fence.number:
             fence: Fence | None = self._fence
         else:

@@ -76,7 +76,9 @@ class BlipFlight(Flight[bytes]):
             self._fence, self._waiter = connection.fence()
 
     async def land(self, *, repeated: bool = False) -> list[Receipt | PublishError]:
-        """Wait for the fence; a message that no NACK was for by then is stored."""
+        """Wait for the fence; a message that was not refused by then is stored."""
+        # Blip confirms no single publish: silence up to the PONG is the confirmation. If the
+        # connection breaks first, a refusal that has arrived still counts.
         reached = self._waiter is None or await self._waiter
         receipt = self._posting.receipt(repeated=repeated)
         refusals = self._fence.refusals if self._fence is not None else {}

@@ -21,7 +21,7 @@ from braidmq.client.url import Endpoint
 from braidmq.wire.blip import frames, messages
 
 KEY_BYTES_MAX: Final = frames.LENGTH_MAX_UNAUTHENTICATED - frames.LENGTH_MIN - 2
-"""A longer key does not fit into the largest frame that a broker reads before it knows us."""
+"""A longer key does not fit into the largest frame that a broker accepts before it is sent."""
 
 
 class BlipStrand(Strand[BlipConnection, bytes]):
@@ -64,7 +64,7 @@ class BlipStrand(Strand[BlipConnection, bytes]):
             NotSupported: The broker knows only the frames of the specification.
         """
         if not self._traits.credit:
-            # STATS is an extension, like CREDIT: such a broker would hang up.
+            # STATS is an extension, as CREDIT is: a broker without it would hang up.
             raise NotSupported(self.name, "stats at this broker")
         connection = await self._link.ready()
         answer = await connection.ask(

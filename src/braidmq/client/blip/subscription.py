@@ -55,7 +55,7 @@ class Traits:
 
     @property
     def known(self) -> bool:
-        """Whether there is nothing left to find out."""
+        """Whether it is settled that the broker knows CREDIT, or that it does not."""
         return self._proven or not self.credit
 
     def answered(self) -> None:
@@ -120,14 +120,17 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
             on_closed=on_closed,
         )
         self.subscription_id = options.subscription_id or 0
-        self._ours = not self.subscription_id  # created here, so to be replaced when it is gone
+        self._ours = not self.subscription_id  # created here, not resumed by its id
         self._keep = not self._ours if options.keep is None else options.keep
         self._on_gap = options.on_gap
         self._traits = traits
-        self._pushing = False  # until the first iteration: `fetch` alone asks for what it takes
-        self._hung_up = False  # the broker, perhaps because of a CREDIT
+        # Until the first iteration no credit is given: a program that only calls `fetch` gets
+        # the messages it asks for, and none that it leaves waiting here.
+        self._pushing = False
+        self._hung_up = False  # the broker closed the connection, perhaps because of a CREDIT
         self._window = CreditWindow(options.prefetch)
         self._under_way = 0  # credit that was given and not yet used
+        # One poller at a time: two would each ask for what both are missing.
         self._asking = asyncio.Lock()
         self._confirming: dict[int, Refusal | None] = {}
         self._late_acks: list[tuple[int, int]] = []  # subscription and delivery
@@ -145,6 +148,8 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
             if self._end is not None:
                 raise Closed("the subscription was closed")
             if not confirmed:
+                # A delivery belongs to its subscription, not to the connection that brought
+                # it: acknowledged on the next connection, it is not redelivered.
                 self._late_acks.append((message.subscription_id, delivery_id))
                 return
             connection = await self._link.ready()
@@ -161,7 +166,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         self, correlation_id: int, qos: int, topic: str, payload: bytes, now: float
     ) -> None:
         """Take a message that the broker sent."""
-        if self._under_way:
+        if self._under_way:  # not so for the answer to a POLL
             self._under_way -= 1
         if self._end is None:
             delivery_id = correlation_id if qos and correlation_id < OWN_IDS_FROM else None
@@ -182,7 +187,8 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         elif correlation_id == self._probe_id:
             self._probe_refusal = refusal
         elif refusal.code == _NOT_FOUND and self._connection is not None:
-            # Only preparing a connection creates a subscription, so force a new connection.
+            # It ended while the connection was up: another client of the same principal may
+            # have removed it. Only `prepare` makes a subscription, so force a new connection.
             self._connection.abort("the subscription is gone")
         else:
             log.warning("refused by the broker: %s %s", refusal.code, refusal.text)
@@ -197,6 +203,8 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
             if not self._traits.known:
                 await self._probe(connection)
         elif not await self._probe(connection):
+            # A caller that asked to resume must learn that there is nothing to resume. Later,
+            # a replacement and `on_gap` serve it better than an end would.
             if not self._ours and not self._opened:
                 raise SubscriptionGone(self.topic, _NOT_FOUND, "unknown subscription")
             await self._replace(connection)
@@ -217,6 +225,8 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
     # --- inside -----------------------------------------------------------------------------
 
     async def _open(self) -> None:
+        # A broker without CREDIT hangs up at the probe, CREDIT_STRIKES_MAX times at most; the
+        # caller, who waits for the first connection, should not see that.
         while True:
             try:
                 await self._link.open()
@@ -263,6 +273,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
 
     def _next(self) -> BlipMessage:
         message = self._inbox.pop()
+        # The handler's speed is judged only when credit is due, once for half a window.
         if self._pushing and self._window.due(self._under_way + len(self._inbox)):
             self._window.taken(asyncio.get_running_loop().time() - message.received_at)
             self._give()
@@ -288,7 +299,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
                     before = len(self._inbox)
                     missing = min(count - before, POLLS_PER_FENCE_MAX)
                     if missing <= 0 or (self._pushing and self._traits.credit):
-                        return
+                        return  # what the broker has is pushed anyway
                     await self._ask(self._connection, missing)
                     if len(self._inbox) < before + missing:
                         return
@@ -325,6 +336,8 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
 
     async def _probe(self, connection: BlipConnection) -> bool:
         """Tell whether the broker knows the subscription; find out whether it knows CREDIT."""
+        # CREDIT 0 asks for nothing. Without CREDIT only a POLL will do, and the message that
+        # it may bring goes to the inbox like any other.
         self._probe_id = connection.next_id()
         self._probe_refusal = None
         if self._traits.credit:

@@ -26,7 +26,7 @@ from braidmq.wire.qumbed.boxes import (
 from braidmq.wire.qumbed.public_keys import fault
 
 BOXES_MAX: Final = 1_024
-"""Peers whose boxes are cached: some hundred kilobytes, which unknown senders cannot exceed."""
+"""Peers whose boxes are cached: a few hundred kilobytes, however many senders there are."""
 
 KEY_FILE_BYTES_MAX: Final = 1_024
 """More than a key and its newline; a longer file is something else."""
@@ -188,6 +188,7 @@ def read_private(path: Path, *, bytes_max: int) -> bytes:
         KeyRefused: It is not such a file, or holds more than *bytes_max*.
         OSError: It does not exist, or cannot be read.
     """
+    # Checked by name, before opening: to open a FIFO or a device could block.
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         raise KeyRefused(f"{path}: is not a file")

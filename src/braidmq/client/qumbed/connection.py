@@ -119,6 +119,7 @@ class _Stream(asyncio.WriteTransport):
         """Pass on the end, and close the QUIC connection with its only stream."""
         reason = self._client.carrier.end_reason
         self._connection.connection_lost(ConnectionError(reason) if reason else None)
+        # Not at once: the carrier is calling us and is not done with its own bookkeeping.
         self._loop.call_soon(self.finish)
 
     # Called by the connection.
@@ -137,7 +138,7 @@ class _Stream(asyncio.WriteTransport):
         self._loop.call_soon(self.finish)
 
     def finish(self) -> None:
-        """End the QUIC connection and close its socket; again does nothing."""
+        """End the QUIC connection and close its socket; calling it again does nothing."""
         self._client.carrier.close()
         self._client.close_socket()
         self._client.carrier.end(0, "")
@@ -166,7 +167,7 @@ class QumbedConnection(Connection[Answer]):
         self.begin(self._stream)
 
     async def handshake(self) -> None:
-        """Authenticate, and learn the gateway's key; raises as the base says."""
+        """Authenticate, and learn the gateway's key; raises as the base class documents."""
         replies = self.request(
             lambda number: messages.discovery(
                 "", (), b"", "", frame_id=str(number), key=self._endpoint.key
@@ -175,7 +176,7 @@ class QumbedConnection(Connection[Answer]):
         self.flush()
         answer = await self.answer(replies, self._turned_away)
         if not isinstance(answer, Discovery):
-            raise ConnectionFailed(self._endpoint.address, "it did not answer as a broker does")
+            raise ConnectionFailed(self._endpoint.address, "the answer is not that of a broker")
         self.gateway_key = answer.public_key
 
     @staticmethod
@@ -240,6 +241,8 @@ class QumbedConnection(Connection[Answer]):
 
     def _answer(self, answer: Answer) -> None:
         question = self._questions.line[0] if self._questions.line else None
+        # An Error names the frame that it refuses. One that does not name the oldest request
+        # answers none, and must not take the place of the answer that is still to come.
         if isinstance(answer, Error) and (question is None or answer.id != question.id):
             log.warning("refused by the broker: %s %s", answer.code, answer.message)
             return
@@ -312,6 +315,8 @@ async def open_connection(
         ConnectionFailed: There is no broker, it does not speak Qumbed, or its certificate is
             not trusted.
     """
+    # The idle timeout leaves time for a keepalive ping and its answer, so that a connection
+    # that is merely quiet does not count as dead.
     limits = replace(
         CLIENT_LIMITS,
         handshake_timeout_s=options.connect_timeout,

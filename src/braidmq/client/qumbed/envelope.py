@@ -38,7 +38,7 @@ from braidmq.wire.qumbed.envelopes import (
 )
 
 WINDOW: Final = 1_024
-"""How far a number may be behind its sender's highest and still be judged."""
+"""How far a number may be behind its sender's highest and still be accepted."""
 
 WINDOWS_MAX: Final = 16_384
 """Windows that are kept, one for each pair of sender and topic: some megabytes. Dropping one
@@ -80,7 +80,7 @@ class ReplayWindow:
         """Accept a number; return False if it was accepted before or is too old to tell."""
         behind = self._highest - sequence
         if behind < 0:
-            # A sender may skip any amount of numbers; the shift must stay bounded.
+            # A sender may skip any number of them; the shift must stay bounded.
             self._seen = ((self._seen << min(-behind, WINDOW)) | 1) & _SEEN_MASK
             self._highest = sequence
             return True

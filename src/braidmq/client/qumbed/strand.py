@@ -42,7 +42,7 @@ from braidmq.client.url import Endpoint
 from braidmq.wire.qumbed.session import RATE_LIMIT
 
 API_KEY_BYTES_MAX: Final = 65_535
-"""The keys of a broker are far shorter."""
+"""Far more than any key that a broker issues."""
 
 _PUBLISHER_ID_BYTES: Final = 16
 """The broker deduplicates by message id, so two publishers must never choose the same."""
@@ -64,6 +64,8 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
 
     def __init__(self, endpoint: Endpoint, options: Options) -> None:
         utf8("an API key", endpoint.key, API_KEY_BYTES_MAX)
+        # Each connection reads these again, so that a renewed certificate is used. Here they
+        # only make a mistake raise at `connect`, and not at some later reconnect.
         trust_of(endpoint, options)
         identity_of(options)
         self._keys = _key_pair(options)
@@ -83,7 +85,7 @@ class QumbedStrand(Strand[QumbedConnection, Post]):
 
     @property
     def gateway_public_key(self) -> bytes:
-        """The broker's own key, as it says; empty while there is no connection."""
+        """The broker's own key, as the broker reports it; empty without a connection."""
         return b"" if self._link.current is None else self._link.current.gateway_key
 
     def _posting(self, topic: str, options: PublishOptions) -> QumbedPosting:

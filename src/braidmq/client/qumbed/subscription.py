@@ -116,7 +116,7 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Receiver):
         super().__init__(
             topic,
             qos=1,
-            inbox=Inbox(once=False),  # brokers of the specification send messages without ids
+            inbox=Inbox(once=False),  # the specification has no ids of messages
             dialer=dialer,
             on_closed=on_closed,
         )
@@ -125,8 +125,8 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Receiver):
         self._schema = options.schema
         self._schemas = schemas
         self._prefetch = options.prefetch
-        # Leaving then does not unsubscribe: a broker with `qumbed.offline_s` keeps the place
-        # for this key.
+        # If so, leaving does not unsubscribe: a broker with `qumbed.offline_s` keeps the
+        # position for this key.
         self._keep = bool(options.keep)
         self._refusals: dict[str, int] = {}
         self.quarantine: deque[QumbedMessage] = deque(maxlen=QUARANTINE_MAX)
@@ -210,6 +210,8 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Receiver):
 
     def _next(self) -> QumbedMessage:
         message = self._inbox.pop()
+        # At half, not at the first free place: pausing and resuming for each message would
+        # send as many flow-control frames.
         if self._connection is not None and len(self._inbox) <= self._prefetch // 2:
             self._connection.resume_reading()
         return message
@@ -222,7 +224,7 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Receiver):
         self._inbox.wake_all()
 
     async def _leave(self, connection: QumbedConnection) -> None:
-        connection.resume_reading()
+        connection.resume_reading()  # while paused, no answer would be read
         if not self._keep:
             await self._quit(connection)
 

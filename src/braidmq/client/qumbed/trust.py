@@ -94,7 +94,7 @@ class TrustList:
     def admit(self, sender: bytes, topic: str) -> None:
         """Trust a sender whose box has been opened, for the first time or again.
 
-        Never call this before: only the opened box proves that the sender is who it claims.
+        Never call it earlier: only the opened box proves that the sender holds its key.
 
         Raises:
             SenderRefused: It is not trusted, or cannot be remembered.
@@ -104,6 +104,7 @@ class TrustList:
             return
         if sum(map(len, self._learned.values())) >= LEARNED_MAX:
             raise SenderRefused(sender, f"the limit of {LEARNED_MAX} senders is reached")
+        # A copy: if it cannot be saved, nothing has changed.
         learned = {**self._learned, topic: (*self._learned.get(topic, ()), sender)}
         assert self._path is not None
         try:

@@ -82,7 +82,7 @@ class VibeConnection(Connection[Body]):
         self.send(self._frame(_body(kind, message_id, queue, headers)))
 
     async def handshake(self) -> None:
-        """Connect, and agree on compression; raises as the base says."""
+        """Connect, and agree on compression; raises as the base class documents."""
         headers = credentials(self._endpoint)
         if self._options.compression:
             headers["supported-compression"] = OFFERED_COMPRESSION
@@ -140,6 +140,7 @@ class VibeConnection(Connection[Body]):
             if isinstance(request_id, int):
                 self._reach(request_id)
         elif body.type == messages.DISCONNECT:
+            # Set by hand: `connection_lost` takes an end with a reason for our own.
             self.ended_by_peer = True
             self.abort("the broker disconnected")
         else:
@@ -152,7 +153,7 @@ class VibeConnection(Connection[Body]):
         # A broker may let a publisher wait for room in a full queue for any length of time. A
         # PING tells whether it is still alive.
         if not self._greeted:
-            return None
+            return None  # the handshake has a timeout of its own
         if not self._requests:
             return self._options.keepalive
         return min(self._options.keepalive, self._options.answer_timeout / _PROBES_PER_TIMEOUT)

@@ -34,7 +34,7 @@ class VibeQueues:
         return info
 
     async def info(self, name: str) -> QueueInfo | None:
-        """Return what the broker says about a queue; None if there is none of that name."""
+        """Return what the broker says about a queue; None if there is no such queue."""
         payload = await self._manage(messages.QUEUE_INFO, name)
         return read_info(payload) if payload else None
 
@@ -94,6 +94,8 @@ def read_info(payload: bytes) -> QueueInfo:
     Raises:
         ClientError: It is not a description of a queue.
     """
+    # Lenient on purpose: dialects spell modes as numbers or names, and a TTL as a time span or
+    # in milliseconds, and other brokers leave fields out.
     try:
         said: dict[str, Any] = json.loads(payload)
         return QueueInfo(

@@ -139,10 +139,11 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
     async def settle(
         self, message: VibeMessage, headers: dict[str, str] | None, *, confirmed: bool
     ) -> None:
-        """Send an acknowledgement, or with *headers* what else to do with the message."""
+        """Acknowledge the message, or do with it what *headers* say."""
         if self._leaving:
             raise Closed("the subscription was closed")
         assert isinstance(message.id, str)
+        # A delivery belongs to its connection: once that has ended, the broker redelivers it.
         connection = message.connection
         if connection.is_lost:
             text = "its connection broke, so it is redelivered"
@@ -163,12 +164,14 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
 
     async def prepare(self, connection: VibeConnection) -> None:
         """Subscribe on a new connection."""
+        # An attempt that broke while it was prepared may have left messages: `went_down` is
+        # called only for connections that were in use.
         self._inbox.clear()
         self._held = 0
         self._asked_for = self._window.size
         await connection.ask(self._subscribe(), self._refused)
         self._connection = connection
-        self._tell()
+        self._tell()  # the window may have changed during the round trip
 
     def went_down(self) -> None:
         """Drop what the broker will redeliver."""
@@ -209,5 +212,6 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
             log.warning("prefetch was refused: %s %s", refusal.code, refusal.text)
 
     async def _leave(self, connection: VibeConnection) -> None:
+        # The fence comes after it, for the acknowledgements: they get no answer of their own.
         await self._unsubscribe(connection, asking(messages.UNSUBSCRIBE, self.topic))
         await connection.settle()

@@ -97,7 +97,8 @@ def column_names(columns: Sequence[str] | None, *, headers: bool) -> list[str]:
         return [name for name in TYPES if headers or name != "headers"]
     for name in columns:
         if name not in TYPES:
-            raise ConfigError("columns", f"there is no column {name!r}: {', '.join(TYPES)}")
+            problem = f"there is no column {name!r}; there are: {', '.join(TYPES)}"
+            raise ConfigError("columns", problem)
     if len(set(columns)) != len(columns):
         raise ConfigError("columns", "a column is named twice")
     return list(columns)

@@ -162,7 +162,7 @@ class TypedSchema:
         properties = json_schema.get("properties")
         required = json_schema.get("required", [])
         if json_schema.get("type") != "object" or not isinstance(properties, dict):
-            raise _refusal(f"{schema_id!r} is not of an object with properties")
+            raise _refusal(f"{schema_id!r} does not describe an object with properties")
         for keyword in json_schema.keys() - _SAYS_NOTHING:
             if keyword not in {"type", "properties", "required", "additionalProperties"}:
                 raise _refusal(f"{keyword!r} of {schema_id!r} cannot be checked in columns")
@@ -184,7 +184,7 @@ class TypedSchema:
             rename={f"f{i}": field.name for i, field in enumerate(self.fields)},
             forbid_unknown_fields=self.is_strict,
             kw_only=True,
-            gc=False,
+            gc=False,  # rows hold no references to each other; tracking a million costs time
         )
         self.decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self.row)
 
@@ -200,7 +200,8 @@ class TypedSchema:
             ConfigError: There is no built-in schema of that id.
         """
         if schema_id not in BUILT_IN:
-            raise _refusal(f"there is no schema {schema_id!r}: {', '.join(sorted(BUILT_IN))}")
+            known = ", ".join(sorted(BUILT_IN))
+            raise _refusal(f"there is no built-in schema {schema_id!r}; there are: {known}")
         return cls(schema_id, BUILT_IN[schema_id])
 
     @classmethod

@@ -80,6 +80,7 @@ class Unsealing:
         if is_json(payload) or len(payload) < SEALED_BYTES_MIN:
             return payload
         sender = _sender_of(sender_text)
+        # A box opens in both directions: the reader's own message could come back as another's.
         if sender == self._boxes.public_key:
             raise NotUnsealedError("the sender's key is the reader's own")
         if self._trusted is not None and sender not in self._trusted:
@@ -95,7 +96,7 @@ class Unsealing:
 
 
 def public_key_problem(key: bytes) -> str:
-    """Say why *key* is not a valid public key of a sender, or ""."""
+    """Return why *key* is not a valid public key of a sender; "" if it is one."""
     problem = fault(key)
     if not problem and int.from_bytes(key, "little") >= _FIELD_PRIME:
         return "is not in canonical form"  # a second encoding would evade a trust list
@@ -116,7 +117,7 @@ def _payload_of(envelope: Envelope, sender: bytes, topic: bytes, schema_id: byte
     # A box is the same in both directions, and a relay could pass one message off as another:
     # the envelope is what ties a payload to its sender, topic and schema.
     if envelope.sender != sender:
-        raise NotUnsealedError("the message was sealed by another")
+        raise NotUnsealedError("the message was sealed by another key")
     if envelope.topic != topic:
         raise NotUnsealedError("the message was sealed for another topic")
     if envelope.schema_id != schema_id:
@@ -130,7 +131,7 @@ def _read_key(path: Path) -> bytes:
         if not stat.S_ISREG(mode):
             raise ConfigError("private_key_file", f"{path} is not a file")
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            problem = f"{path} is open to others than its owner; chmod 600 it"
+            problem = f"{path} is accessible to other users; run chmod 600 on it"
             raise ConfigError("private_key_file", problem)
         file = Disk(path.parent).open(path.name, write=False, create=False)
         data = read_all(file, KEY_FILE_BYTES_MAX, 0)

@@ -81,7 +81,7 @@ class Connection:
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
-            client.close()
+            client.close()  # outside the lock: it may wait for the network
 
     def _connected(self) -> fl.FlightClient:
         with self._lock:
@@ -189,4 +189,4 @@ def _check(address: str, api_key: str) -> None:
     if not api_key:
         raise ConfigError("api_key", "is missing: the endpoint requires an API key")
     if not (api_key.isascii() and api_key.isprintable()):
-        raise ConfigError("api_key", "has characters that no API key has")
+        raise ConfigError("api_key", "contains characters that no API key has")

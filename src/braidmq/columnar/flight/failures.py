@@ -74,7 +74,7 @@ _TEXTS: Final[dict[str, type[BraidError]]] = {
     "log_full": LogFullError,
     _INTERNAL: EndpointFailedError,
 }
-"""Errors that consist of a text."""
+"""Errors that consist of a text. A subclass stands before its base: the first match counts."""
 
 _FIELDS: Final[dict[str, tuple[type[BraidError], tuple[str, ...]]]] = {
     "config": (ConfigError, ("key", "problem")),

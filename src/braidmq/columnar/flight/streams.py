@@ -56,7 +56,7 @@ class FetchedColumns:
         headers = self._batch.column("headers")
         entries = headers.flatten()
         rows = pc.list_parent_indices(headers)
-        found = pc.equal(entries.field("key"), name.decode())
+        found = pc.equal(entries.field("key"), name.decode())  # a key occurs once per message
         places = pa.array(range(len(headers)), pa.int64())
         # For each row, its position among the matches, or null.
         at = pc.index_in(places, value_set=rows.filter(found).cast(pa.int64()))

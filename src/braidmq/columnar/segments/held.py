@@ -61,6 +61,7 @@ class HeldSegments:
     def give(self, segment: Segment) -> None:
         """Keep a segment for the next read; its own read is over."""
         if not segment.renew():
+            # No lock: a single assignment, and any of two reads' topics will do.
             if not segment.index.is_proof:
                 self.growing = segment.known_topics()
             return

@@ -83,7 +83,7 @@ def _heads() -> Numbers:
 
 
 HEADERS_AT: Final = _heads()
-"""By kind: where a message's headers start in its record; 0 if the kind is no message."""
+"""By kind: where a message's headers start in its record; 0 if the kind is not a message."""
 
 
 def rows_of(buffer: pa.Buffer, count: int, at: int = 0) -> Rows:

@@ -119,7 +119,7 @@ class KnownTopics(NamedTuple):
 
 
 class MappedFile:
-    """A file, mapped at its present size; pages are read when they are used.
+    """A file, mapped at its current size; pages are read when they are used.
 
     Raises:
         FileNotFoundError: It does not exist.

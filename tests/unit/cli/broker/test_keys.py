@@ -50,7 +50,7 @@ def test_a_bad_name_is_refused(capsys: pytest.CaptureFixture[str], name: str) ->
     assert ("", "error: --name: must be 1 to 128 printable characters\n") == captured
 
 
-NO_KEYS = "no keys are configured; `braidmq keys new --name NAME` makes one, "
+NO_KEYS = "no keys are configured; `braidmq keys new --name NAME` creates one, "
 
 
 def test_list_says_what_to_do_where_no_key_is_configured(

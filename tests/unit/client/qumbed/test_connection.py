@@ -129,7 +129,7 @@ async def test_a_greeting_with_a_wrong_answer_fails_the_connection() -> None:
     """The only valid answer to a Discovery is a Discovery."""
     async with Peer() as peer:
         peer.script(GREETING, lambda line, frame: line.send(messages.ack()))
-        with pytest.raises(ConnectionFailed, match="did not answer as a broker does"):
+        with pytest.raises(ConnectionFailed, match="answer is not that of a broker"):
             async with connected(peer):
                 pass
 

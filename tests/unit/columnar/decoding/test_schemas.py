@@ -34,7 +34,7 @@ def test_every_built_in_schema_has_columns() -> None:
         schema_id: [(f.name, f.type) for f in TypedSchema.built_in(schema_id).fields]
         for schema_id in Schemas().ids()
     }
-    with pytest.raises(ConfigError, match="no schema 'x'"):
+    with pytest.raises(ConfigError, match="no built-in schema 'x'"):
         TypedSchema.built_in("x")
 
 

@@ -102,7 +102,7 @@ def test_the_key_is_read_from_its_owners_file(tmp_path: Path) -> None:
     assert PAYLOAD == opened
 
     path.chmod(0o644)
-    with pytest.raises(ConfigError, match="open to others"):
+    with pytest.raises(ConfigError, match="accessible to other users"):
         Unsealing.from_file(path)
     path.chmod(0o600)
     path.write_text("no key")

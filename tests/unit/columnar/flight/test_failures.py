@@ -31,7 +31,7 @@ from braidmq.columnar.loss import RETAINED, DataLossError, Loss
 
 ADDRESS = "grpc://h:1"
 ERRORS: list[BraidError] = [
-    ConfigError("start", "ids are not negative"),
+    ConfigError("start", "must not be negative"),
     ConfigError("", "no key"),
     CursorError("c", "there is none of that name"),
     DamagedLogError("1.wal", offset=3, first_id=1, last_id=2, reason="torn"),

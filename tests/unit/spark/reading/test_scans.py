@@ -133,7 +133,10 @@ def test_a_schema_is_built_in_or_in_a_file(tmp_path: Path) -> None:
     assert typed is not None
     assert ["n"] == [field.name for field in typed.fields]
     assert typed_schema(ReadOptions()) is None
-    with pytest.raises(OptionError, match=r"option schemaId: 'x' .* is no schema 'x': con.*; "):
+    with pytest.raises(
+        OptionError,
+        match=r"option schemaId: 'x' .* is no built-in schema 'x'; there are: con.*; ",
+    ):
         typed_schema(ReadOptions(schema_id="x"))
     file.write_text('{"type": "object", "properties": {"Offset": {"type": "integer"}}}')
     with pytest.raises(OptionError, match=r"option schemaId: .* the field 'Offset' has .*; "):

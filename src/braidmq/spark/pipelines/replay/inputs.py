@@ -65,6 +65,7 @@ class LogInput:
     def __init__(self, source: Mapping[str, str]) -> None:
         options = for_batch({**source, "includeHeaders": "true"})
         self._scan = Scan.of(options, [])
+        # Each chunk reads a range of its own, so the options for the whole range are dropped.
         self._source = {
             name: value
             for name, value in source.items()
@@ -119,7 +120,7 @@ class TableInput:
             room -= fitting * file.row_bytes // file.rows
             if fitting < count:
                 break
-        return max(at, min(first + 1, self.end))
+        return max(at, min(first + 1, self.end))  # one row at least, however large
 
     def count(self, first: int, end: int) -> int:
         """Return how many rows there are from *first* to before *end*."""
@@ -144,6 +145,8 @@ class TableInput:
 
     def _read(self, file: TableFile, start: int, count: int) -> pa.Table:
         path = self._table / file.path
+        # Tables replace their files and never edit them, so the size is check enough; to hash
+        # each file would read it twice.
         if _size(path) != file.file_bytes:
             raise ChangedTableError(self._table, f"{file.path} is another file, or gone")
         with pq.ParquetFile(path) as opened:
@@ -177,7 +180,7 @@ def check_table(table: Path, format_: str) -> None:
     """
     is_delta = _is_delta(table)
     if table.is_dir() and is_delta != (format_ == DELTA):
-        other = "a Delta table" if is_delta else "no Delta table"
+        other = "a Delta table" if is_delta else "not a Delta table"
         raise ConfigError(
             "--format", f"{table} is {other}; leave --format out to have it detected"
         )

@@ -81,6 +81,7 @@ def replay(plan: Plan, options: ReplayOptions, tell: Tell) -> None:
             "--rate", f"{options.rate:g} must be greater than 0; leave it out for no limit"
         )
     run = Run(NAME, plan, tell)
+    # The lock is outermost: a second replay on the same checkpoint must not even read it.
     with held(run.checkpoint(), "--checkpoint"), run.ending(), plain_errors(NAME):
         run.check_broker()
         Replay(run, options).go()
@@ -146,7 +147,7 @@ class Replay:
             begun_s = monotonic()
             self._checkpoint.keep(chunk)
             rows = self._input.count(chunk.first, chunk.end)
-            if rows:
+            if rows:  # a range of ids may hold only records of the broker's own
                 self._send(spark, chunk)
             self._checkpoint.keep(msgspec.structs.replace(chunk, done=True))
             self._tell(chunk, rows, monotonic() - begun_s)

@@ -49,7 +49,7 @@ def as_text(name: str, width_max: int = NAME_WIDTH_MAX) -> str:
 
 def bounded(name: str, width_max: int = NAME_WIDTH_MAX) -> str:
     r"""Return a name of at most *width_max* columns, control characters as `\x1b`."""
-    visible = "".join(map(_visible, name[: width_max + 1]))
+    visible = "".join(map(_visible, name[: width_max + 1]))  # cut first: a name may be long
     kept, width = 0, 0
     for character in visible:
         width += 2 if east_asian_width(character) in "WF" else 1

@@ -45,6 +45,7 @@ assert len(DELAY_NAMES) == len(DELAY_BOUNDS_MS) + 1
 
 def counted(rows: DataFrame) -> DataFrame:
     """Return the number of messages by topic, hour, size, schema and dead-letter reason."""
+    # Whole numbers, because date_trunc would follow the session's time zone.
     hour = F.timestamp_micros(F.expr(f"unix_micros(timestamp) div {HOUR_US} * {HOUR_US}"))
     said = F.coalesce(F.substring(header(REASON_HEADER), 1, REASON_CHARS_MAX), F.lit(UNSAID))
     schema = header(SCHEMA_HEADER.decode())
@@ -53,6 +54,7 @@ def counted(rows: DataFrame) -> DataFrame:
         hour.alias("hour"),
         F.length("value").cast("bigint").alias("size"),
         F.when(F.col("topic").startswith(PREFIX), said).alias("reason"),
+        # Only known names: publishers may send any text, and each would make its own groups.
         F.when(schema.isin(list(BUILT_IN)), schema).alias("schema_id"),
     ).agg(
         F.count("*").alias("messages"),

@@ -275,9 +275,9 @@ def _described(drawn: Sequence[Bar], before: str = "") -> str:
 
 def _rate(part: int, whole: int) -> str:
     if not part or not whole:
-        return "0 %"
+        return "0%"
     share = 100 * part / whole
-    return f"{share:.1f} %" if share >= 0.1 else "below 0.1 %"  # noqa: PLR2004 - as it says
+    return f"{share:.1f}%" if share >= 0.1 else "below 0.1%"  # noqa: PLR2004 - as it says
 
 
 def _bytes(size: float) -> str:

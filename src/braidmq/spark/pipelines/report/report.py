@@ -123,6 +123,7 @@ class Counting:
     ) -> tuple[dict[str, pa.Table], list[int]]:
         """Return the tables, and the number of typed rows per delay."""
         reader = self._run.spark.read.format(FORMAT).options(**self._source)
+        # Four results derive from it; unless it is kept, each of them reads the log again.
         alike = counts.counted(reader.schema(_READ).load()).persist()
         tables = {
             "topics": self._result(counts.volumes(alike)).sort_by("topic"),
@@ -179,6 +180,7 @@ def _write(out: Path, name: str, table: pa.Table, format_: str) -> None:
 
         write_deltalake(out / name, table, mode="overwrite", schema_mode="overwrite")
         return
+    # Into memory first: a reader then sees the old file or the new one, never a part of it.
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer)
     replace_file(Disk(out), f"{name}.parquet", buffer.getvalue().to_pybytes())

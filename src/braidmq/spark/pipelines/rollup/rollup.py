@@ -111,6 +111,8 @@ def rollup(plan: Plan, options: RollupOptions, tell: Tell) -> None:
         raise ConfigError("--subscribe", problem)
     with held(run.checkpoint(), "--checkpoint"), run.ending(), plain_errors(NAME):
         writer = Rollup(run, reading, options)
+        # A run that was killed while it closed minutes has recorded them, and perhaps not
+        # written them. Do that first: the next batch starts from them as closed.
         writer.finish_closing(run.spark)
         messages = partial(run.messages, schemaId=options.schema)
         run.go(Stream(messages, writer.write, tables=writer.tables))
@@ -152,7 +154,7 @@ class Rollup:
         self._states.forget_before(number)
         self._run.tell(
             f"rollup: batch {number}: {state.late} late, {state.invalid} invalid, "
-            f"{counted(state.closed, 'minute')} of sensors closed, {state.open:,} open"
+            f"{counted(state.closed, 'sensor minute')} closed, {state.open:,} open"
         )
         return state.rows
 
@@ -167,6 +169,8 @@ class Rollup:
             closed = msgspec.structs.replace(
                 state, watermark_ms=end_ms, closed=state.open, open=0, held=0
             )
+            # Durable before anything is written: killed after this, the next run closes the
+            # same minutes again, under the same batch and key.
             self._states.keep_closing(number, closed)
         self.finish_closing(spark)
 
@@ -181,9 +185,7 @@ class Rollup:
         windows = self._states.windows(number, state).frame(spark)
         left = windows.where(~is_closed(state.watermark_ms))
         self._publish(left, Batch(state.query_id, number, state.end), CLOSING)
-        self._run.tell(
-            f"rollup: closed the last {counted(closing.closed, 'minute')} of sensors"
-        )
+        self._run.tell(f"rollup: closed the last {counted(closing.closed, 'sensor minute')}")
 
     def _compute(self, frame: DataFrame, batch: Batch) -> State:
         number, rules = batch.batch_id, self._options.rules
@@ -239,6 +241,7 @@ class Rollup:
             readings.where("reason is not null").select(*OF_MESSAGES, "value", "reason", schema)
         )
         written = self._quarantine.write(aside, batch)
+        # A Delta table does not say how many rows a repeated batch has.
         return aside.count() if written.rows is None else written.rows
 
     def _publish(self, windows: DataFrame, batch: Batch, name: str = "") -> None:

@@ -34,6 +34,7 @@ UNFINISHED: Final = "_"
 """Prefix of a directory that is still being written."""
 
 KEPT: Final = 2
+"""States that are kept: that of the last batch, and the one that it started from."""
 
 
 class StateError(BraidError):

@@ -42,7 +42,8 @@ SENSOR_CHARS_MAX: Final = 1_024
 """A sensor's name is stored with each open minute, and is the key of its messages."""
 
 BLOCK_BITS: Final = 16
-"""A block has 2 to this power ids."""
+"""A block has 2 to this power ids: the driver collects one row for each block, and an executor
+sorts one block at a time."""
 
 LATE: Final = "late: behind the watermark"
 NEVER_MS: Final = -TIME_MS_MAX
@@ -193,6 +194,7 @@ def with_late(readings: DataFrame, floors: Mapping[int, int | None], rules: Rule
         .rowsBetween(Window.unboundedPreceding, Window.currentRow - 1)
     )
     valid_ms = F.when(F.isnull("reason"), F.col("event_ms"))
+    # `greatest` skips nulls, and NEVER_MS is never null: the first row of all is not late.
     newest_ms = F.greatest(F.col("floor_ms"), F.max(valid_ms).over(inside), F.lit(NEVER_MS))
     is_late = valid_ms < newest_ms - rules.watermark_ms
     return (

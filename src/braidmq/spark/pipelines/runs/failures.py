@@ -79,7 +79,10 @@ def is_final(error: BaseException) -> bool:
 
 
 def is_java_gone(error: BaseException) -> bool:
-    """Tell whether *error* is what a call to a dead JVM raises."""
+    """Tell whether *error* is what a call to a dead JVM raises.
+
+    An error that the JVM itself has returned has a `java_exception`.
+    """
     return isinstance(error, ConnectionError | EOFError) or (
         isinstance(error, Py4JError) and not hasattr(error, "java_exception")
     )

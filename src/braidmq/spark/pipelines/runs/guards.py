@@ -115,6 +115,7 @@ def cancelling(spark: SparkSession, stopping: Event) -> Iterator[None]:
     done = Event()
 
     def watch() -> None:
+        # Again at each look: the main thread may start another job after the first call.
         while not done.wait(LOOK_S):
             if stopping.is_set():
                 with suppress(Exception):  # the JVM may be gone, and its jobs with it

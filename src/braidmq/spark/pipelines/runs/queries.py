@@ -190,6 +190,8 @@ class Query:
                 writer = writer.trigger(processingTime=every)
             self._query = writer.start()
         except Exception as error:
+            # The first start fails because of what the user has to mend, such as an option. A
+            # later one worked before, so the broker may be restarting: retry.
             if not is_java_gone(error) and not self._has_run:
                 raise QueryFailedError(self._label, one_line(error)) from error
             self._fail(error, now)
@@ -224,9 +226,9 @@ class Query:
 
     def _fail(self, error: BaseException, now: float) -> None:
         if is_java_gone(error):
-            raise error
+            raise error  # no restart without a JVM
         if self._stopping.is_set():
-            return
+            return  # a batch that was refused because of the stop: the next run repeats it
         if is_final(error) or self._failures >= RESTARTS_MAX:
             raise QueryFailedError(self._label, one_line(error)) from error
         wait = min(RESTART_S_MIN * 2**self._failures, RESTART_S_MAX)
@@ -241,8 +243,10 @@ class Query:
         """End it after the batch that is being written."""
         if self._query is None:
             return
-        with self._writing:  # no batch starts after this one
+        with self._writing:  # no batch starts after this one: `stopping` is set
             newest = max(self._written, default=-1)
+        # Stopped before its commit, the batch would be repeated. That is harmless, but it
+        # would have to be read again.
         deadline = monotonic() + COMMIT_S_MAX
         while newest >= 0 and not self._checkpoint.is_committed(newest):
             if not self._query.isActive or monotonic() >= deadline:

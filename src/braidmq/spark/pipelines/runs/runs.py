@@ -109,12 +109,13 @@ class Run:
         return found
 
     def check_broker(self) -> None:
-        """Check once that the broker answers, if it is read from or has to create a cursor.
+        """Check once that the broker answers, if it is read from or must create a cursor.
 
         Raises:
             QueryFailedError: It does not answer.
         """
         if not self._checked:
+            # A stream that resumes has its start in the checkpoint, and needs no cursor.
             begins = "groupId" in self.plan.source and not self.checkpoint().exists()
             check_broker(self.name, self.plan.source, needed=begins)
         self._checked = True
@@ -259,6 +260,7 @@ def _errors_into(path: Path) -> Iterator[None]:
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - no other way to ask
         yield
         return
+    # The descriptor, not sys.stderr: the JVM inherits descriptors.
     kept = os.dup(2)
     try:
         with path.open("wb") as file:

@@ -29,7 +29,7 @@ STATE: Final = "_table"
 RECORDS: Final = f"{STATE}/batches"
 STAGING: Final = f"{STATE}/staging"
 RECORDS_KEPT: Final = 100
-"""As many as Spark keeps offsets of; an older batch cannot be repeated."""
+"""As many batches as Spark keeps offsets of; it cannot repeat an older one."""
 
 DEFAULT_NAME: Final = "rows"
 INTENT: Final = "intent"
@@ -172,6 +172,8 @@ class Batches:
         directories = set()
         for move in record.moves:
             target = self.root / move.file
+            # Not staged but in the table: an attempt that was killed has renamed it. In
+            # neither place: it was deleted from outside.
             if self._disk.exists(f"{stage}/{move.staged}"):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 self._disk.rename(f"{stage}/{move.staged}", move.file)
@@ -179,6 +181,8 @@ class Batches:
                 self._undo(record)
                 return False
             directories.add(target.parent)
+        # Durable in their directories before the record says done; new directories have to be
+        # durable in theirs.
         parents = {parent for path in directories for parent in (path, *path.parents)}
         for path in {self.root} | {path for path in parents if path.is_relative_to(self.root)}:
             self._disk.sync_dir(str(path.relative_to(self.root)))

@@ -162,6 +162,8 @@ def _replace(directory: Path, runs: Sequence[Sequence[BatchFile]], work: Path) -
     for file in directory.iterdir():
         if file.name not in gone:
             (new / file.name).hardlink_to(file)
+    # Only now as .parquet: the work directory may be inside the table, and a reader that
+    # searches hidden directories would see these rows twice while the merge runs.
     for name in names:
         (new / f"{name}{_UNFINISHED}").rename(new / name)
     disk = Disk(work)
@@ -221,9 +223,11 @@ def exchange(one: Path, other: Path) -> None:
     Raises:
         CannotExchangeError: The file system cannot do it, or one does not exist.
     """
+    # Through ctypes, because Python has no call for it. Two plain renames would leave a moment
+    # in which the table has no such directory.
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
-        raise CannotExchangeError(other, "the C library does not know it")
+        raise CannotExchangeError(other, "the C library has no renameat2")
     names = os.fsencode(one), os.fsencode(other)
     if rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
         raise CannotExchangeError(other, os.strerror(ctypes.get_errno()))

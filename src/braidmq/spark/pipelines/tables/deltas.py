@@ -80,7 +80,7 @@ def _placed(
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         (stage / file.staged).replace(target)
-        disk.sync_dir(directory)
+        disk.sync_dir(directory)  # before the commit names the file
         changed_ms = int(target.stat().st_mtime * 1000)
         stats = msgspec.json.encode({"numRecords": file.rows}).decode()
         actions.append(AddAction(path, file.bytes, file.values, changed_ms, True, stats))  # noqa: FBT003 - "data change"

@@ -125,6 +125,8 @@ class Table:
         self._check_format(batches)
         if self.format == DELTA:
             return self._append(frame, batches, batch, count)
+        # A repeat finishes what the record says instead of staging again: some of its files
+        # may be in the table already.
         record = batches.decided(batch)
         if record is not None and self._finish(batches, record):
             return Written(record.rows, repeated=True)
@@ -176,6 +178,8 @@ class Table:
     def _append(
         self, frame: DataFrame, batches: Batches, batch: Batch, count: Count | None
     ) -> Written:
+        # Each branch has a Delta log of its own, so a killed batch may be in some and not in
+        # others: only those without it get its rows.
         batches.claim(batch)
         app_id = "/".join(filter(None, (batch.query_id, batches.name)))
         missing = [

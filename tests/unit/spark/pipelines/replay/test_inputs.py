@@ -54,7 +54,7 @@ def test_a_table_must_have_the_given_format(tmp_path: Path) -> None:
     check_table(plain, "parquet")
     check_table(delta, "delta")
 
-    with pytest.raises(ConfigError, match=r"--format: .*/plain is no Delta table"):
+    with pytest.raises(ConfigError, match=r"--format: .*/plain is not a Delta table"):
         check_table(plain, "delta")
     with pytest.raises(ConfigError, match=r"--format: .*/delta is a Delta table"):
         check_table(delta, "parquet")

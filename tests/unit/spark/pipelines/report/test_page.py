@@ -164,8 +164,8 @@ def test_numbers_are_written_for_people() -> None:
 
     for expected in (
         "1,234,567",
-        "100.0 %",
-        "below 0.1 %",
+        "100.0%",
+        "below 0.1%",
         "2.4 GiB",
         "2.0 KiB",
         "10 B",

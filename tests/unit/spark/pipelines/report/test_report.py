@@ -18,7 +18,7 @@ def test_an_unknown_schema_is_refused_at_once(tmp_path: Path) -> None:
     path = write_log(tmp_path / "log", [message("t", b"x")])
     plan = Plan({"path": str(path)}, tmp_path / "out")
 
-    with pytest.raises(ConfigError, match="there is no schema 'nothing'"):
+    with pytest.raises(ConfigError, match="there is no built-in schema 'nothing'"):
         report(plan, [TypedTopics("nothing", ("t",))], print)
     assert not (tmp_path / "out").exists()
 

@@ -26,7 +26,7 @@ REFUSED = {
     "an unknown schema": (
         RollupOptions("sensor.Nothing"),
         Trigger(),
-        "there is no schema 'sensor.Nothing'",
+        "there is no built-in schema 'sensor.Nothing'",
     ),
     "close without an end": (
         RollupOptions("sensor.Humidity", close=True),
