@@ -1,4 +1,4 @@
-"""Authorization: who may do what, decided in one place for every strand and every path.
+"""Authorization: who may do what, decided in one place for every strand and interface.
 
 A pattern is a name in which `*` matches any run of characters, also an empty one; nothing else
 is special, and case counts. That holds for users' grants as well: VibeMQ ignores case there,
@@ -57,7 +57,7 @@ class Grant:
 
 
 class Principal:
-    """Who is asking: a name, and the patterns of what it may do.
+    """The authenticated caller: a name, and the patterns of what it may do.
 
     API keys have `publish`, `subscribe` and `admin`; users have `grants`, and are `gone` once
     they are deleted.
@@ -78,7 +78,7 @@ class Principal:
         self.admin: bool = admin
         self.grants: list[Grant] = [] if grants is None else grants
         self.gone: bool = False
-        self.version: int = 0  # grows with every change: what was decided before is void
+        self.version: int = 0  # grows with every change: decisions for an older one are void
 
 
 def authorize(principal: Principal, operation: str, name: str) -> bool:

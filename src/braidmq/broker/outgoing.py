@@ -3,8 +3,8 @@
 The broker calls no connection and no log. `Outgoing` numbers the records that are on their way
 to the log, and remembers what each was about until it is committed. `Effects` lists the peers
 that have something to send, the channels and followers whose backlog should be read, and those
-whose progress should be recorded. `Schedule` holds what is to be done later: the deadlines of
-deliveries. The driver takes all of it by verbs of `Broker`, after each turn and when it is due.
+whose progress should be recorded. `Schedule` holds the deadlines of deliveries. The driver
+takes all of it through `Broker`, after each turn and when it is due.
 """
 
 from typing import TYPE_CHECKING, Final, NamedTuple, final
@@ -28,7 +28,7 @@ PROGRESS_BYTES: Final = 1024 * 1024
 
 
 _SWEEP_MIN: Final = 1024
-"""A row of deadlines that is shorter than this is not worth sweeping."""
+"""Rows of deadlines shorter than this are not swept."""
 
 
 @final
@@ -153,6 +153,7 @@ class Outgoing:
         while self._pending and self._pending[-1].id >= from_id:
             taken.append(self._pending.pop())
         taken.reverse()
+        # What was not handed over yet goes as well: those ids follow the refused ones.
         self._records = []
         self.next_id = from_id
         return taken
@@ -206,6 +207,7 @@ class Effects:
 
     def read_ahead(self, channel: Channel) -> None:
         """Ask for more of the backlog when half the window is free."""
+        # At half: consumers go on with the rest meanwhile, and no read is for a few messages.
         position = channel.position
         if (
             position.behind
@@ -260,12 +262,14 @@ class Effects:
             if follower.is_unsure():
                 unsure[follower_id] = follower
         self.dirty = {}
+        # Kept, so that the next record has them if their transports have confirmed by then.
         self.dirty_followers = unsure
         self.acknowledged = False
         self.progress_due_us = next_due_us
         return _in_records(made)
 
     def _due_soon(self, now_us: int) -> None:
+        # The first progress sets the deadline, and more of it does not put it off.
         due_us = now_us + PROGRESS_DELAY_US
         if due_us < self.progress_due_us or not self.is_dirty():
             self.progress_due_us = due_us
@@ -300,6 +304,7 @@ class _Row:
         self.sweep_at: int = _SWEEP_MIN
 
     def is_live(self, index: int) -> bool:
+        # The entry may have been settled, or scheduled again in this row or in another.
         entry = self.entries[index]
         return (
             entry.due_us != 0
@@ -315,6 +320,7 @@ class _Row:
                 return True
             self.head += 1
         if entries:
+            # Places are never given twice: an entry that is listed nowhere must not look live.
             self.first_place += len(entries)
             self.entries = []
             self.head = 0
@@ -382,6 +388,6 @@ class Schedule:
                 entry = row.entries[row.head]
                 if entry.due_us > now_us:
                     break
-                entry.due_us = 0
+                entry.due_us = 0  # which makes it stale: `skip_stale` steps over it
                 due.append(entry)
         return due

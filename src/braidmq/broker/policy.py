@@ -1,4 +1,4 @@
-"""Policies: what was declared of a queue; and rules: what follows for its deliveries.
+"""Policies: what a queue was declared with. Rules: the numbers that deliveries obey.
 
 A queue obeys its declaration, a Blip subscription the settings of delivery; both become the
 `Rules` of a channel: how its deliveries are repeated, and when the broker gives up on them.
@@ -24,12 +24,12 @@ REDIRECT_TO_DLQ: Final = 3
 NO_BOUND: Final = 2**60
 
 _DOUBLINGS_MAX: Final = 40
-"""By then every backoff has reached its maximum; this bounds the shift."""
+"""Bounds the shift: by then every backoff has reached its maximum."""
 
 
 @final
 class Policy:
-    """What was declared of a queue; a new one holds the defaults."""
+    """What a queue was declared with; a new one holds the defaults."""
 
     def __init__(self) -> None:
         self.mode: int = ROUND_ROBIN

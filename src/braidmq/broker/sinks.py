@@ -1,15 +1,16 @@
-"""Sinks: batches of rows that are appended exactly once, whatever is killed meanwhile.
+"""Sinks: batches of rows that are appended exactly once, even if a process is killed.
 
 A batch has a key (query, sink, batch), and its rows wait in stages, outside the log. What the
 log gets:
 
     INTENT    from here on exactly these stages are the batch
-    SINK ROW  a message, for each row in its turn; other records may come between
-    DONE      nothing is missing
+    SINK ROW  a message, one for each row in order; other records may come between
+    DONE      all rows are in the log
 
 One intent is open at a time, so each SINK ROW behind an INTENT is the next row of it: after a
-crash the records themselves say which row is due. The last batch that is done of each query is
-remembered; a repeat of it, or of an earlier one, is known as such however its rows are cut.
+crash the number of records says which row is next. The broker remembers the last batch of each
+query that is done, and so recognises a repeat of it, or of an earlier one, even if its rows are
+divided into stages differently.
 """
 
 from bisect import bisect_right
@@ -24,10 +25,10 @@ from braidmq.broker.settings import Settings
 from braidmq.broker.topics import ORIGIN_SPARK, Message, Pending, Topics, body_of
 
 PLAIN_WRITES_MAX: Final = 10_000
-"""The newest plain writes, which are remembered: Spark repeats none that was answered."""
+"""Plain writes that are remembered; Spark does not repeat one that was answered."""
 
 QUERIES_MAX: Final = 100_000
-"""Queries of streams; they are never forgotten, so above it no new one is taken."""
+"""Streaming queries; they are never forgotten, so above this no new one is accepted."""
 
 NAME_BYTES_MAX: Final = 1_024
 """The name of a query or of a sink, in UTF-8."""
@@ -84,7 +85,7 @@ class Done(NamedTuple):
 
 @final
 class SinkMark(Pending):
-    """The beginning or the end of an intent; which one, `Sinks` knows by the id."""
+    """The beginning or the end of an intent; `Sinks` tells which by the id."""
 
 
 class Sinks:
@@ -131,7 +132,7 @@ class Sinks:
         record = records.encode_intent(principal, query, sink, batch, stages)
         given = self._outgoing.add(SinkMark(), record)
         self.open = Intent(given, principal, query, sink, batch, stages)
-        self._finished = None
+        self._finished = None  # its DONE is committed: the caller waits for that
         return self.open
 
     def append(self, rows: list[Row], committed_id: int, now_us: int) -> int:
@@ -141,6 +142,7 @@ class Sinks:
         """
         intent = self.open
         assert intent is not None
+        # Only uncommitted rows can be refused; forget the ids of the others.
         row_ids = self._row_ids
         while row_ids and row_ids[0] <= committed_id:
             row_ids.popleft()
@@ -189,7 +191,7 @@ class Sinks:
         self.open = Intent(record_id, principal, query, sink, batch, stages)
 
     def replay_row(self) -> None:
-        """Count a SINK ROW; a repair may have left some whose intent is lost."""
+        """Count a SINK ROW; after a repair there may be some whose intent is lost."""
         if self.open is not None:
             self.open.appended += 1
 
@@ -236,7 +238,7 @@ class Sinks:
             return message
         if verdict == REDIRECT:
             return self._admission.take_letter()
-        # Any other publisher would be told so, or wait, and then try again: so do we.
+        # Any other publisher would be refused or wait, and then try again; so does the sink.
         is_full = verdict != REFUSED
         self.waits_for = f"queue {name[:64]!r} is full" if is_full else self._admission.reason
         return None

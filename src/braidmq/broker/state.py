@@ -1,7 +1,8 @@
 """State: the broker as a snapshot, and the broker restored from one and the records behind it.
 
 A snapshot holds what all records up to its id amount to, those included that are still on their
-way to the log. It is taken between two turns, and must not be used before that id is committed.
+way to the log. It is taken between two turns, and must not be used before that id is committed:
+if the log refuses those records, their ids go to others, and the snapshot is worthless.
 
     recovery = restore(newest snapshot), replay(each record after it), recovered(...)
 """
@@ -31,11 +32,14 @@ _VERSIONS_READ: Final = (2, 3, 4)  # 2 has no followers; 2 and 3 have no cursors
 
 def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
     """Return the last id that the snapshot covers, and the snapshot."""
-    # Progress in a record behind the snapshot would count twice: all of it is recorded first.
+    # Record all progress first. What the snapshot contains must not be in a record after it as
+    # well: a replay would subtract the same settled messages twice.
     last_id = broker.full_barrier()
     topics = {topic.name: [topic.last_id, topic.message_count] for topic in broker.topics.all()}
+    # A QoS 0 subscription ends with the process.
     subscriptions = [s for s in broker.subscriptions.by_id.values() if s.qos == 1]
     pending: dict[int, int] = {}  # messages that are not committed, by lane or ledger
+    # Apply what is on its way to the log, as `replay` will not meet it again.
     for item in broker.outgoing.pending():
         letter = item.letter if isinstance(item, Buried) else item
         if isinstance(letter, Message):
@@ -148,6 +152,7 @@ def recovered(broker: Broker, next_id: int, now_us: int) -> None:
     """Make a broker that has been restored and replayed ready for work."""
     broker.outgoing.next_id = next_id
     broker.committed_id = next_id - 1
+    # From here on each channel turns what it knows of settled messages into a position.
     broker.maintenance_us = now_us + MAINTENANCE_US
     for follower in broker.followers.by_id.values():
         follower.recover(now_us)
@@ -272,7 +277,7 @@ def _add_follower(  # noqa: PLR0917 - the parts of a record
     assert topic is not None
     follower = Follower(topic, principal, key)
     broker.followers.add(follower, follower_id)
-    follower.started = True
+    follower.started = True  # its record was read from the log, so it is committed
     follower.noted_id = floor
 
 
@@ -307,6 +312,8 @@ def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
         topic.queue.channel_of(stored.priority).unsettled += 1
     broker.latest_us = max(broker.latest_us, stored.timestamp_us)
     is_row = record[0] == records.SINK_ROW  # its headers are data, and hold no dedup id
+    # A dead letter that settles a message has its headers, and the message's own record has
+    # brought the dedup id already. A letter of a redirect settles nothing: it is the first.
     if stored.headers and not stored.settles_subscription and not is_row:
         kept = decode_headers(stored.headers)
         dedup_id = kept.get(DEDUP_HEADER)
@@ -315,7 +322,7 @@ def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
             broker.dedup.remember(meant_for, dedup_id, record_id, stored.timestamp_us)
     if stored.settles_subscription:
         channel = broker.find(stored.settles_subscription)
-        if channel is not None:
+        if channel is not None:  # else the subscription or the queue has ended since
             channel.replay_letter(stored.settles_after, stored.settles_id)
 
 

@@ -71,7 +71,7 @@ class Peer:
         self.queue_consumers: dict[int, QueueConsumer] = {}  # by the id of the queue
         self.touched: bool = False  # is in the broker's list of peers to look after
         self.following: dict[str, Follower] = {}  # by topic
-        self.laggards: list[Follower] = []  # those of them that are behind, in turn
+        self.laggards: list[Follower] = []  # followers that are behind; they take turns
 
     def note_received(self) -> None:
         """Bring the followers' `unreceived` up to date, where the transport can tell."""
@@ -83,7 +83,7 @@ class Holder:
     def __init__(self, peer: Peer) -> None:
         self.peer: Peer = peer
         self.held: int = 0  # deliveries in flight to this consumer
-        self.isolated: bool = False  # holds a message's last allowed delivery, and gets no more
+        self.isolated: bool = False  # holds a message's last allowed delivery, and nothing else
 
 
 @final
@@ -94,6 +94,7 @@ class Entry:
     other row or place that lists it is stale.
     """
 
+    # Defaults are class attributes: __init__ runs for every message and should do little.
     due_us: int = 0  # 0: no deadline
     row_us: int = 0
     place: int = 0
@@ -110,6 +111,7 @@ class Entry:
 
     def finish(self) -> None:
         """Mark it settled and release the message, wherever this entry is still listed."""
+        # Heaps, rows of the schedule and a connection's table of tags may list it for long.
         self.state = SETTLED
         self.due_us = 0
         self.consumer = None
@@ -168,6 +170,7 @@ class InFlight:
     def oldest_unheld(self) -> Entry | None:
         """Return the oldest entry that no consumer holds, delayed ones included."""
         oldest: Entry | None = None
+        # `returned` is no help: it may be stale at its top, and delayed ones are not in it.
         if len(self.open) > self.count:
             for entry in self.open.values():
                 if entry.consumer is None and (oldest is None or entry.id < oldest.id):
@@ -177,6 +180,7 @@ class InFlight:
     def take_returned(self, *, consumer_is_idle: bool) -> Entry | None:
         """Take the oldest entry that this consumer may have."""
         if consumer_is_idle:
+            # First: while one waits, the channel hands out no new durable message.
             entry = self._live_head(self.last_chances, last_chance=True)
             if entry is not None:
                 heapq.heappop(self.last_chances)
@@ -292,6 +296,8 @@ class Channel:
 
     def attempts_before(self, message_id: int) -> int:
         """Return how often a message up to `handed_id` was handed out, NEVER if it was not."""
+        # Messages are first handed out in the order of their ids, so one that is not listed has
+        # been handed out once: records list only what differs from that.
         return self.position.known_attempts.pop(message_id, 1)
 
     def newest_id(self) -> int:
@@ -326,6 +332,7 @@ class Channel:
         retention must not keep the whole log for a subscription of a quiet topic.
         """
         position = self.position
+        # Everything up to the cursor that is not held here is settled.
         unsettled = sorted([*self.in_flight.all(), *self.ready], key=_entry_id)
         ranges: list[tuple[int, int]] = []
         at = 0
@@ -392,7 +399,7 @@ class Windows:
         self._stats: Stats = stats
 
     def hold(self, channel: Channel, size: int) -> None:
-        """Count *size* bytes more, or less, in a channel's window."""
+        """Count *size* bytes more in a channel's window; a negative *size* counts less."""
         channel.held_bytes += size
         self.held_bytes += size
 
@@ -402,6 +409,7 @@ class Windows:
         if waiting >= channel.rules.window:
             return False
         # Over the budget it stays in the log, and is read back when a consumer asks for it.
+        # The first message is taken in whatever its size, so that it can be delivered at all.
         if self.held_bytes > 0 and self.held_bytes + size > self._settings.memory_bytes:
             return False
         # One message always fits the window, however large it is.
@@ -415,6 +423,7 @@ class Windows:
         rules = channel.rules
         size = len(message.body)
         if self._others_spend_the_budget(channel, size):
+            # Drop it rather than all that waits here, which would not make room for it.
             self._stats.dropped.overflow += 1
             return
         while volatile and (

@@ -39,6 +39,8 @@ class Pushing:
     def offer(self, channel: Channel, message: Message, now_us: int) -> None:
         """Take a committed message in, or leave it to the log when there is no room."""
         position = channel.position
+        # A channel that is behind takes nothing from here, even if it has room: what the log
+        # holds before this message must go first.
         if not position.behind:
             if self.windows.has_room(channel, len(message.body)):
                 self.take_in(channel, message, now_us)
@@ -140,6 +142,7 @@ class Pushing:
                 return entry is not None
             self.settling.expire_open(entry, now_us)
 
+    # Hot: one call per delivery, so it does by hand what smaller methods would do.
     def _hand_out_entry(self, consumer: Holder, entry: Entry, now_us: int) -> None:
         channel = entry.channel
         journal = channel if channel.journal is None else channel.journal
@@ -149,6 +152,8 @@ class Pushing:
             self.effects.note_progress(journal, now_us)
         entry.attempts += 1
         if journal is channel and entry.id > channel.position.handed_id:
+            # One number for all first deliveries, which go out in order. A view's do not fit
+            # that, as the subscribers of a fan-out are at different points.
             channel.position.handed_id = entry.id
             progress.handed_id = entry.id
         else:

@@ -1,9 +1,9 @@
 """Queues: all of them by name, and everything that is done with one.
 
-A queue is declared; messages come to it, and consumers join it and share them, or as a fan-out
-each get them all; a consumer's word ends a delivery; operators purge, replay and delete. What a
-queue is made of is in `queue`. How a single delivery is made and ends is the same for every
-channel: see `pushing` and `settling`.
+A queue is declared; messages come to it; its consumers share them, or in a fan-out each gets
+them all; a consumer acknowledges, rejects or requeues a delivery; operators purge, replay and
+delete. What a queue is made of is in `queue`. How a single delivery is made and how it ends is
+the same for every channel: see `pushing` and `settling`.
 """
 
 from typing import Final, final
@@ -31,14 +31,17 @@ from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message, Topic
 
 QUEUES_MAX: Final = 100_000
-"""Queues of one broker; a publisher cannot grow memory by inventing more."""
+"""Queues of one broker; inventing more names must not use up its memory."""
 
 PREFETCH_DEFAULT: Final = 100
 PREFETCH_MAX: Final = 10_000
 """Unacknowledged deliveries that one consumer may hold."""
 
 _DELAY_STEPS: Final = 16
-"""A peer's delay is lengthened by up to a sixteenth, so that there are few different ones."""
+"""A delay that a consumer asks for is rounded up, by a sixteenth at most.
+
+The schedule has one row for each distinct delay, and must not get one for each millisecond.
+"""
 
 
 @final
@@ -70,16 +73,16 @@ class Queues:
         return declared
 
     def declare(self, topic: Topic, declared: Policy, now_us: int) -> Queue:
-        """Make a queue of *topic*; it counts once the queue's id is committed."""
+        """Make a queue of *topic*; it is durable once the queue's id is committed."""
         queue = self.new(topic, declared, now_us)
         record = records.encode_declare(topic.name, declared, now_us)
         self.begin(queue, self._outgoing.add(Declared(queue), record))
         return queue
 
     def letters_topic(self, name: str, now_us: int) -> Topic | None:
-        """Return the topic for dead letters of that name, which its first one makes a queue.
+        """Return the topic for dead letters of that name; the first letter declares its queue.
 
-        None when it takes no letters now.
+        None when the log refuses records, or when there are too many topics.
         """
         if self.settling.log_refuses:
             return None
@@ -93,13 +96,15 @@ class Queues:
         return Queue(topic, declared, of_policy(declared, self._settings), created_us)
 
     def begin(self, queue: Queue, queue_id: int) -> None:
-        """Let a queue keep what comes to its topic from *queue_id* on."""
+        """List a queue: it keeps what comes to its topic from *queue_id* on."""
         assert queue.topic.queue is None
         queue.begin(queue_id)
         queue.topic.queue = queue
         self.by_name[queue.topic.name] = queue
         for channel in queue.durable_channels():
             self.channels[channel.id] = channel
+        # Either queue may be declared first; one that holds another's dead letters must never
+        # give up on them.
         letters = queue.policy.dead_letter_name
         if letters:
             self._letter_names.add(letters)
@@ -160,7 +165,7 @@ class Queues:
                     self.effects.read_ahead(channel)
 
     def unblock(self) -> None:
-        """Wake the publishers that wait for room in a queue that has some now."""
+        """Wake the publishers that wait for room in queues that have some now."""
         for queue in self.by_name.values():
             self._unblock(queue)
 
@@ -187,6 +192,7 @@ class Queues:
         else:
             lane.unsettled += 1
             lane.last_id = message.id
+            # DropOldest needs the window even without consumers: it drops from there.
             if queue.consumers or queue.drops_oldest():
                 self.pushing.offer(lane, message, now_us)
             else:
@@ -256,6 +262,7 @@ class Queues:
         else:
             while True:
                 consumer = self._next_consumer(queue)
+                # It holds least, so if there is nothing for it there is nothing for the others.
                 if consumer is None or not self._hand_out_any(queue, consumer, now_us):
                     break
                 if len(queue.consumers) > 1:
@@ -328,7 +335,10 @@ class Queues:
         return consumer
 
     def leave(self, consumer: QueueConsumer, now_us: int, *, counted: bool) -> None:
-        """Take back what a consumer was holding; *counted* says that it was an attempt.
+        """Take back what a consumer was holding; with *counted* each delivery was an attempt.
+
+        A consumer that unsubscribes in order has not tried; one whose connection broke may have
+        crashed because of the message.
 
         The caller removes the consumer from its peer.
         """
@@ -365,6 +375,7 @@ class Queues:
                 known[entry.id] = entry.attempts
         ledger.position.known_attempts = open_attempts(known, ledger.settled())
         self.settling.forget(view)
+        # After `forget`, which marks every entry settled.
         for entry in left:
             entry.state = LEFT
 
@@ -379,7 +390,7 @@ class Queues:
         self.pump(_queue_of(entry), now_us)
 
     def _settle_left(self, view: View, entry: Entry, now_us: int) -> None:
-        self.effects.progress_of(view.ledger, now_us)
+        self.effects.progress_of(view.ledger, now_us)  # listed, for `settle_left` to note in
         if view.settle_left(entry):
             self.effects.acknowledged = True
             self.stats.acknowledged += 1
@@ -414,7 +425,7 @@ class Queues:
     # What operators and publishers ask for.
 
     def purge(self, queue: Queue, now_us: int) -> int:
-        """Settle everything that waits; return how many messages that were."""
+        """Settle everything that waits; return how many messages that was."""
         before = queue.waiting()
         self.settling.empty(queue, now_us)
         self.stats.dropped.purged += before
@@ -422,7 +433,7 @@ class Queues:
         return before
 
     def redirect(self, message: Message, queue: Queue, now_us: int) -> Message | None:
-        """Return the dead letter of a message that its full queue does not take, or None."""
+        """Return the dead letter of a message that found its queue full, or None."""
         topic = self.letters_topic(queue.rules.dead_letter_topic, now_us)
         if topic is None:
             return None

@@ -1,8 +1,8 @@
 """Replays: dead letters on their way back to where they came from.
 
-A replay sends as many at once as may be on their way to the log; the rest follows when those
-are committed. A letter that waits in the log only, behind the window, can be sent *ahead* of
-those before it: its lane notes that it is settled, as a restart does, and reading skips it.
+A replay sends up to `REPLAY_BYTES_MAX` to the log at once; the rest follows when those are
+committed. A letter that waits only in the log, beyond the window, can be sent *ahead* of those
+before it: its lane notes that it is settled, as after a restart, and reading skips it.
 """
 
 from typing import TYPE_CHECKING, Final, final
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from braidmq.broker.delivery.queues import Queues
 
 REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Dead letters on their way back that are not committed; the rest waits for the log."""
+"""Uncommitted bytes above which a replay waits for the log."""
 
 AHEAD_RANGES_MAX: Final = 10_000
 """Ranges of letters that one lane has sent ahead: each costs memory, and a read on the way."""
@@ -59,7 +59,7 @@ class Replays:
             return  # each letter waits for the subscribers of the fan-out, and nowhere else
         if not queue.replaying:
             self.running.append(queue)
-        queue.replaying = max(queue.replaying, count)
+        queue.replaying = max(queue.replaying, count)  # not the sum: both mean the oldest
         self.queues.pump(queue, now_us)
 
     def go_on(self, now_us: int) -> None:
@@ -93,7 +93,7 @@ class Replays:
 
     def _next_letter(self, queue: Queue) -> Entry | None:
         """Take the oldest letter in memory, or have more of them read."""
-        for number in range(len(queue.lanes) - 1, -1, -1):
+        for number in range(len(queue.lanes) - 1, -1, -1):  # the highest priority first
             lane = queue.lanes[number]
             entry = lane.in_flight.take_returned(consumer_is_idle=True)
             if entry is not None:

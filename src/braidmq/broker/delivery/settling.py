@@ -1,4 +1,4 @@
-"""Settling: how a delivery ends: acknowledged, returned, expired, dropped, as a dead letter.
+"""Settling: how a delivery ends: acknowledged, returned, expired, dropped, dead-lettered.
 
 Each verb acts on one entry and leaves its effects as data: progress to be recorded, dead
 letters in `outgoing`. None of them hands anything out; the caller pumps when it is done.
@@ -65,7 +65,7 @@ class Settling:
         entry.consumer = None
 
     def end_entry(self, entry: Entry, now_us: int) -> None:
-        """Settle an entry that is listed nowhere any more."""
+        """Settle an entry that has been taken out of window and in-flight table."""
         channel = entry.channel
         if channel.settle(entry):
             self.effects.note_progress(channel.journal or channel, now_us)
@@ -75,7 +75,10 @@ class Settling:
         entry.finish()
 
     def give_back(self, entry: Entry, now_us: int) -> None:
-        """Return a message that no consumer holds for another delivery, unless it is over."""
+        """Let a message that no consumer holds be delivered again, unless it has ended.
+
+        It has if it is expired or out of attempts.
+        """
         entry.state = RETURNED
         entry.due_us = 0
         channel = entry.channel
@@ -167,6 +170,7 @@ class Settling:
         )
         message = entry.message
         buried = Buried(letter, entry, message, is_letter)
+        # `add` has numbered `buried`; the letter is the message of that record.
         letter.id = self.outgoing.add(buried, record)
         self.outgoing.bytes += len(letter.body)
         if letter.topic.queue is not None:
@@ -188,7 +192,7 @@ class Settling:
         if buried.letter.topic.queue is not None:
             buried.letter.topic.queue.pending -= 1
         if buried.settles_ledger:
-            self._reopen_in_ledger(entry, now_us)
+            self._reopen_in_ledger(entry, now_us)  # even if the view has ended
         channel = entry.channel
         if channel.ended:
             return
@@ -216,8 +220,8 @@ class Settling:
             if view.ended:
                 ledger.position.known_attempts[entry.id] = entry.attempts
             return
-        # Another subscriber has acknowledged it since; that acknowledgement counts now, and no
-        # record says so yet.
+        # Another subscriber has acknowledged it since. That was not recorded, because the dead
+        # letter's record would have settled the message; now it has to be.
         self.effects.progress_of(ledger, now_us).settle(entry.previous, entry.id)
         self.effects.acknowledged = True
 
@@ -237,6 +241,8 @@ class Settling:
         """Settle what waits in a lane, in its window and in the log."""
         while self.drop_oldest(lane, now_us):
             pass
+        # What is left beside the deliveries that consumers hold is in the log only. The record
+        # needs that number: a restart subtracts it and does not count the range itself.
         rest = max(0, lane.unsettled - len(lane.in_flight.open))
         lane.unsettled -= rest
         position = lane.position
@@ -258,6 +264,8 @@ class Settling:
         while self.drop_oldest(ledger, now_us):  # messages that live in memory only
             pass
         ledger.position.skip_to(ledger.topic.last_id)
+        # Settle everything except what is held. A range has no count of its own, so the first
+        # one carries the number of all messages.
         emptied = settled.copy()
         for message_id in held:
             emptied.add(message_id - 1, message_id)

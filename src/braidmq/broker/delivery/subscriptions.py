@@ -33,7 +33,7 @@ class Subscription(Channel):
         self.consumers: list[Consumer] = []  # those that were given credit, in turn
 
     def is_over(self, lease_us: int, now_us: int) -> bool:
-        """Say whether it was not used for its whole lease; to hold credit is to use it."""
+        """Say whether its lease is over; a consumer that holds credit renews it."""
         for consumer in self.consumers:
             if consumer.credit > 0:
                 self.last_used_us = now_us
@@ -107,7 +107,7 @@ class Subscriptions:
     def end_overdue(self, now_us: int, *, may_end: bool) -> None:
         """End the subscriptions whose lease is over.
 
-        While the log is full they *may* not *end*; who holds credit renews its lease even then.
+        While the log refuses records none *may_end*, but leases are still renewed by credit.
         """
         settings = self._settings
         for subscription in list(self.by_id.values()):
@@ -131,6 +131,8 @@ class Subscriptions:
         needed = committed_id + 1
         for subscription in self.by_id.values():
             if subscription.qos != 0:
+                # The first range begins at 0 and is never empty: no message of a subscription
+                # has an id below that of the subscription itself.
                 _, floor = subscription.settled_ranges(committed_id)[0]
                 needed = min(needed, floor + 1)
         return needed
@@ -142,6 +144,7 @@ class Subscriptions:
         subscription = self.by_id.get(subscription_id)
         if subscription is None or peer.principal is None:
             return None
+        # As if it did not exist: a foreign principal learns nothing about its id.
         if subscription.principal != peer.principal.name:
             return None
         consumer = Consumer(peer, subscription)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from braidmq.server.engine.engine import Engine
 
 READ_AHEAD_BYTES: Final = 256 * 1024
-"""Unhandled input of a connection that waits; above it the connection stops reading."""
+"""Unhandled input of a connection that waits; above this it stops reading."""
 
 WAITING_REPLIES_MAX: Final = 16_384
-"""Replies that may wait for a commit; above it the connection's commands wait as well."""
+"""Replies that may wait for a commit; above this the connection's commands wait as well."""
 
 TOPICS_REMEMBERED_MAX: Final = 1024
-"""Topics that a connection has looked up and may publish to."""
+"""Topics whose permission a connection remembers."""
 
 _US_PER_S: Final = 1_000_000
 
@@ -141,6 +141,8 @@ class Output:
             # Behind what may still be refused, so that a refusal comes before it.
             self.replies.append(WaitingReply(self.connection.last_id, data))
         else:
+            # Deliveries so far go first: a consumer must see a message before the answer to a
+            # command that came after it.
             self.note_delivered()
             self.collect()
             self.pieces.append(data)
@@ -188,11 +190,12 @@ class Output:
     def refused_reply(self, reply: WaitingReply, again_id: int, reason: str) -> WaitingReply:
         """Return what waits in place of a reply whose record the log refused."""
         refusal = self.refusal_of(reply, reason)
+        # Id 0 is always committed: the refusal waits only for the replies before it.
         return WaitingReply(0, refusal) if refusal else WaitingReply(again_id, reply.data)
 
     def replace_replies(self, kept: list[WaitingReply]) -> None:
         """Let *kept* wait instead of all that waited so far."""
-        self.replies.clear()
+        self.replies.clear()  # in place: the connection holds the same deque
         self.replies.extend(kept)
         if kept:
             self.wait_for_commit()
@@ -225,7 +228,7 @@ class Output:
                 )
 
     def measure_room(self) -> None:
-        """See how much more may be pushed to the peer, and go on pushing if that is new."""
+        """Measure how much more may be pushed to the peer; resume if there is room again."""
         # Up to the bound and not above it there is room: only above it does the transport
         # call us again when there is.
         connection = self.connection
@@ -304,7 +307,7 @@ class Connection(Peer):
     def receive(self, data: bytes) -> None:
         """Handle bytes of the peer."""
         if self._ending or self.closed:
-            return
+            return  # its last answers are on their way; what comes now has none
         self._take_in(data)
         if self._is_blocked():
             self._after_run()  # what the held command waits for will wake us
@@ -326,6 +329,7 @@ class Connection(Peer):
         self.writable = writable
         if writable and not self.closed:
             self.room_bytes = self._limits.output_buffer_bytes
+            # What waits to be delivered goes before the commands that were held.
             self._broker.resume(self, self._engine.now_us())
             self.wake()
             self._engine.end_turn()
@@ -335,6 +339,8 @@ class Connection(Peer):
     def lost(self) -> None:
         """Give back what the peer held: its connection is lost."""
         self.closed = True
+        # The lists of the engine may still have it: `wake` does nothing once it is closed. The
+        # list of a queue is left at once, as nothing may make room there for a long time.
         self._stop_parking()
         self._replies.clear()
         self._broker.detach(self, self._engine.now_us())
@@ -351,6 +357,7 @@ class Connection(Peer):
         Replies that wait for acknowledgements wait for *again_id* instead.
         """
         self.output.refuse(from_id, refused, again_id, reason)
+        # Those ids are given to other records now.
         if self.last_id >= from_id:
             self.last_id = again_id
         if self.subscribed_id >= from_id:
@@ -408,6 +415,8 @@ class Connection(Peer):
 
     def _park(self, queue: Queue) -> None:
         """Wait for room in a queue, listed once however often this connection is woken."""
+        # By identity: a queue that wakes its publishers takes a new list, and this one must be
+        # listed there if it finds no room.
         if self._waits_in is not queue.blocked:
             self._stop_parking()
             queue.blocked.append(self)
