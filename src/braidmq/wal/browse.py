@@ -76,7 +76,7 @@ class Browser:
             middle = (low + high) // 2
             at_us, at_id = self._time_from(view, middle, high)
             if at_us >= time_us:
-                high = middle
+                high = middle  # not `at_id`: the records between the two have no time
             else:
                 low = at_id + 1
         return low

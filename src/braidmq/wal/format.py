@@ -352,7 +352,7 @@ def scan(data: bytes, next_id: int) -> Scan:
             body = _unfenced(body)
         kind = body[0]
         due += 1
-        # Type 0 is never written, and a gap record decides where the ids go on.
+        # Type 0 is never written, and a gap record decides which id is next.
         if kind in (0, GAP_KIND):
             gap = decode_gap(body)
             if gap is None or gap[0] != record_id:
@@ -431,6 +431,7 @@ def select_rows(  # noqa: PLR0917 - called once per block, from one place
     ends = chosen.ends
     count = 0
     used = 0
+    # A record has no offset of its own in a row: it starts where the one before it ends.
     for i in wanted:
         record_id = ids[i]
         if record_id <= after_id:

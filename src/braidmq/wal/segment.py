@@ -92,6 +92,7 @@ class ActiveSegment:
         self.next_id = index.first_id
         self.size = 0
         self.blocks = BlockSums(SEGMENT_BLOCK_BYTES)
+        # The header is in the file already; it counts for size and checksums like all else.
         self.grow(encode_header(SEGMENT_MAGIC, self.first_id, created_us), self.next_id)
 
     def grow(self, data: bytes, next_id: int) -> None:
@@ -113,6 +114,7 @@ class ActiveSegment:
                 self.next_id, bodies, self.size, fence, describe, index.topics
             )
             assert self.size + len(data) <= SEGMENT_BYTES_LIMIT
+            # The segment first: rows must never point at bytes that were not written.
             write_all(self.file, data, self.size)
             write_all(index.file, rows, index.size)
         except BaseException:
@@ -178,7 +180,7 @@ def start_segment(files: Files, first_id: int, created_us: int) -> ActiveSegment
         LogPoisonedError: The segment was written but could not be synced.
     """
     file = files.open(segment_path(first_id), write=True, create=True)
-    file.truncate(0)
+    file.truncate(0)  # one may be left from a rotation that was interrupted
     write_all(file, encode_header(SEGMENT_MAGIC, first_id, created_us), 0)
     try:
         file.fsync()
@@ -224,6 +226,7 @@ class Reserve:
         """
         if not self.bytes_left:
             return False
+        # The rest when that is less than wanted: the write may need less than was reckoned.
         self.bytes_left = max(0, self.bytes_left - wanted - _RESERVE_STEP_BYTES)
         self._file.truncate(self.bytes_left)
         return True

@@ -172,7 +172,7 @@ class Durability:
             self._report_failure(type(error).__name__)
 
     def _report_failure(self, reason: str) -> None:
-        poisoned = LogPoisonedError("a job of the log", reason)
+        poisoned = LogPoisonedError("a log job", reason)
         self._report(lambda: self._engine.log_failed(poisoned))
 
     # On the reader thread.

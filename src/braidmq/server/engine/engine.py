@@ -230,8 +230,8 @@ class Engine:
         if self.log_is_full or self.failed is not None or self._snapshot is not None:
             return
         last_id, data = state.snapshot(self.broker, self.now_us())
-        # Retention uses this after the commit. The needed id only grows meanwhile, so too little
-        # is deleted at worst, unless a cursor is opened at an older offset just then.
+        # Retention uses it after the commit. The needed id only grows meanwhile, so at worst
+        # too little is deleted; unless a cursor is opened at an older offset just then.
         self._snapshot = (last_id, data, self.broker.needed_id())
         if last_id <= self.broker.committed_id:
             self._save_snapshot()
@@ -301,8 +301,8 @@ class Engine:
         for connection in waiting:
             connection.output.is_listed = False
             connection.wake()
-        # At half, not at the bound: otherwise each commit would wake every publisher to let in a
-        # message or two.
+        # At half, not at the bound: otherwise each commit would wake every publisher, to let in
+        # a message or two.
         if self.starved and 2 * self.broker.outgoing.bytes < self.uncommitted_bytes_max:
             starved = self.starved
             self.starved = []
@@ -318,8 +318,8 @@ class Engine:
         for item in self.broker.refused(from_id, reason, self.now_us()):
             if isinstance(item, Message) and isinstance(item.publisher, Connection):
                 refused.setdefault(item.publisher, []).append(item)
-        # The broker has queued progress and ends again. Replies that wait for those wait for this
-        # id from now on.
+        # The broker has queued progress and ends again; what waited for those waits for this
+        # id.
         again_id = self.broker.barrier()
         for connection in self.connections:
             connection.refuse(from_id, refused.get(connection, []), again_id, reason)
