@@ -85,10 +85,10 @@ class ConnectionQuota:
         return ""
 
     def leave(self, peer_address: str) -> None:
-        """Count one connection less: one that had entered is closed."""
+        """Count one connection less."""
         self._count -= 1
         self._per_ip[peer_address] -= 1
-        if self._per_ip[peer_address] <= 0:
+        if self._per_ip[peer_address] <= 0:  # or the table would keep every address ever seen
             del self._per_ip[peer_address]
 
 
@@ -139,7 +139,7 @@ class TcpListener:
             self._server.close()
             self._server = None
         else:
-            self._bound.close()
+            self._bound.close()  # bound, but recovery was not done: no server owns the socket
 
     def close_connections(self) -> None:
         """Send what is written on every connection, then close it."""
@@ -155,7 +155,7 @@ class TcpListener:
         """Close the connections that have been silent for too long."""
         if self._limits.idle_timeout_s > 0:
             heard_since = asyncio.get_running_loop().time() - self._limits.idle_timeout_s
-            for wire in list(self._wires):
+            for wire in list(self._wires):  # a copy: closing removes entries
                 if wire.heard_at < heard_since:
                     self.refused["idle"] += 1
                     if wire.unsent_bytes():

@@ -87,7 +87,7 @@ class QueueCommands:
             headers={"queueName": request.queue, "subscriptionId": request.id},
         )
         self._output.reply(ack)
-        queues.pump(queue, now_us)
+        queues.pump(queue, now_us)  # only now, so that the backlog comes after the SubscribeAck
         return True
 
     def leave(self, name: str, now_us: int) -> None:
@@ -191,6 +191,7 @@ class QueueCommands:
                 request, session.QUEUE_EXISTS, "the queue exists with other options"
             )
         else:
+            # It may wait as well: another connection may have declared the queue just now.
             self._output.reply_after(VibeReply(queue.id, done, request))
 
     def delete(self, request: session.Request) -> None:
