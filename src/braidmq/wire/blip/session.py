@@ -173,6 +173,7 @@ class Session:
     def authenticated(self, correlation_id: int) -> bytes:
         """Accept the key; return the reply to its AUTH."""
         self.state = NEXT_STATE[GREETED, frames.AUTH]
+        # Only now: until then a peer could make us hold 16 MiB without a key.
         self._decoder.length_max = frames.LENGTH_MAX
         return messages.encode_ack(correlation_id, 0)
 

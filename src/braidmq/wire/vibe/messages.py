@@ -131,6 +131,7 @@ def read_body(data: bytes) -> Body:
     if body.type == ERROR and size > end:
         body.error_code, end = _read_text(data, end)
         body.error_message, end = _read_text(data, end)
+    # A fault is not raised: the layout is intact, so the connection can go on after a refusal.
     body.fault = _fault(body, data[payload_end] << 8 | data[payload_end + 1])
     return body
 

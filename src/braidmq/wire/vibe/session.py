@@ -331,6 +331,7 @@ class Session:
         return Request(kind, body.id, body.queue, body.payload, body.headers)
 
     def _queue_fault(self, kind: int, queue: str) -> str:
+        # Also for commands that need no queue: a name that is given must be valid.
         if not queue:
             return "a queue name is required" if kind in _ON_A_QUEUE else ""
         raw = queue.encode()

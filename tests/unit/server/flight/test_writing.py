@@ -71,7 +71,7 @@ BROKEN: dict[str, tuple[Sent, type[Exception], str]] = {
     "nothing": (Sent(), BrokenStreamError, "broke off after 0 rows"),
     "an end before the mark": (Sent(rows(b"1")), BrokenStreamError, "broke off after 1 rows"),
     "rows that are missing": (Sent(rows(b"1"), mark(2)), BrokenStreamError, "2 rows were sent"),
-    "rows too many": (Sent(rows(b"1"), mark(0)), BrokenStreamError, "0 rows were sent, and 1"),
+    "rows too many": (Sent(rows(b"1"), mark(0)), BrokenStreamError, "0 rows were sent, but 1"),
     "an error of the library": (Sent(end=pa.ArrowInvalid), BadRequestError, "cannot be read"),
     "an error of the connection": (Sent(end=OSError), BadRequestError, "cannot be read"),
     "a mark that is none": (
