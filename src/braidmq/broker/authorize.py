@@ -117,7 +117,7 @@ def matches(pattern: str, name: str) -> bool:
         return False
     if not name.startswith(first) or not name.endswith(last):
         return False
-    # The leftmost fit of each middle part leaves the most room for the ones behind it.
+    # The leftmost fit of each middle part leaves the most room for the next ones.
     at = len(first)
     end = len(name) - len(last)
     for part in parts[1:-1]:

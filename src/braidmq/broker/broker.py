@@ -152,15 +152,17 @@ class Broker:
             return DELIVERED
         if not subscription.position.reading:
             return EMPTY
+        # EMPTY must mean that nothing is there, in the log neither: POLL and PING rely on it.
         subscription.position.waiters.append(consumer.peer)
         return WAIT
 
     def credit(self, consumer: Consumer, count: int, correlation_id: int, now_us: int) -> None:
-        """Let the consumer be pushed *count* further messages."""
+        """Allow *count* further messages to be pushed to the consumer."""
         subscription = consumer.subscription
         subscription.last_used_us = now_us
         if count == 0:
             return
+        # One that has used up its credit stays listed, and keeps its turn.
         if consumer.credit == 0 and consumer not in subscription.consumers:
             subscription.consumers.append(consumer)
         consumer.credit += count
@@ -439,7 +441,7 @@ class Broker:
     def _maintain(self, now_us: int) -> None:
         self.dedup.expire(now_us)
         self.queues.drop_expired(now_us)
-        self.queues.unblock()
+        self.queues.unblock()  # what has expired may have made room
         self.subscriptions.drop_expired(now_us)
         self.subscriptions.end_overdue(now_us, may_end=not self.refusal)
         if not self.refusal:

@@ -65,6 +65,7 @@ def is_dead_letter_topic(topic: str) -> bool:
 
 def moved(message: Message, topic: Topic, block: bytes, now_us: int) -> Message:
     """Return a copy of *message* for another topic, with other headers and no expiry."""
+    # QoS 1 whatever it was: a dead letter is always durable.
     letter = Message(topic, 1, body_of(topic, message.payload))
     letter.priority = message.priority
     letter.origin = message.origin
@@ -86,6 +87,7 @@ def letter_of(
     """Return the dead letter of *message* on *topic*; *keep_id* keeps its id as a header."""
     kept = decode_headers(message.headers)
     if keep_id:
+        # The id by which consumers have known it: the publisher's own, else the broker's.
         kept.setdefault(MESSAGE_ID_HEADER, str(message.id))
     kept[REASON_HEADER] = reason
     kept[QUEUE_HEADER] = message.topic.name

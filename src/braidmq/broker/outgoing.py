@@ -185,7 +185,7 @@ class Effects:
     # Peers, leases and reads.
 
     def touch(self, peer: Peer) -> None:
-        """Have the server look after this peer at the end of the turn."""
+        """Have the server wake this peer at the end of the turn."""
         if not peer.touched:
             peer.touched = True
             self.touched.append(peer)
@@ -358,7 +358,7 @@ class Schedule:
         return sum(len(row.entries) - row.head for row in self._rows.values())
 
     def set(self, entry: Entry, now_us: int, delay_us: int) -> None:
-        """Let *entry* fall due *delay_us* from now; any earlier deadline of it is void."""
+        """Set the deadline of *entry* to *delay_us* from now; an earlier one of it is void."""
         row = self._rows.get(delay_us)
         if row is None:
             row = _Row(delay_us)

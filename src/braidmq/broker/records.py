@@ -415,6 +415,7 @@ def describe(record: bytes) -> Description:
         UnknownRecordError: The type is not known to this version.
     """
     kind = record[0]
+    # Three types are messages, with the same layout but for what a dead letter settles.
     if (kind <= DEAD_LETTER and kind != 0) or kind == SINK_ROW:
         head = Head(record)
         at = head.body_at

@@ -7,7 +7,7 @@ log gets:
     SINK ROW  a message, one for each row in order; other records may come between
     DONE      all rows are in the log
 
-One intent is open at a time, so each SINK ROW behind an INTENT is the next row of it: after a
+One intent is open at a time, so each SINK ROW after an INTENT is its next row: after a
 crash the number of records says which row is next. The broker remembers the last batch of each
 query that is done, and so recognises a repeat of it, or of an earlier one, even if its rows are
 divided into stages differently.
@@ -264,7 +264,7 @@ class Sinks:
 
     def _remember(self, key: tuple[str, str], done: Done) -> None:
         is_new = self._done.pop(key, None) is None
-        self._done[key] = done  # behind all others: it is the newest
+        self._done[key] = done  # after all others: it is the newest
         if is_new and is_plain(key[0], done.batch):
             self._plain[key] = None
             if len(self._plain) > PLAIN_WRITES_MAX:

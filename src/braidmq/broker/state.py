@@ -1,4 +1,4 @@
-"""State: the broker as a snapshot, and the broker restored from one and the records behind it.
+"""State: the broker as a snapshot, and restored from a snapshot and the records after it.
 
 A snapshot holds what all records up to its id amount to, those included that are still on their
 way to the log. It is taken between two turns, and must not be used before that id is committed:
@@ -134,6 +134,7 @@ def replay(broker: Broker, record_id: int, record: bytes) -> None:
         broker.latest_us = max(broker.latest_us, created_us)
         _add_queue(broker, record_id, name, policy, created_us)
     elif kind == records.DELETE:
+        # By id, over all queues: deletions are too rare to keep an index for them.
         queue_id = records.read_delete(record)
         for queue in list(broker.queues.by_name.values()):
             if queue.id == queue_id:

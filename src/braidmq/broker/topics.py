@@ -160,6 +160,7 @@ class Topics:
 
     def get(self, name: str) -> Topic | None:
         """Return the topic of that name, new if need be; None when there are too many."""
+        # Topics are never removed, so their number and their names are bounded.
         topic = self._by_name.get(name)
         if topic is None and len(self._by_name) < TOPICS_MAX:
             topic = Topic(name)

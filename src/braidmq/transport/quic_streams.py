@@ -33,12 +33,12 @@ class StreamWire:
         self.is_finish_told = False
         self.is_paused = False
         self.is_output_ended = False  # our FIN is written
-        self.is_closing = False  # nothing is read any more
+        self.is_closing = False  # nothing more is read
         self.is_stopped = False  # by the peer, which may still send
         self.is_over = False  # `lost` was called, or will be soon
         self.written_bytes = 0
         self._received_bytes = 0
-        self.told_below = -1  # report room at so many unacknowledged bytes; -1: do not
+        self.told_below = -1  # report room at this many unacknowledged bytes; -1: do not
 
     @property
     def peer_address(self) -> str:
@@ -52,7 +52,7 @@ class StreamWire:
 
     def write(self, data: bytes) -> None:
         """Send *data*, now or when there is room; drop it if the peer has stopped us."""
-        # Dropped data counts too: whoever waits for its arrival must wait for ever, not be told
+        # Dropped data counts too: a caller that waits for its arrival must not be told
         # that it arrived.
         self.written_bytes += len(data)
         if data and not (self.is_output_ended or self.is_over):

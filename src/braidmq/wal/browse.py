@@ -88,6 +88,7 @@ class Browser:
         _, index = self._reader.opened(view, segment)
         number = index.topics.get(topic)
         row = index.row_after(found.reached_id - 1) if number is not None else 0
+        # From the newest block to the oldest; `row` is where the part to be searched ends.
         while row > 0:
             block = (row - 1) // BLOCK_ROWS
             rows = self._rows(view, segment, block)[: (row - block * BLOCK_ROWS) * ROW_BYTES]

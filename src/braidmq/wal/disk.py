@@ -320,6 +320,7 @@ class Disk:
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC  # a child process must not keep the lock
         descriptor = os.open(self._path(path), flags, _FILE_MODE)
+        # flock, as the lock must not be lost when another descriptor of the file is closed.
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

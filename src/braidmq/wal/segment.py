@@ -130,7 +130,7 @@ class ActiveSegment:
         """Remove what a failed append left in the files.
 
         1. Both files are truncated to their last whole record. *A crash brings back any part
-           of the cut-off bytes: a torn tail, which no one was told about.*
+           of the cut-off bytes: a torn tail, of records that no publisher was told about.*
         2. The segment is fdatasynced. *Otherwise the next batch would be written over bytes
            that a power cut could bring back, between the sectors of the new ones.*
 

@@ -176,6 +176,7 @@ def decode_tables(data: bytes, trailer: Trailer) -> Tables | None:
     numbers_end = trailer.row_sums_at - trailer.topics_at
     names_end = numbers_end - trailer.rows * number_bytes(trailer.topic_count)
     sums_end = trailer.block_sums_at - trailer.topics_at
+    # The checksum has matched, so lengths are only checked once, at the end of the names.
     topics: dict[bytes, int] = {b"": 0}
     at = 0
     for number in range(1, trailer.topic_count + 1):

@@ -158,8 +158,8 @@ class Wal:
         """Write *bodies* as the records from `next_id` on; `commit` makes them visible.
 
         1. The records are written after the last one, with one write. *A crash leaves any
-           sectors of them: recovery keeps the valid prefix and quarantines the rest. No one
-           has been told about these records, so both outcomes are right.*
+           sectors of them: recovery keeps the valid prefix and quarantines the rest. No
+           publisher was told about these records, so both outcomes are right.*
         2. Their index rows are written, not synced. *Recovery rebuilds the active segment's
            index in any case.*
 

@@ -60,7 +60,7 @@ class Delivery:
 
 
 class Peer:
-    """A connection as the broker sees it: its principal, what waits to be sent, its room."""
+    """A connection as the broker sees it: its principal, its deliveries, and its room."""
 
     def __init__(self) -> None:
         self.principal: Principal | None = None
@@ -69,7 +69,7 @@ class Peer:
         self.delivered: int = 0  # messages, until the connection has counted them
         self.consumers: dict[int, Consumer] = {}  # by the id of the subscription
         self.queue_consumers: dict[int, QueueConsumer] = {}  # by the id of the queue
-        self.touched: bool = False  # is in the broker's list of peers to look after
+        self.touched: bool = False  # is in the broker's list of peers to wake
         self.following: dict[str, Follower] = {}  # by topic
         self.laggards: list[Follower] = []  # followers that are behind; they take turns
 
@@ -129,7 +129,7 @@ class InFlight:
     """
 
     def __init__(self) -> None:
-        self.count: int = 0  # with consumers
+        self.count: int = 0  # entries that consumers hold
         self.bytes: int = 0  # of those messages
         self.open: dict[int, Entry] = {}
         self.returned: list[int] = []  # heaps of tags; some may be stale
@@ -143,19 +143,19 @@ class InFlight:
         return list(self.open.values())
 
     def add(self, entry: Entry) -> None:
-        """Count an entry as being with a consumer."""
+        """Count an entry that a consumer holds now."""
         self.open[entry.id] = entry
         self.count += 1
         self.bytes += len(entry.message.body)
 
     def give_back(self, entry: Entry, *, last_chance: bool) -> None:
-        """Let an entry that is with no consumer wait for its next delivery."""
+        """Put an entry that no consumer holds back in line for its next delivery."""
         self.open[entry.id] = entry
         entry.is_last_chance = last_chance
         heapq.heappush(self.last_chances if last_chance else self.returned, entry.id)
 
     def uncount(self, entry: Entry) -> None:
-        """Note that an entry is no longer with a consumer."""
+        """Note that a consumer no longer holds an entry."""
         self.count -= 1
         self.bytes -= len(entry.message.body)
 
@@ -208,27 +208,27 @@ class InFlight:
 
 @final
 class Position:
-    """Where a channel is in the log, and what it knows of the messages behind that point."""
+    """Where a channel is in the log, and what it knows of the messages after that point."""
 
     def __init__(self) -> None:
         self.cursor: int = 0  # everything up to it was taken in, or is settled
         self.tail: int = 0  # the last message that was taken in
         self.behind: bool = False  # the log holds more than was taken in
-        self.reading: bool = False  # a piece of the backlog was asked for and has not come
-        self.waiters: list[Peer] = []  # whose answers need that piece
+        self.reading: bool = False  # a piece of the backlog was requested and is not here yet
+        self.waiters: list[Peer] = []  # peers whose answers need that piece
         self.handed_id: int = 0  # the newest message ever handed out
         # What is known of messages that are not taken in yet: from before a restart, or because
-        # they went ahead of the others.
+        # they were replayed ahead of the others.
         self.settled: Settled | None = None
         self.known_attempts: dict[int, int] = {}
 
     def begin(self, first_id: int) -> None:
-        """Start behind *first_id*: messages above it belong to the channel."""
+        """Start after *first_id*: messages above it belong to the channel."""
         self.cursor = first_id
         self.tail = first_id
 
     def skip_to(self, last_id: int) -> None:
-        """Leave the backlog out, up to *last_id*."""
+        """Skip the backlog up to *last_id*."""
         last_id = max(self.cursor, last_id)
         self.cursor = last_id
         self.tail = last_id
@@ -305,7 +305,7 @@ class Channel:
         return self.topic.last_id
 
     def caught_up(self) -> None:
-        """Note that nothing waits in the log any more."""
+        """Note that nothing is left to read from the log."""
         self.position.forget_settled()
 
     # What is recorded, and what a restart finds.
@@ -368,7 +368,7 @@ class Channel:
         position.known_attempts.update(made.attempts)
 
     def recover(self, now_us: int) -> None:  # noqa: ARG002 - subscriptions have leases
-        """Begin to work after a restart: all that is not settled waits in the log."""
+        """Begin to work after a restart: everything that is not settled waits in the log."""
         position = self.position
         settled = position.settled
         assert settled is not None
@@ -391,7 +391,7 @@ def _entry_id(entry: Entry) -> int:
 
 @final
 class Windows:
-    """What channels may hold in memory, each and all together, and how much they do hold."""
+    """How much channels may hold in memory, each and together, and how much they do hold."""
 
     def __init__(self, settings: Settings, stats: Stats) -> None:
         self.held_bytes: int = 0

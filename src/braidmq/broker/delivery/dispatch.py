@@ -164,6 +164,7 @@ class Dispatch:
                     queue = channel.queue_of()
                     if queue is not None:
                         self.queues.pump(queue, now_us)
+        # A follower whose peer has gone meanwhile reads again when its next peer comes.
         if effects.follower_reads:
             asking = effects.follower_reads
             effects.follower_reads = []

@@ -74,11 +74,11 @@ class Follower:
         return self.cursor
 
     def has_all(self) -> bool:
-        """Say whether everything that is for it so far has reached its peer."""
+        """Say whether everything so far that is for it has reached its peer."""
         return not self.behind and self.sent_id() == self.cursor
 
     def floor_id(self, committed_id: int) -> int:
-        """Return the id up to which it needs nothing from the log any more."""
+        """Return the id up to which it needs nothing more from the log."""
         return max(self.cursor, committed_id) if self.has_all() else self.sent_id()
 
     def is_unsure(self) -> bool:
@@ -104,7 +104,7 @@ class Follower:
                 self.noted_id = last
 
     def recover(self, now_us: int) -> None:
-        """Be away, as after a restart; `offline_us` counts from now."""
+        """Start as away, after a restart; `offline_us` counts from now."""
         self.cursor = self.noted_id
         self.began_id = self.cursor
         self.behind = self.cursor < self.topic.last_id
@@ -150,7 +150,7 @@ class Followers:
                 follower.cursor = topic.last_id
                 follower.started = True
         elif not follower.started:
-            given = follower.id
+            given = follower.id  # it came back before its own record was committed
         follower.peer = peer
         peer.following[topic.name] = follower
         self._read_if_behind(follower, peer)
@@ -244,7 +244,7 @@ class Followers:
         return True
 
     def _twins(self, follower: Follower) -> list[Follower]:
-        """Return the other followers with the same key whose peers are there."""
+        """Return the other followers with the same key that have a peer."""
         return [
             other
             for other in follower.topic.followers
@@ -297,7 +297,7 @@ class Followers:
             needed = min(needed, follower.floor_id(committed_id) + 1)
         return needed
 
-    # A message comes to followers.
+    # Followers get a message.
 
     def route(self, message: Message, now_us: int) -> None:
         """Hand a message to the followers of its topic that it is for."""
@@ -317,9 +317,9 @@ class Followers:
                 follower.cursor = message.id
             return
         if peer is not None:
-            message.routed += 1
+            message.routed += 1  # reported in the publisher's Ack
         if follower.behind:
-            return
+            return  # it will be read from the log, after what is before it
         if peer is None:
             follower.behind = True
         elif message.expires_us and message.is_expired(now_us):
@@ -375,7 +375,7 @@ class Followers:
         reached_id: int,
         now_us: int,
     ) -> None:
-        """Hand out what was read of the ids above *after_id*, as far as there is room."""
+        """Hand out what was read from the ids above *after_id*, as far as there is room."""
         peer = follower.peer
         follower.reading = False
         if peer is None or not follower.behind:

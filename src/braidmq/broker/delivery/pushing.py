@@ -24,7 +24,7 @@ from braidmq.broker.topics import Message
 
 @final
 class Pushing:
-    """Moves messages between the states of the picture in `channels`."""
+    """Moves messages between the states that `channels` draws."""
 
     def __init__(self, settling: Settling) -> None:
         self.settling: Settling = settling
@@ -34,7 +34,7 @@ class Pushing:
         self.stopped: bool = False
         self.arrivals: int = 0  # orders durable and memory-only messages of one channel
 
-    # In: a message comes to a channel.
+    # In: a channel gets a message.
 
     def offer(self, channel: Channel, message: Message, now_us: int) -> None:
         """Take a committed message in, or leave it to the log when there is no room."""
@@ -49,7 +49,7 @@ class Pushing:
                 position.behind = True
 
     def take_in(self, channel: Channel, message: Message, now_us: int) -> None:
-        """Put a durable message into the window, behind all that is there."""
+        """Append a durable message to the window."""
         position = channel.position
         entry = Entry(channel, message, position.tail)
         position.tail = entry.id
@@ -75,7 +75,7 @@ class Pushing:
     def hand_out(
         self, channel: Channel, consumer: Holder, correlation_id: int, now_us: int
     ) -> bool:
-        """Give the consumer the next message it may have; say whether there was one."""
+        """Hand the consumer the next message it may have; say whether there was one."""
         if self.stopped:
             return False
         in_flight = channel.in_flight

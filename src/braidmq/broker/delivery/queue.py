@@ -59,7 +59,7 @@ class QueueChannel(Channel):
         self.unsettled += 1
 
     def caught_up(self) -> None:
-        """Note that nothing waits in the log any more."""
+        """Note that nothing is left to read from the log."""
         self.position.forget_settled()
         # Only now is the number certain: what forced retention has deleted no longer counts.
         self.unsettled = len(self.ready) + len(self.in_flight.open)

@@ -140,6 +140,7 @@ class Queues:
 
     def letter_queues(self) -> set[str]:
         """Return the names of the queues that hold dead letters, by their name or declared."""
+        # Not from `_letter_names`, which keeps the names that deleted queues had declared.
         declared = {queue.policy.dead_letter_name for queue in self.by_name.values()}
         is_by_name = dead_letters.is_dead_letter_topic
         return {name for name in self.by_name if name in declared or is_by_name(name)}
@@ -175,7 +176,7 @@ class Queues:
             if queue.blocked:
                 self._wake(queue)
 
-    # In: a message comes to a queue.
+    # In: a queue gets a message.
 
     def route(self, queue: Queue, message: Message, now_us: int) -> None:
         """Put a message before the consumers of a queue."""
@@ -237,6 +238,7 @@ class Queues:
             return
         size_max = queue.policy.max_size
         views = queue.views()
+        # Each subscriber of a fan-out has its own backlog, and each is held to the bound.
         for view in views:
             while view.unsettled - view.in_flight.count > size_max:
                 if not self._drop_oldest(view, now_us):
@@ -354,7 +356,7 @@ class Queues:
                         if not counted:
                             self._uncount_attempt(lane, entry, now_us)
                         self.settling.give_back(entry, now_us)
-        if queue.topic.queue is queue:
+        if queue.topic.queue is queue:  # not if it was deleted
             self.pump(queue, now_us)
 
     def _uncount_attempt(self, channel: Channel, entry: Entry, now_us: int) -> None:
@@ -363,6 +365,7 @@ class Queues:
 
     def _close_view(self, view: View, now_us: int, *, counted: bool) -> None:
         """End a subscriber's view; what no subscriber has acknowledged waits in the ledger."""
+        # The next subscriber counts on from the attempts that this one has used up.
         ledger = view.ledger
         known = ledger.position.known_attempts
         known.update(view.position.known_attempts)
@@ -411,7 +414,7 @@ class Queues:
         if entry.state == LEFT or (
             entry.state == RETURNED and entry.due_us == 0 and delay_us == 0
         ):
-            return  # it has come back already
+            return  # it waits for its next delivery already
         self.stats.nacked += 1
         self.settling.release(entry)
         if delay_us > 0 and not entry.channel.rules.is_exhausted(entry.attempts):

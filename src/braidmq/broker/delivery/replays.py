@@ -30,13 +30,13 @@ READING: Final = 2
 HELD: Final = 3
 """A consumer holds it, or a timer keeps it back."""
 UNSENDABLE: Final = 4
-"""It does not say where it came from, or cannot have come from there."""
+"""It does not say where it came from, or what it says is not credible."""
 FAR: Final = 5
 """It may wait in the log only: read it there, and give it to `replay_ahead`."""
 CROWDED: Final = 6
 """Too many letters were sent ahead of those before them."""
 GONE: Final = 7
-"""It does not wait in this queue, or not any more."""
+"""It does not wait in this queue, or no longer."""
 
 
 @final
@@ -69,7 +69,7 @@ class Replays:
         self.running = [queue for queue in self.running if queue.replaying]
 
     def end(self, queue: Queue) -> None:
-        """Send nothing more back; what could not be sent waits for consumers again."""
+        """Stop the replay; what could not be sent waits for consumers again."""
         queue.replaying = 0
         unsendable = queue.unsendable
         queue.unsendable = []
@@ -81,11 +81,11 @@ class Replays:
         """Send back the letters in memory, as long as the log takes them."""
         while queue.replaying and not self.settling.log_refuses:
             if self.outgoing.bytes >= REPLAY_BYTES_MAX:
-                return  # until the log has taken them
+                return  # `go_on` continues when the log has committed them
             entry = self._next_letter(queue)
             if entry is None:
                 if _is_behind(queue):
-                    return  # until they are read
+                    return  # `supply` pumps the queue when they are read
                 break
             self._send_back_one(queue, entry, now_us)
             queue.replaying -= 1

@@ -61,7 +61,7 @@ class Settling:
         consumer = entry.consumer
         assert consumer is not None
         consumer.held -= 1
-        consumer.isolated = False
+        consumer.isolated = False  # an isolated consumer held this entry and no other
         entry.consumer = None
 
     def end_entry(self, entry: Entry, now_us: int) -> None:
@@ -96,6 +96,8 @@ class Settling:
 
     def drop_expired(self, channel: Channel, now_us: int) -> None:
         """End what has expired at the front of the window."""
+        # Only at the front, which is cheap to look at every second. The others are judged when
+        # they get there, and all of them once more when they are handed out.
         ready = channel.ready
         while ready and ready[0].message.is_expired(now_us):
             self.expire(ready.popleft(), now_us)
@@ -141,7 +143,8 @@ class Settling:
         topic = self.queues.letters_topic(name, now_us)
         if topic is None:
             # Neither drop it nor hand it out again: it stays open without a consumer, and is
-            # tried again when its timer ends.
+            # tried again when its timer ends. The reason is not remembered: a message that was
+            # rejected, and has attempts left, is then handed out again.
             entry.state = RETURNED
             channel.in_flight.add(entry)
             channel.in_flight.uncount(entry)
@@ -322,6 +325,7 @@ class Settling:
         channel.ready.clear()
         channel.volatile.clear()
         self.windows.hold(channel, -channel.held_bytes)
+        # Its end is a record of its own; a restart has no use for its progress.
         channel.progress = None
         self.effects.dirty.pop(channel.id, None)
         for peer in channel.position.waiters:

@@ -86,7 +86,7 @@ class Subscriptions:
         return Subscription(topic, qos, principal, rules)
 
     def start(self, subscription: Subscription) -> None:
-        """List a subscription whose record is committed: its topic's messages come to it."""
+        """List a subscription whose record is committed: from now on it gets messages."""
         self.by_id[subscription.id] = subscription
         subscription.topic.subscriptions.append(subscription)
 
@@ -140,7 +140,7 @@ class Subscriptions:
     # Consumers.
 
     def attach(self, peer: Peer, subscription_id: int) -> Consumer | None:
-        """Return the peer's hold on a subscription, or None when it may have none."""
+        """Make the peer a consumer of a subscription; None when it may not be."""
         subscription = self.by_id.get(subscription_id)
         if subscription is None or peer.principal is None:
             return None
@@ -165,7 +165,7 @@ class Subscriptions:
                     self.settling.give_back(entry, now_us)
         self.pump(subscription, now_us)
 
-    # Out: whose turn it is.
+    # Out: which consumer is next.
 
     def pump(self, subscription: Subscription, now_us: int) -> None:
         """Push what is ready to consumers that have credit and room, in turn."""

@@ -56,7 +56,7 @@ WORKERS: Final = 2
 """Threads for passwords and the file: the most that a flood of sign-ins can occupy."""
 
 WAITING_MAX: Final = 64
-"""Jobs behind those that run; a further one would only wait until its client gives up."""
+"""Jobs that may wait; a further one would only wait until its client gives up."""
 
 HASH_MEMORY_KIB: Final = 19 * 1024
 HASH_PASSES: Final = 2
@@ -172,7 +172,7 @@ class Users:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Start no more jobs, and call no *done* any more; waiting jobs are dropped."""
+        """Start no more jobs and call no more *done*; waiting jobs are dropped."""
         self._is_stopped = True
 
     def close(self) -> None:

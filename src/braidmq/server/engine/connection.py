@@ -1,16 +1,16 @@
 """A connection of any strand: joins a wire to the broker, turn by turn.
 
 One call of :meth:`Connection.receive` handles every command that has arrived, and answers with
-one write. A command that cannot be answered yet is held, and all commands behind it with it;
-:meth:`Connection.wake` says what lets it go on.
+one write. A command that cannot be executed yet is held, and so are all commands after it;
+:meth:`Connection.wake` says what lets them go on.
 
     reply ──▶ replies (wait for a commit) ──┐
                                             ├──▶ pieces ──▶ one write per turn
     deliveries of the broker ──▶ collect ───┘
 
-A reply that waits for a commit keeps the later replies behind it. What the bytes mean is not
+A reply that waits for a commit holds up the replies after it. What the bytes mean is not known
 here: each strand has a subclass of `Connection`, and one of `Output` that turns deliveries into
-its frames and replies whose record the log refused into its errors.
+its frames, and replies whose record the log refused into its errors.
 """
 
 from collections import deque
@@ -111,7 +111,7 @@ class Output:
     connection: "Connection"  # sets itself here when it is made
 
     def __init__(self, engine: "Engine", wire: Wire, limits: Limits) -> None:
-        # Connections keep this list too, to look at it for each command: it is never replaced.
+        # The connection holds this deque too, and checks it for each command: never replace it.
         self.replies: deque[WaitingReply] = deque()
         self.pieces: list[bytes] = []  # of the write that ends this turn
         self.is_listed: bool = False  # the connection is in the engine's list of waiting ones
@@ -123,7 +123,7 @@ class Output:
     # Each strand implements these.
 
     def collect(self) -> None:
-        """Turn the deliveries into bytes behind the output so far."""
+        """Turn the deliveries into bytes and append them to the output."""
         raise NotImplementedError
 
     def refusal_of(self, reply: WaitingReply, reason: str) -> bytes:
@@ -194,7 +194,7 @@ class Output:
         return WaitingReply(0, refusal) if refusal else WaitingReply(again_id, reply.data)
 
     def replace_replies(self, kept: list[WaitingReply]) -> None:
-        """Let *kept* wait instead of all that waited so far."""
+        """Make *kept* the replies that wait."""
         self.replies.clear()  # in place: the connection holds the same deque
         self.replies.extend(kept)
         if kept:

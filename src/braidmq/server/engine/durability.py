@@ -34,7 +34,7 @@ READ_AGAIN_S: Final = 1.0
 
 
 class Durability:
-    """A write-ahead log behind threads."""
+    """A write-ahead log on threads of its own."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Durability:
     def close(self) -> None:
         """Finish the jobs that wait, sync, and end the threads; blocks until then."""
         self._closing = True
-        self._jobs.put(None)  # behind all jobs that wait: they are done first
+        self._jobs.put(None)  # after all jobs that wait: they are done first
         if self._writer.is_alive():
             self._writer.join()
         self._reader.shutdown()

@@ -1,7 +1,7 @@
 """The engine: one broker, its log, and every connection, turn by turn.
 
 A turn begins when something happens (bytes, a commit, a deadline) and ends in
-:meth:`Engine.end_turn`, which hands records to the log, asks it for backlog, and looks after
+:meth:`Engine.end_turn`, which hands records to the log, asks it for backlog, and wakes
 the peers that the broker touched. Everything here runs on the event loop's thread; the log
 works on others and reports back.
 

@@ -154,7 +154,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
                 while (batch := self._next(context, found)) is not None:
                     rows += len(batch)
                     yield batch
-                # The end is said in so many words: a connection that breaks looks like a stream
+                # The end is marked: to the client a connection that breaks looks like a stream
                 # that has ended.
                 lost = [requests.LostIds(*loss) for loss in losses]
                 nothing = pa.RecordBatch.from_pylist([], schema=found.schema)

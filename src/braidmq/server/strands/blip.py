@@ -55,7 +55,7 @@ class BlipOutput(Output):
     """What leaves one Blip connection."""
 
     def collect(self) -> None:
-        """Turn the deliveries into bytes behind the output so far."""
+        """Turn the deliveries into bytes and append them to the output."""
         deliveries = self.connection.deliveries
         if deliveries:
             out = BytesWriter()
@@ -69,8 +69,8 @@ class BlipOutput(Output):
     def refuse(self, from_id: int, refused: list[Message], again_id: int, reason: str) -> None:
         """Turn the answers to what the log refused, from *from_id* on, into NACKs.
 
-        A publish has no reply of its own: its NACK goes where its request stood, which is
-        before the first reply that waits for its id or a later one.
+        A publish has no reply of its own. Its NACK goes where a reply would have been: before
+        the first reply that waits for its id or a later one.
         """
         kept: list[WaitingReply] = []
         at = 0
@@ -195,7 +195,7 @@ class BlipConnection(Connection):
             reply, is_last = self._session.authentication_refused(command.correlation_id)
             self.output.reply(reply)
             if is_last:
-                self._session = session.Session()  # drops what has arrived behind this AUTH
+                self._session = session.Session()  # drops what has arrived after this AUTH
                 self._ending = True
             return
         self.principal = principal
@@ -321,7 +321,7 @@ class BlipConnection(Connection):
         return True
 
     def _credit(self, command: session.OnSubscription, now_us: int) -> None:
-        """Let messages be pushed; the credit of a peer that has finished sending is void."""
+        """Grant credit for pushed messages; a peer that has finished sending gets none."""
         consumer = self._consumer(command)
         if consumer is not None and not self.input_finished:
             self._broker.credit(consumer, command.count, command.correlation_id, now_us)

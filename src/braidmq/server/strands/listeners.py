@@ -114,6 +114,7 @@ class TcpListener:
         if config.tls_cert is not None and config.tls_key is not None:
             self._tls = server_context(strand, config.tls_cert, config.tls_key)
         self._bound = bind_tcp(strand, config.host, config.port)
+        # With the port that was bound: port 0 is any free one.
         self.address = shown_address(self._bound)
         self._server: asyncio.Server | None = None
         self._wires: dict[TcpWire, Connection] = {}
@@ -206,7 +207,7 @@ class TcpListener:
     def _closed(self, wire: TcpWire) -> None:
         connection = self._wires.pop(wire, None)
         if connection is None or self._engine is None:
-            return
+            return  # it was refused by the quota, or ended in its TLS handshake
         self._engine.leave(connection)
         if not connection.is_authenticated:
             self.refused["unauthenticated"] += 1

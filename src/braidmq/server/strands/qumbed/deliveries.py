@@ -202,7 +202,7 @@ class QumbedOutput(Output):
     # Messages.
 
     def collect(self) -> None:
-        """Turn the deliveries into bytes behind the output so far, while the window lasts."""
+        """Turn deliveries into bytes and append them to the output, while the window lasts."""
         connection = self.connection
         deliveries = connection.deliveries
         if not deliveries or not connection.writable:
@@ -285,7 +285,7 @@ class QumbedOutput(Output):
             while sent and sent[0].end <= received_bytes:
                 arrived = sent.popleft()
                 waiting = arrived.follower.unreceived
-                # Not so if the follower has left meanwhile: then its list was started anew.
+                # Not if the follower has left meanwhile: its list is a new one then.
                 if waiting and waiting[0] == arrived.message_id:
                     waiting.popleft()
 

@@ -107,7 +107,7 @@ class VibeConnection(Connection):
 
     def _is_blocked(self) -> bool:
         # A Publish that waits keeps a connection open whose peer has finished sending, but does
-        # not stop the commands behind it.
+        # not stop the commands after it.
         if self._ending and self._blocked:
             return True
         return self._held is not None or self._gate.asking
@@ -177,7 +177,7 @@ class VibeConnection(Connection):
         return self._execute_in_turn(command, now_us)
 
     def _execute_behind(self, command: session.Command, now_us: int) -> bool:
-        """Handle a command behind a Publish that waits for room; return False to hold it."""
+        """Handle a command after a Publish that waits for room; return False to hold it."""
         if len(self._blocked) >= BLOCKED_MAX or self._blocked_bytes >= BLOCKED_BYTES_MAX:
             return False
         kind = command.kind

@@ -229,7 +229,7 @@ class VibeOutput(Output):
         self._delivering = Delivering(its_session, body_max)
 
     def collect(self) -> None:
-        """Turn the deliveries into bytes behind the output so far."""
+        """Turn the deliveries into bytes and append them to the output."""
         connection = self.connection
         deliveries = connection.deliveries
         if not deliveries:

@@ -127,7 +127,7 @@ class Gate:
         users = self._engine.users
         assert principal is not None
         assert users is not None
-        self.asking = True
+        self.asking = True  # before the call; `administer` never answers while it runs
         administer(
             users,
             principal,

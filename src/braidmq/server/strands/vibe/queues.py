@@ -74,7 +74,8 @@ class QueueCommands:
             if queue is None:
                 return True
         if queue.id > self._broker.committed_id:
-            # Messages of the same commit must not be delivered before the SubscribeAck.
+            # The SubscribeAck must not come before the queue is durable, and messages of the
+            # same commit must not come before the SubscribeAck.
             self._output.wait_for_commit()
             return False
         connection = self._connection
@@ -205,6 +206,7 @@ class QueueCommands:
         connection = self._connection
         if queue is not None:
             connection.last_id = self._broker.queues.delete(queue)
+        # If the log refuses the record, it is queued again, and this reply waits for longer.
         done = self._session.reply(request.kind, request.id, request.queue)
         self._output.reply_after(WaitingReply(connection.last_id, done))
 
