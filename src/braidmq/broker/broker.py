@@ -152,7 +152,8 @@ class Broker:
             return DELIVERED
         if not subscription.position.reading:
             return EMPTY
-        # EMPTY must mean that nothing is there, in the log neither: POLL and PING rely on it.
+        # EMPTY must hold for the log as well: POLL then PING is how a client asks whether
+        # anything is left.
         subscription.position.waiters.append(consumer.peer)
         return WAIT
 
@@ -212,7 +213,7 @@ class Broker:
         """Take back what a peer that is gone was holding."""
         for consumer in list(peer.consumers.values()):
             subscription = consumer.subscription
-            if not subscription.ended:  # one that has ended took everything back then
+            if not subscription.ended:  # one that has ended has taken everything back
                 self.subscriptions.leave(consumer, now_us)
                 position = subscription.position
                 position.waiters = [other for other in position.waiters if other is not peer]
@@ -232,7 +233,7 @@ class Broker:
     def barrier(self) -> int:
         """Return the id whose commit covers everything accepted, acknowledgements too."""
         # Hand-outs alone need no record here. If a crash loses them, the message is delivered
-        # again with an attempt too few on its count, never with one too many.
+        # again counted with one attempt too few, never with one too many.
         if self.dispatch.effects.acknowledged:
             self._advance()
         return self.outgoing.last_id
@@ -287,8 +288,8 @@ class Broker:
         Progress and ends of subscriptions and queues are queued again: they may use the space
         that the log reserves for them.
         """
-        # First of all: what is given back below may have no attempt left, and a dead letter
-        # made of it now would be one more record for a log that takes none.
+        # Set first: messages that are given back below may have no attempts left, and must not
+        # become dead letters while the log takes no records.
         self.dispatch.settling.log_refuses = True
         taken = self.outgoing.take_back(from_id)
         self.stats.refused -= self.sinks.take_back(from_id)  # rows are retried, not reported
@@ -432,7 +433,7 @@ class Broker:
             if channel is not None:
                 channel.progress = earlier.followed_by(channel.progress)
                 effects.dirty[channel_id] = channel
-                effects.acknowledged = True  # perhaps: a reply may wait for this very record
+                effects.acknowledged = True  # it may be: a reply may wait for this record
             elif follower is not None:
                 follower.progress = earlier.followed_by(follower.progress)
                 effects.dirty_followers[channel_id] = follower

@@ -153,7 +153,7 @@ class Outgoing:
         while self._pending and self._pending[-1].id >= from_id:
             taken.append(self._pending.pop())
         taken.reverse()
-        # What was not handed over yet goes as well: those ids follow the refused ones.
+        # Records that were not handed to the log yet go too: their ids follow the refused ones.
         self._records = []
         self.next_id = from_id
         return taken
@@ -207,7 +207,7 @@ class Effects:
 
     def read_ahead(self, channel: Channel) -> None:
         """Ask for more of the backlog when half the window is free."""
-        # At half: consumers go on with the rest meanwhile, and no read is for a few messages.
+        # At half, so that consumers keep working on the rest, and each read is worth its cost.
         position = channel.position
         if (
             position.behind
@@ -262,14 +262,14 @@ class Effects:
             if follower.is_unsure():
                 unsure[follower_id] = follower
         self.dirty = {}
-        # Kept, so that the next record has them if their transports have confirmed by then.
+        # Still listed: the next record includes them if their transport has confirmed by then.
         self.dirty_followers = unsure
         self.acknowledged = False
         self.progress_due_us = next_due_us
         return _in_records(made)
 
     def _due_soon(self, now_us: int) -> None:
-        # The first progress sets the deadline, and more of it does not put it off.
+        # The first progress sets the deadline; later progress does not postpone it.
         due_us = now_us + PROGRESS_DELAY_US
         if due_us < self.progress_due_us or not self.is_dirty():
             self.progress_due_us = due_us
@@ -320,7 +320,7 @@ class _Row:
                 return True
             self.head += 1
         if entries:
-            # Places are never given twice: an entry that is listed nowhere must not look live.
+            # Places are never reused, or a stale entry could look live.
             self.first_place += len(entries)
             self.entries = []
             self.head = 0

@@ -100,9 +100,7 @@ class Rules:
         self._timeout_us: int = timeout_us
         self._backoff_us: int = backoff_us
         self._backoff_max_us: int = backoff_max_us
-        self._first_delay_us: int = (
-            timeout_us + backoff_us
-        )  # nearly all deliveries are the first
+        self._first_delay_us: int = timeout_us + backoff_us  # most deliveries are the first
 
     def delay_us(self, attempts: int) -> int:
         """Return how long after delivery number *attempts* the message is ready again."""

@@ -2,7 +2,7 @@
 
 A snapshot holds what all records up to its id amount to, those included that are still on their
 way to the log. It is taken between two turns, and must not be used before that id is committed:
-if the log refuses those records, their ids go to others, and the snapshot is worthless.
+if the log refuses those records, their ids are reused, and the snapshot is void.
 
     recovery = restore(newest snapshot), replay(each record after it), recovered(...)
 """
@@ -39,7 +39,7 @@ def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
     # A QoS 0 subscription ends with the process.
     subscriptions = [s for s in broker.subscriptions.by_id.values() if s.qos == 1]
     pending: dict[int, int] = {}  # messages that are not committed, by lane or ledger
-    # Apply what is on its way to the log, as `replay` will not meet it again.
+    # Include what is on its way to the log: a replay starts after those records.
     for item in broker.outgoing.pending():
         letter = item.letter if isinstance(item, Buried) else item
         if isinstance(letter, Message):
@@ -314,7 +314,8 @@ def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
     broker.latest_us = max(broker.latest_us, stored.timestamp_us)
     is_row = record[0] == records.SINK_ROW  # its headers are data, and hold no dedup id
     # A dead letter that settles a message has its headers, and the message's own record has
-    # brought the dedup id already. A letter of a redirect settles nothing: it is the first.
+    # brought the dedup id already. The letter of a redirect settles nothing: it is the only
+    # record with that id.
     if stored.headers and not stored.settles_subscription and not is_row:
         kept = decode_headers(stored.headers)
         dedup_id = kept.get(DEDUP_HEADER)

@@ -35,7 +35,7 @@ class Stats:
     def __init__(self) -> None:
         self.published: int = 0
         self.published_bytes: int = 0
-        # Blip's are what is left of `published`: its path is the hottest, and counts only once.
+        # Blip is the rest of `published`: the hottest path counts only once.
         self.by_origin: list[int] = [0] * (ORIGIN_SPARK + 1)
         self.delivered: int = 0
         self.acknowledged: int = 0

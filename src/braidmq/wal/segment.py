@@ -92,7 +92,8 @@ class ActiveSegment:
         self.next_id = index.first_id
         self.size = 0
         self.blocks = BlockSums(SEGMENT_BLOCK_BYTES)
-        # The header is in the file already; it counts for size and checksums like all else.
+        # The header is in the file already; it counts for size and checksums like everything
+        # else.
         self.grow(encode_header(SEGMENT_MAGIC, self.first_id, created_us), self.next_id)
 
     def grow(self, data: bytes, next_id: int) -> None:
@@ -226,7 +227,7 @@ class Reserve:
         """
         if not self.bytes_left:
             return False
-        # The rest when that is less than wanted: the write may need less than was reckoned.
+        # If less is left than wanted, release it all: *wanted* is a generous estimate.
         self.bytes_left = max(0, self.bytes_left - wanted - _RESERVE_STEP_BYTES)
         self._file.truncate(self.bytes_left)
         return True

@@ -141,7 +141,7 @@ def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
     if checksum(data[:_CRC_AT]) != crc or topics_at != HEADER_BYTES + rows * ROW_BYTES:
         return None
     numbers_at = row_sums_at - rows * number_bytes(topic_count)
-    # Each table's length follows from the counts, so offsets that disagree are not ours.
+    # Each table's length follows from the counts, so offsets that disagree are invalid.
     if numbers_at < topics_at or block_sums_at != row_sums_at + 4 * -(-rows // BLOCK_ROWS):
         return None
     blocks = -(-segment_bytes // SEGMENT_BLOCK_BYTES)

@@ -229,7 +229,7 @@ class Wal:
         self._publish()
         self.stats.commits += 1
         # Only between batches: a batch is never divided, so a segment may exceed its size by
-        # one.
+        # one batch.
         if self._active.size >= self._options.segment_bytes and not self._active.is_empty:
             self._rotate(now_us)
         return self.committed_id

@@ -111,7 +111,8 @@ class Entry:
 
     def finish(self) -> None:
         """Mark it settled and release the message, wherever this entry is still listed."""
-        # Heaps, rows of the schedule and a connection's table of tags may list it for long.
+        # Heaps, rows of the schedule and a connection's table of tags may list it for a long
+        # time, and must not keep its message in memory.
         self.state = SETTLED
         self.due_us = 0
         self.consumer = None
@@ -170,7 +171,7 @@ class InFlight:
     def oldest_unheld(self) -> Entry | None:
         """Return the oldest entry that no consumer holds, delayed ones included."""
         oldest: Entry | None = None
-        # `returned` is no help: it may be stale at its top, and delayed ones are not in it.
+        # The heaps do not help: they hold stale tags, and delayed entries are not in them.
         if len(self.open) > self.count:
             for entry in self.open.values():
                 if entry.consumer is None and (oldest is None or entry.id < oldest.id):
@@ -423,7 +424,7 @@ class Windows:
         rules = channel.rules
         size = len(message.body)
         if self._others_spend_the_budget(channel, size):
-            # Drop it rather than all that waits here, which would not make room for it.
+            # Drop this one: dropping all that waits here would still not make room for it.
             self._stats.dropped.overflow += 1
             return
         while volatile and (

@@ -39,7 +39,7 @@ class ReadRequest:
 
     def limit(self, count: int, room_bytes: int) -> None:
         """Bound the piece; one message is read however little room there is."""
-        # Without that, a message larger than the room would stop its channel for good.
+        # Otherwise a message larger than the room would block its channel for ever.
         self.count_max = max(1, count)
         self.bytes_max = max(1, room_bytes)
 
@@ -215,8 +215,8 @@ class Dispatch:
             return
         position = channel.position
         passed_id = position.cursor  # a purge may have gone past some of it meanwhile
-        # Not asked again whether there is room: the request was bounded by it, and while a read
-        # is under way the channel is behind, so nothing else was taken in.
+        # No check for room: the request was bounded by it, and a channel that is behind takes
+        # nothing else in meanwhile.
         for message_id, record in found:
             if message_id > passed_id:
                 message = stored(channel.topic, message_id, record)
@@ -234,7 +234,8 @@ class Dispatch:
         position.behind = position.cursor < channel.newest_id()
         if not position.behind:
             channel.caught_up()
-        # They ask again; if the piece did not reach their message, that asks for the next one.
+        # Each peer asks again, and so requests the next piece if this one did not reach its
+        # message.
         for peer in position.waiters:
             self.effects.touch(peer)
         position.waiters = []

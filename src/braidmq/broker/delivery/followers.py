@@ -232,7 +232,7 @@ class Followers:
             ]
 
     def _may_miss(self, follower: Follower) -> bool:
-        """Say whether it must be kept, or another follower gets all that it would miss."""
+        """Say whether it must be kept: no other follower gets all that it would miss."""
         if self._settings.offline_us == 0:
             return False
         for other in self._twins(follower):

@@ -394,8 +394,8 @@ class Queue:
     def new_view(self, ledger: Ledger) -> View:
         """Return a view of what is not settled and no other subscriber will receive.
 
-        So what a subscriber that left had not settled goes to the next one that joins, once. To
-        that are added all messages that come while it is here.
+        What a departed subscriber had not settled goes to the next one that joins. Messages
+        that arrive from now on go to all.
         """
         last_id = max(self.id, self.topic.last_id)
         scope = ledger.settled().copy()
@@ -409,8 +409,8 @@ class Queue:
         position.known_attempts = open_attempts(known, scope)
         position.handed_id = max(position.known_attempts, default=0)
         ledger.position.known_attempts = open_attempts(known, ledger.settled())
-        # Beside others it is not known how much of the backlog is left for this one. The number
-        # is right again when the view has caught up.
+        # With other subscribers present, it is not known how much of the backlog is left for
+        # this one; `caught_up` corrects the number.
         view.unsettled = 0 if self.consumers else ledger.unsettled
         position.begin(scope.floor)
         position.behind = position.cursor < self.topic.last_id

@@ -264,7 +264,7 @@ class Queues:
         else:
             while True:
                 consumer = self._next_consumer(queue)
-                # It holds least, so if there is nothing for it there is nothing for the others.
+                # It holds the fewest: if it can get nothing, neither can the others.
                 if consumer is None or not self._hand_out_any(queue, consumer, now_us):
                     break
                 if len(queue.consumers) > 1:
@@ -339,8 +339,8 @@ class Queues:
     def leave(self, consumer: QueueConsumer, now_us: int, *, counted: bool) -> None:
         """Take back what a consumer was holding; with *counted* each delivery was an attempt.
 
-        A consumer that unsubscribes in order has not tried; one whose connection broke may have
-        crashed because of the message.
+        An orderly unsubscribe does not count. A broken connection does: the message may have
+        crashed the consumer.
 
         The caller removes the consumer from its peer.
         """
@@ -365,7 +365,7 @@ class Queues:
 
     def _close_view(self, view: View, now_us: int, *, counted: bool) -> None:
         """End a subscriber's view; what no subscriber has acknowledged waits in the ledger."""
-        # The next subscriber counts on from the attempts that this one has used up.
+        # The next subscriber continues the count of attempts.
         ledger = view.ledger
         known = ledger.position.known_attempts
         known.update(view.position.known_attempts)
@@ -393,7 +393,9 @@ class Queues:
         self.pump(_queue_of(entry), now_us)
 
     def _settle_left(self, view: View, entry: Entry, now_us: int) -> None:
-        self.effects.progress_of(view.ledger, now_us)  # listed, for `settle_left` to note in
+        self.effects.progress_of(
+            view.ledger, now_us
+        )  # so that what `settle_left` notes is recorded
         if view.settle_left(entry):
             self.effects.acknowledged = True
             self.stats.acknowledged += 1

@@ -77,7 +77,7 @@ class Settling:
     def give_back(self, entry: Entry, now_us: int) -> None:
         """Let a message that no consumer holds be delivered again, unless it has ended.
 
-        It has if it is expired or out of attempts.
+        A message ends when it has expired or has no attempts left.
         """
         entry.state = RETURNED
         entry.due_us = 0
@@ -96,8 +96,8 @@ class Settling:
 
     def drop_expired(self, channel: Channel, now_us: int) -> None:
         """End what has expired at the front of the window."""
-        # Only at the front, which is cheap to look at every second. The others are judged when
-        # they get there, and all of them once more when they are handed out.
+        # Only the front is checked, which is cheap. The rest is checked when it gets there, and
+        # again when it is handed out.
         ready = channel.ready
         while ready and ready[0].message.is_expired(now_us):
             self.expire(ready.popleft(), now_us)
@@ -244,8 +244,8 @@ class Settling:
         """Settle what waits in a lane, in its window and in the log."""
         while self.drop_oldest(lane, now_us):
             pass
-        # What is left beside the deliveries that consumers hold is in the log only. The record
-        # needs that number: a restart subtracts it and does not count the range itself.
+        # Apart from what consumers hold, the rest is in the log only. The record carries its
+        # number, because a restart does not count the messages in a range.
         rest = max(0, lane.unsettled - len(lane.in_flight.open))
         lane.unsettled -= rest
         position = lane.position
@@ -267,8 +267,8 @@ class Settling:
         while self.drop_oldest(ledger, now_us):  # messages that live in memory only
             pass
         ledger.position.skip_to(ledger.topic.last_id)
-        # Settle everything except what is held. A range has no count of its own, so the first
-        # one carries the number of all messages.
+        # Settle everything except what is held. Progress counts messages, not those of each
+        # range, so the first range reports them all.
         emptied = settled.copy()
         for message_id in held:
             emptied.add(message_id - 1, message_id)

@@ -107,7 +107,7 @@ class Subscriptions:
     def end_overdue(self, now_us: int, *, may_end: bool) -> None:
         """End the subscriptions whose lease is over.
 
-        While the log refuses records none *may_end*, but leases are still renewed by credit.
+        While the log refuses records *may_end* is False: none ends, but credit renews leases.
         """
         settings = self._settings
         for subscription in list(self.by_id.values()):

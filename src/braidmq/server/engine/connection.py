@@ -307,7 +307,7 @@ class Connection(Peer):
     def receive(self, data: bytes) -> None:
         """Handle bytes of the peer."""
         if self._ending or self.closed:
-            return  # its last answers are on their way; what comes now has none
+            return  # nothing more is answered
         self._take_in(data)
         if self._is_blocked():
             self._after_run()  # what the held command waits for will wake us
@@ -329,7 +329,7 @@ class Connection(Peer):
         self.writable = writable
         if writable and not self.closed:
             self.room_bytes = self._limits.output_buffer_bytes
-            # What waits to be delivered goes before the commands that were held.
+            # Deliveries first, then the commands that were held.
             self._broker.resume(self, self._engine.now_us())
             self.wake()
             self._engine.end_turn()
@@ -339,8 +339,8 @@ class Connection(Peer):
     def lost(self) -> None:
         """Give back what the peer held: its connection is lost."""
         self.closed = True
-        # The lists of the engine may still have it: `wake` does nothing once it is closed. The
-        # list of a queue is left at once, as nothing may make room there for a long time.
+        # The engine's lists may still hold it: `wake` does nothing once it is closed. Leave a
+        # queue's list now, as the queue may have no room for a long time.
         self._stop_parking()
         self._replies.clear()
         self._broker.detach(self, self._engine.now_us())
@@ -415,8 +415,8 @@ class Connection(Peer):
 
     def _park(self, queue: Queue) -> None:
         """Wait for room in a queue, listed once however often this connection is woken."""
-        # By identity: a queue that wakes its publishers takes a new list, and this one must be
-        # listed there if it finds no room.
+        # Compared by identity: a queue that wakes its publishers starts a new list, and this
+        # connection must join that one if there is still no room.
         if self._waits_in is not queue.blocked:
             self._stop_parking()
             queue.blocked.append(self)

@@ -118,8 +118,8 @@ class Engine:
             return
         self._in_turn = True
         try:
-            # The append comes last, so that what these wake-ups cause is in the same batch.
-            # A peer that is woken may make the broker touch others, or want more backlog.
+            # The append comes last, so that the records of this turn are one batch. A peer that
+            # is woken may make the broker touch others, or want more backlog.
             while True:
                 requests = self.broker.take_reads(self.now_us())
                 touched = self.broker.take_touched()
@@ -297,7 +297,7 @@ class Engine:
 
     def _wake_waiting(self) -> None:
         waiting = self.waiting
-        self.waiting = []  # a connection that has to wait on lists itself again
+        self.waiting = []  # a connection that still has to wait lists itself again
         for connection in waiting:
             connection.output.is_listed = False
             connection.wake()
@@ -318,8 +318,8 @@ class Engine:
         for item in self.broker.refused(from_id, reason, self.now_us()):
             if isinstance(item, Message) and isinstance(item.publisher, Connection):
                 refused.setdefault(item.publisher, []).append(item)
-        # The broker has queued progress and ends again; what waited for those waits for this
-        # id.
+        # The broker has queued progress and ends again: replies that waited for those now wait
+        # for this id.
         again_id = self.broker.barrier()
         for connection in self.connections:
             connection.refuse(from_id, refused.get(connection, []), again_id, reason)

@@ -314,8 +314,8 @@ class BlipConnection(Connection):
         outcome = self._broker.poll(consumer, command.correlation_id, now_us)
         if outcome == WAIT:
             return False
-        # A POLL is answered whatever the room is: the peer asked. But when there is none, see
-        # before the next command whether the peer reads at all.
+        # A POLL is answered even without room, as the peer has asked for it. Then flush, to
+        # learn whether the peer is reading before more commands are executed.
         if self.room_bytes <= 0:
             self.output.flush()
         return True

@@ -31,8 +31,7 @@ class Scrubber:
         with self._lock:
             verified = 0
             visited = 0
-            # One more than there are: the round may begin in the middle of a segment and end
-            # there.
+            # One extra visit: the round may start in the middle of a segment and end there.
             while verified < bytes_max and visited <= len(view.sealed):
                 segment = self._current(view)
                 if segment is None:

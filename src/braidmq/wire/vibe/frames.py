@@ -164,8 +164,8 @@ class FrameDecoder:
         elif first != _VERSION:
             raise MalformedFrameError(f"a first frame with {first:#04x} as its fifth byte")
         else:
-            # Two bytes of a 1.0 body come here: its type and the first of its id's length. No
-            # type of the protocol is 0x1f, so the gzip magic decides.
+            # In a 1.0 body the next two bytes are its type and half of its id's length. No type
+            # is 0x1f, so the gzip magic is unambiguous.
             follows = self._data[at + 1 : at + 1 + len(_GZIP_MAGIC)]
             if length < len(_GZIP_MAGIC) or not _GZIP_MAGIC.startswith(follows):
                 self.dialect = DIALECT_1_0

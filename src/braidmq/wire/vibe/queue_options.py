@@ -106,7 +106,7 @@ def read_options(headers: dict[str, str], payload: bytes) -> QueueOptions:
     mode = _choice("deliveryMode", MODES, headers, given)
     if "deliveryMode" not in headers and given.get("mode") is not None:
         mode = _choice("mode", MODES, {}, given)
-    ttl_ms = _ttl(headers, given)  # 0 is what released clients send for "none"
+    ttl_ms = _ttl(headers, given)  # 0: no TTL, as if it were left out
     return QueueOptions(
         mode=mode,
         max_size=_count("maxQueueSize", headers, given),

@@ -193,7 +193,7 @@ class VibeConnection(Connection):
             return True
         elif kind not in {messages.PING, session.REPLY}:
             return False
-        # Its effect has been applied, if it has one; what waits in the list is its reply.
+        # A Publish waits as a whole; of the others only the reply waits.
         self._blocked.append(command)
         return True
 

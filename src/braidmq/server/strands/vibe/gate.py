@@ -89,7 +89,7 @@ class Gate:
                 connection.end()
             return
         if connection.principal is not found:
-            # Versions are compared with those of one principal; another's would be mistaken.
+            # The cached versions are those of the previous principal.
             self.publishable = {}
             for consumer in connection.queue_consumers.values():
                 consumer.allowed = consumer.barred = -1  # permissions are those of the new user
