@@ -117,7 +117,7 @@ class Cursors:
     def replay(self, record: bytes) -> None:
         """Apply a CURSOR record again."""
         name, principal, initial, position, removed = records.read_cursor(record)
-        self._by_name.pop(name, None)
+        self._by_name.pop(name, None)  # each record has all of it; nothing is merged
         if not removed:
             self._by_name[name] = Cursor(name, principal, initial, position)
 

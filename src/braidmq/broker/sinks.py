@@ -168,6 +168,7 @@ class Sinks:
 
     def take_back(self, from_id: int) -> int:
         """Undo what the log refused from *from_id* on; return how many rows that were."""
+        # First: the rows that are taken back below belong to the intent that this reopens.
         finished = self._finished
         if finished is not None and self._finished_id >= from_id:
             self._reopen(finished)
@@ -178,7 +179,7 @@ class Sinks:
         intent = self.open
         if intent is not None:
             intent.appended -= count
-            if intent.id >= from_id:
+            if intent.id >= from_id:  # the INTENT itself was refused: the batch was never begun
                 assert intent.appended == 0
                 self.open = None
         return count
@@ -274,6 +275,7 @@ class Sinks:
 
     def _reopen(self, intent: Intent) -> None:
         key = (intent.query, intent.sink)
+        # As it was before `_close`, except for a plain write that was forgotten to make room.
         del self._done[key]
         self._plain.pop(key, None)
         if self._done_before is not None:

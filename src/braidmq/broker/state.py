@@ -286,6 +286,7 @@ def _restore_queue(broker: Broker, row: list[Any]) -> None:
     queue_id, name, created_us, values, rows = row
     queue = _add_queue(broker, queue_id, name, of_values(values), created_us)
     lanes = queue.durable_channels()
+    # Strict: the policy, which was restored with the queue, decides how many there are.
     for lane, (ranges, handed_id, attempts, unsettled) in zip(lanes, rows, strict=True):
         _restore_position(lane, ranges, handed_id, attempts)
         lane.unsettled = unsettled

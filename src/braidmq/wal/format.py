@@ -408,8 +408,8 @@ def select_rows(  # noqa: PLR0917 - called once per block, from one place
 
     *before* is the offset where the first row's record starts; *topic* -1 selects every topic,
     *priority* -1 every priority. The first match is selected even if it is larger than
-    *bytes_max* (unless that is 0), or a reader could never get past it. `reached_id` is the
-    last id that was judged.
+    *bytes_max*, or a reader could never get past it. `reached_id` is the last id that was
+    judged.
     """
     chosen = SelectedRows()
     # Slice whole columns in C: only the rows of the wanted topic are then looked at one by one.

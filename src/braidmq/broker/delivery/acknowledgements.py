@@ -9,7 +9,11 @@ from typing import Final
 
 
 class Settled:
-    """Ranges of settled messages; everything up to `floor` is settled."""
+    """Ranges of settled messages; everything up to `floor` is settled.
+
+    Most methods walk over all ranges. There are few: messages are settled nearly in order, and
+    what is settled out of order is bounded by what consumers hold, or by `AHEAD_RANGES_MAX`.
+    """
 
     def __init__(self, floor: int) -> None:
         self._ranges: list[tuple[int, int]] = [(0, floor)]

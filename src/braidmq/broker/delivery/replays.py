@@ -80,7 +80,10 @@ class Replays:
                 entry.channel.in_flight.give_back(entry, last_chance=False)
 
     def send_back(self, queue: Queue, now_us: int) -> None:
-        """Send back the letters in memory, as long as the log takes them."""
+        """Send back the letters in memory, as long as the log takes them.
+
+        A log that refuses ends the replay; the broker does not resume it.
+        """
         while queue.replaying and not self.settling.log_refuses:
             if self.outgoing.bytes >= REPLAY_BYTES_MAX:
                 return  # `go_on` continues when the log has committed them
@@ -104,6 +107,8 @@ class Replays:
             if lane.ready:
                 return lane.ready.popleft()
             if lane.position.behind:
+                # Lower priorities wait for the read: letters go back in the order in which
+                # consumers would get them.
                 self.effects.read_ahead(lane)
                 return None
         return None
@@ -140,7 +145,8 @@ class Replays:
         *previous* is the message before it, or any id between the two.
         """
         if queue.ledger is not None:
-            return GONE
+            return GONE  # as in `replay`: letters of a fan-out are not sent back
+        # Judged again, as reading the letter took a while: it may have been taken in since.
         lane = queue.lane_of(letter.priority)
         if not _may_be_in_the_log(lane, letter.id):
             return GONE
