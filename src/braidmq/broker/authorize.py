@@ -14,8 +14,10 @@ it was written for. The default is no permission.
                    admin                                   a grant of it
     admin          admin                                   never
 
-A principal is checked again at every command and every delivery, and all sessions of one user
-share one principal: a change to it takes effect at once, everywhere.
+A user is checked at every command and every delivery, and all its sessions share one principal:
+a change to it takes effect at once, everywhere. The permissions of an API key change only with
+a restart. Blip and Qumbed check them when a subscription is made, not each time it is used, and
+a Blip subscription outlives a restart.
 """
 
 from collections.abc import Set as AbstractSet
