@@ -208,6 +208,7 @@ class Effects:
     def read_ahead(self, channel: Channel) -> None:
         """Ask for more of the backlog when half the window is free."""
         # At half, so that consumers keep working on the rest, and each read is worth its cost.
+        # Bytes are not asked about: they bound the piece, which has one message at least.
         position = channel.position
         if (
             position.behind
