@@ -203,7 +203,7 @@ class Broker:
         self.followers.read_for(peer)
 
     def stop_pushing(self, peer: Peer) -> None:
-        """Void the peer's credit; what it holds stays with it."""
+        """Withdraw the peer's credit; the deliveries that it holds stay with it."""
         for consumer in peer.consumers.values():
             consumer.credit = 0
         for joined in peer.queue_consumers.values():

@@ -273,7 +273,7 @@ class Channel:
     # Where the kinds differ.
 
     def queue_of(self) -> "Queue | None":
-        """Return the queue that this is a part of, if it is."""
+        """Return the queue that this channel belongs to, if any."""
         return None
 
     def settle(self, entry: Entry) -> bool:
@@ -288,7 +288,7 @@ class Channel:
     def settle_by_letter(self, entry: Entry) -> bool:  # noqa: ARG002 - only queues count
         """Note the end of an entry whose dead letter's record settles it.
 
-        True when the log's refusal of that record must be undone in a fan-out's ledger.
+        True when a fan-out's ledger must be reopened if the log refuses that record.
         """
         return False
 

@@ -157,7 +157,7 @@ class Followers:
         return given
 
     def _returning(self, topic: Topic, principal: str, key: bytes) -> Follower | None:
-        """Return the follower that is away with this key; of several, the furthest behind."""
+        """Return the follower that is away with this key; end all but the furthest behind."""
         found: Follower | None = None
         for follower in topic.followers:
             if follower.peer is not None or not follower.belongs_to(principal, key):

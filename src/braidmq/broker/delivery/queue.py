@@ -51,7 +51,7 @@ class QueueChannel(Channel):
         return max(0, self.unsettled - self.in_flight.count) + len(self.volatile)
 
     def queue_of(self) -> "Queue | None":
-        """Return the queue that this is a part of."""
+        """Return the queue that this channel belongs to."""
         return self.queue
 
     def unsettle(self) -> None:
@@ -264,7 +264,7 @@ class QueueConsumer(Holder):
         )
 
     def is_allowed(self) -> bool:
-        """Say whether it may still have messages: permissions change meanwhile."""
+        """Say whether it may still get messages; its permissions may have changed."""
         principal = self.peer.principal
         assert principal is not None
         if self.allowed == principal.version:

@@ -1,4 +1,4 @@
-"""Messages as Qumbed has them: what a Publish says, and any strand's message as a Message.
+"""Messages on Qumbed: a Publish becomes a message, any strand's message becomes a Message.
 
 A sealed box is passed on as it is; anything else is sealed for the follower's key by the
 broker's gateway. `QumbedOutput` is what leaves a stream: answers in order, and as many messages

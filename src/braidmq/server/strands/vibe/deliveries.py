@@ -1,4 +1,4 @@
-"""Messages as Vibe has them: what a Publish says, and a message of any strand as a Deliver.
+"""Messages on Vibe: a Publish becomes a message, a message of any strand becomes a Deliver.
 
     VibeOutput   what leaves a connection: deliveries as Deliver frames, refusals as Errors
     Outstanding  what the peer was handed and may still acknowledge, by message id
